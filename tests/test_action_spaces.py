@@ -63,7 +63,7 @@ def _is_resumed_tested_and_exported(logdir, goal):
     level = "--level_name=tests.helpers.acting:Harbour-v0"
     code, printed = _train(logdir, level, *LEARNING, "--box_policy=tanh")
     assert code == 2
-    assert "--box_policy is tanh, shared deviation here and clipped, shared" in printed, printed
+    assert "--box_policy is tanh, shared deviation here and normal, shared" in printed, printed
     before = read_rows(logdir)[-1]["frames"]
     code, printed = _train(logdir, level, *LEARNING, "--stop_at_return=inf", "--max_seconds=20")
     assert f"resumed at {before:,.0f} frames" in printed, printed

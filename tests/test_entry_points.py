@@ -10,9 +10,10 @@ from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 from launcher.plan.settings import LauncherConfig
 
+SETTINGS = Config.of_algorithm(Config.algorithm)
 PROGRAMS = {
-    "experiment.py": (Config,),
-    "run_experiment_mm_raw.py": (LauncherConfig, Config),
+    "experiment.py": (SETTINGS,),
+    "run_experiment_mm_raw.py": (LauncherConfig, SETTINGS),
 }
 
 
@@ -48,6 +49,27 @@ def test_a_missing_checkpoint_to_train_from_leaves_no_folder(tmp_path, job):
             f"in its checkpoints/\n",
         )
         assert [path.name for path in tmp_path.rglob("*")] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--num_envs=3", "which actors with --num_envs=3 cannot fill exactly: use --num_envs=1, 2"),
+        ("--minibatches=7", "--minibatches=7 does not divide --batch_size x --unroll_length=2048"),
+        ("--minibatch_of=unrolls --minibatches=32", "=32 is more than --batch_size=16"),
+        ("--clip=-0.1", "--clip=-0.1: it must be at least 0"),
+        ("--target_kl_pi_mu=-1", "--target_kl_pi_mu=-1.0: it must be at least 0"),
+    ],
+)
+def test_bad_flags_of_a_policy_gradient_are_refused_before_anything_starts(
+    tmp_path, flags, sentence
+):
+    program = (sys.executable, ROOT / "experiment.py", "--algorithm=ppo", *flags.split())
+    code, printed = run(*program, cwd=tmp_path)
+    assert code == 2
+    assert sentence in printed
+    assert len(printed.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir()), "no folder is left behind"
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

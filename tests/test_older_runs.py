@@ -66,3 +66,32 @@ def test_it_is_plotted_and_reported(older):
     code, printed = run(sys.executable, "sandbox/plot.py", "--report", older)
     assert code == 0, printed
     assert "250,128" in (older / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_run_with_numbers_as_actions_keeps_the_defaults_of_the_version_that_began_it(tmp_path):
+    """The actors, which get no flags but those of the command, ask their learner."""
+    former = {"box_policy": "clipped", "normalize_observations": False, "entropy_cost": 0.005}
+    now = {"box_policy": "normal", "normalize_observations": True, "entropy_cost": 0.0}
+
+    def train(folder, frames, *flags, **expected):
+        code, printed = run(
+            *(*EXPERIMENT, "--level_name=Pendulum-v1", f"--logdir={folder}", "--num_actors=1"),
+            *(f"--total_environment_frames={frames}", *flags, "--learner_hosts=127.0.0.1:0"),
+        )
+        assert code == 0, printed
+        settings = read_rows(folder, "starts.jsonl")[-1]["settings"]
+        assert expected.items() <= settings.items()
+        return printed
+
+    old = ("--box_policy=clipped", "--nonormalize_observations", "--nonormalize_rewards")
+    old += ("--noseparate_networks", "--entropy_cost=0.005")
+    train(tmp_path / "old", 2000, *old, **former)
+    printed = train(tmp_path / "old", 4000, **former)
+    assert "--box_policy=clipped, --normalize_observations=false, " in printed
+    assert "which this run has recorded" in printed
+    assert "resumed at 2," in printed
+    printed = train(tmp_path / "new", 2000, **now)
+    assert "actions are numbers (Box): --box_policy=normal " in printed
+    from_old = ("--mode=train_from", f"--checkpoint={tmp_path / 'old'}")
+    train(tmp_path / "from_old", 2000, *from_old, **former)

@@ -4,6 +4,7 @@ import re
 import signal
 import sys
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from processes import EXPERIMENT, Process, free_port, needs_horovod, run
@@ -99,6 +100,46 @@ def test_two_learners_of_half_a_batch_learn_cartpole_and_their_variables_stay_eq
     assert rows[-1]["episode_return"] > 100
     assert _all(rows, "policy_lag") == {0.0}
     assert _last(rows, "optimizer_steps") <= 40
+
+
+def _train_with_one_bad_actor(tmp_path, algorithm, level):
+    """Train with two learners, of which learner 1 has an actor whose numbers become bad."""
+    raw = ("--normalize_observations=false", "--normalize_rewards=false", "--batch_size=8")
+    return Training(
+        tmp_path,
+        *(f"--algorithm={algorithm}", f"--level_name=tests.helpers.overflowing:{level}-v0", *SHORT),
+        *(*TWO, "--num_actors=2", "--learner_assignment=fixed", *raw, "--save_checkpoint_secs=0.2"),
+        "--total_environment_frames=20000",
+    )
+
+
+@needs_horovod
+@pytest.mark.parametrize(
+    ("algorithm", "level"), [("ppo", "HugeReward"), ("vmpo", "HugeObservation")]
+)
+def test_numbers_too_large_on_one_learner_end_all_and_are_applied_on_none(
+    tmp_path, algorithm, level
+):
+    training = _train_with_one_bad_actor(tmp_path, algorithm, level)
+    assert training.process.wait(300) == 1, training.printed()
+    said = re.search(r"error: update (\d+) is not finite .*not applied", training.printed())
+    assert said, training.printed()
+    assert "Traceback" not in training.printed()
+    rows = read_rows(training.logdir)
+    assert rows[-1]["updates"] == int(said[1]) - 1 > 2
+    newest = max((training.logdir / "checkpoints").glob("[0-9]*"))
+    assert 0 < int(newest.name) < int(said[1])
+    reader = tf.train.load_checkpoint(str(newest / "variables"))
+    for name in reader.get_variable_to_shape_map():
+        value = np.asarray(reader.get_tensor(name))
+        assert value.dtype.kind != "f" or np.isfinite(value).all(), name
+
+
+@needs_horovod
+def test_nan_from_an_environment_of_one_learner_costs_that_environment_alone(tmp_path):
+    rows = _train_with_one_bad_actor(tmp_path, "ppo", "NaNReward").end()
+    assert rows[-1]["environment_faults"] > 0
+    assert rows[-1]["sync_repairs"] == 0
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -87,6 +87,16 @@ def test_a_round_larger_than_the_environments_is_filled_by_several_unrolls_of_ea
     assert rows[-1]["frames"] >= 32 * 10 * rows[-1]["updates"]
 
 
+def test_while_slow_environments_play_a_round_the_progress_line_says_so(tmp_path):
+    """A round takes 16 s here, and 4 of its unrolls arrive at a time."""
+    flags = (ROUNDS, "--num_envs=4", "--num_actors=1", "--batch_size=16", "--unroll_length=500")
+    run = Process(
+        *catch_command(tmp_path, *flags, "--level_name=tests.helpers.sleeping:Sleeping-v0")
+    )
+    run.until(r"a round is being played: (4|8|12) of its 16 unrolls have arrived\)", 200)
+    assert "no unrolls arrive" not in run.printed()
+
+
 def test_environments_that_cannot_fill_a_round_are_refused_before_training(tmp_path):
     flags = (ROUNDS, "--num_envs=16", "--num_actors=1", "--batch_size=4")
     run = Process(*catch_command(tmp_path, *flags))

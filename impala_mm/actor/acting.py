@@ -29,10 +29,10 @@ class Act:
         self._action = algorithm.unroll.step.action
         self._num_actions = len(tf.nest.flatten(self._action))
         self._num_states = len(tf.nest.flatten(algorithm.initial_state(num_envs)))
-        function, entry, state = _flat_act(algorithm, num_envs)
-        self._numpy = _by_numpy(function.get_concrete_function(*entry, *state), num_envs)
+        concrete, entry, state = _flat_act(algorithm, num_envs)
+        self._numpy = _by_numpy(concrete, num_envs)
         if not self._numpy:
-            self._tensorflow = _by_tensorflow(function.python_function, entry, state)
+            self._tensorflow = _by_tensorflow(concrete, entry, state)
 
     @property
     def by_numpy(self) -> bool:
@@ -67,7 +67,7 @@ class Act:
 def _flat_act(
     algorithm: Algorithm, num_envs: int
 ) -> tuple[Any, list[tf.TensorSpec], list[tf.TensorSpec]]:
-    """Return `act` as a tf.function of flat tensors, and the specs of those.
+    """Return `act` as a concrete function of flat tensors, and the specs of those.
 
     The first ones are the fields of an entry that `act` may read, the others the core state and
     the tensors of `EnvironmentNumber`.
@@ -89,7 +89,8 @@ def _flat_act(
         results = algorithm.act(seen, before, exploration, *environment)
         return list(itertools.chain.from_iterable(map(tf.nest.flatten, results)))
 
-    return tf.function(act, autograph=False), entry, states + numbers
+    rest = states + numbers
+    return tf.function(act, autograph=False).get_concrete_function(*entry, *rest), entry, rest
 
 
 def _by_numpy(concrete: Any, num_envs: int) -> NumpyFunction | None:
@@ -106,12 +107,12 @@ def _by_numpy(concrete: Any, num_envs: int) -> NumpyFunction | None:
 
 
 def _by_tensorflow(
-    act: Callable[..., list[tf.Tensor]], entry: list[tf.TensorSpec], state: list[tf.TensorSpec]
+    concrete: Any, entry: list[tf.TensorSpec], state: list[tf.TensorSpec]
 ) -> Callable[..., list[tf.Tensor]]:
     """Return the function as one operation, which takes the parts of an entry as one tensor."""
 
     @tf.function(autograph=False)
     def packed_act(packed: tf.Tensor, *flat: tf.Tensor) -> list[tf.Tensor]:
-        return act(*unpack(packed, entry), *flat)
+        return concrete(*unpack(packed, entry), *flat)
 
     return as_operation(packed_act.get_concrete_function(packed_spec(entry), *state))

@@ -22,7 +22,6 @@ from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import structure_digest
 from impala_mm.data.variables import BadVariables
 from impala_mm.environments import from_flags
-from impala_mm.environments.action_parts import Box
 from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import devices
@@ -66,6 +65,7 @@ def make_agent(
     tf.random.set_seed(config.seed + 1000 * number)
     levels = levels or from_flags.level_specs(config)
     spec = next(iter(levels.values()))
+    config = auto.for_task(config, spec)
     flags_read = set[str]()
     try:
         algorithm = registry.make_algorithm(config, spec, role, flags_read)
@@ -93,7 +93,6 @@ def make_agent(
         "box": f"{config.box_policy}, {config.box_deviation} deviation",
         "own_flags": _own_flags(config),
     }
-    has_box = any(isinstance(part, Box) for part in spec.actions.leaves)
     made_of = {
         "--algorithm": config.algorithm,
         "--agent_name": network,
@@ -102,7 +101,7 @@ def make_agent(
         "--optimizer": config.optimizer,
         "--num_action_repeats": spec.action_repeats,
         **from_flags.describe_spaces(spec),
-        **({"--box_policy": identity["box"]} if has_box else {}),
+        **({"--box_policy": identity["box"]} if spec.actions.has_box else {}),
         "--normalize_observations": config.normalize_observations,
         "--normalize_rewards": config.normalize_rewards,
         "--value_normalization": config.value_normalization,
@@ -136,12 +135,14 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
     With --inference=learner it is all that an actor has. `levels` are those of --level_name.
     """
     spec = next(iter(levels.values()))
+    chosen = auto.task_flags(auto.for_task(config, spec))
     return {
         "inference": config.inference,
         "level_name": ",".join(levels),
         "algorithm": config.algorithm,
         # Clipping of the rewards that the network reads.
-        "reward_clipping": auto.reward_clipping(config, spec.emulator),
+        "reward_clipping": chosen["reward_clipping"],
+        "follows_task": tuple(chosen.items()),  # what `auto` stands for, which actors adopt
         "options": ", ".join(
             f"--{n}={flags.format_value(v)}"
             for n, v in from_flags.environment_options(config).items()

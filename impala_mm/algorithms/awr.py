@@ -28,10 +28,10 @@ class AWR(PolicyGradient):
     _config: Settings
 
     def _scaled(
-        self, estimates: tf.Tensor, live: tf.Tensor, exchange: GradientReducer
+        self, estimates: tf.Tensor, live: tf.Tensor, exchange: GradientReducer, new: bool
     ) -> tf.Tensor:
         """Return the weights [T, B] of the actions, from all learners' advantages alike."""
-        config, scaled = self._config, super()._scaled(estimates, live, exchange)
+        config, scaled = self._config, super()._scaled(estimates, live, exchange, new)
         weights = vtrace.clipped_exp(scaled / config.temperature, config.largest_weight)
         if config.positive_advantages:
             weights = tf.where(scaled > 0, weights, 0.0)

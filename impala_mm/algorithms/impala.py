@@ -31,8 +31,7 @@ class Impala(ActorCritic):
         config = Settings.of(config)  # a user's algorithm may have other settings
         super().__init__(config, environment)
         self._config: Settings = config
-        # V-trace itself is a part of the loss.
-        self._estimate = None if config.advantages == "vtrace" else advantages.make(config)
+        self._estimate = advantages.make(config)
         self._scale_advantages = self._scales_advantages()
         self.variables = self._group_variables(
             [*self._make_optimizer(), *self._make_regularisers(config)]
@@ -88,11 +87,11 @@ class Impala(ActorCritic):
         popart = self._config.value_normalization == "popart"
         if not (scales or popart):
             return None
-        steps, *_, targets = vtrace_step(weight=batch.weight, **self._outputs(batch))
-        self._unit.see_targets(targets.vs, steps.live, exchange)
+        steps, *_, found = vtrace_step(weight=batch.weight, **self._outputs(batch))
+        self._unit.see_targets(found.value_targets, steps.live, exchange)
         if not scales:
             return None
-        in_unit = self._unit.scale_advantages(targets.pg_advantages)
+        in_unit = self._unit.scale_advantages(found.advantages)
         return losses.moments(in_unit, steps.live, exchange)
 
     def _loss(
@@ -143,9 +142,6 @@ class Impala(ActorCritic):
             "first": entries.first,
             "behaviour_log_probs": self._behaviour(entries).log_prob(entries.action),
             "discounting": config.discounting,
-            "lambda_": config.vtrace_lambda,
-            "clip_rho_threshold": config.clip_rho_threshold,
             "clip_pg_rho_threshold": config.clip_pg_rho_threshold,
-            "clip_c_threshold": config.clip_c_threshold,
             "estimate": self._estimate,
         }

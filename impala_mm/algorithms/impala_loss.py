@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala_mm.algorithms import losses, policies, value_targets, vtrace
-from impala_mm.algorithms.advantages import Estimator
+from impala_mm.algorithms.advantages import Estimates, Estimator
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.regularisers import Regularisation
 from impala_mm.algorithms.value_targets import RewardUnit, ValueUnit
@@ -30,13 +30,14 @@ class Losses(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The policy and V-trace's targets for the transitions of a batch, [T, B]."""
+    """The policy, and what it learns from, for the transitions of a batch, [T, B]."""
 
     steps: losses.Transitions
     values: tf.Tensor  # float32: of the observations that the actions were chosen from
     policy: Distribution  # the current one
     log_probs: tf.Tensor  # float32: those that it gives to the actions
-    targets: vtrace.VTraceReturns
+    weights: tf.Tensor  # float32: truncated importance weights, by which advantages count
+    estimates: Estimates
 
 
 def vtrace_step(
@@ -50,15 +51,12 @@ def vtrace_step(
     behaviour_log_probs: tf.Tensor,
     weight: tf.Tensor,
     discounting: float,
-    lambda_: float = 1.0,
-    clip_rho_threshold: float | None = 1.0,
+    estimate: Estimator,
     clip_pg_rho_threshold: float | None = 1.0,
-    clip_c_threshold: float | None = 1.0,
     distribution: Callable[..., Distribution] = policies.categorical,
     masks: Any = (),
-    estimate: Estimator | None = None,
 ) -> Step:
-    """Return the policy and V-trace's targets of B unrolls, or those of another `estimate`.
+    """Return the policy of B unrolls, and the advantages and value targets of an `estimate`.
 
     `parameters` [T+1, B, P] and `values` [T+1, B] are the network's outputs at entries 0..T;
     `distribution` makes the policy of parameters [..., P]. The next arguments, [T+1, B] and for
@@ -88,23 +86,9 @@ def vtrace_step(
     policy = losses.step_policy(distribution, parameters, steps.live, masks)
     log_probs = policy.log_prob(steps.actions)
     log_ratios = tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0)
-    if estimate:
-        found = estimate(steps, values, log_ratios)
-        weights = tf.stop_gradient(vtrace.clipped_exp(log_ratios, clip_pg_rho_threshold))
-        targets = vtrace.VTraceReturns(found.value_targets, weights * found.advantages)
-        return Step(steps, values[:-1], policy, log_probs, targets)
-    targets = vtrace.from_importance_weights(
-        log_ratios,
-        steps.discounts,
-        steps.rewards,
-        values[:-1],
-        values[-1],
-        clip_rho_threshold=clip_rho_threshold,
-        clip_pg_rho_threshold=clip_pg_rho_threshold,
-        lambda_=lambda_,
-        clip_c_threshold=clip_c_threshold,
-    )
-    return Step(steps, values[:-1], policy, log_probs, targets)
+    weights = tf.stop_gradient(vtrace.clipped_exp(log_ratios, clip_pg_rho_threshold))
+    estimates = estimate(steps, values, log_ratios)
+    return Step(steps, values[:-1], policy, log_probs, weights, estimates)
 
 
 def impala_loss(
@@ -122,24 +106,29 @@ def impala_loss(
     """Return the loss of B unrolls and its parts, from what `vtrace_step` returned for them.
 
     With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1, or are
-    scaled by `advantage_moments`. `regularisation` is that of the step's policy. `unit` (None: that
-    of the rewards) is the one of advantages, and of `huber_delta`, above which the errors of the
-    baseline count linearly; `baseline_cost` is that of errors in the unit of the rewards.
+    scaled by `advantage_moments`. They are scaled before they are weighed, so that an action which
+    the current policy would hardly choose has no gradient: if the mean were subtracted from a
+    weighed advantage of 0, the rest would drive the policy away from that action, ever further.
+
+    `regularisation` is that of the step's policy. `unit` (None: that of the rewards) is the one of
+    advantages, and of `huber_delta`, above which the errors of the baseline count linearly;
+    `baseline_cost` is that of errors in the unit of the rewards.
 
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
     """
-    steps, values, _, log_probs, targets = step
+    steps, values, _, log_probs, weights, estimates = step
     unit = unit or RewardUnit()
-    advantages = unit.scale_advantages(targets.pg_advantages)
+    advantages, targets = unit.scale_advantages(estimates.advantages), estimates.value_targets
     if scale_advantages:
         advantages = losses.standardise(advantages, steps.live, advantage_moments)
-    policy_loss = losses.reduce(-log_probs * advantages, steps.live, weight, reduction)
-    error = losses.reduce(value_targets.errors(values, targets.vs), steps.live, weight, reduction)
+    terms = -log_probs * (weights * advantages)
+    policy_loss = losses.reduce(terms, steps.live, weight, reduction)
+    error = losses.reduce(value_targets.errors(values, targets), steps.live, weight, reduction)
     baseline_loss = error
     if huber_delta < math.inf:
         beyond = tf.sqrt(unit.squared())
-        terms = value_targets.errors(values, targets.vs, beyond, huber_delta=huber_delta)
+        terms = value_targets.errors(values, targets, beyond, huber_delta=huber_delta)
         baseline_loss = losses.reduce(terms, steps.live, weight, reduction)
     total = policy_loss + baseline_cost * baseline_loss + regularisation.loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)

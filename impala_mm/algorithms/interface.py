@@ -73,10 +73,11 @@ class LoadedPolicy(Protocol):
 class PolicyLoader(Protocol):
     """A function that loads policies, `impala_mm.load_policy`."""
 
-    def __call__(self, logdir: str, *, level_name: str) -> LoadedPolicy:
+    def __call__(self, logdir: str, *, level_name: str, as_teacher: bool = False) -> LoadedPolicy:
         """Return the policy of a run or checkpoint, for this level.
 
-        Raises UserMistake if there is none, or if it does not fit the level.
+        Raises UserMistake if there is none, or if it does not fit the level; with `as_teacher`
+        also if its algorithm has no `judge_unroll`.
         """
 
 

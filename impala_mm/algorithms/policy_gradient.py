@@ -55,7 +55,7 @@ class Losses(NamedTuple):
 class PolicyGradient(ActorCritic):
     """An actor-critic that learns from rounds of its newest policy."""
 
-    rounds = True
+    rounds = Settings.rounds
     _config: Settings
 
     def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role = Role.LEARNER):
@@ -93,9 +93,12 @@ class PolicyGradient(ActorCritic):
         return PolicyTerms(-advantages * log_ratios, {})
 
     def _scaled(
-        self, estimates: tf.Tensor, live: tf.Tensor, exchange: GradientReducer
+        self, estimates: tf.Tensor, live: tf.Tensor, exchange: GradientReducer, new: bool
     ) -> tf.Tensor:
-        """Return the advantages [T, B] as they weigh, of all learners' steps alike."""
+        """Return the advantages [T, B] as they weigh, of all learners' steps alike.
+
+        `new` is true once per batch: the first time that its advantages are computed.
+        """
         if self._scale_advantages:
             moments = losses.moments(estimates, live, exchange)
             estimates = losses.standardise(estimates, live, moments)
@@ -184,7 +187,7 @@ class PolicyGradient(ActorCritic):
         if new:
             self._unit.see_targets(estimates.value_targets, steps.live, exchange)
         in_unit = self._unit.scale_advantages(estimates.advantages)
-        scaled = self._scaled(in_unit, steps.live, exchange)
+        scaled = self._scaled(in_unit, steps.live, exchange, new)
         return Goals(scaled, estimates.value_targets, values[:-1]), steps
 
     def _loss(

@@ -17,6 +17,8 @@ _ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's n
 class Settings(advantage_settings.Settings, RegulariserSettings):
     """The settings of a process of an algorithm of `policy_gradient`."""
 
+    rounds: ClassVar[bool] = True
+
     # Other defaults for games of Atari.
     FOR_ATARI: ClassVar[dict[str, Any]] = {
         "batch_size": 32,

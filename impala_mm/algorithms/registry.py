@@ -49,9 +49,8 @@ def make_algorithm(
     """
     try:
         settings = dataclasses.replace(
-            Config.of_algorithm(config.algorithm).of(config),
+            auto.for_task(Config.of_algorithm(config.algorithm).of(config), environment),
             precision=devices.resolve_precision(config.precision, environment.observation),
-            reward_clipping=auto.reward_clipping(config, environment.emulator),
             discounting=_discount_per_step(config, environment),
         )
         if read is not None:

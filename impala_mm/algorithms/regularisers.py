@@ -27,10 +27,10 @@ from impala_mm.algorithms.entropy_limits import why_unreachable
 from impala_mm.algorithms.interface import LoadedPolicy, PolicyLoader
 from impala_mm.algorithms.lagrange import Multiplier
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.config import flags
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
-from impala_mm.environments.action_parts import Box
 from impala_mm.environments.actions import ActionSpec
 
 # By quantity, the initial cost of a multiplier if the fixed cost is 0.
@@ -82,15 +82,20 @@ class Regularisers:
         if not config.reference:
             return
         try:
-            policy = load(config.reference, level_name=config.level_name)
+            policy = load(config.reference, level_name=config.level_name, as_teacher=True)
         except UserMistake as error:
             raise UserMistake(f"--reference={config.reference}: {error}") from None
-        if policy.config.box_policy != config.box_policy and any(
-            isinstance(part, Box) for part in self._actions.leaves
-        ):
+        if policy.config.box_policy != config.box_policy and self._actions.has_box:
             raise UserMistake(
                 f"--reference={config.reference} has --box_policy={policy.config.box_policy}: "
                 f"there is no divergence from it to another one, so give the same here"
+            )
+        # The state of normalised rewards has no part in what the policy is.
+        if len(tf.nest.flatten(policy.initial_state(1))) > bool(policy.config.normalize_rewards):
+            flags.warn(
+                f"the policy of --reference={config.reference} remembers earlier observations, and "
+                f"begins each unroll without a memory: for the first entries it is another policy "
+                f"than the one that was trained; a larger --unroll_length makes them fewer"
             )
         self._reference = policy
 

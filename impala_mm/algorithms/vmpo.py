@@ -44,13 +44,14 @@ class VMPO(PolicyGradient):
         return metrics | {"temperature": temperature}, priorities
 
     def _scaled(
-        self, estimates: tf.Tensor, live: tf.Tensor, exchange: GradientReducer
+        self, estimates: tf.Tensor, live: tf.Tensor, exchange: GradientReducer, new: bool
     ) -> tf.Tensor:
-        """Return the weights [T, B] of the actions, and adjust the temperature."""
-        scaled = super()._scaled(estimates, live, exchange)
+        """Return the weights [T, B] of the actions; for a new batch, adjust the temperature."""
+        scaled = super()._scaled(estimates, live, exchange, new)
         temperature = self._temperature.cost(scaled.dtype)
         weights, divergence = better_half(scaled, live, temperature, exchange)
-        self._temperature.update(divergence, tf.ones_like(divergence), exchange)
+        if new:
+            self._temperature.update(divergence, tf.ones_like(divergence), exchange)
         return weights
 
 

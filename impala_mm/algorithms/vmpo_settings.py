@@ -4,6 +4,7 @@ The rest of the defaults is PPO's: 2,048 steps per update, ten passes in minibat
 """
 
 import dataclasses
+import math
 
 from impala_mm.algorithms import policy_gradient_settings as family
 from impala_mm.config.flags import default, flag
@@ -32,8 +33,11 @@ class Settings(family.EpochSettings):
     def __post_init__(self) -> None:
         """Refuse a target that no weights have."""
         super().__post_init__()
-        if self.target_weight_kl == float("inf"):
+        steps = self.batch_size * self.unroll_length
+        most = math.log(max(steps // 2, 1))  # where one action has all the weight
+        if self.target_weight_kl >= most:
             raise ValueError(
-                "--target_weight_kl=inf: no weights are that far from equal ones; give a number "
-                "of nats, such as 0.1"
+                f"--target_weight_kl={self.target_weight_kl:g}: the weights of the better half of "
+                f"a batch of {steps:,} steps are at most {most:.3g} nats from equal ones; give a "
+                f"smaller number, such as 0.1"
             )

@@ -4,6 +4,7 @@ Actors, learners and evaluators call these functions; the process that starts lo
 choices that concern GPUs are expectations: they were not measured on a GPU.
 """
 
+import dataclasses
 import os
 from typing import Any, NamedTuple
 
@@ -13,6 +14,19 @@ from impala_mm.config.settings import Config
 _LARGE_OBSERVATION = 1000  # numbers in an observation, from which on it counts as large
 _GBIT = 125e6  # bytes/s of a link of 1 Gbit/s
 _LARGE_NETWORK = 100_000  # weights, from which on inference is worth a learner's GPU
+
+# What `auto` stands for where an action contains numbers (Box). With the values that suit choices,
+# which are the defaults of earlier versions, IMPALA does not learn such tasks.
+_WITH_BOX = {
+    "box_policy": "normal",
+    "normalize_observations": True,
+    "normalize_rewards": True,
+    "separate_networks": True,
+    "entropy_cost": 0.0,
+    "kl_mu_pi_cost": 1.0,
+}
+# The flags whose `auto` depends on the environment. Runs record what it stands for, and keep it.
+FOLLOW_TASK = (*_WITH_BOX, "reward_clipping")
 
 
 class AutoChoice(NamedTuple):
@@ -163,11 +177,54 @@ def inference(config: Config, weights: int, device: str, rounds: bool) -> AutoCh
     )
 
 
-def reward_clipping(config: Config, emulator: str) -> str:
-    """Return how rewards are clipped; `emulator` is the level's, empty for all but Atari."""
-    if config.reward_clipping != "auto":
-        return config.reward_clipping
-    return "abs_one" if emulator else "none"
+def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None = None) -> Config:
+    """Return the config with what `auto` stands for in the flags of FOLLOW_TASK.
+
+    `environment` is the EnvironmentSpec. `recorded` are the flags of the run that is resumed, or
+    whose weights a new run starts with: it keeps its values, and those of earlier versions where it
+    lacks a flag.
+    """
+    former = former_defaults(type(config))
+    chosen = former | {"reward_clipping": "abs_one" if environment.emulator else "none"}
+    if environment.actions.has_box:
+        chosen |= {name: value for name, value in _WITH_BOX.items() if name in former}
+        # Two networks for large observations would double what most of the time goes to.
+        chosen["separate_networks"] = not is_large(environment.observation)
+    if recorded is not None:
+        kept = {name: recorded.get(name, value) for name, value in former.items()}
+        chosen |= {name: value for name, value in kept.items() if not _is_auto(value)}
+    return adopt(config, chosen)
+
+
+def adopt(config: Config, chosen: dict[str, Any]) -> Config:
+    """Return the config with these values in place of `auto`."""
+    changes = {
+        name: chosen.get(name, value)
+        for name, value in task_flags(config).items()
+        if _is_auto(value)
+    }
+    return dataclasses.replace(config, **changes)
+
+
+def task_flags(config: Config) -> dict[str, Any]:
+    """Return the values of the flags of FOLLOW_TASK that the config has, by name."""
+    return {name: getattr(config, name) for name in FOLLOW_TASK if hasattr(config, name)}
+
+
+def former_defaults(kind: type[Config]) -> dict[str, Any]:
+    """Return the defaults of the flags of FOLLOW_TASK before they were `auto`, by name.
+
+    They are those of the classes that a type of settings extends.
+    """
+    found = {}
+    for name in (name for name in FOLLOW_TASK if hasattr(kind, name)):
+        defaults = [vars(each)[name] for each in kind.__mro__ if name in vars(each)]
+        found[name] = next((value for value in defaults if not _is_auto(value)), defaults[0])
+    return found
+
+
+def _is_auto(value: Any) -> bool:
+    return value in {AUTO, "auto"}
 
 
 def pull_secs(asked: float, parameter_bytes: float) -> float:

@@ -52,8 +52,8 @@ def flag(
     that a text may have. `least` and `most` are the smallest and largest value of a number. `own`
     means that the learners of a run may have different values. `learner_only` means that actors may
     have other values than their learner: it is for an algorithm's own flags, of which actors must
-    have the same values otherwise. `auto` means that the number may also be given as `auto`, which
-    is stored as AUTO; the code that uses it then chooses a value.
+    have the same values otherwise. `auto` means that the number, or truth value, may also be given
+    as `auto`, which is stored as AUTO; the code that uses it then chooses a value.
     `parse` raises a ValueError that says what a text must be; the field keeps the text. `rewrite`
     does, too, and returns the text in the form in which the field keeps it.
     """
@@ -102,6 +102,12 @@ def differences(config: Any, recorded: dict[str, Any]) -> list[str]:
         if before != now and f"{before}" != f"{now}":
             found.append(f"--{f.name}={format_value(now)} (was {format_value(before)})")
     return found
+
+
+def changed(before: Any, after: Any, names: Sequence[str]) -> list[str]:
+    """Return those of the flags `names` that both configs have, with different values."""
+    names = [name for name in names if hasattr(before, name)]
+    return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 
 def escape_unknown_characters() -> None:
@@ -248,10 +254,21 @@ class _Parser(absl_flags.ArgumentParser):
         return self._kind.__name__
 
 
+class _BooleanOrAuto(absl_flags.BooleanParser):
+    """A parser for flags that are true, false or auto."""
+
+    def parse(self, argument: Any) -> Any:
+        return AUTO if argument in {"auto", AUTO, f"{AUTO}"} else super().parse(argument)
+
+
 def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
     default: Any = f.default
     if f.type == tuple[str, ...]:
         absl_flags.DEFINE_multi_string(f.name, [], f.metadata["text"], values)
+    elif f.type is bool and f.metadata["auto"]:
+        kind, text = absl_flags.ArgumentSerializer[Any](), f.metadata["text"]
+        made = absl_flags.Flag(_BooleanOrAuto(), kind, f.name, default, text, boolean=True)
+        absl_flags.DEFINE_flag(made, values)
     elif f.type is bool:
         absl_flags.DEFINE_boolean(f.name, default, f.metadata["text"], flag_values=values)
     else:

@@ -64,6 +64,11 @@ class ActionSpec:
         return self.parts.n if isinstance(self.parts, Discrete) else None
 
     @property
+    def has_box(self) -> bool:
+        """Whether an action contains the numbers of a Box."""
+        return any(isinstance(part, Box) for part in self.leaves)
+
+    @property
     def num_features(self) -> int:
         """The number of features of an action."""
         return sum(part.num_features for part in self.leaves)

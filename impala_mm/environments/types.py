@@ -56,7 +56,7 @@ class EnvironmentSpec(NamedTuple):
 class Options(NamedTuple):
     """Options of a level. All but those in `GENERAL_FLAGS` are for Atari only.
 
-    `impala_mm/config/settings.py` explains those that are flags.
+    `impala_mm/config/training_settings.py` explains those that are flags.
     """
 
     env_kwargs: str = ""  # arguments that environments are made with, a JSON object
@@ -67,7 +67,7 @@ class Options(NamedTuple):
     convert_observations: bool = True  # recognise images, and number many choices
     sticky_actions: float = -1  # probability that the last action is repeated; negative: the id's
     full_action_space: bool = False  # all 18 actions instead of the game's own
-    fire_after_life_loss: bool = False  # press FIRE in the step after each lost life
+    fire_after_life_loss: bool = False  # press FIRE after each lost life, as a reset does
     no_reward_steps: int = 0  # steps without a reward before a game is truncated; 0: never
     life_loss_ends: bool = True  # a lost life ends the training episode
     max_frames: int = 0  # frames before a game is truncated; 0: the id's own limit

@@ -114,7 +114,7 @@ class _ActorSetup(NamedTuple):
         self.report(address, error.fault, error.reason)
 
 
-def _ask_learner(setup: _ActorSetup, name: str, default: str) -> str:
+def _ask_learner(setup: _ActorSetup, name: str, default: Any) -> Any:
     """Return the value by this name in the identity of the first learner that answers.
 
     Return the default if it has none, or if this actor is asked to stop.
@@ -145,13 +145,14 @@ def _ask_learner(setup: _ActorSetup, name: str, default: str) -> str:
     return default
 
 
-def _ask_reward_clipping(setup: _ActorSetup, own: str) -> str:
-    """Return what --reward_clipping=auto stands for; `own` is what it would for a new run.
+def _ask_task_flags(setup: _ActorSetup, identity: dict[str, Any]) -> dict[str, Any]:
+    """Return what `auto` stands for in this run; `identity` has what it would in a new one.
 
     The learner knows more: a resumed run keeps what its folder has recorded.
     """
-    asks = setup.config.reward_clipping == "auto"
-    return _ask_learner(setup, "reward_clipping", own) if asks else own
+    own = dict(identity["follows_task"])
+    asks = auto.task_flags(setup.config) != own
+    return dict(_ask_learner(setup, "follows_task", own.items())) if asks else own
 
 
 class _PreparedActor(NamedTuple):
@@ -184,10 +185,10 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     except ValueError as error:
         flags.refuse(str(error))
     groups = _make_groups(setup, level, sizes)
-    own = made.identity["reward_clipping"]
     # Asked only now, so that mistakes in the flags are found while no learner runs.
-    if (clipping := _ask_reward_clipping(setup, own)) != own:
-        config = dataclasses.replace(config, reward_clipping=clipping)
+    chosen = _ask_task_flags(setup, made.identity)
+    if chosen != dict(made.identity["follows_task"]):
+        config = auto.adopt(config, chosen)
         made = agent.make_agent(acting(config), config.task, levels, role=Role.ACTOR)
     algorithm, layout = made.algorithm, made.layout
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
@@ -235,7 +236,8 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     groups = _make_groups(setup, level, sizes)
     identity = agent.stepping_identity(config, levels)
     identity |= {"actor": config.task, "level": level, "groups": sizes}
-    identity["reward_clipping"] = _ask_reward_clipping(setup, identity["reward_clipping"])
+    adopted = auto.adopt(config, _ask_task_flags(setup, identity))
+    identity["reward_clipping"] = adopted.reward_clipping
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
     learner = setup.learners[setup.start]
     playing = stepping_actor.SteppingActor(

@@ -8,6 +8,15 @@ import os
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.runtime import machine
+from impala_mm.transport.rounds import why_unfit
+
+
+def refuse_rounds(config: Config) -> None:
+    """Refuse rounds that the actors cannot fill, where the flags alone show it."""
+    if not config.rounds or config.num_envs == flags.AUTO:
+        return
+    if why := why_unfit(config.batch_size, config.num_envs):
+        flags.refuse(f"--algorithm={config.algorithm}: {why}")
 
 
 def check(config: Config, learners: int) -> None:

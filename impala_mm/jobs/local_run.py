@@ -60,6 +60,7 @@ def prepare(
         _check_actors(config, num_actors)
     run_token.read_token(config)
     counts.check(config, config.num_learners)
+    counts.refuse_rounds(config)
     environment_check.before_training(config)
     folder = RunFolder(config)
     folder.leave_to_others()

@@ -63,8 +63,12 @@ def _check_training(config: Config) -> str:
     from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.algorithms.interface import Role  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415
+    from impala_mm.learner import resume  # noqa: PLC0415
     from impala_mm.policy.policy import load_policy  # noqa: PLC0415
 
+    if (recorded := resume.recorded_flags(config, config.logdir)) is not None:
+        spec = next(iter(from_flags.level_specs(config).values()))
+        config = auto.for_task(config, spec, recorded)
     if config.job_name == "actor":
         made = agent.make_agent(config, 0, role=Role.ACTOR)
     else:

@@ -4,13 +4,16 @@
 `jobs.validate` does so without starting it.
 """
 
+import contextlib
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from impala_mm.algorithms import networks
 from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config
 from impala_mm.learner.limits import RunLimits
+from impala_mm.records import checkpoint, run_folder
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 
 # The properties of a run that its weights depend on; its counts and curves depend on the others.
@@ -26,6 +29,20 @@ _WEIGHTS = (
 )
 # Flags that are newer than some checkpoints, whose runs had what is now the default.
 _DEFAULTS = {f"--{f.name}": f.default for f in dataclasses.fields(Config)}
+
+
+def recorded_flags(config: Config, logdir: str) -> dict[str, Any] | None:
+    """Return the flags that `auto` keeps to: those of the run in `logdir`, if it has started.
+
+    With --mode=train_from, a new run keeps to those of the run whose weights it starts with. None:
+    there is no such run.
+    """
+    if logdir and (found := run_folder.recorded_settings(Path(logdir))):
+        return found
+    if config.mode == "train_from":
+        with contextlib.suppress(checkpoint.Damaged, checkpoint.Missing):  # refused later
+            return checkpoint.find(config.checkpoint)[1].settings
+    return None
 
 
 def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) -> None:

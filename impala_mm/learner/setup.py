@@ -23,6 +23,7 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.inference.batched_inference import BatchedInference
+from impala_mm.learner import resume
 from impala_mm.learner.batch_source import BatchSource, QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoActorsLeft
@@ -93,7 +94,7 @@ def build_learner(
     `load_policy` loads the policies of other runs that the algorithm's flags name.
     """
     say = outputs.say
-    given, config = config, _with_reward_clipping(config, levels, group, folder, say)
+    given, config = config, _for_task(config, levels, group, folder, say)
     agent = make_agent(config, group.rank, levels, load_policy=load_policy)
     compared = {name: value for name, value in agent.identity.items() if name != "run_id"}
     agreement.check_equal(group.gather(compared, "identity"))
@@ -209,24 +210,28 @@ def _make_source(
     return own, own
 
 
-def _with_reward_clipping(
+def _for_task(
     config: Config,
     levels: dict[str, EnvironmentSpec],
     group: LearnerGroup,
     folder: RunFolder | None,
     say: Any,
 ) -> Config:
-    """Return the config with the clipping that --reward_clipping=auto stands for.
+    """Return the config with what `auto` stands for in the flags that follow the environment.
 
     A run that was started before keeps what its folder has recorded.
     """
-    chosen = auto.reward_clipping(config, next(iter(levels.values())).emulator)
-    if config.reward_clipping == "auto":
-        recorded = folder.recorded_settings().get("reward_clipping") if folder else None
-        if recorded not in {None, chosen}:
-            say(f"--reward_clipping={recorded}, which this run has recorded")
-        chosen = group.gather(recorded or chosen, "reward_clipping")[0]
-    return dataclasses.replace(config, reward_clipping=chosen)
+    spec = next(iter(levels.values()))
+    recorded = resume.recorded_flags(config, str(folder.path)) if folder else None
+    new, known = auto.for_task(config, spec), auto.for_task(config, spec, recorded)
+    adopted = auto.adopt(config, group.gather(auto.task_flags(known), "task")[0])
+    if folder:
+        kept, chosen = (flags.changed(each, known, auto.FOLLOW_TASK) for each in (new, config))
+        if kept:
+            say(f"{', '.join(flags.arguments(known, kept))}, which this run has recorded")
+        elif spec.actions.has_box and (chosen := [n for n in chosen if n != "reward_clipping"]):
+            say(f"actions are numbers (Box): {' '.join(flags.arguments(known, chosen))}")
+    return adopted
 
 
 def _build_inference(config: Config, agent: Agent) -> BatchedInference:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import agent, networks, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role
+from impala_mm.config import auto
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.environment_flags import json_text
 from impala_mm.config.messages import UserMistake
@@ -231,6 +232,7 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
     known = {f.name for f in dataclasses.fields(settings)}
     kept = {name: value for name, value in recorded.items() if name in known}
     kept.setdefault("convert_observations", False)  # as earlier versions did, which lack the flag
+    kept = auto.former_defaults(settings) | kept
     if isinstance(kwargs := changes.get("env_kwargs"), Mapping):
         changes["env_kwargs"] = json_text(kwargs)
     config = dataclasses.replace(settings(**kept), precision="float32", **changes)

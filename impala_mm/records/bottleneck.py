@@ -46,19 +46,28 @@ def progress_line(row: dict[str, Any], eta: float | None) -> str:
     return " | ".join([*parts, row["verdict"]])
 
 
-def describe_bottleneck(row: dict[str, Any], actors: int | None) -> str:
+def describe_bottleneck(
+    row: dict[str, Any], actors: int | None, round_progress: tuple[int, int] = (0, 0)
+) -> str:
     """Return "bottleneck: NAME (evidence); advice" for a row of metrics.
 
-    `actors` is the number of connected actors, or None if it is not known.
+    `actors` is the number of connected actors, or None if it is not known. `round_progress` holds
+    the unrolls that have arrived of the rounds that actors play, and the columns of these rounds.
     """
     if actors == 0:
         return "bottleneck: actors (none is connected); they may still be starting, see their logs"
+    arrived, columns = round_progress
     wait = row.get("wait_share")
     trains = max(row["frames_per_second"], row.get("updates_per_second", 0.0)) > 0
     if wait is None and trains:
         return "bottleneck: not known yet"
     if wait is None:
         return "bottleneck: not known yet (an update is running; the first one is also compiled)"
+    if columns and not trains:
+        return (
+            f"bottleneck: actors (a round is being played: {arrived} of its {columns} unrolls have "
+            f"arrived)"
+        )
     return _slow_learner(row, wait, trains) or _overall_bottleneck(row, wait, trains, actors)
 
 

@@ -64,13 +64,6 @@ class RunFolder:
         """Release the lock, so that a process started by this one can write to the folder."""
         os.close(self._lock)
 
-    def recorded_settings(self) -> dict[str, Any]:
-        """Return the flags of the last start; they are empty if there was none."""
-        try:
-            return dict(from_json((self.path / "settings.json").read_text()))
-        except (OSError, ValueError):
-            return {}
-
     def write_start(self, config: Config, learners: list[str], frames: float) -> str:
         """Record this start; call it once the flags are known to fit the contents of the folder.
 
@@ -107,6 +100,14 @@ class RunFolder:
         with (self.path / "starts.jsonl").open("a", encoding="utf-8") as file:
             file.write(to_json(start) + "\n")
         return said
+
+
+def recorded_settings(path: Path) -> dict[str, Any]:
+    """Return the flags of the last start in a run's folder; they are empty if there was none."""
+    try:
+        return dict(from_json((path / "settings.json").read_text()))
+    except (OSError, ValueError):
+        return {}
 
 
 def make_folder(config: Config) -> Path:

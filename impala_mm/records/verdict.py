@@ -5,6 +5,7 @@ machine still start. `learner.monitor` asks for the verdict of each row.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from impala_mm.records.bottleneck import describe_bottleneck, describe_without_actors
@@ -19,17 +20,26 @@ class VerdictWriter:
     def __init__(self) -> None:
         self._rows: deque[dict[str, Any]] = deque(maxlen=_ROWS)  # those with shares of time
 
-    def update(self, row: dict[str, Any], actors: int | None, without_actors: bool = False) -> str:
+    def update(
+        self,
+        row: dict[str, Any],
+        actors: int | None,
+        without_actors: bool = False,
+        round_progress: Sequence[tuple[int, int]] = (),
+    ) -> str:
         """Take the next row of metrics; return "bottleneck: NAME (evidence); advice".
 
         The figures are means over the last rows. Without `_ROWS` rows that agree there is no
         advice. `actors` is the number of connected actors, or None if it is not known;
         `without_actors`: none is needed, since the algorithm's own source returns all batches.
+        `round_progress` holds, for each learner, the unrolls that have arrived of the round that
+        its actors play, and the round's columns.
         """
         if without_actors:
             return describe_without_actors(row)
         if "wait_share" not in row or not row["frames_per_second"] or actors == 0:
-            return describe_bottleneck(row, actors)
+            arrived, columns = map(sum, zip(*round_progress, (0, 0), strict=True))
+            return describe_bottleneck(row, actors, (arrived, columns))
         self._rows.append(row)
         verdict = describe_bottleneck(self._mean(row), actors)
         names = {describe_bottleneck(each, actors).partition(" (")[0] for each in self._rows}

@@ -66,6 +66,16 @@ class Rounds:
         # Columns without an unroll, and unrolls that no round had room for, since the start.
         self.padded = self.dropped = 0
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """The unrolls of the open round that have arrived, and its columns.
+
+        Both are 0 where no actor plays one.
+        """
+        with self._changed:
+            playing = self._version is not None and (self._claims or self._received)
+            return (self._received, self.columns) if playing else (0, 0)
+
     def begin_update(self) -> None:
         """Open no further round before one more version is published; one more with overlap."""
         with self._changed:

@@ -19,23 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node import child_process, file_lock, keyring, procfs
-from launcher.node.lease import Lease
 from launcher.node.leftovers import remove_leftovers
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
+from launcher.node.process_state import ProcessState
+from launcher.node.stop_requests import StopRequests
 from launcher.node.task import (
-    FINAL_STATES,
     HOSTS_VARIABLE,
     USER_ERROR,
     Task,
     read_json,
     with_learner_hosts,
-    write_json,
 )
 
 _STABLE_SECONDS = 600.0  # seconds that a process must run for its count of crashes to restart
-_LEADER_SECONDS = 60.0  # seconds that a process waits for its leader to be started
-_STATE_SECONDS = 2.0  # seconds between two writes of an unchanged state
 _CHECK_SECONDS = 0.4  # seconds between checks; one machine may have hundreds of supervisors
 _HOSTS_CHECK_SECONDS = 0.05  # the same while actors may wait for the learners' addresses
 _READ_BYTES = 1 << 16  # bytes of output that are read at once
@@ -51,18 +48,13 @@ class Supervisor:
         self._task, self._run_folder = task, Path(task.folder)
         self._process_folder = self._run_folder / task.name
         self._output = ProcessOutput(task.log, task.log_max_mb)
-        self._heartbeat, self._usage = (
-            HeartbeatMonitor(self._process_folder / "beat"),
-            procfs.Usage(),
-        )
+        self._heartbeat = HeartbeatMonitor(self._process_folder / "beat")
         self._hosts_file = self._process_folder / "hosts.json"
         self._awaits_hosts = False  # whether this start of the learners has not reported addresses
-        self._lease = Lease(self._run_folder / "news", task.lease_secs)
         self._keyring = keyring.Keyring(self._process_folder) if task.agent else None
-        self._created = self._started = time.monotonic()
-        self._signals: list[int] = []
+        self._requests = StopRequests(task, self._heartbeat)
+        self._started = time.monotonic()
         self._process: subprocess.Popen | None = None
-        self._stop_mode = ""  # "save" or "now"
         self._stop_signals: list[
             tuple[signal.Signals, float]
         ] = []  # still to be sent: (signal, seconds until the next one)
@@ -70,26 +62,15 @@ class Supervisor:
         self._crashes = 0  # crashes in a row
         self._has_worked = False  # whether it has reported frames since it was first started
         self._kill_reason = ""  # why this supervisor killed the process; empty if it did not
-        self._written = self._checked = 0.0
-        self._state: dict[str, Any] = {
-            "name": task.name,
-            "job": task.job,
-            "host": task.host,
-            "log": task.log,
-            "state": "starting",
-            "supervisor": [os.getpid(), procfs.start_time(os.getpid())],
-            "process": None,
-            "restarts": 0,
-            "failure": None,
-            "learner_hosts": [],  # addresses of all learners by rank, once they are known
-        }
+        self._checked = 0.0
+        self._state = ProcessState(task, self._output, self._heartbeat)
 
     def run(self) -> int:
         """Run the process, with restarts, until it ends for good; return its last exit code."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, lambda number, _: self._signals.append(number))
+            signal.signal(number, lambda number, _: self._requests.signals.append(number))
         # The state is written before the task is removed: a process without both counts as lost.
-        self._write_state()
+        self._state.write()
         (self._process_folder / "task.json").unlink(missing_ok=True)
         child_process.adopt_orphans()
         self._wait_for_credentials()
@@ -101,13 +82,13 @@ class Supervisor:
             wait = self._seconds_to_restart(code)
             if wait is None or self._wait_for_restart(wait):
                 break
-        state = self._state
+        state = self._state.fields
         if state["state"] == "waits":  # a stop request came before the restart
-            self._write_state(state="stopped")
+            self._state.write(state="stopped")
         # The code of a process that was stopped is that of the signal, which is no failure.
         shown = "" if state["state"] == "stopped" else f", exit code {state['code']}"
         self._output.write_message(f"-- {self._task.name}: {state['state']}{shown} --")
-        if self._has_parent_ended():  # it would have removed this folder
+        if self._requests.has_parent_ended():  # it would have removed this folder
             import shutil  # noqa: PLC0415 - it is needed by few and would delay all
 
             shutil.rmtree(self._run_folder, ignore_errors=True)
@@ -119,7 +100,7 @@ class Supervisor:
             return
         keyring.write_agent_script(self._process_folder, self._task.agent)
         until = time.monotonic() + _CREDENTIALS_SECONDS
-        while not self._keyring and not self._requested_stop() and time.monotonic() < until:
+        while not self._keyring and not self._requests.newest() and time.monotonic() < until:
             self._keyring.serve(_CHECK_SECONDS)
 
     # -- one run of the process
@@ -136,7 +117,7 @@ class Supervisor:
             self._hosts_file.unlink(missing_ok=True)
             # A restarted learner takes its former port, since actors know that one.
             task = task._replace(
-                command=with_learner_hosts(task.command, self._state["learner_hosts"]),
+                command=with_learner_hosts(task.command, self._state.fields["learner_hosts"]),
                 environment=task.environment | {HOSTS_VARIABLE: str(self._hosts_file)},
             )
         try:
@@ -149,7 +130,7 @@ class Supervisor:
             return
         process = [self._process.pid, procfs.start_time(self._process.pid)]
         self._started = time.monotonic()
-        self._write_state(state="running", process=process, since=time.time())
+        self._state.write(state="running", process=process, since=time.time())
 
     def _run_to_end(self) -> int:
         process = self._process
@@ -170,7 +151,7 @@ class Supervisor:
                     self._keyring.serve()
                 self._send_stop_signals(process)
                 self._check_heartbeat(process)
-                self._write_state_if_due()
+                self._state.write_if_due()
         child_process.kill_orphans()
         self._read_learner_hosts()
         while open_still and _is_readable(pipe):
@@ -187,7 +168,7 @@ class Supervisor:
             return
         if addresses := read_json(self._hosts_file).get("learner_hosts"):
             self._awaits_hosts = False
-            self._write_state(learner_hosts=addresses)
+            self._state.write(learner_hosts=addresses)
 
     def _read_output(self, pipe: int) -> bool:
         """Read one piece of the output, which may never end; return False at its end."""
@@ -197,16 +178,16 @@ class Supervisor:
 
     def _send_stop_signals(self, process: subprocess.Popen) -> None:
         """Pass a stop request on to the process, with stronger signals if it does not end."""
-        requested = self._requested_stop()
-        if requested != self._stop_mode:
-            self._stop_mode, self._next_signal_time = requested, 0.0
+        requested = self._requests.newest()
+        if requested != self._requests.passed_on:
+            self._requests.passed_on, self._next_signal_time = requested, 0.0
             self._stop_signals = [(signal.SIGTERM, _KILL_SECONDS), (signal.SIGKILL, _KILL_SECONDS)]
-            if self._has_parent_ended():
+            if self._requests.has_parent_ended():
                 del self._stop_signals[0]
             saves = requested == "save" and _file_size(self._task.rows) > self._initial_rows_size
             if saves:
                 self._stop_signals.insert(0, (signal.SIGUSR1, self._task.grace_secs))
-            self._write_state(state="saving" if saves else "ending")
+            self._state.write(state="saving" if saves else "ending")
         if not requested or not self._stop_signals or time.monotonic() < self._next_signal_time:
             return
         number, timeout = self._stop_signals.pop(0)
@@ -216,45 +197,12 @@ class Supervisor:
         else:
             process.send_signal(number)
 
-    def _requested_stop(self) -> str:
-        """Return the stop request so far: "save", "now", or "" if there is none.
-
-        A file requests it, a signal, or the end of the leader or of the parent.
-        """
-        requests = [
-            _read_text(self._process_folder / "stop"),
-            _read_text(self._run_folder / "stop"),
-        ]
-        if self._task.leader and requests[1] == "save":
-            requests[1] = ""  # the learners save first; then this process ends because they ended
-        if self._signals:
-            requests.append("save" if len(self._signals) == 1 else "now")
-        if "now" in requests or self._stop_mode == "now" or self._has_parent_ended():
-            return "now"
-        has_ended = "save" in requests or self._has_leader_ended()
-        # Without its folder no request could reach this supervisor any more.
-        return "save" if has_ended or not self._process_folder.exists() else self._stop_mode
-
-    def _has_parent_ended(self) -> bool:
-        parent = self._task.parent
-        return parent is not None and not procfs.is_alive(parent)
-
-    def _has_leader_ended(self) -> bool:
-        if not self._task.leader:
-            return False
-        if self._task.lease_secs:
-            return self._lease.has_expired(self._heartbeat.frames())
-        leader = read_json(self._run_folder / self._task.leader / "state.json")
-        if not leader:  # it has not been started yet, or never will be
-            return time.monotonic() - self._created > _LEADER_SECONDS
-        return leader["state"] in FINAL_STATES or not procfs.is_alive(leader["supervisor"])
-
     def _check_heartbeat(self, process: subprocess.Popen) -> None:
         silent, learner = self._heartbeat.longest_silence()
         if (
             not self._task.stall_secs
             or silent < self._task.stall_secs
-            or self._stop_mode
+            or self._requests.passed_on
             or self._kill_reason
         ):
             return
@@ -270,25 +218,31 @@ class Supervisor:
         """Return the seconds until the process is restarted, or None if it is not restarted."""
         duration = time.monotonic() - self._started
         self._output.end_line()
-        unsaved = self._state["state"] == "saving" and self._stop_mode == "save" and code != 0
-        self._write_state(process=None, code=code)
+        unsaved = (
+            self._state.fields["state"] == "saving"
+            and self._requests.passed_on == "save"
+            and code != 0
+        )
+        self._state.write(process=None, code=code)
         if unsaved:
             ended = child_process.describe_exit(code)
             self._kill_reason = f"it was asked to save, but {ended}; the last checkpoint is intact"
-            self._write_state(state="failed", failure=self._describe_failure(code, "the run ends"))
+            self._state.write(state="failed", failure=self._describe_failure(code, "the run ends"))
             return None
-        if self._stop_mode:
-            self._write_state(state="stopped")
+        if self._requests.passed_on:
+            self._state.write(state="stopped")
             return None
         if code == 0 and not self._task.leader:
-            self._write_state(state="ended")
+            self._state.write(state="ended")
             return None
         self._crashes = 1 if duration > _STABLE_SECONDS else self._crashes + 1
         self._has_worked |= bool(self._heartbeat.frames())
         gave_up = "" if self._has_worked else self._heartbeat.gave_up()
         # Flags with which learners have been running are right: a restart that is refused before
         # they report addresses found their port taken, for example, which may pass.
-        can_help = code != USER_ERROR or (self._awaits_hosts and self._state["learner_hosts"])
+        can_help = code != USER_ERROR or (
+            self._awaits_hosts and self._state.fields["learner_hosts"]
+        )
         restarts_again = bool(can_help) and not gave_up and self._crashes <= self._task.restarts
         wait = min(0.5 * 2 ** min(self._crashes - 1, 6), 30.0)
         follows = (
@@ -297,8 +251,8 @@ class Supervisor:
             else self._describe_no_restart(code, gave_up)
         )
         failure = self._describe_failure(code, follows)
-        restarts = self._state["restarts"] + restarts_again
-        self._write_state(
+        restarts = self._state.fields["restarts"] + restarts_again
+        self._state.write(
             state="waits" if restarts_again else "failed", failure=failure, restarts=restarts
         )
         return wait if restarts_again else None
@@ -329,29 +283,11 @@ class Supervisor:
         """Wait for the restart; return whether a stop request came first."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if self._requested_stop():
+            if self._requests.newest():
                 return True
             time.sleep(0.1)
-            self._write_state_if_due()
+            self._state.write_if_due()
         return False
-
-    # -- the state, which frontends read
-
-    def _write_state_if_due(self) -> None:
-        if time.monotonic() - self._written > _STATE_SECONDS:
-            cpu, memory = self._usage.measure()
-            rate = self._heartbeat.frames_per_second()
-            silent = round(self._heartbeat.longest_silence()[0], 1)
-            self._write_state(
-                cpu=round(cpu), memory=round(memory), frames_per_second=rate, silent=silent
-            )
-
-    def _write_state(self, **news: Any) -> None:
-        last = self._output.lines[-1][:300] if self._output.lines else ""
-        self._state |= news | {"last": last, "time": time.time()}
-        self._written = time.monotonic()
-        with contextlib.suppress(OSError):  # a full disk costs this update, not the process
-            write_json(self._process_folder / "state.json", self._state)
 
 
 def _is_readable(pipe: int, seconds: float = 0.0) -> bool:
@@ -373,12 +309,6 @@ def _disable_flow_control() -> None:
         settings = termios.tcgetattr(1)
         settings[0] &= ~termios.IXON
         termios.tcsetattr(1, termios.TCSANOW, settings)
-
-
-def _read_text(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text().strip()
-    return ""
 
 
 def _file_size(path: str) -> int:

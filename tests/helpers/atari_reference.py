@@ -21,7 +21,14 @@ class Seen(NamedTuple):
 class Reference:
     """A reference environment, without sticky actions and no-op starts."""
 
-    def __init__(self, rom, max_frames=108_000, life_loss_ends=True, no_reward_steps=0):
+    def __init__(
+        self,
+        rom,
+        max_frames=108_000,
+        life_loss_ends=True,
+        no_reward_steps=0,
+        fire_after_life_loss=False,
+    ):
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._emulator = ale_py.ALEInterface()
         self._emulator.setFloat("repeat_action_probability", 0.0)
@@ -29,16 +36,20 @@ class Reference:
         self._actions = self._emulator.getMinimalActionSet()
         self._max_frames, self._life_loss_ends = max_frames, life_loss_ends
         self._no_reward_steps = no_reward_steps
+        self._serves, self._lost = fire_after_life_loss, False
         self._over = True
         self.lives_lost = 0
         self.games = []  # (return, steps) of complete games
         self.episodes = []  # (return, steps) of training episodes
         self.rewards = []
+        self.served = []  # rewards while FIRE was pressed after a lost life
         self._frames = 0
         self._game, self._episode = [], []  # rewards of the current game and episode
 
     def step(self, action):
-        return self._reset() if self._over else self._step(action)
+        if self._over:
+            return self._reset()
+        return self._serve() if self._serves and self._lost else self._step(action)
 
     def game_over(self):
         return self._emulator.game_over()
@@ -46,19 +57,29 @@ class Reference:
     def _reset(self):
         self._emulator.reset_game()
         self._emulator.act(ale_py.Action.FIRE)
-        self._over, self._frames = False, 0
+        self._over, self._lost, self._frames = False, False, 0
         return Seen(0.0, False, False, self._shrink(self._screen()), True)
 
-    def _step(self, action):
+    def _press(self, action):
+        """Return the reward, the picture and whether a life was lost in four frames."""
         lives, reward, screens = self._emulator.lives(), 0.0, [self._screen()]
         for _ in range(4):
-            reward += self._emulator.act(self._actions[action])
+            reward += self._emulator.act(action)
             screens.append(self._screen())
-            self._frames += 1
             if self._emulator.game_over():
                 break
         lost = self._emulator.lives() < lives
         self.lives_lost += lost
+        return reward, self._shrink(np.maximum(screens[-1], screens[-2])), lost
+
+    def _serve(self):
+        reward, picture, self._lost = self._press(ale_py.Action.FIRE)
+        self.served.append(reward)
+        return Seen(0.0, False, False, picture, True)
+
+    def _step(self, action):
+        reward, picture, lost = self._press(self._actions[action])
+        self._lost, self._frames = lost, self._frames + 4
         terminated = self._emulator.game_over() or (self._life_loss_ends and lost)
         self.rewards.append(reward)
         self._game.append(reward)
@@ -75,7 +96,6 @@ class Reference:
         if self._over:
             self.games.append((sum(self._game), len(self._game)))
             self._game = []
-        picture = self._shrink(np.maximum(screens[-1], screens[-2]))
         return Seen(reward, terminated, truncated, picture, False)
 
     def _screen(self):

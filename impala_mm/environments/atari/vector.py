@@ -8,9 +8,9 @@ Episodes and games end as follows, by the step convention of `data/trajectory.py
 
   * A lost life ends the training episode: the step is `terminated`, and the game continues with the
     next action. In games where the ball has to be served (Breakout), the agent must press FIRE
-    itself, unless `fire_after_life_loss` is set: then the emulator gets FIRE in the next step, *but
-    the entry still holds the action that the agent chose*, so the agent learns from a step that it
-    did not choose.
+    itself, unless `fire_after_life_loss` is set. The entry after a lost life then shows the game
+    after FIRE, held for as long as a step lasts, and is `first`, as after a reset: its action is
+    ignored, it is no step, and its frames are not counted. Its reward counts for the scores only.
   * The last life ends the game as well: the step is `terminated`, and the next one is a reset.
   * `max_frames` frames, or `no_reward_steps` consecutive steps without a reward, cut the game: the
     step is `truncated`, since nothing in the game ended and the last picture still has a value. The
@@ -143,21 +143,23 @@ class AtariVector:
         except Exception as error:
             return self._break(error)
         # The frame number within the game started over, which happens only at a reset.
-        first = info["frame_number"] - info["episode_frame_number"] != self._origin
+        reset = info["frame_number"] - info["episode_frame_number"] != self._origin
+        served = self._lost & ~reset if self._fires else np.zeros(self._num_envs, bool)
+        first = reset | served
         going = ~first
-        lost = (info["lives"] < self._lives) & (info["lives"] > 0) & going
+        lost = (info["lives"] < self._lives) & (info["lives"] > 0) & ~reset
         # A step that is terminated and `lost` does not end the game. (If a game ends with lives
         # left, the reset shows it, and the game is recorded then.)
         terminated = terminated & going
         over = terminated & ~lost
+        self._returns += np.where(reset, 0, rewards)
         rewards = np.where(first, 0, rewards)
-        self._returns += rewards
         self._lengths += going
-        self._cut = self._overdue(rewards) & going & ~over
+        self._cut = self._overdue(rewards, going) & ~over
         truncated = self._cut & ~terminated
         self._record_episodes(_LIFE, terminated | truncated)
-        self._record_episodes(_GAME, over | self._cut | first & (self._lengths[_GAME] > 0))
-        self._reset_statistics(first, info)
+        self._record_episodes(_GAME, over | self._cut | reset & (self._lengths[_GAME] > 0))
+        self._reset_statistics(reset, info)
         self._lives, self._lost = info["lives"], lost
         return self._make_step(rewards, terminated, truncated, pictures, first)
 
@@ -198,14 +200,17 @@ class AtariVector:
         """Close the vector and end its thread."""
         self._vector = None
 
-    def _overdue(self, rewards: np.ndarray) -> np.ndarray:
-        """Return, bool [E], which games reached the limit of frames or of idle steps."""
+    def _overdue(self, rewards: np.ndarray, going: np.ndarray) -> np.ndarray:
+        """Return, bool [E], which games reached the limit of frames or of idle steps.
+
+        `going` says which ones made a step.
+        """
         game = self._game
         overdue = self._lengths[_GAME] * game.repeats >= game.max_frames
         if game.no_reward_steps:
-            self._idle = np.where(rewards == 0, self._idle + 1, 0)
+            self._idle = np.where(rewards == 0, self._idle + going, 0)
             overdue |= self._idle >= game.no_reward_steps
-        return overdue
+        return overdue & going
 
     def _record_episodes(self, kind: int, ended: np.ndarray) -> None:
         """Record the episodes that ended: training episodes or whole games, by `kind`."""

@@ -118,9 +118,16 @@ def test_states_and_parameters_are_those_that_tensorflow_computes(
     ],
 )
 def test_tensorflow_computes_what_numpy_does_not(observation, settings):
-    algorithm = _algorithm(observation, Discrete(4), **settings)
+    algorithm, traces = _algorithm(observation, Discrete(4), **settings), []
+
+    def traced(entry, core_state, exploration):
+        traces.append(None)
+        return type(algorithm).act(algorithm, entry, core_state, exploration)
+
+    algorithm.act = traced
     act = Act(algorithm, SIZE)
     assert not act.by_numpy
+    assert len(traces) == 1, "tracing a large network takes seconds"
     actions, _, (parameters,) = act(_entries(algorithm, np.random.default_rng(0)), [], [])
     assert (actions.shape, actions.dtype, parameters.shape) == ((SIZE,), np.int32, (SIZE, 4))
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Role
+from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
 from impala_mm.runtime import devices
@@ -89,7 +90,40 @@ def test_actors_and_learners_of_an_algorithm_share_its_own_flags_but_those_for_l
         handshake.refusal(stepping | {"inference": "learner"}, identity | {"inference": "learner"})
         == ""
     )
-    impala = Settings(level_name="catch")
-    eager = dataclasses.replace(impala, vtrace_lambda=0.5, target_entropy=0.5)
-    identities = (agent.make_agent(config, 0).identity for config in (impala, eager))
-    assert handshake.refusal(*identities) == "", "actors of impala do not read it"
+
+
+@pytest.mark.parametrize("algorithm", BUILT_IN)
+def test_an_actor_needs_none_of_the_flags_that_our_algorithms_read_in_learners_alone(algorithm):
+    """All of them are of that kind today; each is given another value here than an actor has."""
+    kind = Config.of_algorithm(algorithm)
+    shared = {f.name for f in dataclasses.fields(Config)}
+    own = [f for f in dataclasses.fields(kind) if f.name not in shared]
+    assert len(own) > 10
+    actor = kind(level_name="CartPole-v1", algorithm=algorithm)
+    learner = dataclasses.replace(actor, **{f.name: _another_value(f) for f in own})
+    identities = (
+        agent.make_agent(config, 0, role=Role.ACTOR).identity for config in (actor, learner)
+    )
+    assert handshake.refusal(*identities) == ""
+
+
+def _another_value(field):
+    """Return a value of a flag that is not its default, and that any network allows."""
+    if field.name == "minibatch_of":
+        return "unrolls"
+    if field.metadata["choices"]:
+        return next(choice for choice in field.metadata["choices"] if choice != field.default)
+    if field.type is bool:
+        return not field.default
+    if field.type is str:
+        return "runs/other"
+    return 0.25 if field.type is float else 2
+
+
+def test_learners_and_actors_can_compare_identities():
+    """Learners look values up, and an actor's values are sent as JSON."""
+    identity = agent.make_agent(Settings(level_name="Pendulum-v1"), 0).identity
+    assert len({name: hash(value) for name, value in identity.items()}) == len(identity)
+    sent = json.loads(json.dumps(identity))
+    assert dict(sent["follows_task"]) == dict(identity["follows_task"])
+    assert dict(identity["follows_task"])["box_policy"] == "normal"

@@ -283,3 +283,33 @@ def test_with_scaled_advantages_the_policys_loss_does_not_depend_on_the_rewards_
         scaled = inputs | {"rewards": inputs["rewards"] * np.float32(scale)}
         policy.append(float(impala_loss(**scaled, **COSTS, scale_advantages=True).policy))
     assert policy[0] == pytest.approx(policy[1], rel=1e-3)
+
+
+def test_advantages_are_scaled_before_they_are_weighed_by_importance():
+    """By NumPy, in float64, for one step of each column and V-trace's lambda 0."""
+    inputs = unrolls(8, 1, 50, resets=0)
+    inputs["behaviour_log_probs"] *= np.float32(5)
+    logits, actions = inputs["parameters"][0].astype(float), inputs["actions"][1]
+    chosen = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    chosen = chosen[np.arange(50), actions]
+    weights = np.minimum(np.exp(chosen - inputs["behaviour_log_probs"][1]), 1.0)
+    values, rewards = inputs["values"].astype(float), inputs["rewards"][1].astype(float)
+    advantages = rewards + COSTS["discounting"] * values[1] - values[0]
+    scaled = (advantages - advantages.mean()) / advantages.std()
+    assert weights.min() < 0.1
+    result = impala_loss(**inputs, **COSTS, scale_advantages=True)
+    assert float(result.policy) == pytest.approx(-(chosen * weights * scaled).sum(), rel=1e-4)
+
+
+def test_with_scaled_advantages_an_action_that_the_policy_would_not_choose_has_no_gradient():
+    inputs = unrolls(9, 6, 8, resets=0)
+    inputs["parameters"][2, :, 0] = -30.0
+    inputs["actions"][3] = 0
+    inputs["behaviour_log_probs"][3] = -1.0
+    logits = tf.Variable(inputs["parameters"])
+    with tf.GradientTape() as tape:
+        outputs = inputs | {"parameters": tf.identity(logits)}
+        loss = impala_loss(**outputs, **COSTS, scale_advantages=True).policy
+    gradient = tape.gradient(loss, logits).numpy()
+    assert np.abs(gradient[2]).max() < 1e-9
+    assert np.abs(gradient[[0, 1, 3, 4, 5]]).max() > 0.1

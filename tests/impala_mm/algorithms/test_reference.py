@@ -10,6 +10,7 @@ from scipy import special, stats
 import impala_mm
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import agent, policies
+from impala_mm.algorithms.impala import Impala
 from impala_mm.algorithms.interface import Context
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -99,11 +100,29 @@ def test_what_cannot_be_is_refused_in_a_sentence(capsys, level, settings, said):
     assert said in capsys.readouterr().err
 
 
+def test_a_reference_whose_algorithm_gives_no_parameters_is_refused(tmp_path, capsys, monkeypatch):
+    save(tmp_path, level_name="catch")
+    monkeypatch.setattr(Impala, "judge_unroll", None)
+    with pytest.raises(SystemExit):
+        _made("impala", level_name="catch", kl_ref_pi_cost=1.0, reference=str(tmp_path))
+    assert "cannot teach: its --algorithm=impala has no method" in capsys.readouterr().err
+
+
 def test_a_reference_with_another_distribution_is_refused(tmp_path, capsys):
     save(tmp_path, level_name="Pendulum-v1", box_policy="tanh")
     with pytest.raises(SystemExit):
         _made("impala", level_name="Pendulum-v1", kl_ref_pi_cost=1.0, reference=str(tmp_path))
     assert "has --box_policy=tanh: there is no divergence from it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("agent_name", "remembers"), [("MLPLSTMAgent", True), ("MLPAgent", False)])
+def test_a_reference_that_begins_unrolls_without_its_memory_is_announced(
+    tmp_path, capsys, agent_name, remembers
+):
+    save(tmp_path, level_name="catch", agent_name=agent_name, normalize_rewards=True)
+    _made("impala", level_name="catch", kl_ref_pi_cost=1.0, reference=str(tmp_path))
+    said = f"the policy of --reference={tmp_path} remembers earlier observations"
+    assert (said in capsys.readouterr().err) == remembers
 
 
 @pytest.mark.parametrize("box", policies.BOX_POLICIES)

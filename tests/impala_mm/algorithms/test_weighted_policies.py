@@ -147,7 +147,7 @@ def test_the_temperature_ends_where_the_weights_have_the_target_divergence():
     Table(algorithm, batch)
     tensors = family._tensors(batch)
     for _ in range(300):
-        goals, _ = algorithm._goals(tensors, exchange)
+        goals, _ = algorithm._goals(tensors, exchange, True)
     found = float(algorithm._temperature.cost())
     _, values = family.Table(algorithm, batch).outputs()
     live = family._live(batch)
@@ -161,6 +161,23 @@ def test_the_temperature_ends_where_the_weights_have_the_target_divergence():
 
     assert found == pytest.approx(optimize.brentq(excess, 0.05, 50), rel=0.01)
     assert goals.advantages.numpy().mean() == pytest.approx(1, rel=1e-5)
+
+
+@pytest.mark.parametrize("passes", [{}, {"epochs": 3, "recompute_advantages": True}])
+def test_the_temperature_moves_once_in_an_update_however_many_passes_it_makes(passes):
+    algorithm, exchange = family._made(
+        "vmpo", temperature=1e-3, temperature_speed=0.07, **{"epochs": 1} | passes
+    )
+    batch = family._batch(algorithm)
+    made = []
+    algorithm._goals = lambda *args: made.append(kept(*args)) or made[-1]
+    kept = type(algorithm)._goals.__get__(algorithm)
+    for number in (1, 2):
+        metrics, _ = algorithm.update(family._tensors(batch), PROGRESS, exchange)
+        found = math.log(algorithm._temperature.cost(tf.float64))
+        assert found == pytest.approx(math.log(1e-3) + number * 0.07), "the largest change, once"
+        assert math.log(metrics["temperature"]) == pytest.approx(found - 0.07, rel=1e-5)
+    assert len(made) == 2 if not passes else len(made) > 2, "the advantages were recomputed"
 
 
 @pytest.mark.parametrize("name", ["awr", pytest.param("vmpo", marks=pytest.mark.slow)])
@@ -210,7 +227,11 @@ def _learn(name, group, columns, **settings):
     [
         (["--algorithm=awr", "--temperature=0"], "--temperature=0.0: it must be at least 0.001"),
         (["--algorithm=awr", "--largest_weight=0.5"], "it must be at least 1"),
-        (["--algorithm=vmpo", "--target_weight_kl=inf"], "--target_weight_kl=inf: no weights"),
+        (["--algorithm=vmpo", "--target_weight_kl=inf"], "--target_weight_kl=inf: the weights"),
+        (
+            ["--algorithm=vmpo", "--target_weight_kl=7"],
+            "half of a batch of 2,048 steps are at most 6.93 nats from equal ones",
+        ),
         (["--algorithm=vmpo", "--target_weight_kl=-1"], "it must be at least 0"),
         (["--algorithm=vmpo", "--reference=runs/x"], "--reference=runs/x has no effect without"),
     ],

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from impala_mm.config import auto
+from impala_mm.config import auto, flags
 from impala_mm.config.flags import parse
 from impala_mm.config.settings import Config
 
@@ -109,14 +109,111 @@ def test_a_place_is_chosen_by_the_gpu_and_by_what_there_is_to_infer():
     assert told == auto.AutoChoice("learner", "")
 
 
+class Actions(NamedTuple):
+    """A stand-in for an ActionSpec."""
+
+    has_box: bool
+
+
+class Environment(NamedTuple):
+    """A stand-in for an EnvironmentSpec."""
+
+    emulator: str = ""
+    actions: Actions = Actions(False)
+    observation: Observation = NUMBERS
+
+
+GAME, ROBOT = Environment("ale-py 0.11", observation=PICTURE), Environment(actions=Actions(True))
+FOR_BOX = {
+    "box_policy": "normal",
+    "normalize_observations": True,
+    "normalize_rewards": True,
+    "separate_networks": True,
+    "entropy_cost": 0.0,
+    "kl_mu_pi_cost": 1.0,
+}
+# The defaults before `auto` was one.
+FOR_CHOICES = {
+    "box_policy": "clipped",
+    "normalize_observations": False,
+    "normalize_rewards": False,
+    "separate_networks": False,
+    "entropy_cost": 0.005,
+    "kl_mu_pi_cost": 0.0,
+}
+
+
 @pytest.mark.parametrize(
-    ("asked", "emulator", "chosen"),
+    ("asked", "environment", "chosen"),
     [
-        ("auto", "ale-py 0.11", "abs_one"),
-        ("auto", "", "none"),
-        ("abs_one", "", "abs_one"),
-        ("none", "ale-py 0.11", "none"),
+        ("auto", GAME, "abs_one"),
+        ("auto", ROBOT, "none"),
+        ("abs_one", ROBOT, "abs_one"),
+        ("none", GAME, "none"),
     ],
 )
-def test_rewards_are_clipped_for_atari_only_unless_the_user_says_so(asked, emulator, chosen):
-    assert auto.reward_clipping(Config(reward_clipping=asked), emulator) == chosen
+def test_rewards_are_clipped_for_atari_only_unless_the_user_says_so(asked, environment, chosen):
+    config = auto.for_task(_config(f"--reward_clipping={asked}"), environment)
+    assert config.reward_clipping == chosen
+
+
+@pytest.mark.parametrize(
+    ("environment", "chosen"),
+    [
+        (Environment(), FOR_CHOICES | {"reward_clipping": "none"}),
+        (GAME, FOR_CHOICES | {"reward_clipping": "abs_one"}),
+        (ROBOT, FOR_BOX | {"reward_clipping": "none"}),
+        (ROBOT._replace(observation=PICTURE), FOR_BOX | {"separate_networks": False}),
+    ],
+)
+def test_impalas_defaults_follow_the_actions(environment, chosen):
+    assert auto.task_flags(_config()).keys() == {*FOR_BOX, "reward_clipping"}
+    found = auto.task_flags(auto.for_task(_config(), environment))
+    assert chosen.items() <= found.items()
+
+
+def test_flags_that_are_given_stay_and_algorithms_without_auto_keep_their_defaults():
+    given = ["--nonormalize_observations", "--entropy_cost=0.02", "--box_policy=tanh"]
+    found = auto.task_flags(auto.for_task(_config(*given), ROBOT))
+    changed = {"normalize_observations": False, "entropy_cost": 0.02, "box_policy": "tanh"}
+    assert found == FOR_BOX | changed | {"reward_clipping": "none"}
+    ppo = _config("--algorithm=ppo", "--separate_networks=auto", "--level_name=Pendulum-v1")
+    found = auto.task_flags(auto.for_task(ppo, Environment()))
+    as_before = {name: getattr(ppo, name) for name in FOR_BOX} | {"separate_networks": True}
+    assert found == as_before | {"reward_clipping": "none"}
+    other = auto.for_task(Config(algorithm="my.own", box_policy="auto"), ROBOT)
+    assert (other.box_policy, other.normalize_rewards) == ("normal", False)
+
+
+def test_a_run_keeps_what_it_has_recorded_and_the_former_defaults_of_what_it_has_not():
+    recorded = {"box_policy": "clipped", "entropy_cost": 0.01, "reward_clipping": "abs_one"}
+    found = auto.task_flags(auto.for_task(_config(), ROBOT, recorded))
+    assert found == FOR_CHOICES | recorded
+    given = _config("--entropy_cost=0.03")
+    assert auto.for_task(given, ROBOT, recorded).entropy_cost == 0.03
+    assert auto.for_task(given, ROBOT, {"seed": 1}).reward_clipping == "none"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], auto.AUTO),
+        (["--separate_networks"], True),
+        (["--noseparate_networks"], False),
+        (["--separate_networks=false"], False),
+        (["--separate_networks", "--separate_networks=auto"], auto.AUTO),
+    ],
+)
+def test_a_truth_value_may_be_auto(arguments, expected):
+    config = _config(*arguments)
+    assert config.separate_networks is expected
+    again = _config(*flags.arguments(config, ["separate_networks"]))  # as processes are started
+    assert again.separate_networks is expected
+
+
+def test_another_truth_value_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        _config("--separate_networks=perhaps")
+    assert "--separate_networks=perhaps" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        _config("--xla=auto")

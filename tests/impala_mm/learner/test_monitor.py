@@ -2,7 +2,7 @@
 
 import types
 
-from impala_mm.learner import monitor
+from impala_mm.learner import monitor, timers
 
 
 def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkeypatch):
@@ -14,15 +14,15 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
     monkeypatch.setattr(monitor, "progress_line", lambda row, _: f"{row['frames']} frames")
     watching = types.SimpleNamespace(
         _learner=learner,
-        _eta=None,
-        _has_received=False,
+        _rows=types.SimpleNamespace(eta=None),
+        _status=types.SimpleNamespace(has_received=False),
         _first_unroll=types.SimpleNamespace(is_line_due=due.pop),
         _describe_wait=lambda: "waits",
         _say=said.append,
         _note=lambda: "a note",
         _write_row=lambda _: {"frames": learner.frames},
     )
-    clocks = monitor._Timers(save_seconds=600, updates=0)
+    clocks = timers.Timers(save_seconds=600, updates=0)
     called = []
     records = types.SimpleNamespace(
         metrics_writer=None,
@@ -40,7 +40,7 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
     keep()
     assert said == ["waits"], "a stall prints nothing while the run waits for its first unroll"
     assert called == [("stall", "waits")]
-    watching._has_received = True
+    watching._status.has_received = True
     clocks.row.retry()
     for learner.updates in (0, 1, 2):
         learner.frames = 288 * learner.updates

@@ -3,10 +3,12 @@
 import dataclasses
 
 import pytest
+import saved_run
 
 from impala_mm.config.settings import Config
 from impala_mm.learner import resume
 from impala_mm.learner.limits import RunLimits
+from impala_mm.records import run_folder
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 
 MADE_OF = {
@@ -81,6 +83,26 @@ def test_flags_that_changed_are_said_and_those_of_a_process_alone_are_not():
         "resumed at 6,400 frames, update 20",
         "changed since: --learning_rate=0.1 (was 0.0008)",
     ]
+
+
+def test_auto_keeps_to_the_flags_of_the_run_that_is_resumed_or_whose_weights_are_taken(tmp_path):
+    run, other, new = (str(tmp_path / name) for name in ("run", "other", "new"))
+    assert resume.recorded_flags(Config(), run) is None
+    folder = run_folder.RunFolder(Config(logdir=run))
+    folder.write_start(Config(logdir=run, entropy_cost=0.3), ["here:8001"], frames=0.0)
+    saved_run.save(tmp_path / "other", level_name="catch", entropy_cost=0.2)
+
+    def kept(logdir, **flags):
+        recorded = resume.recorded_flags(Config(**flags), logdir)
+        return recorded and recorded["entropy_cost"]
+
+    from_other = {"mode": "train_from", "checkpoint": other}
+    assert (kept(run), kept(""), kept(new)) == (0.3, None, None)
+    assert (kept(new, **from_other), kept("", **from_other), kept(run, **from_other)) == (
+        *(0.2, 0.2),
+        0.3,  # it has started before
+    )
+    assert kept(new, mode="train_from", checkpoint=str(tmp_path / "nowhere")) is None
 
 
 def test_a_flag_that_did_not_exist_then_has_not_changed():

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from processes import ROOT, free_port, needs_horovod, run
 
-from impala_mm.learner.monitor import LearnerMonitor
+from impala_mm.learner.row_writer import RowWriter
 from impala_mm.records import metrics
 from impala_mm.records.metric_descriptions import METRICS, find_description, render_page
-from impala_mm.records.verdict import VerdictWriter
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
@@ -46,21 +45,16 @@ def _aggregator_keys():
         meter=metrics.Meter(),
         has_received=True,
     )
-    watching = types.SimpleNamespace(
-        _learner=learner,
-        _aggregator=aggregator,
-        _reports=[],
-        _config=types.SimpleNamespace(check_sync_every=1),
-        _group=types.SimpleNamespace(size=2),
-        _actor_counts=lambda: {"actors": 2},
-        _verdicts=VerdictWriter(),
-        _eta_estimator=types.SimpleNamespace(update=lambda row, seconds: None),
-        seconds=1.0,
-        _counted_seconds=1.0,
-        _server=types.SimpleNamespace(rounds=True, has_received=True),
+    rows = RowWriter(
+        types.SimpleNamespace(check_sync_every=1),
+        types.SimpleNamespace(size=2),
+        learner,
+        types.SimpleNamespace(rounds=True, has_received=True),
+        types.SimpleNamespace(reports=[], actor_counts=lambda: {"actors": 2}),
+        aggregator,
+        types.SimpleNamespace(frames=1e9, seconds=1e9),
     )
-    writer = types.SimpleNamespace(write=lambda row: None)
-    return set(LearnerMonitor._write_row(watching, writer))
+    return set(rows.write(types.SimpleNamespace(write=lambda row: None), 1.0, 1.0))
 
 
 def test_the_page_is_the_table():

@@ -6,7 +6,7 @@ import pytest
 from processes import ROOT
 
 from impala_mm.config.settings import Config
-from impala_mm.records.run_folder import RunFolder
+from impala_mm.records.run_folder import RunFolder, recorded_settings
 from impala_mm.runtime import provenance
 
 
@@ -43,10 +43,10 @@ def test_each_start_leaves_what_it_was_and_changes_of_the_code(tmp_path, monkeyp
     monkeypatch.setattr("sys.argv", ["experiment.py", "--logdir=with a space"])
     config = Config(logdir=str(tmp_path / "with a space"), seed=5)
     folder = RunFolder(config)
-    assert folder.recorded_settings() == {}
+    assert recorded_settings(folder.path) == {}
     folder.write_start(config, ["a:1", "b:2"], frames=0.0)
     monkeypatch.setattr(provenance, "changes", lambda: "")
-    assert folder.recorded_settings()["seed"] == 5
+    assert recorded_settings(folder.path)["seed"] == 5
     folder.write_start(config, ["a:1"], frames=640.0)
     first, second = map(json.loads, (folder.path / "starts.jsonl").read_text().splitlines())
     assert first["command"] == "python experiment.py '--logdir=with a space'"

@@ -47,6 +47,18 @@ def test_a_standstill_is_reported_at_once_and_does_not_enter_the_means():
     assert verdicts[3] == verdicts[5]
 
 
+def test_between_rounds_a_standstill_is_a_round_that_is_being_played():
+    writer, row = VerdictWriter(), _row(1.0, moves=0.0)
+    said = writer.update(row, 2, round_progress=[(3, 8), (0, 0), (1, 8)])
+    assert said == (
+        "bottleneck: actors (a round is being played: 4 of its 16 unrolls have arrived)"
+    )
+    assert "no unrolls arrive" in writer.update(row, 2, round_progress=[(0, 0)])
+    assert "none is connected" in writer.update(row, 0, round_progress=[(3, 8)])
+    moving = writer.update(_row(1.0), 2, round_progress=[(3, 8)])
+    assert "a round is being played" not in moving
+
+
 @pytest.mark.parametrize(
     ("wait", "advice"),
     [

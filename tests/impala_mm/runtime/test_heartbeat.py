@@ -11,7 +11,7 @@ import pytest
 
 from impala_mm.actor import learner_link
 from impala_mm.config.settings import Config
-from impala_mm.learner import monitor
+from impala_mm.learner import monitor, run_status
 from impala_mm.runtime import heartbeat
 from impala_mm.runtime.heartbeat import Heartbeat
 
@@ -22,6 +22,7 @@ def now(monkeypatch):
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(heartbeat, "time", clock)
     monkeypatch.setattr(monitor, "time", clock)
+    monkeypatch.setattr(run_status, "time", clock)
     return clock
 
 
@@ -83,7 +84,7 @@ def watching(tmp_path, monkeypatch, now):
     alone, limits = SimpleNamespace(size=1), SimpleNamespace(frames=1e9, seconds=math.inf)
     config = Config(learner_assignment="fixed")
     made = monitor.LearnerMonitor(config, alone, None, learner, None, {}, limits, None, print)
-    made._receive_reports([])
+    made._status.receive([])
 
     def beats():
         (tmp_path / "beat").unlink(missing_ok=True)
@@ -91,7 +92,7 @@ def watching(tmp_path, monkeypatch, now):
         made._send_heartbeat()
         return (tmp_path / "beat").exists()
 
-    return SimpleNamespace(learner=learner, beats=beats, heard=lambda: made._receive_reports([]))
+    return SimpleNamespace(learner=learner, beats=beats, heard=lambda: made._status.receive([]))
 
 
 def test_a_learner_without_unrolls_beats_and_one_whose_update_hangs_does_not(watching):

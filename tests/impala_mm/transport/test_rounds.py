@@ -46,6 +46,22 @@ def test_an_actor_plays_on_by_the_same_version_while_columns_are_free(rounds):
     assert (rounds.padded, rounds.dropped, rounds.said) == (0, 0, [])
 
 
+def test_the_progress_of_a_round_is_known_while_actors_play_it(rounds, quick):
+    assert rounds.progress == (0, 0), "nobody plays it yet"
+    rounds.claim(0, 3)
+    assert rounds.progress == (0, 4)
+    rounds.take(0, 0, [b"", b""])
+    assert rounds.progress == (2, 4)
+    rounds.take(1, 0, [b"", b""])
+    assert rounds.close(0.0) == 4
+    assert rounds.progress == (0, 0), "the learner trains"
+    _open(rounds, 1)
+    rounds.claim(0, 4)
+    time.sleep(0.5)
+    rounds.close(0.0)
+    assert rounds.progress == (0, 0), "its only actor has gone"
+
+
 def test_a_round_is_played_by_the_policy_after_the_updates_on_all_earlier_batches(rounds):
     rounds.take(0, 0, [b""] * 4)
     assert rounds.close(0.0) == 4

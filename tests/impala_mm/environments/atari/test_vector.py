@@ -225,11 +225,35 @@ def test_a_reset_presses_fire_and_a_lost_life_does_not():
     assert [e.whole_game for e in finished] == [False]
 
 
-def test_fire_is_pressed_for_the_agent_where_it_is_asked_for():
+@pytest.mark.parametrize("options", [{}, {"life_loss_ends": False}, {"no_reward_steps": 40}])
+def test_fire_is_pressed_for_the_agent_in_a_step_that_is_none(options):
+    """The pictures, rewards, ends and scores are those of the emulator, stepped by hand."""
+    (reference,), seen = _agree(BREAKOUT, "breakout", 700, fire_after_life_loss=True, **options)
+    assert len(reference.served) > 10
+    assert len(reference.games) >= 2
+    assert seen["first"] >= len(reference.served) + len(reference.games)
+
+
+def test_a_game_of_which_nobody_presses_fire_is_played_to_its_end():
     lost, finished = _idle_in_breakout(fire_after_life_loss=True)
     assert lost > 5
     game = next(e for e in finished if e.whole_game)
     assert game.length == sum(e.length for e in finished[:5])
+
+
+def test_a_reward_while_fire_is_pressed_counts_for_the_scores_and_is_not_learnt_from(monkeypatch):
+    monkeypatch.setattr(Told, "lives", [3, 3, 2, 2, 2, 1, 0, 3])
+    monkeypatch.setattr(Told, "resets", (7,))
+    game = _game(PONG, fire_after_life_loss=True)
+    envs = atari.AtariVector(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
+    envs.reset()
+    steps = [envs.step(np.array([3])) for _ in range(7)]
+    assert envs._vector.pressed[2] == envs._vector.pressed[5] == FIRE
+    assert [s.first[0] for s in steps] == [False, False, True, False, False, True, True]
+    assert [s.reward[0] for s in steps] == [1, 1, 0, 1, 1, 0, 0]
+    assert [s.terminated[0] for s in steps] == [False, True, False, False, True, False, False]
+    lives = [(False, 2.0, 2), (False, 3.0, 2)]
+    assert [e[1:] for e in envs.episodes()] == [*lives, (True, 6.0, 4)]
 
 
 def test_where_there_is_no_fire_nothing_is_pressed():

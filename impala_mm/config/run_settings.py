@@ -1,0 +1,218 @@
+"""The flags of a run and of its processes, of any algorithm: what to do, where, how long."""
+
+import dataclasses
+
+from impala_mm.config.flags import AUTO, flag
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """The settings of a run, of tests, and of processes."""
+
+    # fmt: off
+    # -- Run
+    level_name: str = flag(
+        "CartPole-v1", group="Run",
+        text="Environment to train on: the id of a gymnasium or classic gym environment, catch, "
+             "memory, or my_package:MyEnv-v0, for which my_package is imported; or "
+             "my_package:make_env, a function or class that makes the environment. Several, "
+             "separated by commas, train one network on all of them; the actors take them in "
+             "turn.")
+    logdir: str = flag(
+        "", group="Run", own=True,
+        text="Folder of the run: settings, metrics, checkpoints and logs. A folder that holds a "
+             "run is resumed. Unset: a new folder, runs/<level>-<algorithm>-<time>.")
+    mode: str = flag(
+        "train", group="Run", choices=("train", "train_from", "test", "export", "rehearsal"),
+        text="What to do. train: train a policy, or resume the run in --logdir. train_from: "
+             "start a new run from the weights of --checkpoint. test: play complete games with the "
+             "newest checkpoint in --logdir and print the returns. export: write that "
+             "checkpoint's policy as a SavedModel. rehearsal: train a tiny network on generated "
+             "data through the all-reduce of a real run and compare the variables of all "
+             "learners, which checks a new cluster.")
+    validate: bool = flag(
+        False, group="Run", own=True,
+        text="Check the flags without starting anything. The exit code is 0 if they are valid, "
+             "and a line says what they mean; it is 2 if they are not, and an error says why.")
+    check_env_secs: float = flag(
+        20, group="Run", least=0, own=True,
+        text="Most seconds that validate plays the environments of level_name in a process of its "
+             "own, in search of errors: resets and 100 random steps each. Before a training, the "
+             "same check takes at most 2 s. 0: no check.")
+    checkpoint: str = flag(
+        "", group="Run", own=True,
+        text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used. "
+             "train_from starts from its weights; test and export read it instead of the newest "
+             "one in --logdir.")
+    seed: int = flag(
+        1, group="Run", least=0,
+        text="Seed of the initial weights, the actions and the environments. Each process "
+             "derives its own seed from it.")
+    total_environment_frames: float = flag(
+        0, group="Run", least=0,
+        text="Environment frames, summed over all learners, after which the run ends; a step "
+             "counts num_action_repeats frames. The learning rate falls over them. "
+             "0: 50 million; the run then ends earlier if it reaches the level's reward "
+             "threshold (see stop_at_return).")
+    stop_at_return: float = flag(
+        float("inf"), group="Run",
+        text="Mean return (sum of raw rewards) over 100 complete games at which the run ends. inf: "
+             "the level's own reward threshold if there is one level and "
+             "total_environment_frames is 0, otherwise never.")
+    max_seconds: float = flag(
+        float("inf"), group="Run", least=0,
+        text="Seconds after which the run ends, counted from the first unroll that a learner has "
+             "received; a resumed run adds those of its earlier starts. inf: never.")
+    save_checkpoint_secs: float = flag(
+        60, group="Run", least=0,
+        text="Seconds between checkpoints. A checkpoint holds everything that is needed to "
+             "resume the run.")
+    keep_checkpoints: int = flag(
+        3, group="Run", least=1, own=True,
+        text="Number of newest checkpoints to keep. The checkpoint with the best mean return and "
+             "one for each tenth of total_environment_frames are kept as well.")
+    checkpoint_max_gb: float = flag(
+        20, group="Run", least=0, own=True,
+        text="Most GB that the checkpoints of a run take together. Beyond it, the oldest ones are "
+             "deleted, those for each tenth of the run first; the newest and the best one are "
+             "always kept.")
+    log_max_mb: float = flag(
+        20, group="Run", least=0.1, own=True,
+        text="Largest size in MiB of each process's log in the run's folder. A log that reaches "
+             "it is renamed to LOG.1, which replaces an earlier LOG.1, and a new log is started.")
+    on_event: str = flag(
+        "", group="Run", own=True,
+        text="Shell command that rank 0 runs, without waiting for it, at each of four events: a "
+             "checkpoint was saved (save), no update happened for a minute (stall), a gradient "
+             "was not finite (nan), the run ended (end). The environment variable "
+             "IMPALA_MM_EVENT holds the event's name; IMPALA_MM_LOGDIR and IMPALA_MM_MESSAGE are "
+             "set, too. Unset: nothing is run.")
+    profile: str = flag(
+        "", group="Run", own=True,
+        text="START:STOP, such as 100:120: record a TensorBoard trace of rank 0's updates from "
+             "START up to, but without, STOP; update 0 is the first one of this process. Unset: "
+             "no trace.")
+    track: bool = flag(
+        False, group="Run", own=True,
+        text="Log to Weights & Biases as well; this needs the package wandb. With "
+             "WANDB_MODE=offline in the environment no account is needed.")
+
+    # -- Test
+    test_num_episodes: int = flag(
+        10, group="Test", least=1, own=True,
+        text="Number of complete games that --mode=test and an evaluator play on each level.")
+    test_levels: str = flag(
+        "", group="Test", own=True,
+        text="Levels that --mode=test plays one after the other: ids separated by commas, or the "
+             "name of a suite (atari57). Unset: level_name if it is given, otherwise the levels "
+             "of the run.")
+    deterministic: bool = flag(
+        False, group="Test", own=True,
+        text="Choose the most likely action at every step. Unset: draw each action from the "
+             "policy, as in training.")
+    render: bool = flag(
+        False, group="Test", own=True,
+        text="Show environment 0 in a window; this needs a display.")
+    video_dir: str = flag(
+        "", group="Test", own=True,
+        text="Folder for videos (mp4); the first game of each level is recorded. Unset: no "
+             "videos.")
+    video_overlay: bool = flag(
+        False, group="Test", own=True,
+        text="Write the action, the value estimate and the return into each picture of the "
+             "video.")
+    export_dir: str = flag(
+        "", group="Test", own=True,
+        text="Folder that --mode=export writes. Unset: export/ in the run's folder.")
+
+    # -- Processes
+    job_name: str = flag(
+        "", group="Processes", choices=("", "learner", "actor", "evaluator"), own=True,
+        text="Role of this process. Unset: start num_learners learners and num_actors actors on "
+             "this machine. An evaluator waits for checkpoints of the run in --logdir and tests "
+             "each new one.")
+    task: int = flag(
+        0, group="Processes", least=0, own=True,
+        text="Number of this actor, from 0. Every actor of a run needs a number of its own.")
+    learner: int = flag(
+        -1, group="Processes", least=-1, own=True,
+        text="Number of the learner, counted from 0 in learner_hosts, that an actor connects to "
+             "first; with learner_assignment=fixed it uses no other. -1: task modulo the number "
+             "of learners.")
+    learner_hosts: str = flag(
+        "localhost:8001", group="Processes", own=True,
+        text="host:port at which actors reach the learner; for several learners, one address for "
+             "each rank, separated by commas. If only one is given, the learners that "
+             "num_learners starts take that port and those after it. Port 0: the learner takes "
+             "the first free port from 8001 up and prints it. Unset, and without job_name: "
+             "localhost:0.")
+    bind_address: str = flag(
+        "", group="Processes", own=True,
+        text="host:port at which the learner listens. Unset: its address in learner_hosts. Set "
+             "it where actors reach the learner at an address that its own machine does not "
+             "have. Port 0: the port in learner_hosts.")
+    num_learners: int = flag(
+        1, group="Processes", least=1, own=True,
+        text="Number of learners that a process without job_name starts. If there are several, "
+             "it starts them with mpirun.")
+    num_actors: int = flag(
+        2, group="Processes", least=0, own=True, auto=True,
+        text="Number of actors that a process without job_name starts, for all its learners "
+             "together. auto: one for each core.")
+    learner_assignment: str = flag(
+        "balance", group="Processes", choices=("balance", "fixed"),
+        text="Which learner an actor sends its unrolls to; --learner names the first. balance: a "
+             "learner whose queue is full moves an actor to the learner that waits longest, at "
+             "most one every 5 s, and an actor moves away from a learner that it cannot reach. "
+             "fixed: an actor never moves. With inference=learner actors never move, whatever "
+             "this flag says.")
+    inference: str = flag(
+        "actor", group="Processes", choices=("actor", "learner", "auto"),
+        text="Where actions are chosen. actor: every actor runs the network and fetches new "
+             "parameters from its learner. learner: actors only step environments and send "
+             "observations; the learner runs the network for all of them together. auto: learner "
+             "if the learner has a GPU, the network has at least 100,000 weights and the "
+             "algorithm does not play in rounds, otherwise actor; actors ask their learner.")
+    num_envs: int = flag(
+        16, group="Processes", least=1, own=True, auto=True,
+        text="Environments per actor. Their observations go through the network as one batch. "
+             "auto: 32 if an observation holds at least 1,000 numbers, as images do, otherwise "
+             "16. --mode=test and an evaluator play this number of games at a time (auto: 16).")
+    env_groups: int = flag(
+        AUTO, group="Processes", least=1, own=True, auto=True,
+        text="Groups into which an actor divides its environments. While the network reads the "
+             "observations of one group, the other groups step, each in a thread. auto: 2 if a "
+             "process without job_name starts fewer actors than there are cores and an "
+             "observation holds at least 1,000 numbers, otherwise 1. With inference=learner the "
+             "flag has no effect: there are at least 2.")
+    env_workers: int = flag(
+        0, group="Processes", least=0, own=True,
+        text="Processes in which an actor's environments step, besides its own; each takes some "
+             "50 MB and what its environments take. Worth it where a step takes more than a "
+             "millisecond and cores are idle. Each group of env_groups has its share, at least "
+             "one. 0: the actor steps them itself, one after the other. Games of Atari have no "
+             "use for it.")
+    token_file: str = flag(
+        "", group="Processes", own=True,
+        text="File that holds the secret which actors show to learners; it is created if it does "
+             "not exist. Unset: a file of this user, the same for all runs.")
+    device: str = flag(
+        "auto", group="Processes", choices=("auto", "cpu", "gpu"), own=True,
+        text="Processor that a learner trains on. auto: a GPU that CUDA_VISIBLE_DEVICES shows, a "
+             "different one for each learner of a host; the CPU if there is none. gpu: the same, "
+             "but an error if there is none.")
+    actor_device: str = flag(
+        "cpu", group="Processes", choices=("cpu", "gpu"), own=True,
+        text="Processor that an actor's network runs on. gpu: the GPU with the number of the "
+             "actor's task, modulo the number of GPUs that CUDA_VISIBLE_DEVICES shows.")
+    intra_op_threads: int = flag(
+        0, group="Processes", least=0, own=True,
+        text="Threads that TensorFlow uses within one operation. 0: 1 in an actor or evaluator; "
+             "in a learner the host's cores divided by its learners. If both thread flags are 0, "
+             "a learner uses 1 thread for everything if observations hold fewer than 1,000 "
+             "numbers, it has no GPU, xla is off and the algorithm is built in.")
+    inter_op_threads: int = flag(
+        0, group="Processes", least=0, own=True,
+        text="Operations that TensorFlow runs at the same time. 0: 2 in a learner, 1 in other "
+             "processes; see intra_op_threads for the exception.")
+    # fmt: on

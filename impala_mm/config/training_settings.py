@@ -1,0 +1,295 @@
+"""The flags of training that all algorithms share: data, environment, network, optimizer."""
+
+import dataclasses
+
+from impala_mm.config import environment_flags
+from impala_mm.config.flags import flag, whole_numbers
+from impala_mm.config.run_settings import RunSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings(RunSettings):
+    """The settings of a run, and of training."""
+
+    # fmt: off
+    # -- Data
+    batch_size: int = flag(
+        8, group="Data", least=1,
+        text="Unrolls that each learner trains on in one update.")
+    unroll_length: int = flag(
+        20, group="Data", least=1,
+        text="Environment steps in one unroll.")
+    queue_capacity: int = flag(
+        0, group="Data", least=0, own=True,
+        text="Unrolls that a learner's queue holds; while it is full, actors wait. 0: "
+             "batch_size.")
+    min_pull_secs: float = flag(
+        -1, group="Data",
+        text="Least number of seconds between two downloads of parameters to a host; all actors "
+             "of the host share a download. Negative: long enough that a host's downloads use at "
+             "most 10% of a 1 Gbit/s link.")
+    parameter_dtype: str = flag(
+        "float32", group="Data", choices=("float32", "float16"),
+        text="Data type in which trained weights are sent to the actors. float16 halves their "
+             "size; actors then choose actions with rounded weights.")
+    compression: str = flag(
+        "auto", group="Data", choices=("auto", "none", "lz4"), own=True,
+        text="How an actor compresses what it sends: unrolls, or observations with "
+             "inference=learner. Learners accept either, so actors may differ. auto: lz4 for "
+             "uint8 images, otherwise none.")
+
+    # -- Environment
+    env_kwargs: str = flag(
+        "", group="Environment", rewrite=environment_flags.kwargs_text,
+        text="Arguments with which environments are made, as a JSON object: "
+             "--env_kwargs='{\"is_slippery\": false}'. gymnasium.make receives them, or the "
+             "function or class that level_name names; of several levels each one. Unset: none.")
+    env_wrappers: str = flag(
+        "", group="Environment", rewrite=environment_flags.wrappers_text,
+        text="Wrappers around each environment, separated by commas, the outermost last: "
+             "my_package:MyWrapper,gymnasium.wrappers:FlattenObservation. A wrapper's arguments "
+             "follow its name as a JSON object: "
+             "'gymnasium.wrappers:TimeLimit{\"max_episode_steps\": 100}'. Unset: no wrappers.")
+    num_action_repeats: int = flag(
+        0, group="Environment", least=0,
+        text="Environment frames per step: each action is repeated for this number of frames, "
+             "and the rewards are summed. 0: the environment's own number (usually 4 for Atari, "
+             "1 for all others).")
+    width: int = flag(
+        0, group="Environment", least=0,
+        text="Width in pixels to which images are resized. 0: images keep their width (Atari: "
+             "84).")
+    height: int = flag(
+        0, group="Environment", least=0,
+        text="Height in pixels to which images are resized. 0: images keep their height (Atari: "
+             "84).")
+    convert_observations: bool = flag(
+        True, group="Environment",
+        text="Convert observations to what networks read best: images [channels, height, width] "
+             "and grey images [height, width] of at least 36x36 pixels to [height, width, "
+             "channels], images of that size of numbers from 0 to 1 to bytes, and choices among "
+             "more than 64 to numbers, which the network embeds. False: images stay as they are, "
+             "and all choices become one-hot vectors, as in earlier versions.")
+    sticky_actions: float = flag(
+        -1, group="Environment", most=1,
+        text="Atari only: probability, at each frame, that the emulator repeats the previous "
+             "action instead of the chosen one. Negative: the value of the id (0.25 for v0 and "
+             "v5, 0 for v4).")
+    no_reward_steps: int = flag(
+        0, group="Environment", least=0,
+        text="Atari only: consecutive steps without a reward after which a game is truncated and "
+             "a new one starts. 0: never.")
+    full_action_space: bool = flag(
+        False, group="Environment",
+        text="Atari only: use all 18 actions instead of those that have an effect in the game.")
+    fire_after_life_loss: bool = flag(
+        False, group="Environment",
+        text="Atari only: press FIRE for the agent after each lost life, for as long as a step "
+             "lasts. As in a reset, nothing is learnt from it, its frames are not counted, and "
+             "the network begins anew with the picture after it.")
+
+    # -- Algorithm
+    algorithm: str = flag(
+        "impala", group="Algorithm",
+        text="impala, ppo, a2c, vpg, awr, vmpo, or a module of your own (package.module); "
+             "impala_mm/algorithms/interface.py says what it must define. Each has flags and "
+             "defaults of its own, which --help --algorithm=NAME shows.")
+    xla: bool = flag(
+        False, group="Algorithm",
+        text="Compile the forward and backward pass with XLA, at the first update. Meant for "
+             "GPUs: on a CPU, convolutions took 1.3 to 1.4 times as long with it, an LSTM 0.6 "
+             "times. All gradients are then ready at the same time, so allreduce=each has "
+             "nothing to overlap.")
+    discounting: float = flag(
+        0.99, group="Algorithm", least=0, most=1,
+        text="Discount factor (gamma) per step, or per environment frame with "
+             "discount_per_frame.")
+    discount_per_frame: bool = flag(
+        False, group="Algorithm",
+        text="Discount by environment frames: a step's factor is discounting to the power of the "
+             "frames that it takes (num_action_repeats). So the same horizon in seconds of the "
+             "game needs no other value if the number of repeats changes.")
+    max_abs_reward: float = flag(
+        float("inf"), group="Algorithm", least=0,
+        text="Largest absolute reward: larger ones are clipped to it, after normalize_rewards and "
+             "before reward_scaling. inf: no clipping.")
+    reward_scaling: float = flag(
+        1.0, group="Algorithm",
+        text="Factor by which rewards are multiplied, before reward_clipping. Values and losses "
+             "are then in this unit; mean returns are still sums of raw rewards.")
+    reward_clipping: str = flag(
+        "auto", group="Algorithm", choices=("auto", "abs_one", "soft_asymmetric", "none"),
+        text="How a reward r is changed before the network reads it and the loss uses it. "
+             "abs_one: clipped to [-1, 1]. soft_asymmetric: 5 tanh(r/5), multiplied by 0.3 if r "
+             "is negative. none: not changed. auto: what the run in logdir has recorded; for a "
+             "new run abs_one for Atari and none for all other levels.")
+    normalize_observations: bool = flag(
+        False, group="Algorithm", auto=True,
+        text="Normalise observations by their running mean and standard deviation, which all "
+             "learners share, and clip them to [-10, 10]. Images and integers stay as they are. "
+             "auto: what the run in logdir has recorded; for a new run, true if an action "
+             "contains numbers (Box).")
+    normalize_rewards: bool = flag(
+        False, group="Algorithm", auto=True,
+        text="Divide rewards by the running standard deviation of the discounted returns of all "
+             "episodes and clip them to [-10, 10], before reward_clipping. Values and losses are "
+             "then in this unit; mean returns are still sums of raw rewards. auto: as for "
+             "normalize_observations.")
+    entropy_cost: float = flag(
+        0.005, group="Algorithm", auto=True,
+        text="Weight of the policy's entropy in the loss. A larger weight makes the policy "
+             "explore more. auto: what the run in logdir has recorded; for a new run, 0 if an "
+             "action contains numbers (Box), whose entropy has no upper limit, otherwise 0.005.")
+    box_policy: str = flag(
+        "clipped", group="Algorithm", choices=("auto", "clipped", "tanh", "normal"),
+        text="Distribution of actions from a Box with bounds. normal: a normal distribution, "
+             "whose actions only the environment gets clipped to its bounds. clipped: a normal "
+             "distribution whose numbers beyond a bound count as the bound; a policy far beyond "
+             "it no longer learns. tanh: the hyperbolic tangent of a normal distribution, "
+             "rescaled to the bounds; numbers that lack a bound are as with clipped. auto: what "
+             "the run in logdir has recorded, and normal for a new run.")
+    box_deviation: str = flag(
+        "shared", group="Algorithm", choices=("shared", "learnt"),
+        text="Standard deviation of actions from a Box. shared: trained, and the same for all "
+             "observations. learnt: computed by the network from each observation.")
+    advantage_scaling: str = flag(
+        "auto", group="Algorithm", choices=("auto", "batch", "none"),
+        text="How advantages are scaled before they weigh the policy's gradient. batch: less "
+             "their mean in the learner's batch, and divided by their standard deviation, which "
+             "keeps a policy of numbers from collapsing while the baseline is still wrong. "
+             "auto: batch, but none for Discrete actions.")
+    baseline_cost: float = flag(
+        0.5, group="Algorithm",
+        text="Weight of the baseline's squared error in the loss; value_normalization names the "
+             "unit of the error.")
+    value_normalization: str = flag(
+        "error", group="Algorithm", choices=("error", "popart", "none"),
+        text="Unit in which the baseline learns. error: the reward's, and its squared error is "
+             "divided by the error's own running mean where that is above 1. popart: PopArt; the "
+             "value targets' own mean and standard deviation, those of the newest 50,000 steps of "
+             "all learners, by which advantages are divided, too. It suits rewards of any size, "
+             "also unknown or changing ones. none: the reward's.")
+    huber_delta: float = flag(
+        float("inf"), group="Algorithm", least=0,
+        text="Error of the baseline, in the unit of value_normalization, beyond which it counts "
+             "linearly instead of squared (Huber's loss). inf: never.")
+    loss_reduction: str = flag(
+        "sum", group="Algorithm", choices=("sum", "mean"),
+        text="How the losses of the steps in a learner's batch are combined. sum: added up, the "
+             "scale that IMPALA's published settings assume. mean: the sum divided by "
+             "unroll_length x batch_size.")
+
+    # -- Network
+    agent_name: str = flag(
+        "auto", group="Network",
+        text="Name of the network; nets/__init__.py lists them. auto: a small network that suits "
+             "the shape of the observation: ShallowConvAgent for images of at least 36x36 "
+             "pixels, SmallConvAgent for images of at least 5x5, otherwise MLPAgent.")
+    precision: str = flag(
+        "auto", group="Network", choices=("auto", "float32", "bfloat16"),
+        text="Numeric precision of the network's torso; variables, recurrent core, heads and "
+             "loss are always float32. bfloat16 is faster on processors that compute in it "
+             "(NVIDIA A100 and later; CPUs with avx512_bf16 or amx_bf16) and slower on others, "
+             "where actors use float32 whatever this flag says. auto: bfloat16 for images of at "
+             "least 1,000 numbers on such a processor, otherwise float32.")
+    mlp_sizes: str = flag(
+        "64,64", group="Network", parse=whole_numbers,
+        text="Units of each layer of the network's MLP, separated by commas, the first layer "
+             "first.")
+    activation: str = flag(
+        "tanh", group="Network", choices=("tanh", "relu", "elu", "gelu", "swish"),
+        text="Function after each layer of the network's MLP. Convolutions have a ReLU.")
+    layer_norm: bool = flag(
+        False, group="Network",
+        text="Normalise the outputs of each layer of the network's MLP before the activation.")
+    lstm_size: int = flag(
+        0, group="Network", least=0,
+        text="Units of the network's LSTM. 0: the network's own number (MLPLSTMAgent: 64, "
+             "others: 256).")
+    separate_networks: bool = flag(
+        False, group="Network", auto=True,
+        text="Give the policy and the value function a network each. False: both read the "
+             "features of one network. auto: what the run in logdir has recorded; for a new run, "
+             "true if an action contains numbers (Box) and an observation holds fewer than 1,000.")
+    mlp_init_scale: float = flag(
+        0.0, group="Network", least=0,
+        text="Scale of the initial weights of the network's MLP, which are then orthogonal; "
+             "1.4 suits relu. 0: random numbers whose deviation is 1 / sqrt(inputs).")
+    policy_init_scale: float = flag(
+        0.01, group="Network", least=0,
+        text="Scale of the initial weights of the policy's last layer. The smaller it is, the "
+             "more even the first policy is.")
+
+    # -- Optimizer
+    optimizer: str = flag(
+        "adam", group="Optimizer", choices=("adam", "rmsprop"),
+        text="Optimizer. rmsprop is the RMSProp of TensorFlow 1 (epsilon inside the root), which "
+             "IMPALA's published settings assume.")
+    learning_rate: float = flag(
+        0.0008, group="Optimizer", least=0,
+        text="Learning rate at the start of the run; learning_rate_schedule says how it changes.")
+    learning_rate_schedule: str = flag(
+        "linear", group="Optimizer", choices=("linear", "constant", "polynomial"),
+        text="How the learning rate changes over total_environment_frames. linear: in a line "
+             "from learning_rate to learning_rate_end. polynomial: the same, but the difference "
+             "from learning_rate_end is multiplied by the remaining share of the frames to the "
+             "power of learning_rate_power. constant: not at all.")
+    learning_rate_end: float = flag(
+        0.0, group="Optimizer", least=0,
+        text="Learning rate at the end of the run, unless learning_rate_schedule is constant.")
+    learning_rate_power: float = flag(
+        2.0, group="Optimizer", least=0,
+        text="Exponent of learning_rate_schedule=polynomial; 1 is linear, and larger values "
+             "lower the rate earlier.")
+    decay: float = flag(
+        0.99, group="Optimizer", least=0, most=1,
+        text="rmsprop only: share of the mean square that is kept at each update.")
+    momentum: float = flag(
+        0.0, group="Optimizer", least=0, most=1,
+        text="rmsprop only: share of the previous step that is added to the next one.")
+    epsilon: float = flag(
+        -1, group="Optimizer",
+        text="Small number against division by 0: added to the mean square under the root "
+             "(rmsprop) or to the root (adam). Negative: 0.01 for rmsprop, 1e-5 for adam.")
+    gradients_clipping: float = flag(
+        -1.0, group="Optimizer",
+        text="Largest gradient, as gradients_clipping_mode measures it, after gradients are "
+             "averaged over the learners; a larger one is scaled or cut down. Negative: no "
+             "clipping.")
+    gradients_clipping_mode: str = flag(
+        "global_norm", group="Optimizer", choices=("global_norm", "variable_norm", "value"),
+        text="What gradients_clipping limits. global_norm: the norm of all gradients together. "
+             "variable_norm: the norm of each variable's gradient. value: the absolute value of "
+             "every number.")
+
+    # -- Learners
+    allreduce: str = flag(
+        "each", group="Learners", choices=("each", "grouped"),
+        text="How gradients are averaged over the learners. each: one all-reduce per variable, "
+             "as soon as its gradient is computed, so that it overlaps with the rest of the "
+             "backward pass; the larger the network, the more this helps. grouped: one "
+             "all-reduce of all gradients at the end; use it where many messages take too long.")
+    gradient_dtype: str = flag(
+        "float32", group="Learners", choices=("float32", "float16"),
+        text="Data type in which gradients are sent between learners. float16 halves their size "
+             "and rounds them; use it where learners wait for the network between hosts.")
+    fusion_mb: float = flag(
+        64, group="Learners", least=0,
+        text="Size of Horovod's fusion buffer in MiB. Gradients that are ready at the same time "
+             "are sent together, up to this size. It matters with allreduce=each.")
+    cycle_ms: float = flag(
+        1, group="Learners", least=0.1,
+        text="Milliseconds between two of Horovod's checks for gradients that are ready on all "
+             "learners. A larger value uses less CPU while a learner waits; a smaller one starts "
+             "the all-reduce sooner.")
+    check_sync_every: int = flag(
+        1000, group="Learners", least=0,
+        text="Updates between two checks that all learners hold the same variables, bit for bit. "
+             "A difference of up to 1e-4 of a variable's largest value is repaired and counted; "
+             "a larger one ends the run. 0: no checks.")
+
+    # -- Rehearsal
+    updates: int = flag(
+        200, group="Rehearsal", least=1,
+        text="Number of updates in a rehearsal.")
+    # fmt: on

@@ -1,0 +1,89 @@
+"""The rows of metrics of all learners, and the histograms, that rank 0's `monitor` writes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import leaf_names
+from impala_mm.distributed.group import LearnerGroup
+from impala_mm.learner.learner import Learner, between_updates
+from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.run_status import RunStatus
+from impala_mm.records.eta import EtaEstimator
+from impala_mm.records.metrics import MetricsAggregator
+from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.records.verdict import VerdictWriter
+from impala_mm.transport.server import Server
+
+
+class RowWriter:
+    """The rows of one run, each with a verdict on what limits it."""
+
+    def __init__(
+        self,
+        config: Config,
+        group: LearnerGroup,
+        learner: Learner,
+        server: Server,
+        status: RunStatus,
+        aggregator: MetricsAggregator,
+        limits: RunLimits,
+    ):
+        """Make rows of what `status` and `aggregator` hold of all learners."""
+        self._config, self._group, self._learner = config, group, learner
+        self._server, self._status, self._aggregator = server, status, aggregator
+        self._eta_estimator = EtaEstimator(limits.frames, limits.seconds)
+        self.eta: float | None = None  # seconds until a limit, once they can be estimated
+        self._verdicts = VerdictWriter()
+
+    def write(
+        self, metrics_writer: MetricsWriter, seconds: float, counted_seconds: float
+    ) -> dict[str, Any]:
+        """Write a row of metrics and return it.
+
+        `seconds` are those of training, and `counted_seconds` those that --max_seconds limits.
+        """
+        learner = self._learner
+        # The counts are read first, so that the meter has measured these steps at least.
+        frames, steps, updates = learner.frames, learner.steps, learner.updates
+        self._aggregator.merge(0, learner.meter.take_reading())
+        row = {
+            "frames": frames,
+            "steps": steps,
+            "updates": updates,
+            "seconds": round(seconds, 3),
+            "unrolls_dropped": sum(report.dropped for report in self._status.reports),
+            "environment_faults": sum(report.faults for report in self._status.reports),
+            **self._aggregator.row(frames, steps, updates),
+        }
+        if self._server.rounds:
+            row["unrolls_padded"] = sum(report.padded for report in self._status.reports)
+        if self._config.check_sync_every and self._group.size > 1:
+            row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
+        row |= self._status.actor_counts()
+        alone = not row["actors"] and learner.has_received and not self._server.has_received
+        progress = [report.round_progress for report in self._status.reports]
+        row["verdict"] = self._verdicts.update(
+            row, row["actors"], without_actors=alone, round_progress=progress
+        )
+        self.eta = self._eta_estimator.update(row, counted_seconds)
+        metrics_writer.write(row)
+        return row
+
+    def write_histograms(
+        self, metrics_writer: MetricsWriter, trained: Sequence[tf.Variable], seconds: float
+    ) -> None:
+        """Write histograms of the trained variables and the last batch's actions, if it is time."""
+        if not metrics_writer.wants_histograms(seconds):
+            return
+        with between_updates(self._learner) as paused:
+            if not paused:
+                return
+            named = {f"variables/{variable.name}": variable.numpy() for variable in trained}
+        actions = self._learner.actions
+        names = leaf_names(actions, "actions", "/")
+        named |= {n: np.asarray(a) for n, a in zip(names, tf.nest.flatten(actions), strict=True)}
+        metrics_writer.write_histograms(self._learner.frames, named)

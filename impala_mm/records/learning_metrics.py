@@ -1,0 +1,198 @@
+"""Descriptions of the metrics of learning: losses, regularisers, policy gradients, optimisation.
+
+`metric_descriptions` puts them between those of a run's progress and of its processes.
+"""
+
+from typing import NamedTuple
+
+
+class MetricDescription(NamedTuple):
+    """One metric."""
+
+    unit: str
+    meaning: str
+    good: str = ""  # which values are desirable, or what to do about others
+    parts: str = ""  # "learner", "level": its key also occurs with "/learnerN" or "/LEVEL"
+
+
+class MetricGroup(NamedTuple):
+    """Metrics that belong together, under a heading of the page."""
+
+    heading: str
+    metrics: dict[str, MetricDescription]  # by key
+
+
+_M = MetricDescription
+_LOSS = "per step"
+_BATCH_LOSS = "per batch"
+_NATS = "nats per step"
+
+LEARNING_GROUPS = (
+    MetricGroup(
+        "Losses",
+        {
+            "loss_per_step/total": _M(
+                _LOSS,
+                "The loss that is minimised, per step of the batch: policy loss + "
+                "`--baseline_cost` x baseline loss (divided by the square of the unit that "
+                "`--value_normalization` names) + `--entropy_cost` x entropy loss + other "
+                "regularisers. The progress line's `loss`.",
+                "no target; a jump to many times its usual size is a warning",
+            ),
+            "loss_per_step/policy": _M(
+                _LOSS, "V-trace policy-gradient loss.", "near 0, of either sign"
+            ),
+            "loss_per_step/baseline": _M(
+                _LOSS,
+                "Half the squared error of the value estimates, in units of (clipped) reward.",
+                "falling, though it grows with the returns",
+            ),
+            "loss_per_step/entropy": _M(
+                "nats, negative",
+                "Negative entropy of the policy: minus the logarithm of the number of actions for "
+                "a uniform policy, 0 for a deterministic one.",
+                "rising slowly; at 0 the agent has stopped exploring: raise `--entropy_cost`",
+            ),
+            "off_policyness": _M(
+                "nats per action",
+                "How much less likely the current policy makes the actions of the batch than the "
+                "behaviour policy that chose them, as a mean difference of log-probabilities.",
+                "below about 0.1; else lower `--learning_rate` or the policy lag",
+            ),
+            "loss/total": _M(
+                _BATCH_LOSS,
+                "The loss as it is minimised: the sum over the steps of a learner's batch, or "
+                "with `--loss_reduction=mean` the mean, which equals `loss_per_step/total`. "
+                "Likewise the parts below.",
+            ),
+            "loss/policy": _M(_BATCH_LOSS, "See `loss_per_step/policy`."),
+            "loss/baseline": _M(_BATCH_LOSS, "See `loss_per_step/baseline`."),
+            "loss/entropy": _M(_BATCH_LOSS, "See `loss_per_step/entropy`."),
+            "loss/shift": _M(
+                _BATCH_LOSS, "See `off_policyness`; a measure only, it is in no total."
+            ),
+        },
+    ),
+    MetricGroup(
+        "Regularisers",
+        {
+            "kl_pi_mu": _M(
+                _NATS,
+                "Mean divergence from the policy in training to the one that played, KL(pi || mu). "
+                "Only with `--kl_pi_mu_cost` or `--target_kl_pi_mu`.",
+                "at its target, or below",
+            ),
+            "kl_mu_pi": _M(
+                _NATS,
+                "Mean divergence from the policy that played to the one in training, KL(mu || pi). "
+                "Only with `--kl_mu_pi_cost` or `--target_kl_mu_pi`.",
+                "at its target, or below",
+            ),
+            "kl_ref_pi": _M(
+                _NATS,
+                "Mean divergence from the reference policy to the one in training. Only with "
+                "`--kl_ref_pi_cost` or `--target_kl_ref_pi`.",
+                "at its target, or below",
+            ),
+            "entropy_cost": _M(
+                "per nat",
+                "Cost of the entropy, a Lagrange multiplier. Only with `--target_entropy`.",
+                "steady; at 1e-6 the entropy stays above its target without help, at 1e6 it does "
+                "not come up to it",
+            ),
+            "kl_pi_mu_cost": _M(
+                "per nat",
+                "Cost of `kl_pi_mu`, a Lagrange multiplier. Only with `--target_kl_pi_mu`.",
+                "steady; at 1e-6 the divergence stays below its target without help",
+            ),
+            "kl_mu_pi_cost": _M("per nat", "The same for `kl_mu_pi`."),
+            "kl_ref_pi_cost": _M("per nat", "The same for `kl_ref_pi`."),
+        },
+    ),
+    MetricGroup(
+        "Policy gradients",
+        {
+            "entropy": _M(
+                "nats",
+                "Entropy of the policy, on average over the steps of the batch, of PPO and its "
+                "kin. For actions that are numbers it is that of a density, which may be negative.",
+                "falling slowly",
+            ),
+            "value_mean": _M(
+                "reward", "PopArt (`--value_normalization=popart`): the mean of the value targets."
+            ),
+            "value_deviation": _M(
+                "reward",
+                "PopArt: the standard deviation of the value targets, the unit in which the "
+                "baseline learns and in which advantages count.",
+                "steady; it grows with the returns",
+            ),
+            "approx_kl": _M(
+                "nats per action",
+                "Divergence of the policy from the one that played: the mean of r - 1 - log r, for "
+                "the ratio r of both probabilities of an action; the average over the optimizer "
+                "steps of an update.",
+                "below about 0.02; above `--target_kl` an update ends early",
+            ),
+            "clip_fraction": _M(
+                "share of steps, 0 to 1",
+                "PPO: steps whose ratio is beyond `--clip`, the average over the optimizer steps "
+                "of an update.",
+                "about 0.05 to 0.3; at 0 the policy hardly changes",
+            ),
+            "capped_weights": _M(
+                "share of steps, 0 to 1",
+                "AWR: steps whose weight is `--largest_weight`.",
+                "below about 0.05; else raise `--temperature`",
+            ),
+            "temperature": _M(
+                "deviations of the advantage",
+                "V-MPO: the temperature of the weights of the better half, a Lagrange multiplier.",
+                "steady",
+            ),
+            "explained_variance": _M(
+                "share",
+                "Share of the variance of the value targets that the values explain, before the "
+                "update.",
+                "near 1; at 0 or below the values are of no use yet",
+            ),
+            "optimizer_steps": _M(
+                "steps",
+                "Optimizer steps of an update: epochs x minibatches, fewer if `--target_kl` ended "
+                "it early.",
+            ),
+        },
+    ),
+    MetricGroup(
+        "Optimisation",
+        {
+            "learning_rate": _M(
+                "per update",
+                "The learning rate, by `--learning_rate_schedule`.",
+            ),
+            "grad_norm": _M(
+                "norm",
+                "Global norm of the gradient (the learners' average), before clipping. Of several "
+                "steps in one update, the largest norm.",
+                "finite and steady; training stops at a value that is not finite",
+            ),
+            "clipped_share": _M(
+                "share of updates, 0 to 1",
+                "Share of updates whose gradient was clipped (`--gradients_clipping`).",
+                "below 1; at 1 every step is smaller than the learning rate asks for",
+            ),
+            "policy_lag": _M(
+                "updates",
+                "Policy lag: how many updates older than the trained policy the behaviour policy "
+                "of the batch was, on average over its new unrolls (replayed ones do not count).",
+                "low; about 20 is common, V-trace corrects for it",
+                parts="learner",
+            ),
+            "replay_share": _M(
+                "share of unrolls, 0 to 1",
+                "Replayed unrolls among those of the batch; only if the algorithm's source replays "
+                "any. Replayed unrolls do not count as frames.",
+            ),
+        },
+    ),
+)
