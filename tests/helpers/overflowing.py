@@ -1,4 +1,4 @@
-"""Levels whose numbers become too large, or NaN, in the environments of actor 1 alone."""
+"""Levels whose rewards become too large, or NaN, in the environments of actor 1 alone."""
 
 import sys
 
@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 HUGE = float(np.finfo(np.float32).max)
-STEPS = 200  # steps of an environment before its numbers are bad
+STEPS = 200  # steps of an environment before its rewards are bad
 
 
 class Sound(gymnasium.Env):
@@ -41,15 +41,10 @@ class HugeReward(Sound):
         return HUGE if self.is_bad else 1.0
 
 
-class HugeObservation(Sound):
-    def see(self):
-        return np.full(3, HUGE, np.float32) if self.is_bad else super().see()
-
-
 class NaNReward(Sound):
     def reward(self):
         return np.nan if self.is_bad else 1.0
 
 
-for _level in (HugeReward, HugeObservation, NaNReward):
+for _level in (HugeReward, NaNReward):
     gymnasium.register(f"{_level.__name__}-v0", _level)
