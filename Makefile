@@ -46,7 +46,7 @@ tensorboard: setup  ## show all runs in runs/ in a browser
 	@.venv/bin/tensorboard --logdir=runs
 
 test: setup  ## run the tests, all that CI runs
-	@$(run) -m pytest -m "not slow"
+	@$(run) -m pytest -m "not slow" -n 2
 
 test-slow: setup  ## run the training and chaos tests that take minutes
 	@$(run) -m pytest -m slow || [ $$? = 5 ]

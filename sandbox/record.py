@@ -35,6 +35,7 @@ from impala_mm.records.json_lines import read_json_lines
 
 _CURVE_POINTS = 200
 _PAGE = REFERENCE_FOLDER.parent / "curves.md"
+_README = ROOT / "README.md"
 _TABLE_MARKS = "<!-- table -->", "<!-- end of table -->"
 _PUBLISHED_MARKS = "<!-- published -->", "<!-- end of published -->"
 _RUN_RECORD = "record.json"  # file in a run's folder: what is known before the run starts
@@ -132,8 +133,9 @@ def draw_references() -> None:
             for run in runs
         ]
     _replace_table(_PAGE, _TABLE_MARKS, table)
-    _replace_table(ROOT / "README.md", _PUBLISHED_MARKS, published.table(beside_published))
-    published.draw(beside_published, REFERENCE_FOLDER / "published.svg")
+    _replace_table(_README, _PUBLISHED_MARKS, published.table(beside_published))
+    if beside_published:
+        published.draw(beside_published, REFERENCE_FOLDER / "published.svg")
 
 
 def _replace_table(page: Path, marks: tuple[str, str], table: list[str]) -> None:

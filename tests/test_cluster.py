@@ -37,8 +37,8 @@ def test_the_frontend_starts_the_same_commands_as_a_user_by_hand(cluster):
         for line in printed.splitlines()
         if not line.startswith("#")
     )
-    acting = Process("bash", "-c", f"exec {actor}", **cluster.environment)
-    assert run("bash", "-c", f"exec {learner}", **cluster.environment)[0] == 0
+    acting = Process("bash", "-c", f"exec env {actor}", **cluster.environment)
+    assert run("bash", "-c", f"exec env {learner}", **cluster.environment)[0] == 0
     acting.kill()
     commands, settings, counts = [], [], []
     for folder in (cluster.logdir, by_hand):
@@ -106,16 +106,16 @@ def test_crashed_learners_restart_from_the_last_checkpoint_while_actors_wait(clu
 
 def test_an_actor_that_hangs_is_restarted(cluster):
     rows = cluster.csv(f"learner,localhost,{free_port()},", *["actor,localhost,,"] * 2)
-    frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2", "--stall_secs=8")
+    frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2", "--stall_secs=20")
     frontend.until(r"\d frames \|", 60)
     # A process that is starting has a longer timeout.
     until((cluster.state / "actor-0" / "beat").exists, 40)
     actor = read_json(cluster.state / "actor-0" / "state.json")["process"]
     os.kill(actor[0], signal.SIGSTOP)
     frontend.until(
-        r"actor-0 on localhost failed: it was killed: no heartbeat for 8 s\n(.*\n)*"
+        r"actor-0 on localhost failed: it was killed: no heartbeat for 20 s\n(.*\n)*"
         r"  it will be restarted in 0.5 s",
-        20,
+        40,
     )
     until(lambda: cluster.status("actor-0")["state"] == "running")
     assert cluster.status("learners")["restarts"] == cluster.status("actor-1")["restarts"] == 0

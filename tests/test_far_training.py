@@ -204,6 +204,24 @@ def test_checks_print_what_is_wrong_with_each_host_and_how_to_fix_it(far):
     )
 
 
+def test_a_host_that_waits_while_another_one_is_checked_stays_connected(far):
+    """Its agent exits if it receives nothing for 30 s, and no call needs this host for 35 s."""
+    slow = far.lan.actor1.path("/tmp/slow")
+    slow.write_text(
+        f'#!/bin/sh\ncase "$2" in *importlib*) sleep 35;; esac\nexec {sys.executable} "$@"\n'
+    )
+    slow.chmod(0o755)
+    rows = far.csv(
+        far.row("learner", "learner1"),
+        "actor,10.77.1.21,,,,,/tmp/slow,",
+        far.row("actor", "actor2"),
+    )
+    flags = ("--level_name=catch", "--logdir=/root/run", "--total_environment_frames=3000")
+    code, printed = far.run(rows, *flags, timeout=200)
+    assert code == 0, printed
+    assert "reached 3,000 frames" in printed
+
+
 def test_two_hundred_hosts_do_not_take_two_hundred_times_as_long_as_one(far):
     config = far.lan.laptop.path(far.lan.ssh_config)
     addresses = [far.lan.hosts[name].address for name in (*LEARNERS, "actor1")]

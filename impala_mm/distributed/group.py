@@ -102,19 +102,11 @@ class HorovodGroup:
         self._compression = hvd.Compression.fp16 if halves else hvd.Compression.none
         self._grouped = config.allreduce == "grouped"
         self._lock, self._graphs = threading.Lock(), dict[str, Any]()
-        with tf.device("/CPU:0"):
-            self._zero = tf.Variable(0.0, trainable=False, name="zero")
 
     def mean(
         self, tensors: Sequence[tf.Tensor], name: str, compressed: bool = False
     ) -> list[tf.Tensor]:
-        """Return averages: all tensors in one message, or each as soon as it is computed.
-
-        Horovod declares no side effects, so TensorFlow would average constants once and in advance,
-        also in branches that are never taken. They are therefore added to a variable.
-        """
-        if not compressed:  # no gradients, so they may be constants
-            tensors = [tensor + tf.cast(self._zero, tensor.dtype) for tensor in tensors]
+        """Return averages: all tensors in one message, or each as soon as it is computed."""
         compression = self._compression if compressed else self._hvd.Compression.none
         options = {"op": self._hvd.Average, "compression": compression}
         if self._grouped:  # a message holds tensors of one dtype

@@ -160,7 +160,8 @@ class RemoteNode:
         """Return the connection. Raises HostUnavailable if it is closed."""
         agent = self._agent
         if agent is None or agent.is_closed:
-            raise HostUnavailable(f"{self.host_id}: {self.error or 'the connection was lost'}")
+            why = (agent.error if agent else self.error) or "the connection was lost"
+            raise HostUnavailable(f"{self.host_id}: {why}")
         return agent
 
     def _reconnect_forever(self) -> None:
@@ -211,7 +212,7 @@ class _AgentConnection:
     ):
         self._client, self._on_message = connection.client, on_message
         self.is_closed, self.error = False, ""
-        self._last_received = self._last_ping = time.monotonic()
+        self._last_received = time.monotonic()
         self._numbers = itertools.count()
         self._answers: dict[int, queue.Queue] = {}
         self._line_callbacks: dict[int, OnLine] = {}
@@ -234,6 +235,7 @@ class _AgentConnection:
                 f"{connection.credential.host}: could not start Python on the host: {what}"
             ) from None
         threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
+        threading.Thread(target=self._keep_alive, name=f"ping {name}", daemon=True).start()
 
     def _wait_until_ready(self) -> None:
         """Skip what the login shell prints, until the agent reports that it is ready."""
@@ -283,16 +285,26 @@ class _AgentConnection:
     def ping(self) -> bool:
         """Send a ping; return False if the connection is lost or was silent for too long."""
         with contextlib.suppress(HostUnavailable):
-            self._last_ping = time.monotonic()
             self._write({"op": "ping"})
-            return time.monotonic() - self._last_received < _SILENT_SECONDS
+            return not self._is_silent()
         return False
 
+    def _keep_alive(self) -> None:
+        """Ping the host as long as it answers: the agent exits if it receives nothing.
+
+        No call may need the host for a minute, while other hosts are checked or set up.
+        """
+        while not self.is_closed and self.ping():
+            time.sleep(_PING_SECONDS)
+
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._last_received > _SILENT_SECONDS
+
     def _check_connection(self) -> None:
-        """Ping the host while a call waits for its answer. Raises HostUnavailable."""
+        """Raise HostUnavailable if the connection is lost or was silent for too long."""
         if self.is_closed:
             raise HostUnavailable(self.error or "the connection was lost")
-        if time.monotonic() - self._last_ping > _PING_SECONDS and not self.ping():
+        if self._is_silent():
             raise HostUnavailable(self.error or _SILENT)
 
     def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
@@ -311,7 +323,7 @@ class _AgentConnection:
     def _close_when_silent(self, done: threading.Event) -> None:
         """Close the connection if the host is silent: writing to a lost host would never return."""
         while not done.wait(_PING_SECONDS):
-            if time.monotonic() - self._last_received > _SILENT_SECONDS:
+            if self._is_silent():
                 self.error = self.error or _SILENT
                 self.close()
                 return

@@ -83,6 +83,8 @@ def _copy(source: Path, folder: Path, target: Path, into: bool) -> None:
         return
     assert source.is_dir(), f"{source} is copied, but does not exist"
     for file in sorted(source.rglob("*")):
+        if "__pycache__" in file.parts:  # other tests' processes write there at this moment
+            continue
         if file.is_file() and file not in ignored:
             copy = there / file.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)

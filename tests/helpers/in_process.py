@@ -19,22 +19,24 @@ def make(config):
     return registry.make_algorithm(config, level_spec(config.level_name))
 
 
-def updater(algorithm, config, changed=lambda batch: batch):
+def updater(algorithm, config, changed=lambda batch: batch, traced=True):
     """Return a function that makes one update from (a Player's unrolls, the run's progress).
 
-    `changed` changes the batch before the algorithm sees it.
+    `changed` changes the batch before the algorithm sees it. A few updates take less time if they
+    are not `traced`.
     """
     codec = UnrollCodec(algorithm.unroll)
     alone = gradients.GradientReducer(group.SingleLearner(), config)
 
     signature = [tf.TensorSpec([None], tf.string), tf.TensorSpec([])]
 
-    @tf.function(input_signature=signature, autograph=False)
     def update(contents, over):
         batch = changed(decoded(codec, contents))
         metrics, _ = algorithm.update(batch, Context(over, tf.ones([]), tf.constant(0.0)), alone)
         return metrics
 
+    if traced:
+        update = tf.function(update, signature, autograph=False)
     return lambda contents, over: update(tf.constant(contents), tf.constant(over, tf.float32))
 
 

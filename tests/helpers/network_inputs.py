@@ -35,4 +35,4 @@ def traced_unroll(network, spec):
         *(tf.TensorSpec([None, None], dtype) for dtype in (tf.float32, tf.int32, tf.bool)),
         tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]]), state),
     ]
-    return tf.function(network.unroll, input_signature=signature)
+    return tf.function(network.unroll, input_signature=signature, autograph=False)

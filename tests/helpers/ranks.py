@@ -1,7 +1,7 @@
 """A program for learners under mpirun that make updates on their parts of the same batches.
 
-`python tests/helpers/ranks.py FOLDER NETWORK` trains in every case and writes the results to files,
-which `test_exact` compares.
+`python tests/helpers/ranks.py FOLDER NETWORK CASE...` trains in each of these cases and writes the
+results to files, which `test_exact` compares.
 """
 
 import random
@@ -31,6 +31,19 @@ PPO = {
 OTHER_WAYS = {
     "grouped": {"allreduce": "grouped"},
     "halves": {"gradient_dtype": "float16"},
+}
+# Arguments of `learn` by case. One learner imitates two or four.
+CASES = {
+    "mean": {"loss_reduction": "mean"},
+    "sum": {"loss_reduction": "sum"},
+    **{f"sum-divided{n}": {"loss_reduction": "sum", "divisor": n} for n in (2, 4)},
+    **{
+        f"sum-clip{n}": {"loss_reduction": "sum", "gradients_clipping": CLIP * n, "updates": 1}
+        for n in (2, 4)
+    },
+    **{case: {"loss_reduction": "mean", "updates": 1} | ways for case, ways in OTHER_WAYS.items()},
+    "long": {"updates": LONG},
+    "ppo-long": {"updates": LONG} | PPO,
 }
 
 
@@ -134,27 +147,23 @@ def talk(learners, folder, times=300):
     (folder / f"talk-{learners.rank}").write_text(repr(wrong))
 
 
-def main(folder, network):
+def main(folder, network, cases):
     config = Config()
     Agreement(config).reach_through_mpi(print)  # Horovod finds MPI initialised, as in a run
     learners = group.join_group(config)
-    common = {"agent_name": network, "gradients_clipping": CLIP}
-    learn(learners, folder, "mean", loss_reduction="mean", **common)
-    learn(learners, folder, "sum", loss_reduction="sum", **common)
-    if learners.size == 1:  # one learner imitates two or four
-        for n in (2, 4):
-            learn(learners, folder, f"sum-divided{n}", divisor=n, **common)
-            times = common | {"gradients_clipping": CLIP * n}
-            learn(learners, folder, f"sum-clip{n}", updates=1, **times)
-    elif network == NETWORKS[0]:
-        talk(learners, folder)
-        learn(learners, folder, "long", updates=LONG, gradients_clipping=CLIP)
-        learn(learners, folder, "ppo-long", updates=LONG, **PPO)
-        for name, ways in OTHER_WAYS.items():
-            settings = ways | {"loss_reduction": "mean", "gradients_clipping": CLIP}
-            learn(group.HorovodGroup(Config(**settings)), folder, name, updates=1, **settings)
+    for case in cases:
+        if case == "talk":
+            talk(learners, folder)
+            continue
+        given = CASES[case]
+        if "algorithm" not in given:
+            given = {"gradients_clipping": CLIP, "agent_name": network} | given
+        joined = learners
+        if case in OTHER_WAYS:
+            joined = group.HorovodGroup(Config(**OTHER_WAYS[case]))
+        learn(joined, folder, case, **given)
     learners.leave()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

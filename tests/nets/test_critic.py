@@ -52,7 +52,7 @@ def test_critics_learn_which_action_is_right():
     def error():
         return tf.reduce_mean((critics(observed, action) + (action - observed)[:, 0] ** 2) ** 2)
 
-    @tf.function
+    @tf.function(autograph=False)
     def learn():
         with tf.GradientTape() as tape:
             loss = error()

@@ -59,7 +59,9 @@ def test_an_unroll_is_its_steps_one_by_one(network_of, name):
 def test_shapes_that_are_known_stay_known_and_the_batch_may_be_a_tensor(network_of):
     network = network_of("MLPLSTMAgent")
     inputs = [tf.constant(x) for x in entries(VECTOR, 3, 2)]
-    unroll = tf.function(lambda *x: network.unroll(*x, network.initial_state(tf.size(x[3][0]))))
+    unroll = tf.function(
+        lambda *x: network.unroll(*x, network.initial_state(tf.size(x[3][0]))), autograph=False
+    )
     features, _ = unroll.get_concrete_function(*inputs).structured_outputs
     assert features.shape[-1] == network.num_features
     assert unroll(*inputs)[0].shape == (3, 2, network.num_features)
@@ -170,7 +172,7 @@ def test_the_gradient_of_an_unrolled_lstm_is_that_of_its_steps():
 
     expected = gradients(steps)
     assert_close(gradients(core.unroll), expected)
-    assert_close(gradients(tf.function(core.unroll)), expected)
+    assert_close(gradients(tf.function(core.unroll, autograph=False)), expected)
 
 
 def test_an_lstm_begins_by_remembering():

@@ -50,8 +50,12 @@ def test_a_step_and_an_unroll_of_one_network_may_be_traced_at_once():
         try:
             for _ in range(5):
                 state = network.initial_state(2)
-                tf.function(network.unroll)(observation, reward, action, first, state)
-                tf.function(network.step)(observation[0], reward[0], action[0], first[0], state)
+                tf.function(network.unroll, autograph=False)(
+                    observation, reward, action, first, state
+                )
+                tf.function(network.step, autograph=False)(
+                    observation[0], reward[0], action[0], first[0], state
+                )
         except Exception as error:
             failed.append(error)
 

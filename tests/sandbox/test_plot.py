@@ -228,10 +228,13 @@ def test_the_recorded_pictures_are_what_their_script_draws_each_time_the_same(
 
     page = tmp_path / "curves.md"
     page.write_text((ROOT / "sandbox" / "curves.md").read_text())
+    readme = tmp_path / "README.md"
+    readme.write_text((ROOT / "README.md").read_text())
     for path in REFERENCE.glob("catch-*.json"):
         (tmp_path / path.name).write_text(path.read_text())
     monkeypatch.setattr(record, "REFERENCE_FOLDER", tmp_path)
     monkeypatch.setattr(record, "_PAGE", page)
+    monkeypatch.setattr(record, "_README", readme)
     record.draw_references()
     drawn = (tmp_path / "catch.svg").read_text()
     record.draw_references()

@@ -77,17 +77,34 @@ def _both(algorithm, monkeypatch):
     return by_numpy, by_tensorflow
 
 
+CASES = [
+    *((VECTOR, each, False, {}) for each in ACTIONS.values()),
+    (VECTOR, BOX, False, EVERYTHING),
+    *((VECTOR, each, True, {}) for each in ACTIONS.values() if each is not BOX),
+    *((each, Discrete(4), False, {}) for each in OBSERVATIONS),
+    *((VECTOR, Discrete(4), False, {"activation": each}) for each in ACTIVATIONS),
+]
+WHOLE = NESTED, ACTIONS["Dict"], True, EVERYTHING
+# An LSTM adds the same operations in every case: all but two of them are in `make test-slow`.
+REMEMBERED = (
+    *(pytest.param("MLPLSTMAgent", *each, marks=pytest.mark.slow) for each in CASES[1:]),
+    *(
+        pytest.param(name, *WHOLE[:3], EVERYTHING | {"activation": each}, marks=pytest.mark.slow)
+        for name in ("MLPAgent", "MLPLSTMAgent")
+        for each in ACTIVATIONS
+    ),
+)
+
+
 @pytest.mark.parametrize(
-    ("observation", "actions", "masked", "settings"),
+    ("agent_name", "observation", "actions", "masked", "settings"),
     [
-        *((VECTOR, each, False, {}) for each in ACTIONS.values()),
-        (VECTOR, BOX, False, EVERYTHING),
-        *((VECTOR, each, True, {}) for each in ACTIONS.values() if each is not BOX),
-        *((each, Discrete(4), False, {}) for each in OBSERVATIONS),
-        *((NESTED, ACTIONS["Dict"], True, EVERYTHING | {"activation": a}) for a in ACTIVATIONS),
+        *(("MLPAgent", *each) for each in CASES),
+        ("MLPLSTMAgent", *CASES[0]),
+        ("MLPLSTMAgent", *WHOLE),
+        *REMEMBERED,
     ],
 )
-@pytest.mark.parametrize("agent_name", ["MLPAgent", "MLPLSTMAgent"])
 def test_states_and_parameters_are_those_that_tensorflow_computes(
     agent_name, observation, actions, masked, settings, monkeypatch
 ):

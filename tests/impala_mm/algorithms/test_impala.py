@@ -45,7 +45,7 @@ def _one_update(squared_error, changed=lambda batch: batch, level="catch", **set
     algorithm = in_process.make(config)
     _running_error(algorithm).assign(squared_error)
     played = Player(algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
-    metrics = in_process.updater(algorithm, config, changed)(played, over=0.0)
+    metrics = in_process.updater(algorithm, config, changed, traced=False)(played, over=0.0)
     return algorithm, {name: float(value) for name, value in metrics.items()}
 
 
@@ -95,7 +95,7 @@ def test_it_is_in_checkpoints_and_no_nan_gets_in():
     assert float(_running_error(algorithm)) == 7.0
 
 
-@pytest.mark.parametrize("learners", [2, 3])
+@pytest.mark.parametrize("learners", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_advantages_are_scaled_as_if_one_learner_had_all_columns(learners):
     """The columns' rewards differ in size, so that each learner's own scale would be another."""
     config = Config(level_name="Pendulum-v1", unroll_length=5, loss_reduction="mean")
@@ -143,7 +143,8 @@ def test_actions_of_every_space_are_judged_by_the_policy_that_chose_them(box, de
         start = tf.nest.map_structure(lambda x: tf.concat([x, x], 0), batch.start)
         both = tf.nest.map_structure(lambda a, b: tf.concat([a, b], 1), batch.unrolls, entries)
         weight = tf.concat([batch.weight, tf.zeros_like(batch.weight)], 0)
-        return batch._replace(unrolls=both, start=start, weight=weight)
+        fresh = tf.concat([batch.fresh, batch.fresh], 0)
+        return batch._replace(unrolls=both, start=start, weight=weight, fresh=fresh)
 
     level, flags = "acting:Harbour-v0", {"box_policy": box, "box_deviation": deviation}
     algorithm, plain = _one_update(1.0, level=level, **flags)

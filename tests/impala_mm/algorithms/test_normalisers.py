@@ -212,11 +212,8 @@ def test_an_algorithm_trains_acts_and_publishes_with_statistics_of_both_kinds():
     config = Config(level_name="Pendulum-v1", unroll_length=7, discounting=0.9, **BOTH)
     algorithm = in_process.make(config)
     player = Player(algorithm, [(make_environments(config.level_name, 4, seed=0), 4)])
-    update, codec, batches = (
-        in_process.updater(algorithm, config),
-        UnrollCodec(algorithm.unroll),
-        [],
-    )
+    update = in_process.updater(algorithm, config, traced=False)
+    codec, batches = UnrollCodec(algorithm.unroll), []
     for _ in range(3):
         contents = player.play()
         batches.append(in_process.decoded(codec, tf.constant(contents)))

@@ -9,7 +9,7 @@ from scipy import integrate, special, stats
 
 from impala_mm.algorithms.normals import _EDGE, ClippedNormal, Normal, TanhNormal, log_ndtr
 
-SETTINGS = settings(max_examples=40, deadline=None)
+SETTINGS = settings(max_examples=20, deadline=None)
 MEANS = st.floats(-3, 3, width=16)
 DEVIATIONS = st.floats(0.125, 2.5, width=16)
 BOUNDS = np.array([-1.0]), np.array([1.0])

@@ -114,7 +114,7 @@ def test_one_graph_serves_every_learning_rate(name):
     optimizer = made(name)
     optimizer.initialize([x])
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(gradient):
         optimizer.apply([gradient], [x])
 
@@ -132,7 +132,7 @@ def test_one_graph_serves_every_learning_rate(name):
 def test_the_first_step_may_make_the_variables_in_a_graph(name):
     x, y = tf.Variable([1.0, -1.0]), tf.Variable([1.0, -1.0])
     eager, traced = made(name), made(name)
-    step = tf.function(lambda gradient: traced.apply([gradient], [y]))
+    step = tf.function(lambda gradient: traced.apply([gradient], [y]), autograph=False)
     for gradient in tf.constant([[1.0, 2.0], [-3.0, 0.0]]):
         eager.apply([gradient], [x])
         step(gradient)

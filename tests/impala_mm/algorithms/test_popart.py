@@ -49,12 +49,26 @@ SCALES = st.tuples(
 )
 
 
+@pytest.fixture(scope="module")
+def anew():
+    """Return a function that returns a head and its unit as `made`, and `see` as one graph."""
+    head, unit = made()
+    variables = [head.w, head.b, *unit.learning, *unit.acting]
+    initial, learn = [v.numpy() for v in variables], in_graph(unit)
+
+    def begin():
+        for variable, value in zip(variables, initial, strict=True):
+            variable.assign(value)
+        return head, unit, learn
+
+    return begin
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(SCALES, min_size=1, max_size=6), st.integers(0, 2**32 - 1))
-def test_a_rescale_leaves_all_values_unchanged_to_1e4_of_their_unit(batches, seed):
+def test_a_rescale_leaves_all_values_unchanged_to_1e4_of_their_unit(anew, batches, seed):
     """However far the new targets are from all before; the unit is the larger deviation."""
-    rng, (head, unit) = np.random.default_rng(seed), made()
-    learn = in_graph(unit)
+    rng, (head, unit, learn) = np.random.default_rng(seed), anew()
     for mean, deviation, count in batches:
         before = np.float64(unit.values(head(FEATURES)))
         units = [known(unit)[1]]
@@ -66,10 +80,9 @@ def test_a_rescale_leaves_all_values_unchanged_to_1e4_of_their_unit(batches, see
         assert np.abs(after - before).max() <= max(1e-4 * max(units), size)
 
 
-def test_a_thousand_rescales_of_growing_targets_do_not_add_up():
-    head, unit = made()
+def test_a_thousand_rescales_of_growing_targets_do_not_add_up(anew):
+    rng, (head, unit, learn) = np.random.default_rng(2), anew()
     before = np.float64(unit.values(head(FEATURES)))
-    rng, learn = np.random.default_rng(2), in_graph(unit)
     for i in range(1000):
         learn(np.float32(rng.normal(i, 1 + i / 10, (20, 4))))
     after = np.float64(unit.values(head(FEATURES)))
@@ -173,8 +186,9 @@ def test_it_learns_targets_of_any_size_alike():
         head, unit = made()
         head.w.assign(tf.zeros_like(head.w))
         head.b.assign([0])
-        for _ in range(100):
-            targets = scale * (5 + truth)
+
+        @tf.function(autograph=False)
+        def learn(head=head, unit=unit, targets=scale * (5 + truth)):
             see(unit, targets)
             with tf.GradientTape() as tape:
                 found = value_targets.errors(unit.values(head(FEATURES)), targets)
@@ -183,6 +197,10 @@ def test_it_learns_targets_of_any_size_alike():
                 (head.w, head.b), tape.gradient(loss, [head.w, head.b]), strict=True
             ):
                 variable.assign_sub(0.1 * slope)
+            return loss
+
+        for _ in range(100):
+            loss = learn()
         trained.append((float(loss), np.array(unit.values(head(FEATURES))) / scale))
     np.testing.assert_allclose(*[loss for loss, _ in trained], rtol=1e-3)
     np.testing.assert_allclose(trained[1][1], trained[0][1], atol=1e-3)

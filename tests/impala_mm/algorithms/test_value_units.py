@@ -17,6 +17,7 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import gradients
 from impala_mm.environments.make import level_spec, make_environments
 
+ESTIMATES = ("gae", "vtrace", "n_step")
 COLUMNS, MAKING = 4, threading.Lock()  # held while a learner seeds its initial weights
 
 
@@ -126,8 +127,19 @@ def test_what_reads_a_policy_gets_values_in_the_unit_of_the_rewards():
     np.testing.assert_allclose(reader.judge(last, batch.start).value, judged[0][-1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", ["impala", "ppo", "a2c", "vpg"])
-@pytest.mark.parametrize("estimate", ["gae", "vtrace", "n_step"])
+@pytest.mark.parametrize(
+    ("algorithm", "estimate"),
+    [
+        *(("impala", estimate) for estimate in ESTIMATES),
+        ("ppo", "vtrace"),  # a2c and vpg share its code: they are in `make test-slow`
+        *(pytest.param("ppo", estimate, marks=pytest.mark.slow) for estimate in ("gae", "n_step")),
+        *(
+            pytest.param(name, estimate, marks=pytest.mark.slow)
+            for name in ("a2c", "vpg")
+            for estimate in ESTIMATES
+        ),
+    ],
+)
 def test_every_estimate_of_advantages_trains_every_algorithm(algorithm, estimate):
     """They differ from each other already in the first update."""
     config = _config(algorithm, advantages=estimate, n_steps=2, huber_delta=0.5)
@@ -150,7 +162,7 @@ def test_hubers_loss_is_linear_in_large_errors_alone():
             algorithm = _made(config)
             vector = make_environments(config.level_name, COLUMNS, seed=0)
             played = Player(algorithm, [(vector, COLUMNS)]).play()
-            metrics = in_process.updater(algorithm, config)(played, over=0.0)
+            metrics = in_process.updater(algorithm, config, traced=False)(played, over=0.0)
             found[scale, delta] = float(metrics["loss/baseline"])
     assert found[1e-3, 1.0] == found[1e-3, float("inf")] > 0
     assert found[1e3, 1.0] < 1e-2 * found[1e3, float("inf")]

@@ -185,7 +185,7 @@ def test_the_temperature_moves_once_in_an_update_however_many_passes_it_makes(pa
 def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch, name, learners):
     """The multipliers are, too: temperatures and costs enter every later step."""
     settings = {
-        "epochs": 4, "minibatches": 2, "minibatch_of": "steps", "recompute_advantages": True,
+        "epochs": 2, "minibatches": 2, "minibatch_of": "steps", "recompute_advantages": True,
         "learning_rate": 0.01, "gradients_clipping": -1.0, "multiplier_speed": 0.1,
         "target_entropy": 0.6, "target_kl_pi_mu": 0.02,
     }  # fmt: skip

@@ -20,7 +20,11 @@ LAUNCHERS = {
     "gloo": ("horovodrun", "--gloo", "-np", 2),
 }
 SIZES = {"1": 1, "2": 2, "4": 4, "gloo": 2}
-# Four ranks, Gloo and the LSTM are in `make test-slow`: each network takes a launcher 20 s.
+# Cases that one start of a launcher runs. Four ranks, Gloo, the LSTM and FURTHER are in
+# `make test-slow`: a start takes 10 s to 20 s.
+OF_ONE = ("mean", "sum", "sum-divided2", "sum-clip2"), ("sum-divided4", "sum-clip4")
+FURTHER = ("long", "grouped", "halves")
+OF_SEVERAL = ("mean", "sum", "ppo-long", "talk"), FURTHER
 SEVERAL = ("2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("4", "gloo")))
 EACH = [
     ("2", NETWORKS[0]),
@@ -31,17 +35,20 @@ EACH = [
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Return a function of launcher and network that returns the folder of the ranks' files."""
+    """Return a function that returns the folder of a case's files, and runs it if it has not."""
     ran = {}
 
-    def folder(launcher, network=NETWORKS[0]):
-        case = launcher, network
-        if case not in ran:
-            ran[case] = tmp_path_factory.mktemp("-".join(case))
-            program = (sys.executable, ROOT / "tests" / "helpers" / "ranks.py", ran[case], network)
-            code, printed = run(*LAUNCHERS[launcher], *program, limit=300, PYTHONPATH=str(ROOT))
+    def folder(launcher, case, network=NETWORKS[0]):
+        groups = OF_ONE if launcher == "1" else OF_SEVERAL
+        (cases,) = (group for group in groups if case in group)
+        key = launcher, network, cases
+        if key not in ran:
+            ran[key] = tmp_path_factory.mktemp(f"{launcher}-{network}")
+            program = ROOT / "tests" / "helpers" / "ranks.py"
+            command = (*LAUNCHERS[launcher], sys.executable, program, ran[key], network, *cases)
+            code, printed = run(*command, limit=300, PYTHONPATH=str(ROOT))
             assert code == 0, printed
-        return ran[case]
+        return ran[key]
 
     return folder
 
@@ -51,7 +58,7 @@ def files(folders):
     """Return a function of (launcher, case, network) that returns each rank's arrays by name."""
 
     def of(launcher, case, network=NETWORKS[0]):
-        folder = folders(launcher, network)
+        folder = folders(launcher, case, network)
         return [dict(np.load(folder / f"{case}-{rank}.npz")) for rank in range(SIZES[launcher])]
 
     return of
@@ -99,14 +106,16 @@ def test_with_sum_n_learners_have_an_nth_of_the_gradient(files, launcher, networ
         _assert_near(_of(rank, "variable"), _of(divided, "variable"))
 
 
-@pytest.mark.parametrize("launcher", SEVERAL)
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["2", "4", "gloo"])
 def test_gradients_one_by_one_are_those_of_one_message(files, launcher):
     both = zip(files(launcher, "mean"), files(launcher, "grouped"), strict=True)
     for each, grouped in both:
         _assert_near(_of(each, "before"), _of(grouped, "before"), 1e-6)
 
 
-@pytest.mark.parametrize("launcher", SEVERAL)
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["2", "4", "gloo"])
 def test_gradients_sent_as_float16_are_rounded_and_equal_on_all(files, launcher):
     """float16 has 11 bits, so it rounds to 0.05%, twice here."""
     (one,) = files("1", "mean")
@@ -120,7 +129,7 @@ def test_gradients_sent_as_float16_are_rounded_and_equal_on_all(files, launcher)
 
 
 @pytest.mark.parametrize("launcher", SEVERAL)
-@pytest.mark.parametrize("case", ["long", "ppo-long"])
+@pytest.mark.parametrize("case", ["ppo-long", pytest.param("long", marks=pytest.mark.slow)])
 def test_after_200_updates_all_ranks_hold_the_same_bits(files, launcher, case):
     first, *others = files(launcher, case)
     for other in others:
@@ -132,4 +141,4 @@ def test_after_200_updates_all_ranks_hold_the_same_bits(files, launcher, case):
 @pytest.mark.parametrize("launcher", SEVERAL)
 def test_gathers_of_different_names_are_never_matched(folders, launcher):
     for rank in range(SIZES[launcher]):
-        assert (folders(launcher) / f"talk-{rank}").read_text() == "[]"
+        assert (folders(launcher, "talk") / f"talk-{rank}").read_text() == "[]"

@@ -49,7 +49,7 @@ def test_actions_are_called_by_their_names(tmp_path, level_name, names):
     assert [name_of(np.int32(i)) for i in range(len(names))] == names
 
 
-def test_while_it_is_filmed_the_agent_sees_200_steps_as_in_training(tmp_path):
+def test_while_it_is_filmed_the_agent_sees_120_steps_as_in_training(tmp_path):
     level_name, path = "PongNoFrameskip-v0", tmp_path / "a.mp4"
     policy, asked = _spied(load_policy(save(tmp_path, sure=True, level_name=level_name)))
     evaluate_level(
@@ -57,9 +57,9 @@ def test_while_it_is_filmed_the_agent_sees_200_steps_as_in_training(tmp_path):
         viewers=lambda playing: [
             GameVideo(path, playing.picture_rate, lambda action: "a", needs_policy_output=True)
         ],
-        meanwhile=lambda games, steps: steps < 200,
+        meanwhile=lambda games, steps: steps < 120,
     )
-    assert len(asked) == 200
+    assert len(asked) == 120
     seed = 1_000_003 + 500_000_000
     plain = make_environments(level_name, 1, seed, life_loss_ends=False)
     step, last, total = plain.reset(), np.zeros(1), 0.0

@@ -1,6 +1,7 @@
 """--validate prints what the flags would start, or why they cannot, and leaves no files."""
 
 import re
+import shutil
 import sys
 import time
 
@@ -22,9 +23,17 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Return the folder of a run of Catch, which tests copy."""
+    folder = tmp_path_factory.mktemp("saved")
+    saved_run.save(folder, level_name="catch")
+    return folder
+
+
 @pytest.fixture
-def catch(tmp_path):
-    saved_run.save(tmp_path / "runs" / "c", level_name="catch")
+def catch(tmp_path, saved):
+    shutil.copytree(saved, tmp_path / "runs" / "c")
     (tmp_path / "file").touch()
 
 

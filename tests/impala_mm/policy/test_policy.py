@@ -18,7 +18,13 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+LARGE = "ShallowConvLSTMAgent"  # whose graphs are traced in seconds, for each test
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(n, marks=[pytest.mark.slow] if n == LARGE else []) for n in KINDS],
+)
 def logdir(request, tmp_path_factory):
     """Write a run with a checkpoint whose policy prefers some actions."""
     if "Pong" in KINDS[request.param]["level_name"]:

@@ -63,7 +63,9 @@ class Truncated(TenSteps):
         return np.eye(STEPS + 1, dtype=np.float32)[min(self._done, B)]
 
 
-each_length = pytest.mark.parametrize("length", [1, 3, STEPS, STEPS + 1])
+each_length = pytest.mark.parametrize(  # each trains for 5 s
+    "length", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, STEPS, STEPS + 1))]
+)
 
 
 def _learnt(game, length):

@@ -226,6 +226,6 @@ class SendersAndLedger(RuleBasedStateMachine):
 
 
 SendersAndLedger.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None
+    max_examples=100, stateful_step_count=40, deadline=None
 )
 test_any_interleaving_accepts_each_message_once = SendersAndLedger.TestCase

@@ -373,6 +373,7 @@ def test_a_narrow_table_leaves_columns_out_and_shortens_no_name_and_no_state(run
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_the_status_is_printed_in_any_encoding(run, tmp_path, monkeypatch, encoding):
+    monkeypatch.setenv("COLUMNS", "300")  # however long tmp_path is
     _full_run(run, tmp_path)
     written = io.BytesIO()
     stdout = io.TextIOWrapper(written, encoding=encoding)

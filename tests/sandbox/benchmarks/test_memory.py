@@ -1,7 +1,6 @@
 """Tests of sandbox/benchmarks/memory.py: the summary of samples, and one real measurement."""
 
-import gc
-import os
+import subprocess
 import sys
 
 import pytest
@@ -12,19 +11,31 @@ sys.path.append(
 )  # the scripts import each other by short names
 import memory
 
+_HOLDING = """
+import os
+print("ready", flush=True)
+input()
+held = bytearray(os.urandom(64 << 20))
+print("held", flush=True)
+input()
+"""
+
 
 def test_a_process_takes_memory_and_one_that_is_gone_takes_none():
-    gc.collect()  # what earlier tests left is not freed in between
-    gc.disable()
-    before = memory.measure_memory(os.getpid())
-    held = bytearray(os.urandom(64 << 20))
-    after = memory.measure_memory(os.getpid())
-    gc.enable()
+    """The process shares hardly anything with those of other tests, which come and go."""
+    command = [sys.executable, "-c", _HOLDING]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        measured = []
+        for said in ("ready", "held"):
+            assert process.stdout.readline() == f"{said}\n"
+            measured.append(memory.measure_memory(process.pid))
+            print(file=process.stdin, flush=True)
+    before, after = measured
     assert after.all - before.all == pytest.approx(64, abs=8)
     assert after.own - before.own == pytest.approx(64, abs=8)
     assert after.own < after.all
-    assert held
-    assert memory.measure_memory(2**22 + 1) == (0, 0)
+    assert memory.measure_memory(process.pid) == (0, 0)
 
 
 def test_a_course_has_a_beginning_an_end_and_a_slope():
