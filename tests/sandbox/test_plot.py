@@ -39,7 +39,8 @@ def write(folder, rows, **settings):
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     if settings:
-        whole = dataclasses.asdict(Config()) | {"logdir": str(folder)} | settings
+        defaults = dataclasses.asdict(Config.of_algorithm("impala")())
+        whole = defaults | {"logdir": str(folder)} | settings
         (folder / "settings.json").write_text(json.dumps(whole))
 
 

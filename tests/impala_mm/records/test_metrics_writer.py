@@ -37,7 +37,8 @@ def _events(logdir):
 
 
 def test_tensorboard_gets_all_settings_changed_ones_first_where_training_starts(tmp_path):
-    settings = dataclasses.asdict(Config(level_name="catch", on_event="a | b", max_seconds=1e3))
+    of_impala = Config.of_algorithm("impala")
+    settings = dataclasses.asdict(of_impala(level_name="catch", on_event="a | b", max_seconds=1e3))
     writer = MetricsWriter(tmp_path, print)
     writer.write_settings(settings, frames=640.0)
     writer.write({"frames": 1280.0, "grad_norm": 1.0})
