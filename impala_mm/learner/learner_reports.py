@@ -31,9 +31,8 @@ class LearnerReport(NamedTuple):
     idle_cores: float | None  # idle cores of its host since the last report; None if not known
     dropped: int  # unrolls lost since its start
     numbered: int  # environments of its actors that have a number
-    round_progress: tuple[
-        int, int
-    ]  # unrolls and columns of the round that its actors play, or 0, 0
+    # Unrolls and columns of the round that its actors play; both are 0 if they play none.
+    round_progress: tuple[int, int]
     padded: int  # columns of rounds without an unroll since its start
     faults: int  # faults of environments since its start, by its actors' reports
     has_received: bool  # it has a complete unroll of an actor, or a batch of its own source

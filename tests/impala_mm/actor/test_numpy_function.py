@@ -21,7 +21,9 @@ FUNCTIONS = {
     "arithmetic": lambda x, n, b: [x + 2.0 * x[::-1] - x / 3.0, -x, n + n * n - 1],
     "comparisons": lambda x, n, b: [x > 0, x >= x[0], x < 0, x <= x[0], tf.equal(n, 3)],
     "logic": lambda x, n, b: [b & (x > 0), b | (x > 0), ~b],
-    "exponents": lambda x, n, b: [tf.exp(x / 14), tf.square(x), tf.pow(0.4, tf.cast(n, tf.float32))],
+    "exponents": lambda x, n, b: [
+        tf.exp(x / 14), tf.square(x), tf.pow(0.4, tf.cast(n, tf.float32)),
+    ],
     "roots": lambda x, n, b: [f(tf.abs(x) + 0.1) for f in (tf.sqrt, tf.math.rsqrt, tf.math.log)],
     "activations": lambda x, n, b: [
         f(x) for f in (tf.tanh, tf.sigmoid, tf.nn.relu, tf.nn.elu, tf.nn.softplus, tf.nn.swish)
