@@ -1,4 +1,4 @@
-"""Whether XLA compiles a part of a graph."""
+"""A test of graphs: whether XLA compiles a part."""
 
 
 def by_xla(function):
