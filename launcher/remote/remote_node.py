@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 30.0
 _PING_SECONDS = 2.0
 _SILENT_SECONDS = 12.0  # seconds without any message after which a connection counts as lost
-_SILENT = f"no answer for {_SILENT_SECONDS:g} s"
 _START_SECONDS = 30.0  # timeout for the host's Python to start
 _PAUSE_SECONDS = 15.0  # maximum pause between two attempts to reconnect
 
@@ -159,8 +158,8 @@ class RemoteNode:
     def _open_agent(self) -> "_AgentConnection":
         """Return the connection. Raises HostUnavailable if it is closed."""
         agent = self._agent
-        if agent is None or agent.is_closed:
-            why = (agent.error if agent else self.error) or "the connection was lost"
+        if agent is None or agent.lost.is_set():
+            why = agent.error if agent else self.error
             raise HostUnavailable(f"{self.host_id}: {why}")
         return agent
 
@@ -170,15 +169,11 @@ class RemoteNode:
         if self._agent:
             self._listener.on_connected(self.host_id)
         while not self._closed.is_set():
-            agent = self._agent
-            if agent and not agent.is_closed and agent.ping():
-                pause = 1.0
-                self._closed.wait(_PING_SECONDS)
-                continue
-            if agent:
-                self.error = agent.error or _SILENT
-                agent.close()
+            if agent := self._agent:
+                agent.lost.wait()
+                self.error = agent.error
                 self._agent = None
+                pause = 1.0
             if self._closed.is_set():  # `close` was called: the host itself was not lost
                 return
             self._listener.on_disconnected(self.host_id, self.error)
@@ -211,8 +206,7 @@ class _AgentConnection:
         on_message: Callable[[dict[str, Any]], None],
     ):
         self._client, self._on_message = connection.client, on_message
-        self.is_closed, self.error = False, ""
-        self._last_received = time.monotonic()
+        self.lost, self.error = threading.Event(), ""
         self._numbers = itertools.count()
         self._answers: dict[int, queue.Queue] = {}
         self._line_callbacks: dict[int, OnLine] = {}
@@ -282,51 +276,29 @@ class _AgentConnection:
             raise OperationFailed(answer["error"])
         return answer["result"]
 
-    def ping(self) -> bool:
-        """Send a ping; return False if the connection is lost or was silent for too long."""
-        with contextlib.suppress(HostUnavailable):
-            self._write({"op": "ping"})
-            return not self._is_silent()
-        return False
-
     def _keep_alive(self) -> None:
-        """Ping the host as long as it answers: the agent exits if it receives nothing.
+        """Ping the host: the agent exits if it receives nothing, and a lost host answers nothing.
 
         No call may need the host for a minute, while other hosts are checked or set up.
         """
-        while not self.is_closed and self.ping():
-            time.sleep(_PING_SECONDS)
-
-    def _is_silent(self) -> bool:
-        return time.monotonic() - self._last_received > _SILENT_SECONDS
+        with contextlib.suppress(HostUnavailable):
+            while not self.lost.wait(_PING_SECONDS):
+                self._write({"op": "ping"})
 
     def _check_connection(self) -> None:
-        """Raise HostUnavailable if the connection is lost or was silent for too long."""
-        if self.is_closed:
-            raise HostUnavailable(self.error or "the connection was lost")
-        if self._is_silent():
-            raise HostUnavailable(self.error or _SILENT)
+        """Raise HostUnavailable if the connection is lost."""
+        if self.lost.is_set():
+            raise HostUnavailable(self.error)
 
     def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
         """Run another command on this connection, fed from `data`. Raises HostUnavailable."""
-        done = threading.Event()
-        threading.Thread(target=self._close_when_silent, args=(done,), daemon=True).start()
         try:
             transport = self._client.get_transport()
             assert transport
             return run_with_input(transport, command, data, seconds, self._check_connection)
         except Exception as error:
-            raise HostUnavailable(self.error or str(error) or type(error).__name__) from None
-        finally:
-            done.set()
-
-    def _close_when_silent(self, done: threading.Event) -> None:
-        """Close the connection if the host is silent: writing to a lost host would never return."""
-        while not done.wait(_PING_SECONDS):
-            if self._is_silent():
-                self.error = self.error or _SILENT
-                self.close()
-                return
+            why = self.error if self.lost.is_set() else str(error) or type(error).__name__
+            raise HostUnavailable(why) from None
 
     def open_program(self, command: str) -> "Channel":
         """Start another command on this connection. Raises HostUnavailable."""
@@ -342,7 +314,13 @@ class _AgentConnection:
 
     def close(self) -> None:
         """Close the connection at once, whatever the host does."""
-        self.is_closed = True
+        self._lose("the connection was closed")
+
+    def _lose(self, why: str) -> None:
+        """Close the connection; the first reason given counts. Who waits or writes is released."""
+        if not self.lost.is_set():
+            self.error = why
+            self.lost.set()
         with contextlib.suppress(Exception):
             self._client.close()
 
@@ -352,21 +330,19 @@ class _AgentConnection:
             with self._writing:
                 self._channel.sendall(line)
         except Exception as error:
-            self.error = self.error or str(error) or type(error).__name__
-            self.is_closed = True
+            self._lose(str(error) or type(error).__name__)
             raise HostUnavailable(self.error) from None
 
     def _read(self) -> None:
+        """Read messages until the connection is lost; pings make a host that lives answer."""
         try:
             for line in self._file:
-                self._last_received = time.monotonic()
                 self._dispatch(json.loads(line))
-            self.error = self.error or "the host closed the connection"
+            self._lose("the host closed the connection")
         except TimeoutError:
-            self.error = self.error or _SILENT
+            self._lose(f"no answer for {_SILENT_SECONDS:g} s")
         except Exception as error:
-            self.error = self.error or str(error) or type(error).__name__
-        self.is_closed = True
+            self._lose(str(error) or type(error).__name__)
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         number = message.get("id")
