@@ -96,7 +96,10 @@ def test_sac_learns_pendulum_and_is_resumed_with_its_replay_tested_and_exported(
     resumed.end()
     rows = read_rows(here / "run")[before:]
     assert held + (rows[-1]["frames"] - kept["frames"]) // 5 <= _replay(here) < 1.1 * 1200
-    assert _last(rows, "replay_share") == pytest.approx(1 - 4 / 320, abs=0.005)
+    shares = [row["replay_share"] for row in rows if "replay_share" in row]
+    assert np.median(shares) == pytest.approx(1 - 4 / 320, abs=0.005), (
+        "the last row has few updates"
+    )
     assert rows[-1]["updates"] in _numbers(here), "of each optimizer"
     assert _last(rows, "temperature") < 0.2
     assert _tested_return(here) > -400, "random actions return -1200"
