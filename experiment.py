@@ -25,7 +25,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from impala_mm.config import flags, printable
+from impala_mm.config import command_line, printable
 from impala_mm.config.settings import Config
 
 
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     # Nothing can be saved before TensorFlow is loaded; later the learner handles these signals.
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    (config,), given = flags.parse(argv, __doc__ or "", Config)
+    (config,), given = command_line.parse(argv, __doc__ or "", Config)
     # Imported after the flags are parsed, so that --help and a misspelt flag answer at once.
     from impala_mm.jobs import (  # noqa: PLC0415
         actor,

@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 
-from impala_mm.config import flags, user_sources
+from impala_mm.config import command_line, flags, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import run_folder
 from impala_mm.runtime import ports
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
     if "PYTHONPATH" in os.environ:  # processes of this machine may have another current folder
         entries = os.environ["PYTHONPATH"].split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))
-    (launcher, config), given = flags.parse(argv, __doc__ or "", LauncherConfig, Config)
+    (launcher, config), given = command_line.parse(argv, __doc__ or "", LauncherConfig, Config)
     request = Request(
         launcher=launcher,
         given=given,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from documented_runs import read_metrics
 
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.runtime import tensorflow_import
 from impala_mm.runtime.strict_json import from_json
 
@@ -74,7 +74,7 @@ def random_policy_return(level_name: str, options: dict) -> float:
 
 def main() -> None:
     """Print the chart, the result and suggestions for what to do next."""
-    flags.escape_unknown_characters()
+    command_line.escape_unknown_characters()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

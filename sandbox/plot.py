@@ -24,7 +24,7 @@ import report
 import run_series
 from run_series import PANELS, Curve, Panel, RunGroup, RunSeries, UnreadableRun
 
-from impala_mm.config import flags
+from impala_mm.config import command_line, flags
 
 # Inches: the figure's width, the height of a return's row, the height of another row.
 _WIDTH, _TALL, _LOW = 10.0, 3.0, 1.5
@@ -196,7 +196,7 @@ def _choose_panels(names: str) -> list[Panel]:
 
 def main() -> None:
     """Parse the command line and draw the curves or write the reports."""
-    flags.escape_unknown_characters()
+    command_line.escape_unknown_characters()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import plot_style
-from documented_runs import DOCUMENTED_RUNS
+from documented_runs import DOCUMENTED_RUNS, settings
 from run_series import Curve, combine_curves
 
 Recorded = dict[str, list[dict]]  # by name: the content of each seed's file in reference/
@@ -68,15 +68,11 @@ def _curves(runs: list[dict]) -> Iterator[Curve]:
 
 
 def _level(name: str) -> str:
-    return _flag(name, "--level_name")
+    return settings(name).level_name
 
 
 def _steps(name: str) -> str:
-    return plot_style.format_number(float(_flag(name, "--total_environment_frames")))
-
-
-def _flag(name: str, flag: str) -> str:
-    return dict(one.split("=", 1) for one in DOCUMENTED_RUNS[name].flags)[flag]
+    return plot_style.format_number(settings(name).total_environment_frames)
 
 
 def _published(name: str) -> tuple[float, float]:

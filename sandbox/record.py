@@ -25,8 +25,8 @@ from documented_runs import (
     DOCUMENTED_RUNS,
     REFERENCE_FOLDER,
     ROOT,
-    command_line,
     describe_machine,
+    full_command,
     read_metrics,
     run_documented,
 )
@@ -49,7 +49,7 @@ def run_seed(name: str, seed: int, alone: bool, *more: str) -> Path:
     logdir = ROOT / "runs" / f"{name}-{seed}-{commit}"
     run_record = {
         "name": name,
-        "command": shlex.join(command_line(name, seed, *more)),
+        "command": shlex.join(full_command(name, seed, *more)),
         "seed": seed,
         "commit": commit,
         "date": datetime.date.today().isoformat(),

@@ -27,6 +27,10 @@ _IRRELEVANT_SETTINGS = {
     *("token_file", "save_checkpoint_secs", "keep_checkpoints", "log_max_mb", "on_event"),
     *(
         "checkpoint_max_gb",
+        "preset",
+        "config",
+        "show_config",
+        "origins",
         "validate",
         "check_env_secs",
         "profile",

@@ -20,8 +20,6 @@ from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.strict_json import from_json
 
 Record = dict[str, Any]
-# Flags that belong to one process or to another mode: the command for the next start omits them.
-_FLAGS_OF_A_START = ("mode", "job_name", "task", "checkpoint", "export_dir", "video_dir")
 
 
 def summarise(run: RunSeries) -> list[str]:
@@ -131,12 +129,8 @@ def list_videos(folder: Path) -> list[Path]:
 def next_commands(run: RunSeries) -> list[tuple[str, str]]:
     """List (purpose, command) of what can be done next with the run."""
     folder = shlex.quote(str(run.folder))
-    changed = [
-        f"--{name}={shlex.quote(value)}"
-        for name, value, _, changed in list_settings(run)
-        if changed and name not in _FLAGS_OF_A_START
-    ]
-    train = " ".join(["python experiment.py", *changed, f"--logdir={folder}"])
+    settings = shlex.quote(str(run.folder / "settings.json"))
+    train = f"python experiment.py --config={settings} --logdir={folder}"
     return [
         ("Continue the run, or train with other flags in another folder", train),
         (

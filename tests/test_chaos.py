@@ -11,7 +11,7 @@ from deadlines import Deadline
 from processes import EXPERIMENT, ROOT, Process, free_port
 
 from impala_mm.algorithms import agent
-from impala_mm.config.flags import parse
+from impala_mm.config.command_line import parse
 from impala_mm.config.settings import Config
 from impala_mm.environments import from_flags
 

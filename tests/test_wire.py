@@ -9,7 +9,7 @@ from processes import EXPERIMENT
 from supervising import until
 
 from impala_mm.algorithms import agent
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 
@@ -21,7 +21,7 @@ MOST = PIXELS * (LENGTH + 4) / LENGTH + 200
 
 def test_an_unroll_holds_each_frame_once():
     pytest.importorskip("ale_py")
-    (config,), _ = flags.parse(["experiment.py", *PONG], "", Config)
+    (config,), _ = command_line.parse(["experiment.py", *PONG], "", Config)
     unroll = agent.make_agent(config, number=0).algorithm.unroll
     pixels = PIXELS * (LENGTH + 4)
     assert pixels < UnrollCodec(unroll).size <= MOST * LENGTH - 100 * LENGTH, (

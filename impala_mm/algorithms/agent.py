@@ -15,7 +15,7 @@ import tensorflow as tf
 import nets
 from impala_mm.algorithms import networks, registry
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader, Role
-from impala_mm.config import auto, flags
+from impala_mm.config import auto, flags, setting_files
 from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -65,6 +65,8 @@ def make_agent(
     tf.random.set_seed(config.seed + 1000 * number)
     levels = levels or from_flags.level_specs(config)
     spec = next(iter(levels.values()))
+    if why := setting_files.why_unsuited(config.preset, spec):
+        flags.refuse(why)
     config = auto.for_task(config, spec)
     flags_read = set[str]()
     try:

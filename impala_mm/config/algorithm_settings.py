@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from impala_mm.config import flags, user_modules
+from impala_mm.config import command_line, flags, user_modules
 from impala_mm.config.messages import users_traceback
 from impala_mm.config.printable import escape
 
@@ -104,7 +104,7 @@ def elsewhere(flag_name: str, argv: Sequence[str], base: type) -> str:
     """Return which of our other algorithms has this flag, as a part of an error; else nothing."""
     for name in BUILT_IN:
         if flag_name in {f.name for f in _fields(settings_type(name, base))}:
-            given = flags.peek(argv, base, "algorithm")
+            given = command_line.peek(argv, base, "algorithm")
             return f" of --algorithm={given}; --algorithm={name} has it"
     return ""
 
@@ -115,13 +115,13 @@ def of_arguments(argv: Sequence[str], base: type) -> type:
     What is wrong with the algorithm ends the program with exit code 2 and one sentence, after the
     traceback of what the user's code raised.
     """
-    given = flags.peek(argv, base, "algorithm")
+    given = command_line.peek(argv, base, "algorithm")
     if given in BUILT_IN and (own := Path(f"{given}.py")).is_file():
         flags.warn(f"--algorithm={given} is built in, and {own} here is not used: rename the file")
     try:
         found = settings_type(given, base)
         suited = getattr(found, "suited_to", lambda level_name: found)
-        return suited(flags.peek(argv, base, "level_name"))
+        return suited(command_line.peek(argv, base, "level_name"))
     except BadAlgorithm as error:
         refuse(given, error)
 

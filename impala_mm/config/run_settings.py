@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from impala_mm.config import setting_files
 from impala_mm.config.flags import AUTO, flag
 
 
@@ -18,6 +19,23 @@ class RunSettings:
              "my_package:make_env, a function or class that makes the environment. Several, "
              "separated by commas, train one network on all of them; the actors take them in "
              "turn.")
+    preset: str = flag(
+        "", group="Run", choices=("", *setting_files.preset_names()),
+        text="Settings that come with this package; the files of impala_mm/presets/ show them. "
+             "The other flags, given here or in the file of config, count more.")
+    config: str = flag(
+        "", group="Run", own=True,
+        text="File of settings: TOML, with lines such as batch_size = 64, or a run's "
+             "settings.json. Flags on the command line count more. A settings.json does not set "
+             "what belongs to a process or a machine: roles, numbers of learners and actors, "
+             "addresses, folders, limits of disk.")
+    show_config: bool = flag(
+        False, group="Run", own=True,
+        text="Print all settings as a file for config, with where each one came from, and exit.")
+    origins: str = flag(
+        "", group="Run", own=True,
+        text="Which settings came from a preset or file. The program that reads these sets it for "
+             "the processes that it starts; settings.json records it.")
     logdir: str = flag(
         "", group="Run", own=True,
         text="Folder of the run: settings, metrics, checkpoints and logs. A folder that holds a "

@@ -1,8 +1,8 @@
 """Every setting of an experiment: each flag of training is one field of `Config` and nothing else.
 
 The fields stand in `run_settings` and `training_settings`, whose texts are those of `--help`. The
-flags of one algorithm are those of a subclass, which `algorithm_settings` finds. `flags.parse`
-makes a `Config` from the command line.
+flags of one algorithm are those of a subclass, which `algorithm_settings` finds.
+`command_line.parse` makes a `Config` from the command line.
 """
 
 import dataclasses

@@ -5,13 +5,14 @@ network fits the levels, and the contents of --logdir and --checkpoint. It does 
 the machine of the run knows: free ports, GPUs, Horovod, and whether other machines answer.
 """
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from impala_mm.config import auto, flags
+from impala_mm.config import auto, flags, setting_files
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
     actor,
@@ -39,6 +40,12 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     else:
         said = _check_training(config)
     print(f"valid: {said}")
+    origins = json.loads(config.origins or "{}")
+    if set(origins) - {setting_files.COMMAND_LINE}:
+        default = type(config)()
+        for source, names in origins.items():
+            changed = [n for n in names if getattr(config, n) != getattr(default, n)]
+            print(f"from {source}: {' '.join(flags.arguments(config, changed))}")
     sys.exit(0)
 
 

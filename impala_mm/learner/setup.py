@@ -153,15 +153,20 @@ def build_learner(
     )
     monitor.resume()
     if folder:
-        _record_start(folder, config, addresses, learner.frames, say)
+        _record_start(folder, config, given, addresses, learner.frames, say)
     return monitor, learner
 
 
 def _record_start(
-    folder: RunFolder, config: Config, addresses: list[str], frames: float, say: Say
+    folder: RunFolder,
+    config: Config,
+    given: Config,
+    addresses: list[str],
+    frames: float,
+    say: Say,
 ) -> None:
     try:
-        kept = folder.write_start(config, addresses, frames)
+        kept = folder.write_start(config, addresses, frames, given)
     except OSError as error:
         flags.refuse(f"--logdir={folder.path}: {error.strerror}")
     if kept:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config import flags, user_sources
+from impala_mm.config import flags, setting_files, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import source_copy
 from impala_mm.runtime import provenance
@@ -21,7 +21,8 @@ _README = """\
 This folder holds a run of impala_mm. To resume the run, give the same flags and this folder as
 --logdir.
 
-settings.json       all flags, with their values at the last start
+settings.json       all flags, with their values at the last start; origins says where those came
+                    from that are no defaults
 starts.jsonl        a line for each start: time, command, machine, versions of packages and code
 code-*.diff         changes of the code since its git revision, if there were any
 source/             files of your own modules (--algorithm, --level_name); starts.jsonl names the
@@ -64,16 +65,21 @@ class RunFolder:
         """Release the lock, so that a process started by this one can write to the folder."""
         os.close(self._lock)
 
-    def write_start(self, config: Config, learners: list[str], frames: float) -> str:
+    def write_start(
+        self, config: Config, learners: list[str], frames: float, before: Config | None = None
+    ) -> str:
         """Record this start; call it once the flags are known to fit the contents of the folder.
 
         In `config` it is decided what `auto` stands for wherever a resumed run must keep it.
-        `learners` are the addresses of all learners; `frames` is the count at which the run starts.
+        `before` is the config before that. `learners` are the addresses of all learners; `frames`
+        is the count at which the run starts.
         Return a sentence about the source of users' modules, or an empty string.
         """
         # The flag --num_learners of each learner process is 1, so it is replaced by their number.
         settings = dataclasses.asdict(config) | {"num_learners": len(learners)}
-        (self.path / "settings.json").write_text(to_json(settings, indent=1))
+        sources = setting_files.record(config, before or config, Config)
+        origins = {"origins": setting_files.by_source(sources)}
+        (self.path / "settings.json").write_text(to_json(settings | origins, indent=1))
         (self.path / "README.txt").write_text(_README)
         start: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 from typing import Any, NamedTuple
 
+from impala_mm.config import setting_files
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.settings import Config
 
@@ -31,6 +32,7 @@ def list_settings(settings: dict[str, Any]) -> list[SettingRow]:
             value != defaults.get(name),
         )
         for name, value in settings.items()
+        if name not in setting_files.HERE_ONLY
     ]
     return sorted(rows, key=lambda row: not row.changed)
 

@@ -27,7 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle
 
@@ -43,7 +43,7 @@ _Part = tuple[Callable[[], Any], int]
 
 def main() -> None:
     """Measure each level."""
-    (config,), given = flags.parse(sys.argv, __doc__ or "", Config)
+    (config,), given = command_line.parse(sys.argv, __doc__ or "", Config)
     levels = config.level_name if "level_name" in given else _LEVELS
     lifecycle.limit_threads_and_memory()
     lifecycle.load_tensorflow(1, 1, "cpu")

@@ -38,7 +38,7 @@ from progress import ShowProgress, StatusLine, TimeEstimate
 from wire_costs import WireCosts, measure_wire
 from worker_client import WorkerProcess, measure_concurrently, request_all
 
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.flags import flag
 from impala_mm.config.settings import Config
 from impala_mm.runtime import provenance
@@ -306,7 +306,9 @@ class ComponentFlags:
 
 def main() -> None:
     """Measure the components and print them."""
-    (config, component_flags), _ = flags.parse(sys.argv, __doc__ or "", Config, ComponentFlags)
+    (config, component_flags), _ = command_line.parse(
+        sys.argv, __doc__ or "", Config, ComponentFlags
+    )
     status_line = StatusLine("components")
     found = measure_components(config, component_flags.measured_seconds, status_line)
     status_line.clear()

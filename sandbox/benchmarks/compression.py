@@ -16,7 +16,7 @@ import time
 import numpy as np
 from worker_client import WorkerProcess
 
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data.compression import COMPRESSORS, compress_lz4, decompress
 from impala_mm.environments import from_flags
@@ -92,7 +92,7 @@ def benchmark_steps(config: Config) -> None:
 
 def main() -> None:
     """Measure unrolls and steps, and print the results."""
-    (config,), _ = flags.parse(sys.argv, __doc__ or "", Config)
+    (config,), _ = command_line.parse(sys.argv, __doc__ or "", Config)
     benchmark_unrolls(config)
     benchmark_steps(config)
 

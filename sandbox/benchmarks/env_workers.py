@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle
 
@@ -62,7 +62,7 @@ class Computes(_Slow):
 
 def main() -> None:
     """Measure each level with each number of workers."""
-    (config,), given = flags.parse(sys.argv, __doc__ or "", Config)
+    (config,), given = command_line.parse(sys.argv, __doc__ or "", Config)
     levels = [f"{_HERE}:Waits", f"{_HERE}:Computes"]
     if "level_name" in given:
         levels = [name.strip() for name in config.level_name.split(",")]

@@ -33,7 +33,7 @@ from real_run import ROOT
 from throughput_model import Prediction, RateLimits
 from worker_client import to_flags
 
-from impala_mm.config import flags
+from impala_mm.config import command_line, flags
 from impala_mm.config.flags import flag
 from impala_mm.config.settings import Config
 from launcher.plan import workers_csv
@@ -85,7 +85,7 @@ class PlanFlags:
 
 def main() -> None:
     """Parse the command line, and print a prediction or save a measurement."""
-    (plan_flags, config), given = flags.parse(sys.argv, __doc__ or "", PlanFlags, Config)
+    (plan_flags, config), given = command_line.parse(sys.argv, __doc__ or "", PlanFlags, Config)
     if "level_name" not in given:
         config = dataclasses.replace(config, level_name=_LEVEL)
     if config.num_envs == flags.AUTO:

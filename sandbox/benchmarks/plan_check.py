@@ -30,7 +30,7 @@ from plan import finite_limits
 from progress import print_progress
 from real_run import RunMeasurement
 
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 
 _PONG = "--level_name=PongNoFrameskip-v4"
@@ -147,7 +147,7 @@ def measure_scenarios(
     began = time.monotonic()
     for turn in range(repeats):
         for scenario, measurements, runs in results:
-            (config,), _ = flags.parse(["plan_check", *scenario.flags], "", Config)
+            (config,), _ = command_line.parse(["plan_check", *scenario.flags], "", Config)
             measurements.append(host_costs.measure(config, part_seconds))
             runs.append(run_scenario(scenario, seconds))
             print_progress(

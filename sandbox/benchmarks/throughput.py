@@ -43,7 +43,7 @@ from components import ComponentCosts
 from progress import RunProgress, StatusLine
 from throughput_tables import GridPoint, SweepResults, median_run
 
-from impala_mm.config import flags
+from impala_mm.config import command_line, flags
 from impala_mm.config.flags import flag
 from impala_mm.config.settings import Config
 
@@ -253,7 +253,7 @@ def save_results(results: SweepResults, folder: Path) -> None:
 
 def main() -> None:
     """Parse the command line, measure, print and save."""
-    (config, sweep), given = flags.parse(sys.argv, __doc__ or "", Config, SweepFlags)
+    (config, sweep), given = command_line.parse(sys.argv, __doc__ or "", Config, SweepFlags)
     try:
         points = make_grid(sweep)
         peers = peer_programs.parse_peers(sweep.peer, sweep.peer_pattern, sweep.peer_divide)

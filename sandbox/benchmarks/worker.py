@@ -34,7 +34,7 @@ from wire_ends import PreparedTask, WireTasks
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import agent
-from impala_mm.config import auto, flags
+from impala_mm.config import auto, command_line
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.data.unroll_writer import UnrollWriter
@@ -227,7 +227,7 @@ def main() -> None:
     """Answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # all other output goes to stderr
-    (config,), _ = flags.parse(sys.argv, __doc__ or "", Config)
+    (config,), _ = command_line.parse(sys.argv, __doc__ or "", Config)
     if _THREADS:
         lifecycle.lower_priority()
     else:

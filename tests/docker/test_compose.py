@@ -15,7 +15,7 @@ import yaml
 from container import Container
 from processes import ROOT, needs_horovod, run
 
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 
 DOCKER = ROOT / "docker"
@@ -105,7 +105,7 @@ def test_two_learners_and_three_actors_are_told_of_each_other():
     services = _compose(*CPU)["services"]
     told = {}
     for name, service in services.items():
-        (told[name],), _ = flags.parse(["", *_command(service["command"])], "", Config)
+        (told[name],), _ = command_line.parse(["", *_command(service["command"])], "", Config)
     learners = told.pop("learners")
     assert (learners.num_learners, learners.num_actors, learners.job_name) == (2, 0, "")
     hosts = [address.split(":")[0] for address in learners.learner_hosts.split(",")]

@@ -10,7 +10,7 @@ from cluster import FRONTEND
 from processes import ROOT, run
 
 from impala_mm.algorithms.impala_settings import Settings
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import COLUMNS
@@ -69,7 +69,7 @@ def _flags():
 
 def _is_accepted(argument):
     try:
-        flags.parse(["program", argument], "", LauncherConfig, Config)
+        command_line.parse(["program", argument], "", LauncherConfig, Config)
     except SystemExit:
         return False
     return True
@@ -140,7 +140,7 @@ def test_commands_of_single_processes_are_accepted(capsys):
     commands = _commands("experiment.py")
     assert len(commands) == 4
     for command in commands:
-        flags.parse(["experiment.py", *command], "", Config)
+        command_line.parse(["experiment.py", *command], "", Config)
     assert "note: --learner_host is an old name of --learner_hosts" in capsys.readouterr().err
 
 

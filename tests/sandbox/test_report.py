@@ -192,7 +192,7 @@ def test_the_commands_to_go_on_with_are_quoted_for_the_shell(tmp_path):
     folder = recorded(tmp_path / "a run", "catch", 1, level_name="catch", on_event="echo hi")
     commands = [command for _, command in run_summary.next_commands(run_series.read_run(folder))]
     assert commands[0] == (
-        f"python experiment.py --level_name=catch --on_event='echo hi' --logdir='{folder}'"
+        f"python experiment.py --config='{folder}/settings.json' --logdir='{folder}'"
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms import agent, networks
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.learner import resume
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
@@ -72,7 +72,7 @@ def test_an_actor_of_another_network_is_refused_with_both(made):
 @pytest.mark.parametrize("sizes", ["0,x", "", "64,", "64,0", "-3", "1.5", "64;64"])
 def test_sizes_that_are_none_are_refused(sizes, capsys):
     with pytest.raises(SystemExit):
-        flags.parse(["x", f"--mlp_sizes={sizes}"], "", Config)
+        command_line.parse(["x", f"--mlp_sizes={sizes}"], "", Config)
     assert capsys.readouterr().err == (
         f"error: --mlp_sizes={sizes}: it must be whole numbers of at least 1, separated by commas\n"
     )

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import registry, samples
 from impala_mm.algorithms.interface import Context, Role
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed import minibatches
@@ -439,7 +439,7 @@ def test_all_learners_end_their_epochs_after_the_same_step():
 )
 def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):
     with pytest.raises(SystemExit) as ended:
-        flags.parse(["experiment.py", "--algorithm=ppo", *given], "", Config)
+        command_line.parse(["experiment.py", "--algorithm=ppo", *given], "", Config)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
 
@@ -458,7 +458,7 @@ def test_minibatches_are_chosen_where_they_are_not_given():
 
 def test_defaults_follow_the_level():
     def parsed(*given):
-        (config,), _ = flags.parse(["experiment.py", "--algorithm=ppo", *given], "", Config)
+        (config,), _ = command_line.parse(["experiment.py", "--algorithm=ppo", *given], "", Config)
         return config
 
     plain, atari = parsed(), parsed("--level_name=PongNoFrameskip-v4", "--clip=0.3")

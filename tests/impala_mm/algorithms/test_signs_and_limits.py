@@ -10,7 +10,7 @@ from impala_mm.algorithms import policies, targets
 from impala_mm.algorithms.ppo import PPO
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.algorithms.regularisers import Regularisers
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
@@ -86,7 +86,7 @@ def test_rewards_and_returns_hold_no_regulariser():
 )
 def test_a_target_of_0_on_the_command_line_is_a_target(algorithm, name):
     given = ["experiment.py", f"--algorithm={algorithm}", f"--{name}=0"]
-    (config,), _ = flags.parse(given, "", Config)
+    (config,), _ = command_line.parse(given, "", Config)
     made = Regularisers(config, ActionSpec(Discrete(4)))
     assert made.uses(name.removeprefix("target_"))
     assert len(made.variables) == 1

@@ -8,7 +8,7 @@ import tensorflow as tf
 from scipy import optimize, special
 
 from impala_mm.algorithms.vmpo import better_half
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.distributed import minibatches
 from impala_mm.distributed.gradients import GradientReducer
@@ -238,6 +238,6 @@ def _learn(name, group, columns, **settings):
 )
 def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):
     with pytest.raises(SystemExit) as ended:
-        flags.parse(["experiment.py", *given], "", Config)
+        command_line.parse(["experiment.py", *given], "", Config)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err

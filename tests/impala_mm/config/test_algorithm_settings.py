@@ -7,12 +7,12 @@ import sys
 import pytest
 from processes import ROOT
 
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 
 SETTINGS = """
 import dataclasses
-from impala_mm.config import flags
+from impala_mm.config import command_line, flags
 from impala_mm.config.settings import Config
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ def here(tmp_path, monkeypatch):
 
 
 def _parse(*arguments):
-    (config,), given = flags.parse(["experiment.py", *arguments], "", Config)
+    (config,), given = command_line.parse(["experiment.py", *arguments], "", Config)
     return config, given
 
 

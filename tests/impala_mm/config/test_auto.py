@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from impala_mm.config import auto, flags
-from impala_mm.config.flags import parse
+from impala_mm.config.command_line import parse
 from impala_mm.config.settings import Config
 
 

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from impala_mm.config import environment_flags, flags
+from impala_mm.config import command_line, environment_flags
 from impala_mm.config.settings import Config
 
 
 def _parse(*arguments):
-    (config,), _ = flags.parse(["program", *arguments], "", Config)
+    (config,), _ = command_line.parse(["program", *arguments], "", Config)
     return config
 
 

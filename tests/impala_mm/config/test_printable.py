@@ -2,7 +2,7 @@
 
 import pytest
 
-from impala_mm.config import flags, printable
+from impala_mm.config import command_line, printable
 from impala_mm.config.settings import Config
 
 
@@ -23,7 +23,7 @@ def test_a_long_value_is_cut_and_its_length_added():
 )
 def test_a_refused_flag_is_shown_escaped(argument, capsys):
     with pytest.raises(SystemExit):
-        flags.parse(["experiment.py", argument], "", Config)
+        command_line.parse(["experiment.py", argument], "", Config)
     said = capsys.readouterr().err
     assert "\x1b" not in said
     assert r"\x1b[2J" in said
@@ -31,6 +31,6 @@ def test_a_refused_flag_is_shown_escaped(argument, capsys):
 
 def test_a_flag_that_is_not_utf8_is_refused(capsys):
     with pytest.raises(SystemExit):
-        flags.parse(["experiment.py", "--logdir=/a\udcff"], "", Config)
+        command_line.parse(["experiment.py", "--logdir=/a\udcff"], "", Config)
     said = capsys.readouterr().err
     assert said.startswith(r"error: --logdir=/a\udcff: it contains bytes that are not UTF-8")

@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from impala_mm.config import flags
+from impala_mm.config import command_line
 from launcher.checks.finding import Finding
 from launcher.checks.preflight import show_findings
 from launcher.node import run_registry
@@ -378,7 +378,7 @@ def test_the_status_is_printed_in_any_encoding(run, tmp_path, monkeypatch, encod
     written = io.BytesIO()
     stdout = io.TextIOWrapper(written, encoding=encoding)
     monkeypatch.setattr("sys.stdout", stdout)
-    flags.escape_unknown_characters()
+    command_line.escape_unknown_characters()
     for as_json in (False, True):
         status.show_status(run, as_json)
     stdout.flush()

@@ -1,0 +1,306 @@
+"""The command line: makes objects of config types, whose fields are flags, from what was typed.
+
+    (config,), given = parse(sys.argv, "what the program does", Config)
+
+Both programs parse their command line with this module, so the frontend accepts every training flag
+and forwards those that were given, without a second definition. It is built on absl's flags, which
+add `--flagfile` and `--noname` for booleans. It does not import TensorFlow, which takes seconds to
+load.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import itertools
+import json
+import math
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from absl import flags as absl_flags
+
+from impala_mm.config import setting_files
+from impala_mm.config.flags import AUTO, OldName, nearest, refuse
+from impala_mm.config.setting_files import Sourced
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def escape_unknown_characters() -> None:
+    """Let stdout and stderr escape characters that their encoding lacks, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None if it is closed
+            stream.reconfigure(errors="backslashreplace")
+
+
+def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, ...], list[str]]:
+    """Parse `argv`; return an object of each config type, and the names of the flags given.
+
+    A config type may have two methods: `of_arguments(argv)` returns the subclass that replaces it,
+    and `elsewhere(name, argv)` tells which of its other subclasses has an unknown flag. A method
+    `__post_init__` may compare flags with each other: it raises a ValueError with the error. If it
+    has the flags `preset` and `config`, the flags in these files count as given.
+
+    A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
+    `about` and all flags, `--show_config` their values, and both end the program with exit code 0.
+    """
+    escape_unknown_characters()
+    read = _read_files(argv, configs)
+    extended = [argv[0], *(f"--{name}={each.value}" for name, each in read.items()), *argv[1:]]
+    bases = configs
+    configs = tuple(getattr(c, "of_arguments", lambda _, c=c: c)(extended) for c in configs)
+    fields = _all_fields(configs)
+    old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
+    if any(argument in {"--help", "-help", "-h", "--helpfull"} for argument in argv[1:]):
+        _print_and_exit(_help(argv[0], about, fields.values(), old))
+    values = absl_flags.FlagValues()
+    for f in fields.values():
+        _define(f, values)
+    for name, was in old.items():
+        _define_old(name, was, values)
+
+    def refuse_unknown(name: str, source: str = "") -> NoReturn:
+        known = [c.elsewhere(name, extended) for c in configs if hasattr(c, "elsewhere")]
+        refuse(f"{source}there is no flag --{name}{''.join(known) or nearest(name, fields)}")
+
+    _read_arguments(argv, values, refuse_unknown)
+    sources = {name: setting_files.COMMAND_LINE for name in fields if values[name].present}
+    for name, each in read.items():
+        if name not in fields and not each.is_recorded:
+            refuse_unknown(name, f"{each.source}: ")
+        if name not in sources and _counts(name, each, fields):
+            _set(values[name], each, fields[name])
+            sources[name] = each.source
+    for name, f in fields.items():
+        if why := _why_wrong(values[name].value, f):
+            source = sources.get(name, setting_files.COMMAND_LINE)
+            where = "" if source == setting_files.COMMAND_LINE else f"{source}: "
+            refuse(f"{where}--{name}={values[name].value}: {why}")
+    for name in filter(lambda name: values[name].present, old):
+        print(f"note: {_old_name(name, old[name])}", file=sys.stderr)
+    if "origins" in fields and not values["origins"].present:
+        values["origins"].value = json.dumps(setting_files.by_source(sources))
+    try:
+        objects = tuple(
+            config(**{f.name: _value(values[f.name], f) for f in dataclasses.fields(config)})
+            for config in configs
+        )
+    except ValueError as error:  # from a method __post_init__, which compares flags
+        refuse(str(error))
+    if "show_config" in fields and values["show_config"].value:
+        shown = map(setting_files.show, objects, bases, itertools.repeat(sources))
+        _print_and_exit("\n\n".join(shown))
+    given = [name for name in fields if name in sources and name not in setting_files.HERE_ONLY]
+    return objects, given + ["origins"] * bool(read)
+
+
+def _print_and_exit(text: str) -> NoReturn:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the reader has seen enough, as in `--help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(0)
+
+
+def _read_arguments(
+    argv: Sequence[str], values: absl_flags.FlagValues, refuse_unknown: Callable[[str], NoReturn]
+) -> None:
+    try:
+        rest = values(argv)[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+        refuse_unknown(error.flagname)
+    except absl_flags.Error as error:
+        refuse(str(error).replace("\n", " "))
+    except OSError as error:
+        refuse(f"--flagfile: {error}")
+    if rest:
+        refuse(f"{rest[0]!r} is no flag: write --name=value (`--help` lists the flags)")
+
+
+def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourced]:
+    """Return the settings in the files that the command line names, by the names of flags."""
+    for config in configs:
+        if hasattr(config, "preset"):
+            return setting_files.read(peek(argv, config, "preset"), peek(argv, config, "config"))
+    return {}
+
+
+def _counts(name: str, given: Sourced, fields: Mapping[str, Any]) -> bool:
+    """Return whether a value from a file counts: of a run's record, not what is a process's own."""
+    if not given.is_recorded:
+        return True
+    if name not in fields:
+        refuse(
+            f"{given.source}: there is no flag --{name} here: another version of this program "
+            f"recorded it, or another algorithm"
+        )
+    return not fields[name].metadata["own"]
+
+
+def _set(found: absl_flags.Flag, given: Sourced, f: dataclasses.Field) -> None:
+    """Give a flag the value from a file; refuse one of the wrong kind."""
+    try:
+        if f.type == tuple[str, ...]:
+            found.value = list(given.value)
+        else:
+            found.parse(setting_files.to_text(given.value))
+    except (ValueError, TypeError, absl_flags.IllegalFlagValueError) as error:
+        refuse(f"{given.source}: {f.name} = {given.value!r}: {error}")
+
+
+def peek(argv: Sequence[str], config: type, name: str) -> str:
+    """Return the text of one flag of `config`, before it is known which other flags there are."""
+    (field,) = [f for f in dataclasses.fields(config) if f.name == name]
+    values = absl_flags.FlagValues()
+    values.set_gnu_getopt(True)  # values that follow unknown flags do not end the search
+    _define(field, values)
+    with contextlib.suppress(absl_flags.Error, OSError):  # `parse` refuses these arguments
+        values(argv, known_only=True)
+    return str(values[name].value)
+
+
+def _all_fields(configs: Sequence[type]) -> dict[str, dataclasses.Field]:
+    """Return the fields of all config types by name; refuse a name that two of them have."""
+    fields: dict[str, dataclasses.Field] = {}
+    for config in configs:
+        for f in dataclasses.fields(config):
+            if f.name in fields:
+                refuse(
+                    f"{config.__module__}.{config.__name__} has the flag --{f.name}, but this "
+                    f"program has another flag of that name: rename it"
+                )
+            fields[f.name] = f
+    return fields
+
+
+def _define_old(name: str, old: OldName, values: absl_flags.FlagValues) -> None:
+    if old.now:
+        absl_flags.DEFINE_alias(name, old.now, values)
+    else:
+        absl_flags.DEFINE_string(name, None, "", values)
+
+
+def _old_name(name: str, old: OldName) -> str:
+    """Return the note that is printed when an old flag is given."""
+    if old.now:
+        return f"--{name} is an old name of --{old.now}"
+    return f"--{name} is an old flag without effect: {old.why}"
+
+
+class _Parser(absl_flags.ArgumentParser):
+    """A parser for flags of one type, with error messages in the style of the other flags."""
+
+    def __init__(self, kind: type, auto: bool):
+        self._kind, self._auto = kind, auto
+
+    def parse(self, argument: Any) -> Any:
+        if self._auto and argument == "auto":
+            return AUTO
+        try:
+            return argument if argument is None else self._kind(argument)
+        except ValueError:
+            kinds = _KINDS[self._kind] + (" or auto" if self._auto else "")
+            raise ValueError(f"needs {kinds}") from None
+
+    def flag_type(self) -> str:
+        return self._kind.__name__
+
+
+class _BooleanOrAuto(absl_flags.BooleanParser):
+    """A parser for flags that are true, false or auto."""
+
+    def parse(self, argument: Any) -> Any:
+        return AUTO if argument in {"auto", AUTO, f"{AUTO}"} else super().parse(argument)
+
+
+def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
+    default: Any = f.default
+    if f.type == tuple[str, ...]:
+        absl_flags.DEFINE_multi_string(f.name, [], f.metadata["text"], values)
+    elif f.type is bool and f.metadata["auto"]:
+        kind, text = absl_flags.ArgumentSerializer[Any](), f.metadata["text"]
+        made = absl_flags.Flag(_BooleanOrAuto(), kind, f.name, default, text, boolean=True)
+        absl_flags.DEFINE_flag(made, values)
+    elif f.type is bool:
+        absl_flags.DEFINE_boolean(f.name, default, f.metadata["text"], flag_values=values)
+    else:
+        assert isinstance(f.type, type)
+        parser = _Parser(f.type, f.metadata["auto"])
+        absl_flags.DEFINE(parser, f.name, default, f.metadata["text"], values)
+
+
+def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
+    """Return the flag's value; for a flag that may be repeated, a tuple of its values."""
+    if rewrite := f.metadata["rewrite"]:
+        try:
+            return rewrite(found.value)
+        except ValueError as error:
+            refuse(f"--{f.name}={found.value}: {error}")
+    return tuple(found.value or ()) if f.type == tuple[str, ...] else found.value
+
+
+def _why_wrong(value: Any, f: dataclasses.Field) -> str:
+    """Return what is wrong with the value of a flag; usually empty."""
+    choices, least, most = (f.metadata[key] for key in ("choices", "least", "most"))
+    if f.type is str and value != value.encode(errors="replace").decode():
+        return "it contains bytes that are not UTF-8, which TensorFlow needs"
+    if choices and value not in choices:
+        close = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        return f"it must be {_or(_shown(choices))}{hint}"
+    if f.metadata["parse"]:
+        try:
+            f.metadata["parse"](value)
+        except ValueError as error:
+            return str(error)
+    if f.metadata["auto"] and value == AUTO:
+        return ""
+    if f.type in {int, float} and not least <= value <= most:  # NaN is refused, too
+        limits = [f"at least {least:g}"] * (least > -math.inf) + [f"at most {most:g}"] * (
+            most < math.inf
+        )
+        return f"it must be {' and '.join(limits) or 'a number'}"
+    return ""
+
+
+def _shown(choices: Sequence[str]) -> list[str]:
+    """Return the choices that a user types; the empty one stands for an unset flag."""
+    return [choice for choice in choices if choice]
+
+
+def _or(choices: Sequence[str]) -> str:
+    return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str:
+    """Return the help page: every flag by group, with its text, choices and default."""
+    width = min(100, shutil.get_terminal_size().columns)
+    lines = [about.strip(), "", f"usage: {program} [--name=value ...]"]
+    group = None
+    for f in fields:
+        if f.metadata["group"] != group:
+            group = f.metadata["group"]
+            lines += ["", f"{group}:"]
+        choices = f.metadata["choices"]
+        choices = f" Choices: {', '.join(_shown(choices))}." if choices else ""
+        default = str(f.default).lower() if f.type is bool else repr(f.default)
+        default = "unset" if f.default in {"", ()} else default
+        default = "auto" if f.metadata["auto"] and f.default == AUTO else default
+        lines.append(f"  --{f.name}")
+        lines += _wrap(f"{f.metadata['text']}{choices} Default: {default}.", width, indent=6)
+    lines += ["", "--flagfile=PATH reads more flags from a file, one on each line.", ""]
+    for name, was in old.items():
+        lines += _wrap(f"{_old_name(name, was)}.", width)
+    return "\n".join(lines)
+
+
+def _wrap(text: str, width: int, indent: int = 0) -> list[str]:
+    spaces = " " * indent
+    return textwrap.wrap(
+        text, width, initial_indent=spaces, subsequent_indent=spaces, break_on_hyphens=False
+    )

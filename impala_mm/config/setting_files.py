@@ -1,0 +1,168 @@
+"""Settings from files: presets, which come with this package, and the user's files.
+
+    algorithm = "ppo"                     # presets/NAME.toml for --preset=NAME, or --config=FILE
+    mlp_sizes = [256, 256]
+    env_kwargs = {is_slippery = false}
+
+`--config` reads TOML, or a run's settings.json. A value on the command line counts more than one of
+the file, which counts more than one of the preset; the rest are defaults. Where each value came
+from is kept in the flag `origins`, since only the program that the user starts reads the files.
+"""
+
+import dataclasses
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from impala_mm.config import flags
+
+COMMAND_LINE = "command line"
+_DEFAULT = "default"
+_PRESETS = Path(__file__).resolve().parents[1] / "presets"
+_SUITS = "suits"  # in a preset, the kind of environments that it is for: "atari" or "numbers"
+# Flags that only the program knows that reads the files, and which no file may set.
+HERE_ONLY = ("config", "origins", "show_config")
+# Flags of one start, which a run's settings.json has recorded, too.
+_OF_A_START = ("mode", "preset")
+
+
+class Sourced(NamedTuple):
+    """A value from a file, and which file it is."""
+
+    value: Any  # as TOML or JSON has it
+    source: str
+    is_recorded: bool = False  # whether it is one of all settings that a run has recorded
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names that --preset takes."""
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
+
+
+def read(preset: str, config: str) -> dict[str, Sourced]:
+    """Return the values of a preset and of a file by the names of flags; the file's count more.
+
+    A file that cannot be read is refused.
+    """
+    found = _read_file(config) if config else {}
+    if not preset and "preset" in found:
+        preset = str(found["preset"].value)
+    if preset in preset_names():  # another name is refused as other wrong values of flags are
+        table = _read_preset(preset)
+        table.pop(_SUITS, None)
+        found = {n: Sourced(value, f"preset {preset}") for n, value in table.items()} | found
+    return found
+
+
+def _read_preset(name: str) -> dict[str, Any]:
+    return tomllib.loads((_PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def why_unsuited(preset: str, environment: Any) -> str:
+    """Return why a preset does not suit an environment of this EnvironmentSpec; usually empty."""
+    kind = _read_preset(preset).get(_SUITS) if preset else None
+    if kind == "atari" and not environment.emulator:
+        return f"--preset={preset} is for Atari games, and {environment.level_name} is none"
+    if kind == "numbers" and not environment.actions.has_box:
+        return (
+            f"--preset={preset} is for actions that are numbers (Box), and those of "
+            f"{environment.level_name} are none"
+        )
+    return ""
+
+
+def _read_file(path: str) -> dict[str, Sourced]:
+    is_json = False
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        is_json = text.lstrip().startswith("{")
+        table = json.loads(text) if is_json else tomllib.loads(text)
+    except OSError as error:
+        flags.refuse(f"--config={path}: {error.strerror}")
+    except UnicodeDecodeError:
+        flags.refuse(f"--config={path} is no text in UTF-8")
+    except ValueError as error:
+        what = "JSON" if is_json else "TOML, which has lines `name = value` and texts in quotes"
+        flags.refuse(f"--config={path} is no {what}: {error}")
+    if is_json:
+        table = {name: v for name, v in table.items() if name not in {*HERE_ONLY, *_OF_A_START}}
+    for name in HERE_ONLY:
+        if name in table:
+            flags.refuse(f"--config={path}: write --{name} on the command line, not in a file")
+    return {name: Sourced(value, path, is_json) for name, value in table.items()}
+
+
+def to_text(value: Any) -> str:
+    """Return a value of TOML, JSON or Python as it is written on the command line.
+
+    Raises a ValueError with what is wrong about it.
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float, str)):
+        return str(value)
+    if isinstance(value, (list, tuple)) and not any(isinstance(v, (list, dict)) for v in value):
+        return ",".join(map(to_text, value))
+    if isinstance(value, dict):
+        return json.dumps(value)
+    raise ValueError(f"{value!r} is no value of a flag")
+
+
+def by_source(sources: dict[str, str]) -> dict[str, list[str]]:
+    """Return the names of flags by the source of their values; defaults are left out."""
+    names: dict[str, list[str]] = {}
+    for name, source in sources.items():
+        if source != _DEFAULT and name not in HERE_ONLY:
+            names.setdefault(source, []).append(name)
+    return names
+
+
+def record(config: Any, before: Any, base: type) -> dict[str, str]:
+    """Return where the settings of a run came from, by flag; `base` is the type of all algorithms.
+
+    `before` are the settings before it was decided what `auto` stands for.
+    """
+    found = json.loads(config.origins or "{}")
+    sources = {name: source for source, names in found.items() for name in names}
+    for f in dataclasses.fields(config):
+        if f.name not in sources:
+            chosen = getattr(config, f.name) != getattr(before, f.name)
+            sources[f.name] = "auto" if chosen else _default(f, config, base)
+    return sources
+
+
+def show(config: Any, base: type, sources: dict[str, str]) -> str:
+    """Return the settings as TOML for --config; `sources` says where those that are given are from.
+
+    The flags of HERE_ONLY are left out, and the preset, whose values are all there.
+    """
+    lines, group = [], ""
+    for f in dataclasses.fields(config):
+        if f.name in {*HERE_ONLY, "preset"}:
+            continue
+        if f.metadata["group"] != group:
+            group = f.metadata["group"]
+            lines += ["", f"# {group}"]
+        value = getattr(config, f.name)
+        if f.metadata["auto"] and value == flags.AUTO:
+            value = "auto"
+        source = sources.get(f.name) or _default(f, config, base)
+        lines.append(f"{f'{f.name} = {_toml(value)}':40}  # {source}")
+    return "\n".join(lines[1:])
+
+
+def _default(f: dataclasses.Field, config: Any, base: type) -> str:
+    """Return whose default a flag's value is."""
+    shared = {each.name: each.default for each in dataclasses.fields(base)}
+    is_own = shared.get(f.name, f) != f.default
+    return f"default of --algorithm={config.algorithm}" if is_own else _DEFAULT
+
+
+def _toml(value: Any) -> str:
+    """Return a flag's value in TOML."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple):
+        return json.dumps(list(value), ensure_ascii=False)
+    return flags.format_value(value)

@@ -1,0 +1,214 @@
+"""Presets and files of settings: which value counts, where it is from, what is refused."""
+
+import contextlib
+import dataclasses
+import json
+import tomllib
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from impala_mm.config import command_line, setting_files
+from impala_mm.config.settings import Config
+from launcher.plan.settings import LauncherConfig
+
+PRESETS = setting_files.preset_names()
+
+
+def _parse(*arguments, configs=(Config,)):
+    objects, given_names = command_line.parse(["experiment.py", *arguments], "", *configs)
+    return objects[-1], given_names
+
+
+def _refused(capsys, *arguments, configs=(Config,)):
+    with pytest.raises(SystemExit) as end:
+        _parse(*arguments, configs=configs)
+    assert end.value.code == 2
+    return capsys.readouterr().err.strip()
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A function that writes a file of settings and returns the flag that names it."""
+
+    def write(text, name="run.toml"):
+        (tmp_path / name).write_text(text)
+        return f"--config={tmp_path / name}"
+
+    return write
+
+
+def test_the_command_line_counts_more_than_the_file_than_the_preset_than_the_algorithm(file):
+    of_file = file("batch_size = 64\nlearning_rate = 1e-3\n")
+    config, names = _parse("--preset=mujoco-ppo", of_file, "--learning_rate=0.5")
+    assert (config.learning_rate, config.batch_size, config.epochs) == (0.5, 64, 10)
+    assert config.advantage_scaling == "batch", "PPO's default"
+    assert config.discounting == 0.99
+    path = of_file.partition("=")[2]
+    origins = json.loads(config.origins)
+    assert origins["command line"] == ["preset", "learning_rate"]
+    assert origins[path] == ["batch_size"]
+    assert "epochs" in origins["preset mujoco-ppo"]
+    assert {"batch_size", "epochs", "learning_rate", "origins"} <= set(names)
+    assert "config" not in names, "other hosts do not have the file"
+
+
+def test_started_processes_have_the_same_settings_without_the_file(file):
+    """The frontend and experiment.py pass what is given on, as flags."""
+    of_file = file("mlp_sizes = [32, 16]\nenv_kwargs = {is_slippery = false}\nxla = true\n")
+    config, names = _parse("--preset=classic-ppo", of_file, "--seed=5")
+    passed = [f"--{n}={command_line.setting_files.to_text(getattr(config, n))}" for n in names]
+    again, _ = _parse(*passed)
+    assert again == dataclasses.replace(config, config="")
+    assert again.mlp_sizes == "32,16"
+    assert json.loads(again.env_kwargs) == {"is_slippery": False}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_is_readable_and_its_values_are_those_of_the_run(preset):
+    config, _ = _parse(f"--preset={preset}")
+    text = (setting_files._PRESETS / f"{preset}.toml").read_text()
+    assert text.startswith("# ")
+    for name, value in tomllib.loads(text).items():
+        if name != "suits":
+            assert setting_files.to_text(getattr(config, name)) == setting_files.to_text(
+                type(getattr(config, name))(value) if not isinstance(value, list) else value
+            )
+    assert preset.endswith(f"-{config.algorithm}")
+
+
+@pytest.mark.parametrize("preset", ["", *PRESETS])
+def test_what_show_config_prints_is_a_file_with_the_same_settings(preset, file, capsys):
+    shown = [f"--preset={preset}"] if preset else []
+    with pytest.raises(SystemExit) as end:
+        _parse(*shown, "--seed=7", '--test_levels=a"b,c\\d', "--show_config")
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    assert any(
+        line.startswith("seed = 7 ") and line.endswith("# command line")
+        for line in printed.splitlines()
+    )
+    config, _ = _parse(*shown, "--seed=7", '--test_levels=a"b,c\\d')
+    again, _ = _parse(file(printed))
+    assert _values(again) == _values(config)
+
+
+def _values(config):
+    unequal = {*setting_files.HERE_ONLY, "preset"}
+    return {n: v for n, v in dataclasses.asdict(config).items() if n not in unequal}
+
+
+def test_a_recorded_run_sets_what_does_not_belong_to_a_process(file):
+    config, _ = _parse(
+        "--algorithm=ppo",
+        "--batch_size=48",
+        "--logdir=/a",
+        "--num_learners=2",
+        "--mode=train_from",
+        "--checkpoint=/c",
+        "--keep_checkpoints=9",
+    )
+    settings = dataclasses.asdict(config) | {"origins": {"command line": ["batch_size"]}}
+    of_file = file(json.dumps(settings), "settings.json")
+    again, _ = _parse(of_file)
+    assert (again.algorithm, again.batch_size, again.num_learners) == ("ppo", 48, 1)
+    assert (again.logdir, again.mode, again.checkpoint, again.keep_checkpoints) == (
+        "", "train", "", 3,
+    )  # fmt: skip
+    of_frontend, names = _parse(of_file, configs=(LauncherConfig, Config))
+    assert of_frontend.batch_size == 48
+    assert "num_learners" not in names, "the CSV says it"
+
+
+REFUSED = {
+    "batchsize = 3": "{file}: there is no flag --batchsize; did you mean --batch_size?",
+    "batch_size = 0": "{file}: --batch_size=0: it must be at least 1",
+    'batch_size = "many"': "{file}: batch_size = 'many': ",
+    "clip = 0.1": "{file}: there is no flag --clip of --algorithm=impala; --algorithm=ppo has it",
+    "batch_size = [1, 2]": "{file}: batch_size = [1, 2]: ",
+    "seed = [[1]]": "{file}: seed = [[1]]: [[1]] is no value of a flag",
+    "batch_size": "--config={file} is no TOML, which has lines `name = value`",
+    'config = "b"': "--config={file}: write --config on the command line, not in a file",
+    'optimizer = "adams"': "{file}: --optimizer=adams: it must be adam or rmsprop (did you mean",
+    'preset = "mujoco"': "{file}: --preset=mujoco: it must be atari-impala, ",
+    '{"batch_size": 1,}': "--config={file} is no JSON",
+    '{"batch_size": 1, "new_flag": 2}': "{file}: there is no flag --new_flag here: another "
+    "version of this program recorded it, or another algorithm",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_wrong_file_is_refused_by_its_name(text, file, capsys):
+    of_file = file(text)
+    said = _refused(capsys, of_file)
+    assert said.startswith("error: " + REFUSED[text].format(file=of_file.partition("=")[2]))
+    assert "\n" not in said
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, capsys):
+    said = _refused(capsys, f"--config={tmp_path / 'absent'}")
+    assert said == f"error: --config={tmp_path / 'absent'}: No such file or directory"
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    said = _refused(capsys, f"--config={tmp_path / 'bytes'}")
+    assert said == f"error: --config={tmp_path / 'bytes'} is no text in UTF-8"
+
+
+def test_a_preset_for_another_algorithm_is_refused_with_the_algorithm_that_has_the_flag(capsys):
+    said = _refused(capsys, "--preset=atari-ppo", "--algorithm=impala")
+    assert said.startswith("error: preset atari-ppo: there is no flag --")
+    assert said.endswith("of --algorithm=impala; --algorithm=ppo has it")
+
+
+def _environment(level, emulator=False, has_box=False):
+    actions = types.SimpleNamespace(has_box=has_box)
+    return types.SimpleNamespace(level_name=level, emulator=emulator, actions=actions)
+
+
+def test_a_preset_for_another_kind_of_environment_is_refused():
+    cart, pong, robot = (
+        _environment("CartPole-v1"),
+        _environment("Pong", emulator=True),
+        _environment("Hopper-v4", has_box=True),
+    )
+    why = setting_files.why_unsuited
+    assert why("atari-ppo", pong) == why("mujoco-ppo", robot) == why("", cart) == ""
+    assert why("classic-ppo", cart) == ""
+    assert why("atari-ppo", cart) == (
+        "--preset=atari-ppo is for Atari games, and CartPole-v1 is none"
+    )
+    assert why("mujoco-ppo", cart) == (
+        "--preset=mujoco-ppo is for actions that are numbers (Box), and those of CartPole-v1 are "
+        "none"
+    )
+
+
+VALUES = st.one_of(
+    st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(),
+    st.lists(st.integers(), max_size=3), st.dictionaries(st.text(), st.integers(), max_size=2),
+    st.lists(st.lists(st.integers(), min_size=1), min_size=1),
+)  # fmt: skip
+
+
+@given(st.sampled_from([f.name for f in dataclasses.fields(Config)]), VALUES)
+def test_any_value_in_a_file_is_taken_or_refused_in_a_sentence(name, value):
+    """Nothing that a file holds ends in a traceback."""
+    if name in {"config", "algorithm", "show_config", "origins"}:
+        return
+    read = {name: setting_files.Sourced(value, "here")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setting_files, "read", lambda preset, config: read)
+        patch.setattr(command_line, "refuse", _refuse)
+        with contextlib.suppress(_Refused):
+            config, _ = _parse()
+            assert json.loads(config.origins) == {"here": [name]}
+
+
+class _Refused(Exception):
+    pass
+
+
+def _refuse(sentence):
+    assert sentence.startswith(("here: ", "--")), sentence
+    raise _Refused(sentence)
