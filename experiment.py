@@ -27,6 +27,7 @@ from typing import NoReturn
 
 from impala_mm.config import command_line, printable
 from impala_mm.config.settings import Config
+from impala_mm.runtime import lifecycle
 
 
 def main(argv: list[str]) -> None:
@@ -34,6 +35,7 @@ def main(argv: list[str]) -> None:
     # Nothing can be saved before TensorFlow is loaded; later the learner handles these signals.
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    lifecycle.end_with_owner()
     (config,), given = command_line.parse(argv, __doc__ or "", Config)
     # Imported after the flags are parsed, so that --help and a misspelt flag answer at once.
     from impala_mm.jobs import (  # noqa: PLC0415
@@ -67,7 +69,6 @@ def main(argv: list[str]) -> None:
 def run_locally(config: Config, argv: list[str], given: list[str]) -> NoReturn:
     """Run learners and actors on this machine, each under a supervisor of the launcher."""
     from impala_mm.jobs import local_run  # noqa: PLC0415
-    from impala_mm.runtime import lifecycle  # noqa: PLC0415
     from launcher.node import foreground, mpirun  # noqa: PLC0415
 
     program = mpirun.find(sys.executable)

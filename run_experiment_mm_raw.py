@@ -22,7 +22,7 @@ import sys
 from impala_mm.config import command_line, flags, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import run_folder
-from impala_mm.runtime import ports
+from impala_mm.runtime import lifecycle, ports
 from launcher.commands import dispatch
 from launcher.plan.request import Request, UserError
 from launcher.plan.settings import LauncherConfig
@@ -30,6 +30,7 @@ from launcher.plan.settings import LauncherConfig
 
 def main(argv: list[str]) -> None:
     """Parse the flags, call the launcher and exit with its exit code."""
+    lifecycle.end_with_owner()
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     if "PYTHONPATH" in os.environ:  # processes of this machine may have another current folder

@@ -1,18 +1,42 @@
-"""The library: actors, learners, and their connection. Hosts and SSH are the launcher's part.
+"""Reinforcement learning with many actors and several learners.
 
-impala_mm.load_policy(logdir)       returns a run's trained policy, which is called to act
-impala_mm.evaluate(logdir)          plays complete games with it and returns the results
+impala_mm.train("CartPole-v1")       starts a training on this machine and returns its run
+impala_mm.launch("workers.csv")      does so on the hosts of a CSV
+impala_mm.load_policy(logdir)        returns a run's trained policy, which is called to act
+impala_mm.evaluate(logdir)           plays complete games with it and returns the results
+impala_mm.errors                     the errors that these raise
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# Imported on first use, since they load TensorFlow.
-_FOUND_IN = {"load_policy": "policy.policy", "evaluate": "evaluation.games"}
+if TYPE_CHECKING:
+    from impala_mm import errors
+    from impala_mm.library.policies import evaluate, load_policy
+    from impala_mm.library.start import launch, train
+
+    __version__: str
+
+__all__ = ["errors", "evaluate", "launch", "load_policy", "train"]
+
+# Imported on first use; TensorFlow is loaded when a policy is.
+_FOUND_IN = {
+    "train": "library.start",
+    "launch": "library.start",
+    "load_policy": "library.policies",
+    "evaluate": "library.policies",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FOUND_IN:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    importlib.import_module(f"{__name__}.runtime.tensorflow_import").load()
-    return getattr(importlib.import_module(f"{__name__}.{_FOUND_IN[name]}"), name)
+    if name in _FOUND_IN:
+        return getattr(importlib.import_module(f"{__name__}.{_FOUND_IN[name]}"), name)
+    if name == "errors":
+        return importlib.import_module(f"{__name__}.errors")
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version(__name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -15,10 +15,10 @@ from launcher.node import task
 ALLOWED = {
     "experiment": "impala_mm launcher.node",
     "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.records.run_folder "
-    "impala_mm.runtime.ports",
+    "impala_mm.runtime.lifecycle impala_mm.runtime.ports",
     "nets": "",
     # The library, from the lowest floor up.
-    "impala_mm": "",  # imports a name when it is accessed
+    "impala_mm": "config.errors library",  # imports a name when it is accessed
     "impala_mm.config": "",
     "impala_mm.runtime": "config",
     "impala_mm.environments": "config runtime",
@@ -35,6 +35,7 @@ ALLOWED = {
     "impala_mm.evaluation": "config runtime environments data records policy",
     "impala_mm.jobs": "config runtime environments distributed data algorithms transport records "
     "actor policy learner evaluation",
+    "impala_mm.library": "config runtime environments records policy evaluation",
     # The launcher, in the same order.
     "launcher": "",
     "launcher.node": "",

@@ -7,13 +7,16 @@
 `command_line.parse` makes a `Config` from the command line.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 import difflib
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from impala_mm.config.errors import BadSettings
 from impala_mm.config.printable import escape
 
 AUTO = -1
@@ -113,8 +116,23 @@ def nearest(name: str, names: Any) -> str:
     return f"; did you mean --{close[0]}?" if close else " (`--help` lists them)"
 
 
+_raises = contextvars.ContextVar("whether `refuse` raises BadSettings", default=False)
+
+
+@contextlib.contextmanager
+def refusals_raised() -> Iterator[None]:
+    """Let `refuse` raise BadSettings instead of ending the program: for callers in Python."""
+    token = _raises.set(True)
+    try:
+        yield
+    finally:
+        _raises.reset(token)
+
+
 def refuse(sentence: str) -> NoReturn:
     """Print the error and end the program with exit code 2, because of the user's input."""
+    if _raises.get():
+        raise BadSettings(sentence)
     print(f"error: {escape(sentence)}", file=sys.stderr)
     sys.exit(2)
 

@@ -5,10 +5,12 @@ import sys
 import traceback
 from pathlib import Path
 
+from impala_mm.config.errors import ImpalaError
+
 _OURS = Path(__file__).parents[1]
 
 
-class UserMistake(Exception):
+class UserMistake(ImpalaError):
     """A mistake of the user's; the message is one sentence that says what to do about it.
 
     It is printed without a traceback. An algorithm's `make` may raise it, for example because a

@@ -11,6 +11,7 @@ from is kept in the flag `origins`, since only the program that the user starts 
 
 import dataclasses
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,13 +101,15 @@ def to_text(value: Any) -> str:
     """
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (int, float, str)):
+    if isinstance(value, (int, float, str, os.PathLike)):
         return str(value)
     if isinstance(value, (list, tuple)) and not any(isinstance(v, (list, dict)) for v in value):
         return ",".join(map(to_text, value))
     if isinstance(value, dict):
         return json.dumps(value)
-    raise ValueError(f"{value!r} is no value of a flag")
+    raise ValueError(
+        "a flag takes a number, a text, true or false, a list or a dictionary of these"
+    )
 
 
 def by_source(sources: dict[str, str]) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from impala_mm.config.errors import BadEnvironment
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 
 # Our own levels: the names that the flags accept, and their ids in gymnasium's registry.
@@ -157,5 +158,5 @@ class Environments(Protocol):
         """Close the environments."""
 
 
-class BadLevel(ValueError):
+class BadLevel(ValueError, BadEnvironment):
     """A level, or its options, that cannot be played; the message is one sentence that says why."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from impala_mm.evaluation import games, results, statistics
 from impala_mm.evaluation.games import Evaluation, KeepPlaying
-from impala_mm.policy.policy import Policy
+from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint, checkpoint_paths
 from impala_mm.records.checkpoint import CheckpointInfo, Damaged, Mismatch
 from impala_mm.runtime.log import Say
@@ -33,12 +33,12 @@ class CheckpointTester:
     ):
         """Take a function that returns a checkpoint's levels, and arguments.
 
-        `changes` are those of `Policy`, `how` those of `evaluate_level`.
+        `changes` are those of `PolicyCore`, `how` those of `evaluate_level`.
         """
         self._logdir, self._choose, self._changes = logdir, choose, changes
         self._levels: list[str] = []
         self._how, self._meanwhile, self._say = how, meanwhile, say
-        self._policy: Policy | None = None
+        self._policy: PolicyCore | None = None
         self._events: Any = None
         self._bad: set[tuple[str, int | None]] = set()  # fingerprints of unusable checkpoints
         # (level, updates) that this evaluator, or one before it, has tested.
@@ -76,7 +76,7 @@ class CheckpointTester:
         """Play all levels that are missing for a checkpoint; return whether any was played."""
         if self._policy is None:
             self._levels = self._choose(about)
-            self._policy = Policy(path, about, self._levels[0], **self._changes)
+            self._policy = PolicyCore(path, about, self._levels[0], **self._changes)
         else:
             self._policy.load(path, about)
         tested = False

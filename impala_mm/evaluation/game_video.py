@@ -16,7 +16,7 @@ from impala_mm.evaluation import games
 from impala_mm.evaluation.overlay import overlay
 from impala_mm.evaluation.video_writer import VideoWriter
 from impala_mm.evaluation.viewers import GameFrame
-from impala_mm.policy.policy import Policy
+from impala_mm.policy.core import PolicyCore
 
 _MOST_NUMBERS = 6  # of an action that the strip has room for
 
@@ -76,7 +76,7 @@ class GameVideo:
         return overlay(frame.picture, name, frame.value, frame.episode_return, frame.policy, chosen)
 
 
-def action_namer(policy: Policy, level_name: str) -> Callable[[Any], str]:
+def action_namer(policy: PolicyCore, level_name: str) -> Callable[[Any], str]:
     """Return a function that names an action of the policy, a nest of [...], on a level.
 
     A Discrete action has its name, others are shown as the environment takes them.
@@ -102,7 +102,7 @@ def _short_text(action: Any) -> str:
 
 
 def record_game(
-    policy: Policy,
+    policy: PolicyCore,
     level_name: str,
     path: Path,
     deterministic: bool = False,

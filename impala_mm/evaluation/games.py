@@ -22,7 +22,7 @@ from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import Environments, ReferenceScores, Step
 from impala_mm.evaluation import statistics
 from impala_mm.evaluation.viewers import GameFrame, Viewer
-from impala_mm.policy.policy import Policy
+from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint
 from impala_mm.runtime.log import Say
 
@@ -92,7 +92,7 @@ def evaluate(
     (`OPTION_FLAGS`) are the run's unless given. Raises checkpoint.Missing, Damaged or Mismatch, and
     environments.BadLevel.
     """
-    policy = Policy(*checkpoint.find(logdir, best), level_name, seed=seed, **options)
+    policy = PolicyCore(*checkpoint.find(logdir, best), level_name, seed=seed, **options)
     if len(policy.levels) > 1:
         raise types.BadLevel(f"{logdir} was trained on {' and '.join(policy.levels)}: name one")
     idle = options.get("no_reward_steps")
@@ -101,7 +101,7 @@ def evaluate(
 
 
 def evaluate_level(
-    policy: Policy,
+    policy: PolicyCore,
     level_name: str,
     num_episodes: int,
     num_envs: int = 16,
@@ -170,7 +170,7 @@ def games_per_env(num_games: int, num_envs: int) -> np.ndarray:
 
 
 def play_games(
-    policy: Policy,
+    policy: PolicyCore,
     environments: Environments,
     games_left: np.ndarray,
     explore: bool,
@@ -195,7 +195,7 @@ def play_games(
         step = _rebuild_broken(environments, step, faults)
         entry = policy.entry(step.observation, step.reward, actions, step.first, step.mask)
         before = state
-        actions, state, _ = policy.act(entry, before, explore)
+        actions, state, _ = policy.step(entry, before, explore)
         if feed and games_left[0]:
             feed.show_step(step, entry, before, tf.nest.map_structure(lambda x: x[0], actions))
         step = environments.step(actions)
@@ -215,7 +215,7 @@ def play_games(
 class ViewerFeed:
     """A feed that shows the games of copy 0 to viewers."""
 
-    def __init__(self, policy: Policy, environments: Environments, viewers: Sequence[Viewer]):
+    def __init__(self, policy: PolicyCore, environments: Environments, viewers: Sequence[Viewer]):
         self._policy, self._environments, self._viewers = policy, environments, viewers
         self._needs_policy_output = any(viewer.needs_policy_output for viewer in viewers)
         self._game, self._return = 0, 0.0

@@ -10,7 +10,7 @@ from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.environments import suites, types
 from impala_mm.environments.make import level_spec
-from impala_mm.policy.policy import config_for_playing, why_unsuitable
+from impala_mm.policy.core import config_for_playing, why_unsuitable
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.runtime.log import Say
 

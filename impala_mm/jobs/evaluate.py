@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from impala_mm.environments.types import Environments
     from impala_mm.evaluation.games import Evaluation, Game
     from impala_mm.evaluation.viewers import Viewer
-    from impala_mm.policy.policy import Policy
+    from impala_mm.policy.core import PolicyCore
 
 _LINE_SECONDS = 3.0  # seconds between progress lines
 
@@ -85,13 +85,13 @@ class _Test:
         """Play all levels, print and record the results; return whether all games were played."""
         from impala_mm.evaluation import levels as levels_to_play  # noqa: PLC0415
         from impala_mm.evaluation import tables  # noqa: PLC0415
-        from impala_mm.policy.policy import Policy  # noqa: PLC0415
+        from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
 
         frames = f"{self._about.frames:,.0f}"
         self._say(f"testing the checkpoint of {frames} frames, {self._path}")
         levels = levels_to_play.choose_levels(self._config, self._given, self._about, self._say)
         changes = levels_to_play.changed_flags(self._config, self._given)
-        policy = Policy(self._path, self._about, levels[0], **changes)
+        policy = PolicyCore(self._path, self._about, levels[0], **changes)
         results = []
         for level in levels:
             result = self._play(policy, level)
@@ -108,7 +108,7 @@ class _Test:
             print(tables.overview_table(results), flush=True)
         return True
 
-    def _play(self, policy: "Policy", level: str) -> "Evaluation":
+    def _play(self, policy: "PolicyCore", level: str) -> "Evaluation":
         from impala_mm.evaluation.games import evaluate_level  # noqa: PLC0415
 
         config = self._config
@@ -173,7 +173,7 @@ def _check_display(config: Config) -> None:
 
 
 def _viewers(
-    config: Config, policy: "Policy", level: str
+    config: Config, policy: "PolicyCore", level: str
 ) -> "Callable[[Environments], Sequence[Viewer]] | None":
     """Return a function that makes the viewers of the first environment; None if there are none."""
     from impala_mm.evaluation import game_video, viewers  # noqa: PLC0415
@@ -196,7 +196,7 @@ def _viewers(
     return made
 
 
-def video_path(config: Config, policy: "Policy", level: str) -> Path:
+def video_path(config: Config, policy: "PolicyCore", level: str) -> Path:
     """Return the path of a level's video, with the level's name and the policy's frames."""
     name = re.sub(r"[^\w.-]+", "-", level)
     return Path(config.video_dir) / f"{name}-{policy.about.frames:.0f}.mp4"

@@ -3,20 +3,14 @@
 The folder appears complete or not at all, and replaces an earlier export at once.
 """
 
-import contextlib
-import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
+from impala_mm.policy import export_folders
 from impala_mm.runtime import lifecycle, log
-
-# The files of an export; a folder that holds anything else is never replaced.
-_FILES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"}
-_OURS = {"README.txt", "example.py", "signature.json"}
 
 
 def run(config: Config) -> NoReturn:
@@ -29,19 +23,19 @@ def run(config: Config) -> NoReturn:
 
     from impala_mm.environments import types  # noqa: PLC0415
     from impala_mm.policy import saved_model  # noqa: PLC0415
-    from impala_mm.policy.policy import Policy  # noqa: PLC0415
+    from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
     from impala_mm.records import checkpoint  # noqa: PLC0415
 
     named = "--checkpoint" if config.checkpoint else "--logdir"
     try:
         path, about = checkpoint.find(config.checkpoint or config.logdir)
-        policy = Policy(path, about)
+        policy = PolicyCore(path, about)
     except (checkpoint.Missing, checkpoint.Damaged, checkpoint.Mismatch) as error:
         flags.refuse(f"{named}: {error}")
     except types.BadLevel as error:
         flags.refuse(str(error))
     try:
-        with replace_folder(target) as folder:
+        with export_folders.replace(target) as folder:
             saved_model.write_saved_model(policy, folder)
     except (OSError, tf.errors.OpError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error).splitlines()[0]
@@ -55,33 +49,6 @@ def run(config: Config) -> NoReturn:
     sys.exit(0)
 
 
-@contextlib.contextmanager
-def replace_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder to write to, which becomes `target` at the end, or is deleted on an error."""
-    work = target.with_name(f".{target.name}.writing")
-    before = target.with_name(f".{target.name}.before")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove(work)
-    if before.exists() and not target.exists():  # a process was killed between the last two renames
-        before.rename(target)
-    _remove(before)
-    try:
-        work.mkdir()
-        yield work
-        if target.exists():
-            target.rename(before)
-        work.rename(target)
-    finally:
-        _remove(work)
-        if before.exists() and not target.exists():
-            before.rename(target)
-        _remove(before)
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def export_folder(config: Config) -> Path:
     """Return the folder of the export; refuse one that an export may not replace."""
     if config.job_name:
@@ -91,20 +58,6 @@ def export_folder(config: Config) -> Path:
     if not config.logdir and not config.export_dir:
         flags.refuse("--mode=export --checkpoint needs --export_dir: the folder to write to")
     target = Path(config.export_dir or Path(config.logdir) / "export").resolve()
-    if wrong := _why_not_replaceable(target):
+    if wrong := export_folders.why_not_replaceable(target):
         flags.refuse(f"--export_dir={target}: {wrong}")
     return target
-
-
-def _why_not_replaceable(target: Path) -> str:
-    """Return why an export cannot replace this folder; empty if it can."""
-    if not target.exists():
-        return ""
-    if not target.is_dir():
-        return "it is a file; name a folder"
-    held = {path.name for path in target.iterdir()}
-    other = sorted(held - _FILES - _OURS)
-    if other or (held and "saved_model.pb" not in held):
-        what = (other or sorted(held))[0]
-        return f"it holds {what}, which no export writes; name a new folder or an earlier export"
-    return ""

@@ -152,16 +152,16 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
     lifecycle.load_tensorflow(1, 1, "cpu")
     from impala_mm.environments import types  # noqa: PLC0415
     from impala_mm.evaluation.levels import changed_flags, choose_levels  # noqa: PLC0415
-    from impala_mm.policy.policy import Policy  # noqa: PLC0415
+    from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
     from impala_mm.records import checkpoint  # noqa: PLC0415
 
     try:
         path, about = checkpoint.find(config.checkpoint or config.logdir)
         if config.mode == "export":
-            levels = list(Policy(path, about).levels)
+            levels = list(PolicyCore(path, about).levels)
         else:
             levels = choose_levels(config, given, about, lambda message: None)
-            Policy(path, about, levels[0], **changed_flags(config, given))
+            PolicyCore(path, about, levels[0], **changed_flags(config, given))
     except checkpoint.Missing as error:
         if config.job_name == "evaluator":
             return f"{error}: an evaluator waits for the first checkpoint"

@@ -1,76 +1,50 @@
-"""A trained policy from a run's folder, which evaluation, export and videos use.
+"""A trained policy, as users call it.
 
 policy = impala_mm.load_policy("runs/CartPole-v1-impala-20261122-101500")
 policy.reset()                                  at the start of each episode
 action = policy(observation)                    later also with the previous action's reward
+
+actions = policy.act(observations)              for a batch of environments
+values = policy.values(observations)
+actions, state = policy.predict(observations, state, episode_start)    as in Stable-Baselines3
+policy.save("my_policy", half=True)             for load_policy and --checkpoint
+policy.export("exported")                       a SavedModel
 """
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import agent, networks, registry
-from impala_mm.algorithms.interface import PolicyOutput, Role
-from impala_mm.config import auto
-from impala_mm.config.algorithm_settings import BadAlgorithm
-from impala_mm.config.environment_flags import json_text
-from impala_mm.config.messages import UserMistake
-from impala_mm.config.settings import Config
+from impala_mm.config.errors import BadSettings
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
 from impala_mm.environments.choices import ChoiceSpec
-from impala_mm.environments.make import level_spec, observation_conversion
+from impala_mm.environments.make import observation_conversion
 from impala_mm.environments.observations import ObservationConversion
-from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.policy import export_folders, saved_model
+from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint
 
 
-class NoTeacher(UserMistake):
-    """A policy's algorithm has no method `judge_unroll`; the message says which."""
+class Memory(NamedTuple):
+    """The memory of a policy of B environments."""
+
+    state: Any  # the network's recurrent state
+    action: Any  # the last actions, a nest of arrays [B, ...]
 
 
-class Policy:
-    """A trained policy: call it to act in one environment; `act` and `judge` take batches."""
+class Policy(PolicyCore):
+    """A trained policy: call it to act in one environment; `act` and `values` take batches."""
 
-    def __init__(
-        self, path: Path, about: checkpoint.CheckpointInfo, level_name: str = "", **changes: Any
-    ):
-        """Load the checkpoint at `path`, for its own level or another one that the network fits.
-
-        `changes`: flags that replace the run's, such as `sticky_actions` and `seed`. Raises
-        checkpoint.Mismatch where the network does not fit.
-        """
-        self.config = config_for_playing(about.settings, level_name, **changes)
-        for name in self.config.level_name.split(","):
-            spec = level_spec(name.strip(), **from_flags.environment_options(self.config))
-            if why := why_unsuitable(about, spec):
-                raise checkpoint.Mismatch(why)
-        if self.config.agent_name == "auto":
-            # `auto` may have stood for another network in the version that trained the policy.
-            recorded = about.made_of["--agent_name"]
-            if networks.chosen_name(self.config, spec) != recorded:
-                self.config = dataclasses.replace(self.config, agent_name=recorded)
-        made = agent.make_agent(self.config, number=0, role=Role.EVALUATOR)
-        self._conversion: ObservationConversion | None = None
-        self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
-        self.load(path, about)
-        self._act = tf.function(registry.evaluated_act(self.algorithm), autograph=False)
-        self._judge = tf.function(self.algorithm.judge, autograph=False)
-        self.reset()
-
-    def load(self, path: Path, about: checkpoint.CheckpointInfo) -> None:
-        """Load the weights of another checkpoint of the same run; raises Mismatch."""
-        checkpoint.load(path, checkpoint.named_for_acting(self.algorithm.variables))
-        self.path, self.about = path, about
+    _conversion: ObservationConversion | None = None
+    _memory: Memory | None = None
 
     def reset(self) -> None:
-        """Start a new episode with the next call."""
-        self._state, self._first = self.initial_state(1), True
-        self._action = self.spec.actions.zeros(1)
+        """Start new episodes with the next call."""
+        self._memory = None
 
     def __call__(
         self,
@@ -88,13 +62,138 @@ class Policy:
         of the observation; no action that it forbids is returned. ValueError is raised if it is
         missing or wrong.
         """
-        seen = tf.nest.map_structure(lambda part: part[None], self._read(observation))
-        mask = self._read_mask(observation, action_mask)
-        entry = self.entry(seen, [reward], self._action, [self._first], mask)
-        self._action, self._state, _ = self.act(entry, self._state, explore)
-        self._first = False
-        action = self.spec.actions.to_environments(self._action)[0]
+        masks = None if action_mask is None else [action_mask]
+        action = self.act([observation], [reward], explore=explore, action_masks=masks)[0]
         return int(action) if self.spec.actions.discrete else action
+
+    def act(
+        self,
+        observations: Any,
+        rewards: Sequence[float] | None = None,
+        starts: Sequence[bool] | None = None,
+        explore: bool = False,
+        action_masks: Sequence[Any] | None = None,
+    ) -> Any:
+        """Return an action for each of B environments, and remember what the network needs to.
+
+        `observations` are a sequence of B, or for a Dict space a dictionary of arrays [B, ...].
+        `rewards` are those of the previous actions. `starts` says which environments have begun an
+        episode since the last call; all have at the first call, after `reset`, and if their number
+        differs. The other arguments are those of a single call.
+        """
+        rows = self._rows(observations)
+        memory, first = self._recall(len(rows), starts)
+        entry = self._entry(rows, rewards, memory, first, action_masks)
+        actions, state, _ = self.step(entry, memory.state, explore)
+        self._memory = Memory(state, actions)
+        return self.spec.actions.to_environments(actions)
+
+    def values(
+        self,
+        observations: Any,
+        rewards: Sequence[float] | None = None,
+        starts: Sequence[bool] | None = None,
+        action_masks: Sequence[Any] | None = None,
+    ) -> np.ndarray:
+        """Return the value of each of B observations: the expected sum of discounted rewards.
+
+        Rewards are those of training, clipped or scaled as its flags say. Call it before `act` with
+        the same arguments; it remembers nothing.
+        """
+        rows = self._rows(observations)
+        memory, first = self._recall(len(rows), starts)
+        return self.judge(
+            self._entry(rows, rewards, memory, first, action_masks), memory.state
+        ).value.numpy()
+
+    def predict(
+        self,
+        observation: Any,
+        state: Memory | None = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+    ) -> tuple[Any, Memory]:
+        """Return (actions, next state) as a model of Stable-Baselines3 does.
+
+        `observation` is one or a batch; `state` is what the last call returned, and `episode_start`
+        says which environments have begun an episode since. The network reads rewards of 0.
+        """
+        is_one = self._is_one(observation)
+        rows = [observation] if is_one else self._rows(observation)
+        first = np.broadcast_to(
+            state is None if episode_start is None else episode_start, [len(rows)]
+        )
+        memory = state or self._start(len(rows))
+        entry = self._entry(rows, None, memory, first, None)
+        actions, after, _ = self.step(entry, memory.state, not deterministic)
+        chosen = self.spec.actions.to_environments(actions)
+        return (chosen[0] if is_one else chosen), Memory(after, actions)
+
+    def save(self, folder: str | Path, half: bool = False) -> None:
+        """Write the policy's weights to a new folder, which `load_policy` and --checkpoint take.
+
+        It is smaller than a checkpoint, since nothing that only training needs is in it; with
+        `half`, floating-point numbers have 16 bits. Raises BadSettings if the folder exists.
+        """
+        target = Path(folder)
+        if target.exists():
+            raise BadSettings(f"{target} exists: name a new folder")
+        checkpoint.save_weights(self.algorithm.variables, target, self.about, half)
+
+    def export(self, folder: str | Path) -> None:
+        """Write the policy as a SavedModel, which needs only TensorFlow, as --mode=export does.
+
+        An earlier export is replaced. Raises BadSettings if the folder holds anything else.
+        """
+        target = Path(folder).resolve()
+        if wrong := export_folders.why_not_replaceable(target):
+            raise BadSettings(f"{target}: {wrong}")
+        with export_folders.replace(target) as work:
+            saved_model.write_saved_model(self, work)
+
+    def _recall(self, batch: int, starts: Sequence[bool] | None) -> tuple[Memory, Any]:
+        """Return what is remembered of `batch` environments, and which of them begin an episode."""
+        memory = self._memory
+        if memory is None or len(nests.flatten(memory.action)[0]) != batch:
+            return self._start(batch), np.ones(batch, bool)
+        return memory, np.zeros(batch, bool) if starts is None else np.asarray(starts, bool)
+
+    def _start(self, batch: int) -> Memory:
+        return Memory(self.initial_state(batch), self.spec.actions.zeros(batch))
+
+    def _entry(
+        self, rows: Sequence[Any], rewards: Any, memory: Memory, first: Any, masks: Any
+    ) -> Entry:
+        """Return the entries [B, ...] of B observations."""
+        batch = len(rows)
+        for what, given in (("rewards", rewards), ("starts", first), ("action_masks", masks)):
+            if given is not None and len(given) != batch:
+                raise ValueError(f"{batch} observations, but {len(given)} {what}")
+        given = [None] * batch if masks is None else masks
+        seen = _stack([self._read(row) for row in rows])
+        allowed = _stack([self._read_mask(*each) for each in zip(rows, given, strict=True)])
+        rewards = np.zeros(batch, np.float32) if rewards is None else rewards
+        return self.entry(seen, rewards, memory.action, first, allowed)
+
+    def _rows(self, observations: Any) -> Sequence[Any]:
+        """Return observations as a sequence of them."""
+        if isinstance(observations, dict):
+            return [nests.row(observations, i) for i in range(len(nests.flatten(observations)[0]))]
+        return observations
+
+    def _is_one(self, observation: Any) -> bool:
+        """Return whether this is one observation, and not a batch of them."""
+        part = nests.flatten(observation)[0]
+        spec = self.spec.observation
+        if self.spec.emulator and isinstance(spec, tf.TensorSpec):
+            return np.ndim(part) == len(spec.shape)
+        return np.ndim(part) == len(self._converts().leaves[0].raw_shape)
+
+    def _converts(self) -> ObservationConversion:
+        if self._conversion is None:
+            options = from_flags.environment_options(self.config)
+            self._conversion = observation_conversion(self.spec.level_name, **options)
+        return self._conversion
 
     def _read(self, observation: Any) -> Any:
         """Return an observation as the network reads it: a nest of arrays, without a batch axis."""
@@ -105,14 +204,11 @@ class Policy:
                 return seen.astype(spec.dtype.as_numpy_dtype, copy=False)
             if self.spec.emulator:
                 raise ValueError(f"the observation has shape {list(seen.shape)} instead of {shape}")
-        if self._conversion is None:
-            options = from_flags.environment_options(self.config)
-            self._conversion = observation_conversion(self.spec.level_name, **options)
-        parts = self._conversion.read(observation)
-        return nests.pack(self._conversion.parts, parts)
+        conversion = self._converts()
+        return nests.pack(conversion.parts, conversion.read(observation))
 
     def _read_mask(self, observation: Any, action_mask: Any) -> Any:
-        """Return the mask as the algorithm reads it: a nest of arrays [1, ...]."""
+        """Return the mask as the algorithm reads it: a nest of arrays, without a batch axis."""
         spec = self.spec
         if not spec.masks:
             return ()  # an environment without masks allows everything
@@ -125,65 +221,12 @@ class Policy:
                 f'observation, such as action_mask=info["action_mask"]'
             )
         read = masks.read_mask(spec.actions, raw)
-        return tf.nest.pack_sequence_as(spec.masks, [part[None] for part in read])
+        return tf.nest.pack_sequence_as(spec.masks, read)
 
-    def initial_state(self, batch: int) -> Any:
-        """Return the network's recurrent state at the start of `batch` episodes."""
-        return self.algorithm.initial_state(batch)
 
-    def act(self, entry: Entry, state: Any, explore: bool) -> tuple[Any, Any, Any]:
-        """Return (actions, next state, extras) for entries [B, ...].
-
-        The actions are a nest of arrays [B, ...] like `spec.actions.specs`.
-        """
-        exploration = tf.constant(1.0 if explore else 0.0, shape=entry.first.shape)
-        actions, state, extras = self._act(entry, state, exploration)
-        return tf.nest.map_structure(lambda part: part.numpy(), actions), state, extras
-
-    def judge(self, entry: Entry, state: Any) -> PolicyOutput:
-        """Return policy and value for entries [B, ...] and the state before them."""
-        return self._judge(entry, state)
-
-    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
-        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll.
-
-        It computes with tensors, and may be called in a student's `update` with its
-        `batch.unrolls`. `start` is this policy's own state before entry 0; where that is not known,
-        `initial_state(B)` serves, if the student ignores the outputs for the first entries.
-        Raises NoTeacher if the policy's algorithm has no `judge_unroll`.
-        """
-        self.check_teaches()
-        return registry.optional(self.algorithm, "judge_unroll")(entries, start)
-
-    def check_teaches(self) -> None:
-        """Raise NoTeacher if the policy's algorithm has no `judge_unroll`."""
-        if registry.optional(self.algorithm, "judge_unroll") is None:
-            raise NoTeacher(
-                f"{self.path} cannot teach: its --algorithm={self.config.algorithm} has no method "
-                f"judge_unroll (impala_mm/algorithms/interface.py explains it)"
-            )
-
-    def entry(
-        self, observation: Any, reward: Any, action: Any, first: Any, mask: Any = ()
-    ) -> Entry:
-        """Return entries [B, ...] with the fields that acting reads.
-
-        `mask` is needed if the environment offers masks of its actions (see `masks`).
-        """
-        return Entry(
-            action=tf.nest.map_structure(tf.constant, self.spec.actions.as_arrays(action)),
-            reward=tf.constant(reward, tf.float32),
-            terminated=None,
-            truncated=None,
-            observation=tf.nest.map_structure(
-                lambda spec, part: tf.constant(part, spec.dtype), self.spec.observation, observation
-            ),
-            first=tf.constant(first, tf.bool),
-            extras=None,
-            mask=tf.nest.map_structure(
-                lambda spec, part: tf.constant(part, spec.dtype), self.spec.masks, mask
-            ),
-        )
+def _stack(rows: Sequence[Any]) -> Any:
+    """Return a nest of arrays [B, ...] from B nests of arrays."""
+    return tf.nest.map_structure(lambda *parts: np.stack(parts), *rows)
 
 
 def load_policy(
@@ -202,38 +245,3 @@ def load_policy(
     if as_teacher:
         policy.check_teaches()
     return policy
-
-
-def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> str:
-    """Return why a checkpoint's network cannot play a level, as a sentence; empty if it can."""
-    here, there = from_flags.describe_spaces(spec), about.made_of
-    if all(there.get(name) == value for name, value in here.items()):
-        return ""
-    hint = "; train with --full_action_space to have one network for all Atari games"
-    return (
-        f"{spec.level_name} has {from_flags.in_words(here['actions'])} and observations "
-        f"{here['observations']}, but the network was made for "
-        f"{from_flags.in_words(there.get('actions'))} and {there.get('observations')}"
-        f"{hint if spec.emulator and here['observations'] == there.get('observations') else ''}"
-    )
-
-
-def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
-    """Return a run's recorded flags with these changes, in float32 for a CPU.
-
-    `env_kwargs` may be a dictionary. Raises checkpoint.Mismatch if there is no module of the run's
-    algorithm.
-    """
-    algorithm = recorded.get("algorithm", Config.algorithm)
-    try:
-        settings = Config.of_algorithm(algorithm)
-    except BadAlgorithm as error:
-        raise checkpoint.Mismatch(f"the run's --algorithm={algorithm}: {error}") from error
-    known = {f.name for f in dataclasses.fields(settings)}
-    kept = {name: value for name, value in recorded.items() if name in known}
-    kept.setdefault("convert_observations", False)  # as earlier versions did, which lack the flag
-    kept = auto.former_defaults(settings) | kept
-    if isinstance(kwargs := changes.get("env_kwargs"), Mapping):
-        changes["env_kwargs"] = json_text(kwargs)
-    config = dataclasses.replace(settings(**kept), precision="float32", **changes)
-    return dataclasses.replace(config, level_name=level_name) if level_name else config

@@ -20,7 +20,7 @@ from impala_mm.data.trajectory import Entry, leaf_names
 from impala_mm.environments import from_flags
 from impala_mm.environments.action_names import action_names
 from impala_mm.policy import saved_model_readme
-from impala_mm.policy.policy import Policy
+from impala_mm.policy.core import PolicyCore
 
 Named = dict[str, tf.Tensor]
 
@@ -32,7 +32,7 @@ class Signature(NamedTuple):
     inputs: dict[str, tf.TensorSpec]
 
 
-def write_saved_model(policy: Policy, folder: Path) -> None:
+def write_saved_model(policy: PolicyCore, folder: Path) -> None:
     """Write the SavedModel and its README.txt, example.py and signature.json to a folder."""
     # Else sampling would use the run's seed, and every server would draw the same actions.
     tf.random.set_seed(None)
@@ -55,7 +55,7 @@ def write_saved_model(policy: Policy, folder: Path) -> None:
     (folder / "README.txt").write_text(saved_model_readme.readme(described, example))
 
 
-def _act(policy: Policy) -> Signature:
+def _act(policy: PolicyCore) -> Signature:
     """Return the signature serving_default.
 
     Its inputs and outputs have a tensor for each part of an observation, an action and a state, and
@@ -109,7 +109,7 @@ def _act(policy: Policy) -> Signature:
     return _trace(act, specs)
 
 
-def _initial_state(policy: Policy) -> Signature:
+def _initial_state(policy: PolicyCore) -> Signature:
     """Return the signature initial_state; it has no outputs if the network is not recurrent."""
 
     def initial_state(batch_size: tf.Tensor) -> Named:
@@ -127,6 +127,6 @@ def _trace(function: Callable[..., Named], specs: dict[str, tf.TensorSpec]) -> S
     return Signature(tf.function(function, autograph=False).get_concrete_function(**specs), specs)
 
 
-def _action_names(policy: Policy) -> list[str]:
+def _action_names(policy: PolicyCore) -> list[str]:
     options = from_flags.environment_options(policy.config)
     return action_names(policy.spec.level_name, policy.spec.actions, **options)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.variables import Variables
 from impala_mm.records import durable_folder
@@ -56,11 +57,11 @@ class CheckpointInfo(NamedTuple):
         return self.seconds if self.counted_seconds is None else self.counted_seconds
 
 
-class Mismatch(UserMistake):
+class Mismatch(UserMistake, BadCheckpoint):
     """A checkpoint does not fit the network or run; the message says why."""
 
 
-class Missing(UserMistake):
+class Missing(UserMistake, BadCheckpoint):
     """A path holds no checkpoint; the message says what is there."""
 
 
@@ -223,6 +224,26 @@ def _variables_by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
     }
 
 
+def save_weights(variables: Variables, folder: Path, about: CheckpointInfo, half: bool) -> None:
+    """Write a new checkpoint that holds only weights, in float16 if `half`; raise Unwritable."""
+    by_kind = _variables_by_kind(variables)
+
+    def copied(variable: tf.Variable) -> tf.Variable:
+        halves = half and variable.dtype.is_floating
+        return tf.Variable(tf.cast(variable, tf.float16 if halves else variable.dtype))
+
+    copies = {kind: list(map(copied, by_kind[kind])) for kind in ("trained", "acting", "weights")}
+    work = folder.with_name(f".{folder.name}.writing")
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        work.mkdir(parents=True)
+        tf.train.Checkpoint(**copies).write(str(work / "variables"))
+        durable_folder.finish(work, folder, about._asdict())
+    except (OSError, tf.errors.OpError) as error:
+        shutil.rmtree(work, ignore_errors=True)
+        raise Unwritable(why_unwritable(error)) from None
+
+
 def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
     """Assign a checkpoint's values to variables; raise Mismatch before, if they do not fit."""
     if not by_name:
@@ -231,7 +252,7 @@ def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
     try:
         reader = tf.train.load_checkpoint(str(path / "variables"))
         for name, variable in by_name.items():  # one by one: no second copy of all values
-            variable.assign(reader.get_tensor(_key(name)))
+            variable.assign(tf.cast(reader.get_tensor(_key(name)), variable.dtype))
     except (OSError, ValueError, tf.errors.OpError) as error:
         raise Mismatch(_describe_unreadable(path, error)) from None
 
@@ -251,7 +272,8 @@ def check_shapes(path: Path, by_name: dict[str, tf.Variable]) -> None:
         if here != there:
             what = "lacks it" if there is None else f"holds shape {there}"
             raise Mismatch(f"{variable.name} has shape {here}, but {path} {what}")
-        if variable.dtype != (dtype := types[_key(name)]):
+        dtype = types[_key(name)]
+        if variable.dtype != dtype and not (variable.dtype.is_floating and dtype == tf.float16):
             here, there = variable.dtype.name, dtype.name
             raise Mismatch(f"{variable.name} has type {here}, but {path} holds {there}")
 

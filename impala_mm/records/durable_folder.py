@@ -11,11 +11,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.messages import UserMistake
 from impala_mm.runtime.strict_json import from_json, to_json
 
 
-class Damaged(UserMistake):
+class Damaged(UserMistake, BadCheckpoint):
     """A folder's files differ from what was written; the message says how."""
 
 

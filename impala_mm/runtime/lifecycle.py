@@ -8,11 +8,14 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
 from impala_mm.runtime import tensorflow_import
 
+# In the environment of a program that `impala_mm.train` or `launch` has started.
+OWNER_VARIABLE = "IMPALA_MM_OWNER"
 _NICE = 10
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -23,6 +26,21 @@ def handle_end_signals(handler: Any) -> None:
     for number in _END_SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def end_with_owner() -> None:
+    """Interrupt this process, as Ctrl-C does, once the program that started it from Python is gone.
+
+    That program holds the other end of this process's input, and says so by OWNER_VARIABLE.
+    """
+    if os.environ.pop(OWNER_VARIABLE, ""):
+        threading.Thread(target=_wait_for_owner, name="owner", daemon=True).start()
+
+
+def _wait_for_owner() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def limit_threads_and_memory() -> None:

@@ -128,7 +128,7 @@ REFUSED = {
     'batch_size = "many"': "{file}: batch_size = 'many': ",
     "clip = 0.1": "{file}: there is no flag --clip of --algorithm=impala; --algorithm=ppo has it",
     "batch_size = [1, 2]": "{file}: batch_size = [1, 2]: ",
-    "seed = [[1]]": "{file}: seed = [[1]]: [[1]] is no value of a flag",
+    "seed = [[1]]": "{file}: seed = [[1]]: a flag takes a number, a text, ",
     "batch_size": "--config={file} is no TOML, which has lines `name = value`",
     'config = "b"': "--config={file}: write --config on the command line, not in a file",
     'optimizer = "adams"': "{file}: --optimizer=adams: it must be adam or rmsprop (did you mean",

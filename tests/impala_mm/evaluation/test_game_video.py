@@ -18,15 +18,15 @@ def _spied(policy):
     """Return a policy that takes all actions in turn, and the list to which it adds its steps."""
     asked = []
 
-    def act(entry, state, explore):
-        action, state, extras = policy.act(entry, state, explore)
+    def step(entry, state, explore):
+        action, state, extras = policy.step(entry, state, explore)
         action = ((action + len(asked)) % policy.spec.num_actions).astype(np.int32)
         kept = {n: getattr(entry, n).numpy() for n in ("observation", "reward", "first", "action")}
         asked.append((kept, action))
         return action, state, extras
 
     names = ("config", "spec", "levels", "initial_state", "entry", "judge", "path", "about")
-    return SimpleNamespace(act=act, **{name: getattr(policy, name) for name in names}), asked
+    return SimpleNamespace(step=step, **{name: getattr(policy, name) for name in names}), asked
 
 
 def _frames(path):
@@ -77,7 +77,7 @@ def test_while_it_is_filmed_the_agent_sees_120_steps_as_in_training(tmp_path):
 def test_a_filmed_game_is_whole_and_ends_as_the_environment_says(tmp_path):
     policy = load_policy(save(tmp_path, sure=True, level_name="catch"))
     staying, _ = _spied(policy)
-    staying.act = lambda entry, state, explore: (np.array([1], np.int32), state, None)
+    staying.step = lambda entry, state, explore: (np.array([1], np.int32), state, None)
     path, returns = tmp_path / "a.mp4", set()
     for seed in range(8):
         game = record_game(staying, "catch", path, seed=seed)

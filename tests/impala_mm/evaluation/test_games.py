@@ -50,7 +50,7 @@ class Plays:
         assert mask == ()
         self.entries.append((observation.copy(), reward.copy(), action.copy(), first.copy()))
 
-    def act(self, entry, state, explore):
+    def step(self, entry, state, explore):
         return np.full(len(self.entries[-1][3]), self._action), state, ()
 
 

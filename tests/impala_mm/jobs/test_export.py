@@ -12,7 +12,7 @@ from saved_run import save
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import leaf_names
 from impala_mm.jobs import export
-from impala_mm.policy import saved_model
+from impala_mm.policy import export_folders, saved_model
 from impala_mm.policy.policy import load_policy
 from impala_mm.runtime import lifecycle
 
@@ -104,7 +104,7 @@ def _expected(policy, given, games):
         names = ("observation", "last_reward", "last_action", "first")
         entry = policy.entry(*[given[name][t, :games] for name in names])
         judged = policy.judge(entry, state)
-        action, state, _ = policy.act(entry, state, explore=False)
+        action, state, _ = policy.step(entry, state, explore=False)
         for name, value in (("action", action), ("policy", judged.policy), ("value", judged.value)):
             found[name].append(value)
     return {name: np.stack(values) for name, values in found.items()}
@@ -156,7 +156,7 @@ def _made(folder):
 
 
 def _write(target, content, end=None):
-    with export.replace_folder(target) as work:
+    with export_folders.replace(target) as work:
         (work / "saved_model.pb").write_text(content)
         if end:
             raise end

@@ -8,7 +8,7 @@ from saved_run import save
 import impala_mm
 from impala_mm.algorithms.impala import Impala
 from impala_mm.environments import types
-from impala_mm.policy.policy import NoTeacher
+from impala_mm.policy.core import NoTeacher
 from impala_mm.records import checkpoint
 
 KINDS = {
@@ -43,7 +43,7 @@ def _policy(logdir):
     weights.assign(tf.random.normal(weights.shape, stddev=30.0))
     seen = _observations(policy, 12)
     entry = policy.entry(seen, [0.0] * 12, [0] * 12, [True] * 12)
-    _, _, logits = policy.act(entry, policy.initial_state(12), explore=False)
+    _, _, logits = policy.step(entry, policy.initial_state(12), explore=False)
     biases.assign(-tf.reduce_mean(logits, 0))
     return policy
 
@@ -81,7 +81,7 @@ def test_a_batch_acts_as_each_of_it_alone(logdir):
     for t in range(length):
         entry = policy.entry(observations[t], rewards[t], actions, [t == 0] * batch)
         value, probabilities = policy.judge(entry, state).value, policy.judge(entry, state).policy
-        actions, state, _ = policy.act(entry, state, explore=False)
+        actions, state, _ = policy.step(entry, state, explore=False)
         assert actions.tolist() == [actions_of[t] for actions_of in alone]
         assert actions.tolist() == probabilities.numpy().argmax(1).tolist()
         assert value.shape == [batch]
@@ -105,7 +105,7 @@ def test_an_unroll_is_judged_as_its_entries_one_by_one(logdir):
         if at == 1:
             start = state
         expected.append(policy.judge(entry, state))
-        _, state, _ = policy.act(entry, state, explore=False)
+        _, state, _ = policy.step(entry, state, explore=False)
     unroll = tf.nest.map_structure(
         lambda *parts: None if parts[0] is None else tf.stack(parts), *entries[1:]
     )
@@ -146,7 +146,7 @@ def test_the_action_and_the_reward_before_are_read(logdir):
 
     def logits(reward, action, first):
         entry = policy.entry(observation, [reward], [action], [first])
-        return policy.act(entry, policy.initial_state(1), explore=False)[2].numpy()
+        return policy.step(entry, policy.initial_state(1), explore=False)[2].numpy()
 
     usual = logits(0.0, 0, False)
     assert np.abs(logits(1.0, 0, False) - usual).max() > 0.1
@@ -164,9 +164,9 @@ def test_the_call_feeds_its_own_last_action(logdir):
             break
     assert action
     entry = policy.entry(first[None], [0.0], [0], [True])
-    _, state, _ = policy.act(entry, policy.initial_state(1), explore=False)
+    _, state, _ = policy.step(entry, policy.initial_state(1), explore=False)
     entry = policy.entry(second[None], [1.0], [action], [False])
-    due, _, _ = policy.act(entry, state, explore=False)
+    due, _, _ = policy.step(entry, state, explore=False)
     assert policy(second, 1.0) == due[0]
 
 
@@ -194,3 +194,92 @@ def test_the_newest_the_best_or_one_that_is_named(tmp_path):
         path = save(tmp_path, updates=updates, level_name="catch")
     assert impala_mm.load_policy(tmp_path).path == path
     assert impala_mm.load_policy(path.with_name("0000000001")).about.updates == 1
+
+
+def test_environments_of_a_batch_begin_their_episodes_apart(logdir):
+    """A batch acts as single policies that are reset when their own episode begins."""
+    policy = _policy(logdir)
+    seen = _observations(policy, 12).reshape(4, 3, *policy.spec.observation.shape)
+    rewards = np.array([[0, 0, 0], [1, -1, 0], [0, 2, 1], [1, 1, 0]], np.float32)
+    starts = np.array([[0, 0, 0], [0, 0, 1], [1, 0, 0], [0, 0, 1]], bool)
+    policy.reset()
+    together = [policy.act(o, r, s) for o, r, s in zip(seen, rewards, starts, strict=True)]
+    for i in range(3):
+        policy.reset()
+        for t in range(4):
+            if starts[t, i]:
+                policy.reset()
+            assert policy(seen[t, i], rewards[t, i]) == together[t][i], (t, i)
+
+
+def test_values_are_those_of_what_act_reads_next_and_change_nothing(logdir):
+    policy = _policy(logdir)
+    seen = _observations(policy, 4)
+    policy.reset()
+    first = policy.values(seen)
+    assert first.shape == (4,)
+    np.testing.assert_array_equal(policy.values(seen), first)
+    entry = policy.entry(seen, [0.0] * 4, [0] * 4, [True] * 4)
+    judged = policy.judge(entry, policy.initial_state(4)).value
+    np.testing.assert_allclose(first, judged, rtol=1e-5, atol=1e-6)
+
+
+def test_predict_is_called_as_in_stable_baselines3(logdir):
+    policy = _policy(logdir)
+    seen = _observations(policy, 6)
+    action, state = policy.predict(seen[0])
+    assert action == _play(policy, seen[:1], [0])[0]
+    assert np.ndim(action) == 0
+    again, _ = policy.predict(seen[1], state)
+    assert again == _play(policy, seen[:2], [0, 0])[1]
+    actions, state = policy.predict(seen[:2], None, np.array([True, True]))
+    assert len(actions) == 2
+    # The second environment has begun an episode.
+    actions, _ = policy.predict(seen[2:4], state, np.array([False, True]))
+    assert actions[0] == _play(policy, seen[[0, 2]], [0, 0])[1]
+    assert actions[1] == _play(policy, seen[3:4], [0])[0]
+    drawn = {int(policy.predict(seen[5], deterministic=False)[0]) for _ in range(60)}
+    assert drawn <= set(range(policy.spec.actions.discrete))
+
+
+def test_wrong_lengths_are_refused(logdir):
+    policy = _policy(logdir)
+    seen = _observations(policy, 3)
+    with pytest.raises(ValueError, match="3 observations, but 2 rewards"):
+        policy.act(seen, [0.0, 1.0])
+    with pytest.raises(ValueError, match="3 observations, but 1 action_masks"):
+        policy.values(seen, action_masks=[None])
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_saved_policy_acts_alike_and_is_smaller_than_its_checkpoint(logdir, tmp_path, half):
+    policy = impala_mm.load_policy(logdir)
+    policy.save(tmp_path / "saved", half=half)
+    again = impala_mm.load_policy(tmp_path / "saved")
+    for ours, theirs in zip(
+        policy.algorithm.variables.trained, again.algorithm.variables.trained, strict=True
+    ):
+        kept = tf.cast(ours, tf.float16) if half else ours
+        np.testing.assert_array_equal(tf.cast(kept, tf.float32), theirs)
+    seen = _observations(policy, 3)
+    np.testing.assert_allclose(again.values(seen), policy.values(seen), atol=0.02 if half else 0)
+
+    def size(folder):
+        return sum(path.stat().st_size for path in folder.glob("variables*"))
+
+    assert size(tmp_path / "saved") < (0.3 if half else 0.6) * size(policy.path)
+    with pytest.raises(impala_mm.errors.BadSettings, match="exists: name a new folder"):
+        policy.save(tmp_path / "saved")
+
+
+def test_an_export_from_python_is_that_of_the_command(logdir, tmp_path):
+    policy = impala_mm.load_policy(logdir)
+    policy.export(tmp_path / "export")
+    assert {"saved_model.pb", "README.txt", "example.py"} <= {
+        path.name for path in (tmp_path / "export").iterdir()
+    }
+    policy.export(tmp_path / "export")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(impala_mm.errors.BadSettings, match="it holds thesis"):
+        policy.export(tmp_path / "mine")

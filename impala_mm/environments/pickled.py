@@ -1,0 +1,28 @@
+"""An environment of a notebook or script in a file, which is a level for the processes of a run.
+
+`impala_mm.train` writes the file: it holds a class or function that makes the environment, with the
+code that was defined in the notebook itself.
+"""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from impala_mm.config.messages import describe_error
+from impala_mm.environments.types import BadLevel
+
+SUFFIX = ".environment"  # the end of the file's name, by which levels of this kind are known
+
+
+def load(level_name: str) -> Callable[..., Any]:
+    """Return what the file of a level holds; raise BadLevel."""
+    try:
+        return pickle.loads(Path(level_name).read_bytes())
+    except OSError as error:
+        raise BadLevel(f"{level_name}: {error.strerror}") from error
+    except Exception as error:
+        raise BadLevel(
+            f"{level_name} cannot be read: {describe_error(error)}; it must be read with the "
+            f"modules that its environment uses, and with the version of Python that wrote it"
+        ) from error

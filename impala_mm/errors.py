@@ -1,0 +1,11 @@
+"""The errors that impala_mm raises; all are subclasses of ImpalaError."""
+
+from impala_mm.config.errors import (
+    BadCheckpoint,
+    BadEnvironment,
+    BadSettings,
+    ImpalaError,
+    TrainingFailed,
+)
+
+__all__ = ["BadCheckpoint", "BadEnvironment", "BadSettings", "ImpalaError", "TrainingFailed"]

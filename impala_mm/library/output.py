@@ -1,0 +1,70 @@
+"""The lines that a run prints, shown where it was started: its progress in one line.
+
+All others are printed below each other.
+"""
+
+import re
+import shutil
+import sys
+from collections import deque
+from typing import IO
+
+_PROGRESS = re.compile(r"\[learner(?: 0)?\] [\d,]+ frames \|")
+_PREFIX = re.compile(r"\[[a-z]+(?: \d+)?\] ")
+_KEPT_LINES = 1000
+
+
+class Output:
+    """The lines of a run: kept, and printed if `shows`."""
+
+    def __init__(self, shows: bool):
+        self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._shows, self._width = shows, 0  # the width of the progress line on the screen
+
+    def read(self, stream: IO[str]) -> None:
+        """Read and show lines until the stream ends."""
+        for line in stream:
+            self.lines.append(line.rstrip("\n"))
+            if self._shows:
+                self._show(self.lines[-1])
+        if self._shows:
+            self._end_progress()
+
+    def _show(self, line: str) -> None:
+        if not (_PROGRESS.match(line) and _overwrites()):
+            self._end_progress()
+            print(line, flush=True)
+            return
+        shown = line[: shutil.get_terminal_size().columns - 1]
+        print(f"\r{shown.ljust(self._width)}", end="", flush=True)
+        self._width = len(shown)
+
+    def _end_progress(self) -> None:
+        if self._width:
+            print(flush=True)
+        self._width = 0
+
+    def first_error(self) -> str:
+        """Return the first error among the lines, with its traceback if there is one."""
+        lines = list(self.lines)
+        for i, line in enumerate(lines):
+            text = _PREFIX.sub("", line)
+            if text.startswith("error: "):
+                return text.removeprefix("error: ")
+            if text.startswith("Traceback "):
+                return "\n".join(_traceback(lines[i:]))
+            if " failed: " in text:
+                return text
+        return "\n".join(lines[-5:])
+
+
+def _traceback(lines: list[str]) -> list[str]:
+    """Return the lines of the traceback that begins with the first one."""
+    texts = [_PREFIX.sub("", line) for line in lines]
+    ends = (n for n, text in enumerate(texts[1:], 2) if not text.startswith(" "))
+    return texts[: next(ends, len(texts))]
+
+
+def _overwrites() -> bool:
+    """Return whether a line can be overwritten: in a terminal, and in a notebook."""
+    return sys.stdout.isatty() or "ipykernel" in sys.modules

@@ -1,0 +1,57 @@
+"""Trained policies from Python: loading one, and playing complete games with it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from impala_mm.config import flags
+from impala_mm.runtime import tensorflow_import
+
+if TYPE_CHECKING:
+    from impala_mm.evaluation.games import Evaluation
+    from impala_mm.policy.policy import Policy
+
+
+def load_policy(
+    logdir: str | Path, best: bool = False, level_name: str = "", **changes: Any
+) -> "Policy":
+    """Return the policy of a run's newest or best checkpoint, or of a checkpoint's own folder.
+
+        policy = impala_mm.load_policy("runs/CartPole-v1-impala-20261122-101500")
+        action = policy(observation)
+
+    `level_name` is another level that the network fits. `changes` are flags that replace the
+    run's, such as `seed`. Raises BadCheckpoint, BadEnvironment and BadSettings.
+    """
+    tensorflow_import.load()
+    from impala_mm.policy import policy  # noqa: PLC0415
+
+    with flags.refusals_raised():
+        return policy.load_policy(logdir, best, level_name, **changes)
+
+
+def evaluate(
+    logdir: str | Path,
+    num_episodes: int = 10,
+    level_name: str = "",
+    deterministic: bool = False,
+    best: bool = False,
+    num_envs: int = 16,
+    seed: int = 1,
+    **options: Any,
+) -> "Evaluation":
+    """Play complete games with a run's newest or best checkpoint, or with a checkpoint's folder.
+
+        result = impala_mm.evaluate("runs/c", num_episodes=100)
+        result.mean, result.returns, result.lengths
+
+    The level is the run's own or another one that the network fits. `options` of the environment,
+    such as `sticky_actions`, are the run's unless given. Raises BadCheckpoint, BadEnvironment and
+    BadSettings.
+    """
+    tensorflow_import.load()
+    from impala_mm.evaluation import games  # noqa: PLC0415
+
+    with flags.refusals_raised():
+        return games.evaluate(
+            logdir, num_episodes, level_name, deterministic, best, num_envs, seed, **options
+        )

@@ -1,0 +1,144 @@
+"""A run that was started from Python: waiting for it, its metrics, its policy, its end."""
+
+import atexit
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from impala_mm.config.errors import BadSettings, TrainingFailed
+from impala_mm.library.output import Output
+from impala_mm.records.json_lines import read_json_lines
+from impala_mm.runtime import lifecycle
+
+if TYPE_CHECKING:
+    from impala_mm.policy.policy import Policy
+
+_USER_ERROR = 2  # exit code of a program that refuses its flags
+_ENDED = {130, 143}  # after SIGINT and SIGTERM
+_RUNNING: "weakref.WeakSet[Run]" = weakref.WeakSet()
+
+
+class Run:
+    """A run and its processes, which end with this Python process at the latest."""
+
+    def __init__(self, program: Path, arguments: Sequence[str], logdir: Path, progress: bool):
+        """Start `program` with these arguments; `progress`: print what it prints."""
+        self.logdir = logdir
+        own = [entry for entry in sys.path if entry and not _is_of_python(entry)]
+        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        paths = dict.fromkeys(os.path.abspath(path) for path in [*own, *filter(None, known)])
+        variables = {lifecycle.OWNER_VARIABLE: "yes", "PYTHONPATH": os.pathsep.join(paths)}
+        self._process = subprocess.Popen(
+            [sys.executable, str(program), *arguments],
+            stdin=subprocess.PIPE,  # its end tells the program that this process is gone
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=os.environ | variables | {"PYTHONUNBUFFERED": "1"},
+            start_new_session=True,  # Ctrl-C in the terminal is for this process
+        )
+        self._output = Output(progress)
+        self._stops = 0
+        assert self._process.stdout
+        self._reader = threading.Thread(
+            target=self._output.read, args=(self._process.stdout,), daemon=True
+        )
+        self._reader.start()
+        _RUNNING.add(self)
+
+    def __repr__(self) -> str:
+        """Return where the run is, and whether it is running."""
+        state = "running" if self.is_running else "ended"
+        return f"<impala_mm run in {self.logdir}: {state}>"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process of the run is running."""
+        return self._process.poll() is None
+
+    @property
+    def output(self) -> list[str]:
+        """The last lines that the run has printed."""
+        return list(self._output.lines)
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Wait for the run's end and return it; Ctrl-C saves and stops the run.
+
+        Raises BadSettings or TrainingFailed with the first error of any process, and TimeoutError
+        after `timeout` seconds, after which the run goes on.
+        """
+        try:
+            code = self._process.wait(timeout)
+            self._reader.join()
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"the run has not ended within {timeout:g} s") from None
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        if code == 0 or (self._stops and code in _ENDED):
+            return self
+        error = BadSettings if code == _USER_ERROR else TrainingFailed
+        raise error(self._output.first_error())
+
+    def stop(self, save: bool = True) -> None:
+        """Save and stop the run, and wait for its end; without `save` it ends at once."""
+        self._interrupt()
+        if not save:
+            self._interrupt()
+        try:
+            self._process.wait()
+        except KeyboardInterrupt:
+            self._interrupt()  # as a second Ctrl-C in a terminal
+            raise
+        self._reader.join()
+
+    def _interrupt(self) -> None:
+        self._stops += 1
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGINT)
+
+    def metrics(self) -> Any:
+        """Return the run's metrics so far, a row every two seconds.
+
+        This is a pandas DataFrame if pandas is installed, and otherwise a dict of lists, one for
+        each metric, with None where a row lacks it. sandbox/metrics.md explains each.
+        """
+        path = self.logdir / "metrics.jsonl"
+        rows = read_json_lines(path) if path.exists() else []
+        if importlib.util.find_spec("pandas"):
+            import pandas as pd  # noqa: PLC0415
+
+            return pd.DataFrame(rows)
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: [row.get(name) for row in rows] for name in names}
+
+    def policy(self, best: bool = False) -> "Policy":
+        """Return the policy of the newest checkpoint, or of the best one.
+
+        Raises BadCheckpoint before there is one; the first is written after a minute.
+        """
+        from impala_mm.library.policies import load_policy  # noqa: PLC0415
+
+        return load_policy(self.logdir, best=best)
+
+
+def _is_of_python(path: str) -> bool:
+    """Return whether an entry of sys.path belongs to Python or its installed packages."""
+    return any(Path(path).is_relative_to(home) for home in {sys.prefix, sys.base_prefix})
+
+
+@atexit.register
+def _stop_all() -> None:
+    for run in list(_RUNNING):
+        if run.is_running:
+            print(f"stopping the run in {run.logdir}, which is saved", file=sys.stderr)
+            run.stop()

@@ -1,0 +1,131 @@
+"""Starting runs from Python: `train` on this machine, `launch` on the hosts of a CSV."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from impala_mm.config import command_line, flags, setting_files
+from impala_mm.config.errors import BadEnvironment, BadSettings
+from impala_mm.config.settings import Config
+from impala_mm.environments.pickled import SUFFIX
+from impala_mm.library import environment_file
+from impala_mm.library.run import Run
+from impala_mm.records import run_folder
+
+Environment = str | Callable[..., Any]
+
+_PROGRAMS = Path(__file__).resolve().parents[2]
+# Flags by which experiment.py is one process, or something else than a training.
+_NOT_FOR_TRAINING = ("job_name", "task", "learner", "validate", "show_config", "export_dir")
+
+
+def train(
+    level_name: Environment | Sequence[Environment] | None = None,
+    *,
+    wrappers: Sequence[Callable[..., Any]] = (),
+    progress: bool = True,
+    **settings: Any,
+) -> Run:
+    """Start a training on this machine, and return its run at once.
+
+        run = impala_mm.train("CartPole-v1", algorithm="ppo", num_actors=3)
+        run.wait()
+
+    `level_name` is the id of an environment, as for --level_name, or a class or function that makes
+    one, which may be defined in a notebook; several train one policy. `wrappers` are called with
+    each environment. `settings` are the flags of experiment.py, with the same names and checks: a
+    list is written as in mlp_sizes=[256, 256], and env_kwargs is a dictionary. `progress`: print
+    what the run prints. Raises BadSettings and BadEnvironment.
+    """
+    for name in _NOT_FOR_TRAINING:
+        if name in settings:
+            raise BadSettings(f"{name} is no setting of a training: leave it out")
+    is_one = level_name is None or isinstance(level_name, str) or callable(level_name)
+    levels: list[Any] = [level_name] if is_one else list(level_name)  # type: ignore[arg-type]
+    if level_name is not None:
+        settings["level_name"] = ",".join(map(_name, levels))
+    config = _parse(settings)
+    logdir = _folder(config)
+    if wrappers or any(callable(level) for level in levels):
+        kwargs = settings.pop("env_kwargs", None) or {}
+        levels = [config.level_name] if level_name is None else levels
+        made = functools.partial(environment_file.make, tuple(wrappers), kwargs)
+        paths = [_write(functools.partial(made, level), level, logdir) for level in levels]
+        settings["level_name"] = ",".join(paths)
+    settings["logdir"] = logdir
+    return Run(_PROGRAMS / "experiment.py", _arguments(settings), logdir, progress)
+
+
+def launch(
+    workers_csv_path: str | Path,
+    level_name: str | None = None,
+    *,
+    progress: bool = True,
+    **settings: Any,
+) -> Run:
+    """Start a training on the hosts of a CSV, and return its run at once.
+
+        run = impala_mm.launch("workers.csv", "PongNoFrameskip-v4", algorithm="ppo")
+
+    `settings` are the flags of run_experiment_mm_raw.py. The run stops with this Python process.
+    """
+    if callable(level_name):
+        raise BadEnvironment(
+            f"{_name(level_name)} is defined here, and no other host has it: define it in a module "
+            f'and name it, as in "my_module:{_name(level_name)}"'
+        )
+    if level_name is not None:
+        settings["level_name"] = level_name
+    named = {name: value for name, value in settings.items() if name in {"level_name", "logdir"}}
+    settings["logdir"] = logdir = _folder(_parse(named))
+    settings["workers_csv_path"] = workers_csv_path
+    program = _PROGRAMS / "run_experiment_mm_raw.py"
+    return Run(program, _arguments(settings), logdir, progress)
+
+
+def _parse(settings: Mapping[str, Any]) -> Config:
+    """Return the settings of a training, checked as on the command line; raise BadSettings."""
+    with flags.refusals_raised():
+        (config,), _ = command_line.parse(["experiment.py", *_arguments(settings)], "", Config)
+    return config
+
+
+def _arguments(settings: Mapping[str, Any]) -> list[str]:
+    arguments = []
+    for name, value in settings.items():
+        try:
+            arguments.append(f"--{name}={setting_files.to_text(value)}")
+        except ValueError as error:
+            raise BadSettings(f"{name}={value!r}: {error}") from None
+    return arguments
+
+
+def _folder(config: Config) -> Path:
+    """Return the run's folder, which exists now."""
+    try:
+        return run_folder.make_folder(config).resolve()
+    except OSError as error:
+        raise BadSettings(f"logdir={config.logdir or 'runs'}: {error.strerror}") from error
+
+
+def _write(make: Callable[..., Any], level: Any, logdir: Path) -> str:
+    """Write what makes a level's environments to the run's folder; return the file's path."""
+    path = logdir / f"{_name(level).replace(':', '-').replace('/', '-')}{SUFFIX}"
+    try:
+        environment_file.save(make, _name(level), path)
+    except OSError as error:
+        raise BadSettings(f"logdir={logdir}: {error.strerror}") from error
+    return str(path)
+
+
+def _name(level: Any) -> str:
+    """Return a level's id, or the name of what makes it."""
+    if isinstance(level, str):
+        return level
+    if not callable(level):
+        raise BadEnvironment(
+            f"{level!r} is no environment to train on: give an id, or a class or function that "
+            f"makes an environment, since each actor makes its own"
+        )
+    return getattr(level, "__name__", type(level).__name__)

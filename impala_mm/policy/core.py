@@ -1,0 +1,154 @@
+"""The network of a checkpoint, made for a level: what evaluation, export and videos need.
+
+`policy.Policy` adds what users call.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from impala_mm.algorithms import agent, networks, registry
+from impala_mm.algorithms.interface import PolicyOutput, Role
+from impala_mm.config import auto
+from impala_mm.config.algorithm_settings import BadAlgorithm
+from impala_mm.config.environment_flags import json_text
+from impala_mm.config.messages import UserMistake
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Entry
+from impala_mm.environments import from_flags
+from impala_mm.environments.make import level_spec
+from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.records import checkpoint
+
+
+class NoTeacher(UserMistake):
+    """A policy's algorithm has no method `judge_unroll`; the message says which."""
+
+
+class PolicyCore:
+    """A checkpoint's network for a level; `step` and `judge` take batches of entries."""
+
+    def __init__(
+        self, path: Path, about: checkpoint.CheckpointInfo, level_name: str = "", **changes: Any
+    ):
+        """Load the checkpoint at `path`, for its own level or another one that the network fits.
+
+        `changes`: flags that replace the run's, such as `sticky_actions` and `seed`. Raises
+        checkpoint.Mismatch where the network does not fit.
+        """
+        self.config = config_for_playing(about.settings, level_name, **changes)
+        for name in self.config.level_name.split(","):
+            spec = level_spec(name.strip(), **from_flags.environment_options(self.config))
+            if why := why_unsuitable(about, spec):
+                raise checkpoint.Mismatch(why)
+        if self.config.agent_name == "auto":
+            # `auto` may have stood for another network in the version that trained the policy.
+            recorded = about.made_of["--agent_name"]
+            if networks.chosen_name(self.config, spec) != recorded:
+                self.config = dataclasses.replace(self.config, agent_name=recorded)
+        made = agent.make_agent(self.config, number=0, role=Role.EVALUATOR)
+        self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
+        self.load(path, about)
+        self._act = tf.function(registry.evaluated_act(self.algorithm), autograph=False)
+        self._judge = tf.function(self.algorithm.judge, autograph=False)
+
+    def load(self, path: Path, about: checkpoint.CheckpointInfo) -> None:
+        """Load the weights of another checkpoint of the same run; raises Mismatch."""
+        checkpoint.load(path, checkpoint.named_for_acting(self.algorithm.variables))
+        self.path, self.about = path, about
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the network's recurrent state at the start of `batch` episodes."""
+        return self.algorithm.initial_state(batch)
+
+    def step(self, entry: Entry, state: Any, explore: bool) -> tuple[Any, Any, Any]:
+        """Return (actions, next state, extras) for entries [B, ...].
+
+        The actions are a nest of arrays [B, ...] like `spec.actions.specs`.
+        """
+        exploration = tf.constant(1.0 if explore else 0.0, shape=entry.first.shape)
+        actions, state, extras = self._act(entry, state, exploration)
+        return tf.nest.map_structure(lambda part: part.numpy(), actions), state, extras
+
+    def judge(self, entry: Entry, state: Any) -> PolicyOutput:
+        """Return policy and value for entries [B, ...] and the state before them."""
+        return self._judge(entry, state)
+
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll.
+
+        It computes with tensors, and may be called in a student's `update` with its
+        `batch.unrolls`. `start` is this policy's own state before entry 0; where that is not known,
+        `initial_state(B)` serves, if the student ignores the outputs for the first entries.
+        Raises NoTeacher if the policy's algorithm has no `judge_unroll`.
+        """
+        self.check_teaches()
+        return registry.optional(self.algorithm, "judge_unroll")(entries, start)
+
+    def check_teaches(self) -> None:
+        """Raise NoTeacher if the policy's algorithm has no `judge_unroll`."""
+        if registry.optional(self.algorithm, "judge_unroll") is None:
+            raise NoTeacher(
+                f"{self.path} cannot teach: its --algorithm={self.config.algorithm} has no method "
+                f"judge_unroll (impala_mm/algorithms/interface.py explains it)"
+            )
+
+    def entry(
+        self, observation: Any, reward: Any, action: Any, first: Any, mask: Any = ()
+    ) -> Entry:
+        """Return entries [B, ...] with the fields that acting reads.
+
+        `mask` is needed if the environment offers masks of its actions (see `masks`).
+        """
+        return Entry(
+            action=tf.nest.map_structure(tf.constant, self.spec.actions.as_arrays(action)),
+            reward=tf.constant(reward, tf.float32),
+            terminated=None,
+            truncated=None,
+            observation=tf.nest.map_structure(
+                lambda spec, part: tf.constant(part, spec.dtype), self.spec.observation, observation
+            ),
+            first=tf.constant(first, tf.bool),
+            extras=None,
+            mask=tf.nest.map_structure(
+                lambda spec, part: tf.constant(part, spec.dtype), self.spec.masks, mask
+            ),
+        )
+
+
+def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> str:
+    """Return why a checkpoint's network cannot play a level, as a sentence; empty if it can."""
+    here, there = from_flags.describe_spaces(spec), about.made_of
+    if all(there.get(name) == value for name, value in here.items()):
+        return ""
+    hint = "; train with --full_action_space to have one network for all Atari games"
+    return (
+        f"{spec.level_name} has {from_flags.in_words(here['actions'])} and observations "
+        f"{here['observations']}, but the network was made for "
+        f"{from_flags.in_words(there.get('actions'))} and {there.get('observations')}"
+        f"{hint if spec.emulator and here['observations'] == there.get('observations') else ''}"
+    )
+
+
+def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
+    """Return a run's recorded flags with these changes, in float32 for a CPU.
+
+    `env_kwargs` may be a dictionary. Raises checkpoint.Mismatch if there is no module of the run's
+    algorithm.
+    """
+    algorithm = recorded.get("algorithm", Config.algorithm)
+    try:
+        settings = Config.of_algorithm(algorithm)
+    except BadAlgorithm as error:
+        raise checkpoint.Mismatch(f"the run's --algorithm={algorithm}: {error}") from error
+    known = {f.name for f in dataclasses.fields(settings)}
+    kept = {name: value for name, value in recorded.items() if name in known}
+    kept.setdefault("convert_observations", False)  # as earlier versions did, which lack the flag
+    kept = auto.former_defaults(settings) | kept
+    if isinstance(kwargs := changes.get("env_kwargs"), Mapping):
+        changes["env_kwargs"] = json_text(kwargs)
+    config = dataclasses.replace(settings(**kept), precision="float32", **changes)
+    return dataclasses.replace(config, level_name=level_name) if level_name else config

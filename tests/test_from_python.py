@@ -1,0 +1,235 @@
+"""Training from Python, in processes of their own: by a script, and when the script is killed."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from deadlines import Deadline
+from processes import ROOT
+
+import impala_mm
+from impala_mm import errors
+from impala_mm.library import run as runs
+from impala_mm.library.output import Output
+
+_LONG = 280  # seconds
+
+
+class Sign(gymnasium.Env):
+    """Ten steps; a reward of 1 for telling the sign of a number."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length=10):
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = self.length
+        return self._observation(), {}
+
+    def _observation(self):
+        self.seen = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self.seen
+
+    def step(self, action):
+        reward, self.left = float((self.seen[0] > 0) == action), self.left - 1
+        return self._observation(), reward, self.left == 0, False, {}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    for run in list(runs._RUNNING):
+        if run.is_running:
+            run.stop(save=False)
+
+
+def test_the_names_are_those_that_a_user_calls():
+    assert sorted(dir(impala_mm)) == [
+        "__version__", "errors", "evaluate", "launch", "load_policy", "train",
+    ]  # fmt: skip
+    code = "import impala_mm, sys; impala_mm.train; assert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+REFUSED = [
+    ({"batchsize": 3}, "there is no flag --batchsize; did you mean --batch_size?"),
+    ({"batch_size": 0}, "--batch_size=0: it must be at least 1"),
+    ({"learning_rate": None}, "learning_rate=None: a flag takes a number, a text"),
+    ({"job_name": "actor"}, "job_name is no setting of a training: leave it out"),
+    ({"preset": "atari"}, "--preset=atari: it must be atari-impala, "),
+    ({"logdir": "/proc/nothing"}, "logdir=/proc/nothing: "),
+]
+
+
+@pytest.mark.parametrize(("settings", "said"), REFUSED)
+def test_wrong_settings_are_refused_as_on_the_command_line(settings, said):
+    with pytest.raises(errors.BadSettings) as error:
+        impala_mm.train("CartPole-v1", **settings)
+    assert str(error.value).startswith(said)
+
+
+def test_what_is_no_environment_is_refused():
+    with pytest.raises(errors.BadEnvironment, match="is no environment to train on: give an id"):
+        impala_mm.train([Sign()])
+    lock = threading.Lock()
+
+    def make():
+        return lock and Sign()
+
+    with pytest.raises(errors.BadEnvironment, match="make cannot be passed to the actors"):
+        impala_mm.train(make)
+    with pytest.raises(errors.BadEnvironment, match="Sign is defined here, and no other host"):
+        impala_mm.launch("workers.csv", Sign)
+
+
+def test_the_first_error_is_found_among_what_was_printed():
+    output = Output(False)
+    output.read(iter(["[learner] writes to runs/x\n", "warning: slow\n", "error: no such level\n"]))
+    assert output.first_error() == "no such level"
+    output = Output(False)
+    output.read(iter([
+        "[supervisor] actor-1 failed: killed; it is restarted (last line: none)\n",
+        "[learner] Traceback (most recent call last):\n",
+    ]))  # fmt: skip
+    assert output.first_error() == "actor-1 failed: killed; it is restarted (last line: none)"
+    output = Output(False)
+    output.read(
+        iter(["Traceback (most recent call last):\n", '  File "a.py"\n', "ValueError: b\n", "c\n"])
+    )
+    assert output.first_error().endswith("ValueError: b")
+
+
+def test_progress_is_one_line_on_a_screen_and_all_lines_in_a_file(capsys, monkeypatch):
+    shown = (
+        "[learner] writes to r",
+        "[learner] 10 frames | 1/s",
+        "[learner] 20 frames | 1/s",
+        "end",
+    )
+    lines = [f"{line}\n" for line in shown]
+    Output(True).read(iter(lines))
+    assert capsys.readouterr().out == "".join(lines)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    Output(True).read(iter(lines))
+    assert capsys.readouterr().out == (
+        "[learner] writes to r\n\r[learner] 10 frames | 1/s\r[learner] 20 frames | 1/s\nend\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_class_with_arguments_and_a_wrapper_is_trained_tested_and_resumed(tmp_path):
+    settings = {"num_actors": 1, "logdir": tmp_path / "run", "progress": False}
+    scale = functools.partial(gymnasium.wrappers.TimeLimit, max_episode_steps=6)
+    run = impala_mm.train(
+        Sign, wrappers=[scale], env_kwargs={"length": 8}, stop_at_return=5.5, **settings
+    )
+    assert run.is_running
+    assert run.logdir == tmp_path / "run"
+    run.wait(_LONG)
+    returns = run.metrics()["episode_return"]
+    assert 5.5 <= list(returns)[-1] <= 6, "six steps by the wrapper, of eight by the arguments"
+    policy = run.policy()
+    assert [policy(np.float32([x, 0])) for x in (0.9, -0.9)] == [1, 0]
+    played = impala_mm.evaluate(run.logdir, num_episodes=5)
+    assert set(played.lengths) == {6}
+    with pytest.raises(errors.BadCheckpoint, match="does not exist"):
+        impala_mm.load_policy(tmp_path / "absent")
+
+
+@pytest.mark.slow
+def test_stopping_saves_and_the_same_folder_goes_on(tmp_path):
+    settings = {"num_actors": 1, "logdir": tmp_path / "run", "progress": False}
+    run = impala_mm.train("catch", stop_at_return=2, **settings)
+    _await_frames(run)
+    with pytest.raises(TimeoutError, match="the run has not ended"):
+        run.wait(0.1)
+    with pytest.raises(errors.BadSettings, match="is writing to it"):
+        impala_mm.train("catch", **settings).wait(_LONG)
+    run.stop()
+    assert not run.is_running
+    run.wait()  # it ended as it was asked to
+    frames = [*run.metrics()["frames"]][-1]
+    again = impala_mm.train("catch", stop_at_return=2, **settings)
+    _await_frames(again, frames)
+    again.stop()
+    assert "resumed at" in "\n".join(again.output)
+
+
+@pytest.mark.slow
+def test_the_error_of_an_environment_is_raised(tmp_path):
+    class Broken(Sign):
+        def step(self, action):
+            raise ValueError("the door is stuck")
+
+    run = impala_mm.train(Broken, num_actors=1, logdir=tmp_path / "run", progress=False)
+    with pytest.raises(errors.ImpalaError, match="the door is stuck"):
+        run.wait(_LONG)
+
+
+SCRIPT = """
+import impala_mm, sys, time
+run = impala_mm.train("catch", num_actors=1, logdir="run", stop_at_return=2)
+while not [*run.metrics().get("frames", [0])][-1]:
+    time.sleep(0.2)
+print("plays", flush=True)
+{then}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("then", "number", "code"),
+    [("run.wait()", signal.SIGINT, 1), ("time.sleep(600)", signal.SIGKILL, -9), ("", None, 0)],
+    ids=["Ctrl-C", "killed", "ended"],
+)
+def test_the_run_is_saved_and_ends_with_the_script(tmp_path, then, number, code):
+    (tmp_path / "script.py").write_text(SCRIPT.format(then=then))
+    script = subprocess.Popen(
+        [sys.executable, "script.py"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    for line in script.stdout:
+        if line == "plays\n":
+            break
+    if number:
+        script.send_signal(number)
+    printed = script.stdout.read()  # until the last process that has the pipe is gone
+    assert script.wait(_LONG) in {code, -signal.SIGINT}, printed
+    deadline = Deadline(60)
+    while (left := _processes_of(tmp_path)) and not deadline.is_over():
+        time.sleep(0.2)
+    assert not left
+    assert list((tmp_path / "run" / "checkpoints").glob("[0-9]*")), printed
+
+
+def _await_frames(run, more_than=0):
+    """Wait until the run has trained on more frames than these."""
+    deadline = Deadline(60)
+    while [*run.metrics().get("frames", [0])][-1] <= more_than:
+        assert run.is_running, run.output
+        assert not deadline.is_over(), run.output
+        time.sleep(0.2)
+
+
+def _processes_of(folder):
+    """Return the command lines of processes that work in this folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if Path(os.readlink(path / "cwd")) == folder:
+                found.append((path / "cmdline").read_bytes())
+        except OSError:
+            continue
+    return [command for command in found if b"experiment.py" in command]
