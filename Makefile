@@ -7,6 +7,7 @@ MPI ?= venv
 ROLE ?= actor
 WHEELS ?= cpu
 WHEELHOUSE ?= wheelhouse
+PYTHONS ?=
 run := .venv/bin/python
 
 # Open MPI runs as root, as is usual in containers, only if both variables are set.
@@ -16,7 +17,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup horovod train rehearse tensorboard test test-slow lint format lock wheelhouse clean
+.PHONY: help setup horovod train rehearse tensorboard test test-slow lint format lock release wheelhouse clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -66,9 +67,14 @@ lock: setup  ## renew constraints.lock with the newest versions that pyproject.t
 	  --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" \
 	  pyproject.toml --output-file constraints.lock
 
+release: lint test  ## lint, test, build the wheel and the sdist, and try the wheel in new environments
+	@rm -rf dist build
+	@.venv/bin/uv build --out-dir dist
+	@$(run) sandbox/try_wheel.py dist/*.whl $(PYTHONS)
+
 wheelhouse:  ## download packages for hosts without internet: ROLE=actor|learner WHEELS=cpu|gpu
 	@[ -x $(run) ] || { echo "[set-up] there is no .venv yet: run 'make setup'"; exit 1; }
 	@$(run) docker/wheelhouse.py --role=$(ROLE) --device=$(WHEELS) "$(WHEELHOUSE)"
 
 clean:  ## remove what set-up made in this folder (Horovod's wheels in ~/.cache/impala_mm stay)
-	rm -rf .venv .setup.lock .setup.log .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf dist build .venv .setup.lock .setup.log .mypy_cache .pytest_cache .ruff_cache .hypothesis

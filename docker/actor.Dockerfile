@@ -4,7 +4,7 @@
 # How to run it: docker/images.md.
 FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build
 WORKDIR /opt/impala_mm
-COPY pyproject.toml constraints.lock README.md LICENSE ./
+COPY pyproject.toml setup.py constraints.lock README.md LICENSE ./
 COPY docker/install.py docker/package_sets.py docker/steps.py docker/horovod_wheel.py docker/
 COPY impala_mm impala_mm
 COPY nets nets

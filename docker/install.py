@@ -244,7 +244,7 @@ def install_horovod(venv: Path, arguments: Sequence[str]) -> str:
 def state_key(venv: Path, options: dict[str, str], wheelhouse: Path | None = None) -> str:
     """Return a digest of everything that set-up depends on, the folder's own path included."""
     digest = hashlib.sha256(json.dumps([str(venv), sys.version, options]).encode())
-    for name in ("constraints.lock", "pyproject.toml", *_SCRIPTS):
+    for name in ("constraints.lock", "pyproject.toml", "setup.py", *_SCRIPTS):
         digest.update((ROOT / name).read_bytes())
     # If a compiler, a compiled Horovod or an MPI becomes available, set-up must run again.
     if wheelhouse and options["role"] != "actor":

@@ -20,7 +20,7 @@ COPY --from=nvidia/cuda:12.9.1-devel-ubuntu24.04@sha256:020bc241a628776338f4d405
 FROM build-${DEVICE} AS build
 ARG DEVICE
 WORKDIR /opt/impala_mm
-COPY pyproject.toml constraints.lock README.md LICENSE ./
+COPY pyproject.toml setup.py constraints.lock README.md LICENSE ./
 COPY docker/install.py docker/package_sets.py docker/steps.py docker/horovod_wheel.py docker/
 COPY impala_mm impala_mm
 COPY nets nets

@@ -20,6 +20,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import flags as absl_flags
@@ -57,7 +58,7 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     fields = _all_fields(configs)
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
     if any(argument in {"--help", "-help", "-h", "--helpfull"} for argument in argv[1:]):
-        _print_and_exit(_help(argv[0], about, fields.values(), old))
+        _print_and_exit(_help(Path(argv[0]).name, about, fields.values(), old))
     values = absl_flags.FlagValues()
     for f in fields.values():
         _define(f, values)

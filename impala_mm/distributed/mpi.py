@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from impala_mm.config import flags
+from impala_mm.runtime import provenance
 from impala_mm.runtime.rank import process_rank
 
 _POLL_SECONDS = 0.01
@@ -58,14 +59,15 @@ def _initialize() -> Any:
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
         flags.refuse(
             f"{size} learners were started, and mpi4py, through which they compare their settings, "
-            f"does not load ({error}): install it with `make horovod`, or start one learner"
+            f"does not load ({error}): install it with `{provenance.BUILD_HOROVOD}`, or start one "
+            f"learner"
         )
     if MPI.COMM_WORLD.size != size:
         flags.refuse(
             f"the launcher started {size} processes, but MPI sees {MPI.COMM_WORLD.size}: this "
             f"mpirun does not belong to the MPI that mpi4py loads "
             f"({MPI.Get_library_version().split(',')[0]}); start the learners with that MPI's "
-            f"mpirun (`make horovod` installs one in .venv/bin)"
+            f"mpirun (`{provenance.BUILD_HOROVOD}` installs one)"
         )
     return MPI.COMM_WORLD
 

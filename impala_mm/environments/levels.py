@@ -8,6 +8,7 @@ import copy
 import difflib
 import functools
 import importlib.util
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -41,6 +42,9 @@ if importlib.util.find_spec("ale_py"):
             kwargs=gymnasium.registry["ALE/Surround-v5"].kwargs
             | {"repeat_action_probability": _sticky, "frameskip": 1},
         )
+
+
+_ATARI = re.compile(r"^ALE/|(NoFrameskip|Deterministic)-v\d$")
 
 
 class Level(NamedTuple):
@@ -168,6 +172,8 @@ def _refuse(level_name: str, module: str, name: str, known: Iterable[str]) -> No
             f"{user_modules.path_of(module)}, but it does not register "
             f"{name or 'an empty id'}{other}{hint}"
         )
+    if _ATARI.search(name) and not importlib.util.find_spec("ale_py"):
+        raise BadLevel(f"{level_name} needs ale-py: pip install 'impala_mm[environments]'")
     if not near:
         raise BadLevel(
             f"there is no environment {level_name}; a level is the id of a gymnasium or gym "

@@ -44,7 +44,8 @@ def prepare(
     several = config.num_learners > 1
     if several and not (has_mpirun and importlib.util.find_spec("horovod")):
         flags.refuse(
-            f"--num_learners={config.num_learners} needs mpirun and Horovod: `make horovod` "
+            f"--num_learners={config.num_learners} needs mpirun and Horovod: "
+            f"`{provenance.BUILD_HOROVOD}` "
             f"installs them; one learner needs neither"
         )
     if "learner_hosts" not in given:

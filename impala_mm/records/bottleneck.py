@@ -96,7 +96,8 @@ def describe_without_actors(row: dict[str, Any]) -> str:
 def _overall_bottleneck(row: dict[str, Any], wait: float, trains: bool, actors: int | None) -> str:
     """Return the verdict for a run whose learners all behave alike."""
     held = row.get("actor/waiting_share", 0.0)
-    if row.get("actor/policy_wait_share", 0.0) and trains and held <= _ACTORS_WAIT:
+    is_sent = held <= _ACTORS_WAIT or _share_busy_cores(row)  # else the network is slow
+    if row.get("actor/policy_wait_share", 0.0) and trains and is_sent:
         return _taking_turns(row, wait, actors)
     if wait > _LEARNERS_WAIT:
         return _starving(row, wait, trains, actors)
@@ -152,6 +153,11 @@ def _starving(row: dict[str, Any], wait: float, trains: bool, actors: int | None
             f"bottleneck: inference ({waits} for unrolls, actors wait {acting:.0%} of theirs for "
             f"the learner's actions); a GPU, more --num_envs or --inference=actor would help"
         )
+    if held > _ACTORS_WAIT and _share_busy_cores(row):
+        return (
+            f"bottleneck: cores ({waits} for unrolls, actors wait {held:.0%} of theirs to send "
+            f"them; all share busy cores); fewer processes or actors on other hosts would help"
+        )
     if held > _ACTORS_WAIT:
         return (
             f"bottleneck: network ({waits} for unrolls, actors wait {held:.0%} of theirs to send "
@@ -171,9 +177,14 @@ def _actors_main_work(row: dict[str, Any]) -> str:
     return f", actors spend {max(steps, acts):.0%} of theirs {where}"
 
 
+def _share_busy_cores(row: dict[str, Any]) -> bool:
+    """Return whether all actors share the learners' hosts, and no core is idle."""
+    return row.get("actors_elsewhere") == 0 and row.get("idle_cores", _IDLE) < _IDLE
+
+
 def _busy_cores(row: dict[str, Any]) -> str:
     """Return advice to add hosts if all actors share the learners' hosts and no core is idle."""
-    if row.get("actors_elsewhere") != 0 or row.get("idle_cores", _IDLE) >= _IDLE:
+    if not _share_busy_cores(row):
         return ""
     whose = "the learners' machines' cores" if _several_learners(row) else "this machine's cores"
     return f"; {whose} are busy, add hosts"

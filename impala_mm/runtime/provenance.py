@@ -14,6 +14,8 @@ _PACKAGES = (
     *("gymnasium", "gym", "ale-py", "opencv-python-headless"),
 )
 _ROOT = Path(__file__).resolve().parents[2]
+# The command that builds Horovod: an installed package has no Makefile.
+BUILD_HOROVOD = "make horovod" if (_ROOT / "Makefile").exists() else "impala-mm install-horovod"
 # In the environment of processes that `experiment.py` started on this machine: the user's command.
 COMMAND_VARIABLE = "IMPALA_MM_COMMAND"
 # In the environment of learners and actors that one program started together: an id of this start.

@@ -25,9 +25,10 @@ from launcher.deploy.install_command import (
     install_command,
 )
 from launcher.deploy.progress import HostsProgress
+from launcher.deploy.project_files import FileSet
 from launcher.node.callbacks import Say
 from launcher.node.deployed_files import file_identity
-from launcher.plan import host_environment, process_plan
+from launcher.plan import process_plan, project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts
@@ -54,11 +55,11 @@ def deploy_project(
     Hosts that cannot be reached are skipped. Raise OperationFailed if --wheelhouse is no folder or
     lacks packages, or if the user's files cannot be copied.
     """
-    wheels: dict[str, str] = {}
+    wheels = FileSet({}, {})
     if config.wheelhouse:
         if not Path(config.wheelhouse).is_dir():
             raise OperationFailed(f"--wheelhouse={config.wheelhouse}: there is no such folder")
-        wheels = project_files.list_all_files(Path(config.wheelhouse))
+        wheels = FileSet.of(project_files.list_all_files(Path(config.wheelhouse)))
     wanted = [
         s
         for s in find_destinations(workers)
@@ -86,30 +87,28 @@ def deploy_project(
 class Deployment:
     """A deployment to all hosts.
 
-    `wheels`: digests of the wheelhouse's files by name. `names`: the names of destinations in the
-    progress display, by key. `sources`: files of the user's modules, by name.
+    `wheels`: the wheelhouse's files. `names`: the names of destinations in the progress display, by
+    key. `sources`: files of the user's modules, by name.
     """
 
     def __init__(
         self,
         hosts: Hosts,
         config: LauncherConfig,
-        wheels: dict[str, str],
+        wheels: FileSet,
         names: dict[str, str],
         progress: HostsProgress,
         sources: Mapping[str, Path],
     ):
         self._hosts, self._config = hosts, config
-        project = project_files.list_project_files(host_environment.ROOT)
+        files = project_files.list_project_files()
         try:
-            self._files, self._elsewhere = project_files.add_files(
-                project, host_environment.ROOT, sources
-            )
+            added = project_files.choose_added(files, sources)
         except project_files.Unsuitable as error:
             raise OperationFailed(str(error)) from None
-        self._wheels = wheels
-        if added := sorted({name.partition("/")[0] for name in self._elsewhere}):
-            progress.note(f"your modules are copied into the project's folder: {', '.join(added)}")
+        self._project, self._wheels = FileSet.of(files | added), wheels
+        if tops := sorted({name.partition("/")[0] for name in added}):
+            progress.note(f"your modules are copied into the project's folder: {', '.join(tops)}")
         self._names, self._progress = names, progress
         self._finished = {key: threading.Event() for key in names}
         self.sent = 0
@@ -127,7 +126,7 @@ class Deployment:
             for destination in comparable
         ]
         for role, device in {(s.role, s.device) for s in joined if s.needs_setup}:
-            if self._wheels:
+            if self._wheels.paths:
                 self._check_wheelhouse(role, device)
         first: dict[str, Destination] = {}
         waits_for: dict[str, list[Destination]] = {}
@@ -179,23 +178,18 @@ class Deployment:
 
     def _compare_all(self, destination: Destination) -> dict[str, dict[str, Any]]:
         """Return the comparison of the host's files with ours, by "project" and "wheels"."""
-        comparisons = {
-            "project": self._compare_folder(
-                destination, destination.folder, host_environment.ROOT, self._files
-            )
-        }
-        if self._wheels:
-            wheelhouse = Path(self._config.wheelhouse)
-            comparisons["wheels"] = self._compare_folder(
-                destination, WHEELHOUSE_FOLDER, wheelhouse, self._wheels
-            )
+        look = self._compare_folder(destination, destination.folder, self._project)
+        comparisons = {"project": look}
+        if self._wheels.paths:
+            look = self._compare_folder(destination, WHEELHOUSE_FOLDER, self._wheels)
+            comparisons["wheels"] = look
         return comparisons
 
     def _compare_folder(
-        self, destination: Destination, folder: str, root: Path, files: dict[str, str]
+        self, destination: Destination, folder: str, files: FileSet
     ) -> dict[str, Any]:
-        clone = file_identity(root / next(iter(files)))
-        arguments = {"folder": folder, "wanted": files, "clone": clone}
+        clone = file_identity(next(iter(files.paths.values())))
+        arguments = {"folder": folder, "wanted": files.digests, "clone": clone}
         comparison = self._hosts.call(
             destination.host_id, "compare_files", timeout=_COMPARE_SECONDS, **arguments
         )
@@ -225,7 +219,7 @@ class Deployment:
         """Raise OperationFailed if the wheelhouse lacks packages, before gigabytes are sent."""
         program = [
             sys.executable,
-            str(host_environment.ROOT / "docker" / "wheelhouse.py"),
+            str(project.path_of("docker/wheelhouse.py")),
             "--check",
         ]
         options = [f"--role={role}", f"--device={device}", self._config.wheelhouse]
@@ -254,19 +248,10 @@ class Deployment:
             if waits_for:
                 comparisons = self._compare_all(destination)
             options = [f"--role={destination.role}", f"--device={destination.device}"]
-            if self._wheels:
-                wheelhouse = Path(self._config.wheelhouse)
-                self._copy_files(
-                    destination, comparisons["wheels"], wheelhouse, self._wheels, "packages"
-                )
+            if self._wheels.paths:
+                self._copy_files(destination, comparisons["wheels"], self._wheels, "packages")
                 options.append(f"--wheelhouse={comparisons['wheels']['folder']}")
-            self._copy_files(
-                destination,
-                comparisons["project"],
-                host_environment.ROOT,
-                self._files,
-                "the project",
-            )
+            self._copy_files(destination, comparisons["project"], self._project, "the project")
             if destination.needs_setup:
                 self._set_up(destination, comparisons["project"]["folder"], options)
         finally:
@@ -277,19 +262,16 @@ class Deployment:
         self,
         destination: Destination,
         comparison: dict[str, Any],
-        root: Path,
-        files: dict[str, str],
+        files: FileSet,
         what: str,
     ) -> None:
         if comparison["settled"] and not comparison["missing"]:
             return
-        is_project = root == host_environment.ROOT
-        elsewhere = self._elsewhere if is_project else {}
-        paths = {name: elsewhere.get(name, root / name) for name in comparison["missing"]}
+        paths = {name: files.paths[name] for name in comparison["missing"]}
         total = sum(path.lstat().st_size for path in paths.values())
         sent = 0
-        for names in _batches(paths, together=is_project):
-            packed = project_files.ArchiveStream(paths, files, names)
+        for names in _batches(paths, together=files is self._project):
+            packed = project_files.ArchiveStream(paths, files.digests, names)
 
             def read(
                 size: int, packed: project_files.ArchiveStream = packed, before: int = sent

@@ -13,8 +13,10 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher.node.deployed_files import MANIFEST, digest
+from launcher.plan import project
 
 # Never copied, even if git tracks them: each host makes its own, or they are private.
 _EXCLUDED = (
@@ -28,12 +30,29 @@ _MAX_ADDED = 200_000_000  # bytes of users' modules
 _COMPRESSED = (".whl", ".gz", ".zip")  # already compressed
 
 
+class FileSet(NamedTuple):
+    """Files for a folder of a host: their paths here and their digests, by name."""
+
+    paths: dict[str, Path]
+    digests: dict[str, str]
+
+    @classmethod
+    def of(cls, paths: dict[str, Path]) -> "FileSet":
+        """Read the files."""
+        return cls(paths, {name: digest(path) for name, path in paths.items()})
+
+
 class Unsuitable(Exception):
     """Files cannot be copied to hosts; the message says which and why."""
 
 
-def list_project_files(root: Path) -> dict[str, str]:
-    """Return the digests by name of all files that a host needs, new files included.
+def list_project_files() -> dict[str, Path]:
+    """Return by name all files of the project that a host needs, new files included."""
+    return list_clone(project.ROOT) if project.IS_CLONE else project.installed_files()
+
+
+def list_clone(root: Path) -> dict[str, Path]:
+    """Return by name the files of a clone that a host needs.
 
     In a git clone these are the files that git does not ignore; elsewhere all files except those
     that .gitignore names.
@@ -49,27 +68,26 @@ def list_project_files(root: Path) -> dict[str, str]:
         )
         exists = path.is_file() or path.is_symlink()
         if exists and not is_excluded and not _has_passwords(path):
-            found[name] = digest(path)
+            found[name] = path
     return found
 
 
-def add_files(
-    files: dict[str, str], root: Path, added: Mapping[str, Path]
-) -> tuple[dict[str, str], dict[str, Path]]:
-    """Return the project's `files` with the user's `added` ones, and the paths of these.
+def choose_added(files: Mapping[str, Path], added: Mapping[str, Path]) -> dict[str, Path]:
+    """Return those of the user's `added` files that are not among the project's `files`.
 
     Raise Unsuitable if one of them has the name of another file of the project, or if together they
     are too large.
     """
-    root = root.resolve()
+    root = project.ROOT.resolve()
+    tops = {name.partition("/")[0] for name in files}
     new = {
         name: path
         for name, path in added.items()
         if not _has_passwords(path)
-        and (name not in files or path.resolve() != (root / name).resolve())
+        and (name not in files or path.resolve() != files[name].resolve())
     }
     for name, path in new.items():
-        taken = root not in path.resolve().parents and (root / name.partition("/")[0]).exists()
+        taken = root not in path.resolve().parents and name.partition("/")[0] in tops
         if name in files or taken:
             raise Unsuitable(f"{path} cannot be copied to hosts as {name}, which the project has")
     size = sum(path.stat().st_size for path in new.values())
@@ -79,13 +97,13 @@ def add_files(
             f"your modules have {size / 1e6:,.0f} MB of files, and --deploy copies at most "
             f"{_MAX_ADDED / 1e6:,.0f} MB: move data such as {largest} out of their folders"
         )
-    return files | {name: digest(path) for name, path in new.items()}, new
+    return new
 
 
-def list_all_files(folder: Path) -> dict[str, str]:
-    """Return the digests by name of all files in a folder."""
-    names = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): digest(path) for path in names}
+def list_all_files(folder: Path) -> dict[str, Path]:
+    """Return all files in a folder by name."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path for path in paths}
 
 
 def _list_by_git(root: Path) -> list[str] | None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.node import mpirun
+from launcher.plan.project import ROOT
 from launcher.plan.workers_csv import Worker
 
-ROOT = Path(__file__).resolve().parents[2]
 DEPLOY_FOLDER = "impala_mm"  # in the home folder of a host, unless its row has a workdir
 
 

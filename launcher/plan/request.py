@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from impala_mm.config.printable import escape
+from launcher.plan import project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
 from launcher.ssh.ssh_config import Settings
 
-_EXAMPLE = Path(__file__).resolve().parents[2] / "workers.csv.example"
+_EXAMPLE = project.path_of("workers.csv.example")
 # Flags that the frontend sets for each process, and why the user cannot.
 _LAUNCHER_FLAGS = {
     "job_name": "the CSV's column job sets it",
@@ -84,7 +85,8 @@ def read_workers(request: Request) -> list[Worker]:
     learners = [worker for worker in workers if worker.job == "learner"]
     has_horovod = importlib.util.find_spec("horovod") is not None
     if not named and len(learners) > 1 and not has_horovod:
-        why = "Horovod is not installed (`make horovod` builds it)"
+        builds = "make horovod" if project.IS_CLONE else "impala-mm install-horovod"
+        why = f"Horovod is not installed (`{builds}` builds it)"
         print(f"{why}: one learner trains, with all actors")
         workers = [
             dataclasses.replace(worker, learner=ANY_LEARNER)

@@ -6,6 +6,7 @@ without limit. Messages from the host (states of processes, new content of files
 """
 
 import contextlib
+import importlib.util
 import itertools
 import json
 import queue
@@ -80,6 +81,9 @@ class RemoteNode:
     def connect(self, name: str) -> None:
         """Connect, and start the agent for the run of this name. Raises HostUnavailable."""
         self._name = name
+        if not importlib.util.find_spec("paramiko"):
+            self.error = "paramiko, which connects, is missing: pip install 'impala_mm[launcher]'"
+            raise HostUnavailable(self.error)
         try:
             from launcher.ssh.connection import connect  # noqa: PLC0415 - paramiko takes a while
 

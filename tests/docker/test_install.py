@@ -134,7 +134,7 @@ def test_a_second_set_up_needs_neither_network_nor_time(active):
 
 
 def test_the_state_changes_with_the_lock_the_options_and_the_folder(tmp_path, monkeypatch):
-    for name in ("constraints.lock", "pyproject.toml", *install._SCRIPTS):
+    for name in ("constraints.lock", "pyproject.toml", "setup.py", *install._SCRIPTS):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.setattr(install, "ROOT", tmp_path)

@@ -17,6 +17,7 @@ def _row(*times):
     return tally.row(frames=100, steps=100)
 
 
+BUSY = {"idle_cores": 0.1, "actors_elsewhere": 0}
 MOVES = {"frames_per_second": 9.0}
 ACTORS = {"actor/acting_share": 0.15, "actor/stepping_share": 0.83}
 UPDATE = {"wait": 1.0, "train": 2.0, "rest": 1.0}
@@ -61,10 +62,17 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
             "actors needed (1 now)",
         ),
         (
-            {"wait_share": 0.5, **MOVES, "idle_cores": 0.1, "actors_elsewhere": 0},
+            {"wait_share": 0.5, **MOVES, **BUSY},
             3,
             "bottleneck: actors (the learner waits 50% of its time); about 6 actors needed (3 now)"
             "; this machine's cores are busy, add hosts",
+        ),
+        (
+            {"wait_share": 0.7, **MOVES, "actor/waiting_share": 0.45, **BUSY},
+            2,
+            "bottleneck: cores (the learner waits 70% of its time for unrolls, actors wait 45% of "
+            "theirs to send them; all share busy cores); fewer processes or actors on other hosts "
+            "would help",
         ),
         (
             {"wait_share": 0.7, **MOVES, **ACTORS, "actor/waiting_share": 0.45},

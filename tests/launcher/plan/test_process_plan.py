@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.plan import host_environment, process_plan
+from launcher.plan import host_environment, process_plan, project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 
-PYTHON, EXPERIMENT = sys.executable, str(host_environment.ROOT / "experiment.py")
+PYTHON, EXPERIMENT = sys.executable, str(project.ROOT / "experiment.py")
 FOLDER = "/state/impala"
 
 

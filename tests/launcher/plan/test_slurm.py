@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from supervising import until
 
-from launcher.plan import host_environment, slurm
+from launcher.plan import project, slurm
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 
-EXPERIMENT = str(host_environment.ROOT / "experiment.py")
+EXPERIMENT = str(project.ROOT / "experiment.py")
 
 STRANGE = "a 'b\" $(c); d*"
 _TELLS = """\
