@@ -8,6 +8,7 @@ ROLE ?= actor
 WHEELS ?= cpu
 WHEELHOUSE ?= wheelhouse
 PYTHONS ?=
+POLICY ?= cartpole
 run := .venv/bin/python
 
 # Open MPI runs as root, as is usual in containers, only if both variables are set.
@@ -17,7 +18,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup horovod train rehearse tensorboard test test-slow lint format lock release wheelhouse clean
+.PHONY: help setup horovod train rehearse watch tensorboard test test-slow lint format lock release wheelhouse clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -42,6 +43,11 @@ rehearse: setup  ## check the all-reduce with two learners under mpirun (one wit
 	else \
 	  $(run) experiment.py --mode=rehearsal; \
 	fi
+
+watch: setup  ## play a trained policy, into a window or else a video in videos/: POLICY=cartpole
+	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ]; then how=--render; else how=--video_dir=videos; fi; \
+	$(run) experiment.py --mode=test --policy=$(POLICY) --deterministic --test_num_episodes=1 \
+	  --num_envs=1 $$how
 
 tensorboard: setup  ## show all runs in runs/ in a browser
 	@.venv/bin/tensorboard --logdir=runs

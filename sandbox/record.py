@@ -44,8 +44,9 @@ _RUN_RECORD = "record.json"  # file in a run's folder: what is known before the 
 def run_seed(name: str, seed: int, alone: bool, *more: str) -> Path:
     """Run the command with this seed to its end, and return the run's folder."""
     commit = _run_git("describe", "--always")
-    if _run_git("status", "--porcelain", "--", ".", ":!sandbox/reference", ":!sandbox/curves.md"):
-        commit += "-dirty"  # changes of recorded files are ignored
+    written = [f":!{path.relative_to(ROOT)}" for path in (REFERENCE_FOLDER, _PAGE, _README)]
+    if _run_git("status", "--porcelain", "--", ".", *written):
+        commit += "-dirty"  # what this script writes is ignored
     logdir = ROOT / "runs" / f"{name}-{seed}-{commit}"
     run_record = {
         "name": name,

@@ -59,11 +59,7 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
     if any(argument in {"--help", "-help", "-h", "--helpfull"} for argument in argv[1:]):
         _print_and_exit(_help(Path(argv[0]).name, about, fields.values(), old))
-    values = absl_flags.FlagValues()
-    for f in fields.values():
-        _define(f, values)
-    for name, was in old.items():
-        _define_old(name, was, values)
+    values = _define_all(fields, old, configs)
 
     def refuse_unknown(name: str, source: str = "") -> NoReturn:
         known = [c.elsewhere(name, extended) for c in configs if hasattr(c, "elsewhere")]
@@ -98,6 +94,20 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
         _print_and_exit("\n\n".join(shown))
     given = [name for name in fields if name in sources and name not in setting_files.HERE_ONLY]
     return objects, given + ["origins"] * bool(read)
+
+
+def _define_all(
+    fields: Mapping[str, Any], old: Mapping[str, OldName], configs: Sequence[type]
+) -> absl_flags.FlagValues:
+    values = absl_flags.FlagValues()
+    for f in fields.values():
+        _define(f, values)
+    for name, was in old.items():
+        _define_old(name, was, values)
+    for config in configs:
+        for name, of in getattr(config, "ALIASES", {}).items():
+            absl_flags.DEFINE_alias(name, of, values)
+    return values
 
 
 def _print_and_exit(text: str) -> NoReturn:

@@ -59,9 +59,10 @@ class RunSettings:
              "same check takes at most 2 s. 0: no check.")
     checkpoint: str = flag(
         "", group="Run", own=True,
-        text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used. "
-             "train_from starts from its weights; test and export read it instead of the newest "
-             "one in --logdir.")
+        text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used, or the "
+             "name of a policy that comes with this package (impala_mm/policies/). train_from "
+             "starts from its weights; test and export read it instead of the newest one in "
+             "--logdir. --policy is another name of this flag.")
     seed: int = flag(
         1, group="Run", least=0,
         text="Seed of the initial weights, the actions and the environments. Each process "

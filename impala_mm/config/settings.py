@@ -26,6 +26,9 @@ class Config(TrainingSettings):
     # anything starts, instead of by the learner.
     rounds: ClassVar[bool] = False
 
+    # Other names of flags, by name.
+    ALIASES: ClassVar = {"policy": "checkpoint"}
+
     # Flags of earlier programs of this family: accepted, with a note that they are old.
     OLD_NAMES: ClassVar = {
         "learner_host": OldName("learner_hosts"),

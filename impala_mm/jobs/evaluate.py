@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
+from impala_mm.records import checkpoint_paths
 from impala_mm.runtime import lifecycle, log
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ def refuse_bad_flags(config: Config) -> None:
     if not config.logdir and not config.checkpoint:
         flags.refuse("--mode=test plays with a run's trained policy: give the run's --logdir")
     where = config.checkpoint or config.logdir
-    if not Path(where).exists():
-        flags.refuse(f"--{'checkpoint' if config.checkpoint else 'logdir'}={where} does not exist")
+    if not (path := checkpoint_paths.resolve(where)).exists():
+        named = "checkpoint" if config.checkpoint else "logdir"
+        flags.refuse(f"--{named}={checkpoint_paths.why_missing(path)}")
 
 
 def load_tensorflow_to_play(config: Config, intra: int) -> None:

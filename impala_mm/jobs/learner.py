@@ -198,7 +198,9 @@ def refuse_missing_checkpoint(config: Config) -> None:
     if config.mode != "train_from":
         return
     has_started = config.logdir and checkpoint_paths.all_in(Path(config.logdir) / "checkpoints")
-    if not has_started and (why := checkpoint_paths.why_missing(Path(config.checkpoint))):
+    if not has_started and (
+        why := checkpoint_paths.why_missing(checkpoint_paths.resolve(config.checkpoint))
+    ):
         flags.refuse(
             f"--checkpoint: {why}; give the folder of a run, or one of the "
             f"folders in its checkpoints/"

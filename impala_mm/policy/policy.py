@@ -11,6 +11,7 @@ policy.save("my_policy", half=True)             for load_policy and --checkpoint
 policy.export("exported")                       a SavedModel
 """
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,7 +139,10 @@ class Policy(PolicyCore):
         target = Path(folder)
         if target.exists():
             raise BadSettings(f"{target} exists: name a new folder")
-        checkpoint.save_weights(self.algorithm.variables, target, self.about, half)
+        own = {f.name for f in dataclasses.fields(self.config) if f.metadata["own"]}
+        settings = {name: v for name, v in self.about.settings.items() if name not in own}
+        about = self.about._replace(settings=settings)  # without folders of this machine
+        checkpoint.save_weights(self.algorithm.variables, target, about, half)
 
     def export(self, folder: str | Path) -> None:
         """Write the policy as a SavedModel, which needs only TensorFlow, as --mode=export does.
@@ -238,7 +242,8 @@ def load_policy(
 ) -> Policy:
     """Return the policy of a run's newest or best checkpoint, or of a checkpoint's own folder.
 
-    `changes`: see `Policy`. Raises checkpoint.Missing, Damaged or Mismatch, and
+    `logdir` may be the name of a policy that comes with this package. `changes`: see `PolicyCore`.
+    Raises checkpoint.Missing, Damaged or Mismatch, and
     environments.BadLevel; with `as_teacher` also NoTeacher, if it cannot `judge_unroll`.
     """
     policy = Policy(*checkpoint.find(logdir, best), level_name, **changes)

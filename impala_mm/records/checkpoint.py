@@ -24,7 +24,7 @@ from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.variables import Variables
 from impala_mm.records import durable_folder
-from impala_mm.records.checkpoint_paths import all_in, why_missing
+from impala_mm.records.checkpoint_paths import all_in, resolve, why_missing
 from impala_mm.records.durable_folder import Damaged
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.strict_json import from_json
@@ -304,9 +304,11 @@ def verify(path: Path) -> CheckpointInfo:
 def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
     """Return the checkpoint at this path, or the newest or best intact one of the run at it.
 
+    The path may also be the name of a policy that comes with this package.
+
     Raises Damaged if none is intact, and Missing if there is none.
     """
-    path = Path(path)
+    path = resolve(path)
     if missing := why_missing(path):
         raise Missing(missing)
     if (path / "about.json").exists():

@@ -1,10 +1,25 @@
-"""The paths of checkpoints: which folders of a run hold one.
+"""The paths of checkpoints: which folders hold one, and the policies that come with this package.
 
 This module does not load TensorFlow, so that a missing checkpoint is found before a run's folder
 is made. `checkpoint` reads and writes what is in these folders.
 """
 
+import difflib
 from pathlib import Path
+
+_SHIPPED = Path(__file__).resolve().parents[1] / "policies"
+
+
+def shipped_names() -> list[str]:
+    """Return the names of the policies that come with this package."""
+    return sorted(path.parent.name for path in _SHIPPED.glob("*/about.json"))
+
+
+def resolve(given: str | Path) -> Path:
+    """Return the folder that a user means: a path, or else the name of a policy of this package."""
+    if not Path(given).exists() and str(given) in shipped_names():
+        return _SHIPPED / given
+    return Path(given)
 
 
 def all_in(folder: Path) -> list[Path]:
@@ -17,6 +32,16 @@ def why_missing(path: Path) -> str:
     if (path / "about.json").exists() or all_in(path / "checkpoints"):
         return ""
     if not path.is_dir():
-        return f"{path} does not exist"
+        return f"{path} does not exist{_hint(path)}"
     has_run = (path / "metrics.jsonl").exists()
     return f"{path} {'holds no checkpoint yet' if has_run else 'is not the folder of a run'}"
+
+
+def _hint(path: Path) -> str:
+    """Return the policies that may be meant by a path that does not exist; usually none."""
+    names = shipped_names()
+    if len(path.parts) > 1 or not names:
+        return ""
+    near = difflib.get_close_matches(str(path), names, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"{meant} (policies of this package: {', '.join(names)})"

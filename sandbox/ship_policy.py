@@ -1,0 +1,111 @@
+"""Make a policy of a run one of those that come with this package, with its card.
+
+python sandbox/ship_policy.py runs/FOLDER NAME         writes impala_mm/policies/NAME/
+
+The folder holds the weights of the best checkpoint in half precision, a picture of a game if the
+environment draws one, and a card: the command, the commit, the scores over 100 games.
+"""
+
+import contextlib
+import datetime
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import impala_mm
+from impala_mm.environments import levels
+from impala_mm.records.json_lines import read_json_lines
+from impala_mm.runtime import provenance
+
+_POLICIES = Path(impala_mm.__file__).parent / "policies"
+_GAMES = 100
+_WIDTH = 320  # of the picture, in pixels
+
+_CARD = """\
+# {name}
+
+![A game]({name}.png)
+
+A policy for `{level}`, trained by {algorithm}: {weights:,} weights in half precision, {size:.2f} MB.
+
+| | |
+|---|---|
+| mean return of {games} games, most likely actions | {likely:.2f} ± {likely_deviation:.2f} |
+| mean return of {games} games, actions drawn as in training | {drawn:.2f} ± {drawn_deviation:.2f} |
+| environment frames of training | {frames:,.0f} |
+| command | `{command}` |
+| commit | {commit} |
+| tested with | {versions}, {date} |
+| licence | that of this project, Apache-2.0 |
+
+```sh
+python experiment.py --mode=test --policy={name} --video_dir=videos
+```
+"""
+
+
+def main() -> None:
+    """Write the folder of a policy."""
+    run, name = Path(sys.argv[1]), sys.argv[2]
+    target = _POLICIES / name
+    shutil.rmtree(target, ignore_errors=True)
+    impala_mm.load_policy(run, best=True).save(target, half=True)
+    policy = impala_mm.load_policy(target)
+    level = policy.spec.level_name
+    games = {
+        likely: impala_mm.evaluate(target, _GAMES, deterministic=likely).returns
+        for likely in (True, False)
+    }
+    has_picture = _draw(policy, level, target / f"{name}.png")
+    start = read_json_lines(run / "starts.jsonl")[-1]
+    versions = provenance.versions()
+    packages = ["gymnasium", *["ale-py"] * bool(policy.spec.emulator)]
+    card = _CARD.format(
+        name=name,
+        level=level,
+        algorithm=policy.config.algorithm,
+        weights=sum(int(v.shape.num_elements()) for v in policy.algorithm.variables.trained),
+        size=sum(path.stat().st_size for path in target.glob("variables*")) / 1e6,
+        games=_GAMES,
+        likely=np.mean(games[True]),
+        likely_deviation=np.std(games[True]),
+        drawn=np.mean(games[False]),
+        drawn_deviation=np.std(games[False]),
+        frames=policy.about.frames,
+        command=start["command"],
+        commit=start["revision"],
+        versions=", ".join(f"{package} {versions[package]}" for package in packages),
+        date=datetime.date.today().isoformat(),
+    )
+    if not has_picture:
+        card = card.replace(f"![A game]({name}.png)\n\n", "")
+    (target / "README.md").write_text(card)
+    print(card)
+
+
+def _draw(policy: Any, level: str, path: Path) -> bool:
+    """Play a while and save what the environment draws; return False if it draws nothing."""
+    import cv2  # noqa: PLC0415
+
+    environment = levels.find_level(level, policy.config.env_kwargs, policy.config.env_wrappers)
+    playing = environment.open(True)
+    observation, _ = playing.reset(seed=1)
+    reward = 0.0
+    for _ in range(60):
+        observation, reward, *_ = playing.step(policy(observation, reward))
+    picture = None
+    with contextlib.suppress(Exception):  # it cannot draw here, or at all
+        picture = playing.render()
+    if picture is None:
+        return False
+    height = round(picture.shape[0] * _WIDTH / picture.shape[1])
+    small = cv2.resize(picture, (_WIDTH, height), interpolation=cv2.INTER_AREA)
+    cv2.imwrite(str(path), cv2.cvtColor(small, cv2.COLOR_RGB2BGR))
+    return True
+
+
+if __name__ == "__main__":
+    main()
