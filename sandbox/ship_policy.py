@@ -29,7 +29,7 @@ _CARD = """\
 
 ![A game]({name}.png)
 
-A policy for `{level}`, trained by {algorithm}: {weights:,} weights in half precision, {size:.2f} MB.
+A policy for `{level}`, trained by {algorithm}: {weights:,} weights, {size:.2f} MB.
 
 | | |
 |---|---|
