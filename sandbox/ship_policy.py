@@ -8,6 +8,7 @@ environment draws one, and a card: the command, the commit, the scores over 100 
 
 import contextlib
 import datetime
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -75,7 +76,7 @@ def main() -> None:
         drawn=np.mean(games[False]),
         drawn_deviation=np.std(games[False]),
         frames=policy.about.frames,
-        command=start["command"],
+        command=re.sub(r" --logdir=\S+", "", start["command"]),
         commit=start["revision"],
         versions=", ".join(f"{package} {versions[package]}" for package in packages),
         date=datetime.date.today().isoformat(),
