@@ -120,7 +120,10 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"job_name": "actor", "learner": 1}, "--learner=1: --learner_hosts names 1"),
         ({"profile": "9:3"}, "--profile=9:3: it must be two numbers of updates"),
         ({"mode": "train_from"}, "--mode=train_from and --checkpoint=FOLDER belong together"),
-        ({"mode": "train_from", "checkpoint": "none"}, "--checkpoint: none does not exist; give"),
+        (
+            {"mode": "train_from", "checkpoint": "none"},
+            "--checkpoint: none does not exist (policies of this package: cartpole, ",
+        ),
         (
             {"mode": "train_from", "checkpoint": "runs/c", "level_name": "memory"},
             "--checkpoint=runs/c: actions are",
