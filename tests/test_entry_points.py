@@ -8,6 +8,7 @@ from processes import ROOT, run
 
 from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
+from impala_mm.records import checkpoint_paths
 from launcher.plan.settings import LauncherConfig
 
 SETTINGS = Config.of_algorithm(Config.algorithm)
@@ -36,7 +37,8 @@ def test_help_lists_every_flag_in_its_group_with_its_default(program):
 @pytest.mark.parametrize("job", [[], ["--job_name=learner"]])
 def test_a_missing_checkpoint_to_train_from_leaves_no_folder(tmp_path, job):
     (tmp_path / "a").mkdir()
-    for name, why in (("b", "does not exist"), ("a", "is not the folder of a run")):
+    named = f"(policies of this package: {', '.join(checkpoint_paths.shipped_names())})"
+    for name, why in (("b", f"does not exist {named}"), ("a", "is not the folder of a run")):
         code, printed = run(
             *(sys.executable, ROOT / "experiment.py", "--level_name=catch", *job),
             *("--mode=train_from", f"--checkpoint={name}"),
