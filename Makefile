@@ -1,5 +1,5 @@
 # `make train` and `make test` work at once: they install what they need. `make help` lists all
-# targets. Options: PYTHON=python3.12  DEVICE=gpu  MPI=system
+# targets. Options: PYTHON=python3.12  DEVICE=gpu  MPI=system  LEARNERS=1 (no Horovod, MPI, SSH, tests)
 
 PYTHON ?= python3
 DEVICE ?= cpu
@@ -26,7 +26,7 @@ help:  ## show this list
 setup:  ## install everything into .venv; quick if it is up to date
 	@command -v "$(PYTHON)" >/dev/null || { echo "[set-up] $(PYTHON) was not found: 'apt-get install python3 python3-venv', or make PYTHON=/path/to/python3.11"; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 7))' || { echo "[set-up] $(PYTHON) is too old: TensorFlow 2.21 needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python3.11"; exit 1; }
-	@"$(PYTHON)" docker/install.py --device=$(DEVICE) --mpi=$(MPI) $(again)
+	@"$(PYTHON)" docker/install.py --device=$(DEVICE) --mpi=$(MPI) --role=$(if $(filter 1,$(LEARNERS)),single,all) $(again)
 
 horovod: again := --again
 horovod: setup  ## run set-up again, with Horovod's build, even if it is up to date

