@@ -111,7 +111,7 @@ DOCUMENTED_RUNS = {
     ),
     "hopper": _run(
         *("mujoco-impala", "--level_name=Hopper-v5"),
-        goal=250,
+        goal=600,
         random=18,
         spaces="numbers [11]; Box [3]",
         **_MUJOCO,
