@@ -222,6 +222,17 @@ class _Parser(absl_flags.ArgumentParser):
         return self._kind.__name__
 
 
+class _TextOrBare(absl_flags.ArgumentParser):
+    """A parser for texts whose flag may be given without a value."""
+
+    def __init__(self, bare: str):
+        self._bare = bare
+
+    def parse(self, argument: Any) -> str:
+        known = {"true": self._bare, "false": ""}
+        return known.get(str(argument).lower(), str(argument))
+
+
 class _BooleanOrAuto(absl_flags.BooleanParser):
     """A parser for flags that are true, false or auto."""
 
@@ -236,6 +247,10 @@ def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
     elif f.type is bool and f.metadata["auto"]:
         kind, text = absl_flags.ArgumentSerializer[Any](), f.metadata["text"]
         made = absl_flags.Flag(_BooleanOrAuto(), kind, f.name, default, text, boolean=True)
+        absl_flags.DEFINE_flag(made, values)
+    elif bare := f.metadata["bare"]:
+        kind, text = absl_flags.ArgumentSerializer[Any](), f.metadata["text"]
+        made = absl_flags.Flag(_TextOrBare(bare), kind, f.name, default, text, boolean=True)
         absl_flags.DEFINE_flag(made, values)
     elif f.type is bool:
         absl_flags.DEFINE_boolean(f.name, default, f.metadata["text"], flag_values=values)

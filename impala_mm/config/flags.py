@@ -33,6 +33,7 @@ def flag(
     own: bool = False,
     learner_only: bool = False,
     auto: bool = False,
+    bare: str = "",
     parse: Callable[[str], Any] | None = None,
     rewrite: Callable[[str], str] | None = None,
 ) -> Any:
@@ -44,11 +45,12 @@ def flag(
     have other values than their learner: it is for an algorithm's own flags, of which actors must
     have the same values otherwise. `auto` means that the number, or truth value, may also be given
     as `auto`, which is stored as AUTO; the code that uses it then chooses a value.
+    `bare` is the value of a text whose flag is given without one; --noNAME unsets it.
     `parse` raises a ValueError that says what a text must be; the field keeps the text. `rewrite`
     does, too, and returns the text in the form in which the field keeps it.
     """
     metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
-    metadata |= {"own": own, "learner_only": learner_only, "auto": auto}
+    metadata |= {"own": own, "learner_only": learner_only, "auto": auto, "bare": bare}
     metadata |= {"parse": parse, "rewrite": rewrite}
     return dataclasses.field(default=default, metadata=metadata)
 

@@ -111,10 +111,14 @@ class RunSettings:
         text="START:STOP, such as 100:120: record a TensorBoard trace of rank 0's updates from "
              "START up to, but without, STOP; update 0 is the first one of this process. Unset: "
              "no trace.")
-    track: bool = flag(
-        False, group="Run", own=True,
-        text="Log to Weights & Biases as well; this needs the package wandb. With "
-             "WANDB_MODE=offline in the environment no account is needed.")
+    track: str = flag(
+        "", group="Run", own=True, bare="wandb",
+        text="Send rows, settings and files to a tracker as well: without a value to Weights & "
+             "Biases, which needs the package wandb, and no account with WANDB_MODE=offline in the "
+             "environment; or to a class of yours, as my_package.MyTracker.")
+    track_tags: str = flag(
+        "", group="Run", own=True,
+        text="Tags of the run for its tracker, separated by commas.")
 
     # -- Test
     test_num_episodes: int = flag(

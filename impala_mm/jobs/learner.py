@@ -11,7 +11,7 @@ from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
 from impala_mm.jobs import counts, environment_check
-from impala_mm.records import checkpoint_paths, wandb_tracking
+from impala_mm.records import checkpoint_paths, tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token
@@ -29,8 +29,8 @@ def run(config: Config) -> NoReturn:
     """Train until the run or the user ends it."""
     lifecycle.use_one_malloc_arena()
     began, here = time.monotonic(), process_rank()
-    if config.track and here.rank == 0:
-        wandb_tracking.refuse_without_wandb()
+    if here.rank == 0:
+        tracking.refuse_unusable(config.track)
     say = ProcessLogger(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(

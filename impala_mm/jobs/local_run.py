@@ -17,7 +17,7 @@ from typing import NamedTuple
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.jobs import counts, environment_check, learner
-from impala_mm.records import wandb_tracking
+from impala_mm.records import tracking
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import log, ports, provenance, run_token
 
@@ -51,8 +51,7 @@ def prepare(
     if "learner_hosts" not in given:
         config = dataclasses.replace(config, learner_hosts=_FREE_PORT)
     addresses = local_learner_addresses(config) if several else ports.parse_learner_hosts(config)
-    if config.track:
-        wandb_tracking.refuse_without_wandb()
+    tracking.refuse_unusable(config.track)
     learner.refuse_bad_flags(config)
     learner.refuse_missing_checkpoint(config)
     _refuse_taken(config, addresses[: config.num_learners])

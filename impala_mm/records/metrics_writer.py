@@ -1,6 +1,6 @@
 """The metrics of a run, written by rank 0 to metrics.jsonl and to TensorBoard's event files.
 
-With --track, each row goes to Weights & Biases, too (`wandb_tracking`).
+With --track, each row goes to a tracker, too (`tracking`).
 
 With a full disk, rows are lost but the run continues: a message is logged when rows cannot be
 written, and another one when they can be written again.
@@ -15,7 +15,7 @@ from tensorboard.plugins.histogram import metadata
 
 from impala_mm.records.metric_descriptions import format_description
 from impala_mm.records.settings_table import render_markdown
-from impala_mm.records.wandb_tracking import WandbTracking
+from impala_mm.records.tracking import Tracking
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.strict_json import to_json
 
@@ -26,7 +26,7 @@ _HISTOGRAM = metadata.create_summary_metadata(display_name=None, description=Non
 class MetricsWriter:
     """The metrics files of one run, which are only ever appended to."""
 
-    def __init__(self, logdir: Path, say: Say, tracked: WandbTracking | None = None):
+    def __init__(self, logdir: Path, say: Say, tracked: Tracking | None = None):
         self._file = (logdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._events = tf.summary.create_file_writer(str(logdir / "events"))
         self._say, self._tracked = say, tracked

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from impala_mm.config.settings import Config
-from impala_mm.records import wandb_tracking
+from impala_mm.records import tracking
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.run_folder import RunFolder
+from impala_mm.records.tracked_run import TrackedRun
 from impala_mm.runtime import log
 
 
@@ -16,7 +17,7 @@ class RunOutputs(NamedTuple):
 
     say: log.ProcessLogger
     event_hook: EventHook
-    tracked: wandb_tracking.WandbTracking | None
+    tracked: tracking.Tracking | None
 
 
 def make_outputs(config: Config, folder: RunFolder | None, say: log.ProcessLogger) -> RunOutputs:
@@ -24,5 +25,9 @@ def make_outputs(config: Config, folder: RunFolder | None, say: log.ProcessLogge
     if not folder:
         return RunOutputs(say, EventHook("", Path(), say), None)
     events = EventHook(config.on_event, folder.path, say)
-    tracked = wandb_tracking.WandbTracking(folder.path, dataclasses.asdict(config), say)
-    return RunOutputs(say, events, tracked if config.track else None)
+    if not config.track:
+        return RunOutputs(say, events, None)
+    tags = [tag.strip() for tag in config.track_tags.split(",") if tag.strip()]
+    run = TrackedRun(folder.path, dataclasses.asdict(config), tags)
+    tracker = tracking.make_tracker(config.track)
+    return RunOutputs(say, events, tracking.Tracking(config.track, tracker, run, say))

@@ -9,9 +9,10 @@ import types
 import pytest
 from processes import ROOT, free_port, needs_horovod, run
 
-from impala_mm.records import wandb_tracking
+from impala_mm.records import tracking
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.wandb_tracking import WandbTracking
+from impala_mm.records.tracked_run import TrackedRun
+from impala_mm.records.wandb_tracking import WandbTracker
 
 HERE = importlib.util.find_spec("wandb") is not None
 
@@ -24,7 +25,7 @@ class StandIn(types.ModuleType):
     def __init__(self):
         super().__init__("wandb")
         self.inits, self.rows, self.finished = [], [], []
-        self.metrics, self.torn_down = [], 0
+        self.metrics, self.artifacts, self.torn_down = [], [], 0
 
     def init(self, **given):
         self.inits.append(given)
@@ -36,11 +37,25 @@ class StandIn(types.ModuleType):
     def log(self, row):
         self.rows.append(row)
 
+    class Artifact:
+        def __init__(self, name, type):
+            self.told = [name, type]
+
+        def add_file(self, path):
+            self.told.append(path)
+
+    def log_artifact(self, artifact):
+        self.artifacts.append(artifact.told)
+
     def finish(self):
         self.finished.append(len(self.rows))
 
     def teardown(self):
         self.torn_down += 1
+
+
+def WandbTracking(folder, settings, say, tags=()):
+    return tracking.Tracking("wandb", WandbTracker(), TrackedRun(folder, settings, [*tags]), say)
 
 
 @pytest.fixture
@@ -71,6 +86,22 @@ def test_wandb_gets_every_row_in_order_and_the_settings(tmp_path, wandb):
     assert given["dir"] == str(tmp_path)
     assert given["name"] == tmp_path.name
     assert said == [f"tracked in {tmp_path / 'wandb'}; `wandb sync` uploads it"]
+
+
+def test_wandb_gets_tags_and_the_files_of_the_folder_as_artifacts(tmp_path, wandb):
+    (tmp_path / "videos").mkdir()
+    for name in ("settings.json", "report.html", "videos/Pong-100.mp4", "learner.log"):
+        (tmp_path / name).touch()
+    tracked = WandbTracking(tmp_path, {}, print, ["a", "b"])
+    tracked.write(_row(1))
+    tracked.end()
+    assert wandb.inits[0]["tags"] == ["a", "b"]
+    run = (tmp_path / "wandb-id").read_text().strip()
+    assert wandb.artifacts == [
+        [f"settings-{run}-settings", "settings", str(tmp_path / "settings.json")],
+        [f"report-{run}-report", "report", str(tmp_path / "report.html")],
+        [f"video-{run}-Pong-100", "video", str(tmp_path / "videos" / "Pong-100.mp4")],
+    ]
 
 
 def test_a_resumed_run_goes_on_under_its_name_at_wandb(tmp_path, wandb):
@@ -112,7 +143,7 @@ def test_what_wandb_fails_of_is_said_once_and_ends_nothing(tmp_path, wandb, wher
 
 
 def test_a_wandb_that_never_answers_holds_nothing_up(tmp_path, wandb, monkeypatch):
-    monkeypatch.setattr(wandb_tracking, "_LAST_ROWS_SECONDS", 0.1)
+    monkeypatch.setattr(tracking, "_LAST_ROWS_SECONDS", 0.1)
     answer, said = threading.Event(), []
     wandb.init = lambda **_: answer.wait()
     tracked = WandbTracking(tmp_path, {}, said.append)
