@@ -21,7 +21,7 @@ import sys
 
 from impala_mm.config import command_line, flags, user_sources
 from impala_mm.config.settings import Config
-from impala_mm.records import run_folder
+from impala_mm.records import checkpoint_paths, run_folder
 from impala_mm.runtime import lifecycle, ports
 from launcher.commands import dispatch
 from launcher.plan.request import Request, UserError
@@ -50,6 +50,7 @@ def main(argv: list[str]) -> None:
         make_logdir=lambda: run_folder.make_folder(config),
         find_sources=lambda: user_sources.of_run(config),
         check_free=ports.check_free,
+        policies=checkpoint_paths.shipped_names(),
     )
     try:
         code = dispatch.main(request)

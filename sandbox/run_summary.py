@@ -130,7 +130,9 @@ def next_commands(run: RunSeries) -> list[tuple[str, str]]:
     """List (purpose, command) of what can be done next with the run."""
     folder = shlex.quote(str(run.folder))
     settings = shlex.quote(str(run.folder / "settings.json"))
-    train = f"python experiment.py --config={settings} --logdir={folder}"
+    learners = run.settings.get("num_learners", 1)
+    several = f" --num_learners={learners}" if learners > 1 else ""
+    train = f"python experiment.py --config={settings} --logdir={folder}{several}"
     return [
         ("Continue the run, or train with other flags in another folder", train),
         (

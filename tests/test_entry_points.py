@@ -101,7 +101,7 @@ def test_the_frontend_forwards_what_was_given_and_only_that(tmp_path):
     flags = "--batch_size=4", f"--flagfile={flagfile}", "--notrack", "--full_action_space"
     code, printed = run(*frontend, "--dry_run", *flags)
     assert code == 0, printed
-    told = "--track=false --batch_size=4 --full_action_space=true --learning_rate=0.5 --logdir="
+    told = "--track= --batch_size=4 --full_action_space=true --learning_rate=0.5 --logdir="
     processes = [line for line in printed.splitlines() if not line.startswith("#")]
     assert [line.count(f"experiment.py {told}") for line in processes] == [2, 1, 1, 1]
     assert "flagfile" not in printed

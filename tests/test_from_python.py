@@ -103,7 +103,7 @@ def test_the_first_error_is_found_among_what_was_printed():
         "[supervisor] actor-1 failed: killed; it is restarted (last line: none)\n",
         "[learner] Traceback (most recent call last):\n",
     ]))  # fmt: skip
-    assert output.first_error() == "actor-1 failed: killed; it is restarted (last line: none)"
+    assert output.first_error() == "Traceback (most recent call last):", "the actor goes on"
     output = Output(False)
     output.read(
         iter(["Traceback (most recent call last):\n", '  File "a.py"\n', "ValueError: b\n", "c\n"])
@@ -146,6 +146,71 @@ def test_a_class_with_arguments_and_a_wrapper_is_trained_tested_and_resumed(tmp_
     assert set(played.lengths) == {6}
     with pytest.raises(errors.BadCheckpoint, match="does not exist"):
         impala_mm.load_policy(tmp_path / "absent")
+
+
+@pytest.mark.slow
+def test_makers_of_one_name_are_all_trained_on_and_a_run_may_be_moved(tmp_path):
+    makers = [functools.partial(Sign, length=4), functools.partial(Sign, 7)]
+    settings = {"num_actors": 2, "logdir": tmp_path / "run", "progress": False}
+    run = impala_mm.train(makers, max_seconds=8, **settings).wait(_LONG)
+    assert {path.name for path in run.logdir.glob("*.environment")} == {
+        "Sign.environment", "Sign-1.environment",
+    }  # fmt: skip
+    (tmp_path / "run").rename(tmp_path / "moved")
+    names = impala_mm.load_policy(tmp_path / "moved").levels
+    assert [Path(name).parent.name for name in names] == ["moved", "moved"]
+    for name, length in zip(names, (4, 7), strict=True):
+        assert set(impala_mm.evaluate(tmp_path / "moved", 3, name).lengths) == {length}
+    impala_mm.load_policy(tmp_path / "moved").save(tmp_path / "saved")
+    (tmp_path / "moved").rename(tmp_path / "elsewhere")
+    assert len(impala_mm.load_policy(tmp_path / "saved").levels) == 2
+
+
+@pytest.mark.slow
+def test_a_module_beside_the_notebook_is_found(tmp_path, monkeypatch):
+    """The current folder is on a notebook's path as an empty text."""
+    (tmp_path / "my_signs.py").write_text("from test_from_python import Sign as Mine\n")
+    monkeypatch.setattr(sys, "path", ["", str(Path(__file__).parent), *sys.path])
+    monkeypatch.delitem(sys.modules, "my_signs", raising=False)
+    mine = __import__("my_signs").Mine
+    run = impala_mm.train(mine, num_actors=1, max_seconds=4, logdir="run", progress=False)
+    assert run.wait(_LONG).metrics()["frames"]
+
+
+COUNTS = """
+import signal, sys, time
+seen = []
+signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+print("ready", flush=True)
+while len(seen) < 2:
+    time.sleep(0.01)
+sys.exit(130)
+"""
+
+
+def test_stopping_without_saving_is_a_second_interrupt(tmp_path):
+    """Two equal signals that follow each other at once would count as one."""
+    (tmp_path / "program.py").write_text(COUNTS)
+    run = runs.Run(tmp_path / "program.py", [], tmp_path, progress=False)
+    while run.output != ["ready"]:
+        time.sleep(0.01)
+    run.stop(save=False)
+    assert run.wait() is run
+
+
+def test_a_run_that_is_stopped_while_it_starts_has_no_error(tmp_path):
+    (tmp_path / "program.py").write_text("import time\ntime.sleep(100)\n")
+    run = runs.Run(tmp_path / "program.py", [], tmp_path, progress=False)
+    run.stop()
+    assert run.wait(_LONG) is run
+
+
+@pytest.mark.slow
+def test_a_run_that_was_refused_leaves_no_folder(tmp_path):
+    refused = impala_mm.train("ctach", logdir=tmp_path / "new", num_actors=1, progress=False)
+    with pytest.raises(errors.BadSettings, match="did you mean catch"):
+        refused.wait(_LONG)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ from launcher.node import task
 # A package may import itself and the packages named here; "a.b" allows one module or package of a.
 ALLOWED = {
     "experiment": "impala_mm launcher.node",
-    "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.records.run_folder "
+    "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.records.checkpoint_paths "
+    "impala_mm.records.run_folder "
     "impala_mm.runtime.lifecycle impala_mm.runtime.ports",
     "nets": "",
     # The library, from the lowest floor up.

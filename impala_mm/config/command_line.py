@@ -106,7 +106,8 @@ def _define_all(
         _define_old(name, was, values)
     for config in configs:
         for name, of in getattr(config, "ALIASES", {}).items():
-            absl_flags.DEFINE_alias(name, of, values)
+            if name not in values:  # an algorithm may have a flag of this name
+                absl_flags.DEFINE_alias(name, of, values)
     return values
 
 
@@ -137,7 +138,9 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
     """Return the settings in the files that the command line names, by the names of flags."""
     for config in configs:
         if hasattr(config, "preset"):
-            return setting_files.read(peek(argv, config, "preset"), peek(argv, config, "config"))
+            is_given = any(argument.lstrip("-").startswith("preset") for argument in argv[1:])
+            preset = peek(argv, config, "preset") if is_given else None
+            return setting_files.read(preset, peek(argv, config, "config"))
     return {}
 
 

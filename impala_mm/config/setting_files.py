@@ -41,14 +41,14 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
 
 
-def read(preset: str, config: str) -> dict[str, Sourced]:
+def read(preset: str | None, config: str) -> dict[str, Sourced]:
     """Return the values of a preset and of a file by the names of flags; the file's count more.
 
     A file that cannot be read is refused.
     """
     found = _read_file(config) if config else {}
-    if not preset and "preset" in found:
-        preset = str(found["preset"].value)
+    if preset is None:  # not on the command line
+        preset = str(found["preset"].value) if "preset" in found else ""
     if preset in preset_names():  # another name is refused as other wrong values of flags are
         table = _read_preset(preset)
         table.pop(_SUITS, None)
@@ -62,7 +62,7 @@ def _read_preset(name: str) -> dict[str, Any]:
 
 def why_unsuited(preset: str, environment: Any) -> str:
     """Return why a preset does not suit an environment of this EnvironmentSpec; usually empty."""
-    kind = _read_preset(preset).get(_SUITS) if preset else None
+    kind = _read_preset(preset).get(_SUITS) if preset in preset_names() else None
     if kind == "atari" and not environment.emulator:
         return f"--preset={preset} is for Atari games, and {environment.level_name} is none"
     if kind == "numbers" and not environment.actions.has_box:
@@ -106,7 +106,10 @@ def to_text(value: Any) -> str:
     if isinstance(value, (list, tuple)) and not any(isinstance(v, (list, dict)) for v in value):
         return ",".join(map(to_text, value))
     if isinstance(value, dict):
-        return json.dumps(value)
+        try:
+            return json.dumps(value)
+        except TypeError as error:
+            raise ValueError(f"a dictionary is passed on as JSON: {error}") from None
     raise ValueError(
         "a flag takes a number, a text, true or false, a list or a dictionary of these"
     )
@@ -151,7 +154,9 @@ def show(config: Any, base: type, sources: dict[str, str]) -> str:
         if f.metadata["auto"] and value == flags.AUTO:
             value = "auto"
         source = sources.get(f.name) or _default(f, config, base)
-        lines.append(f"{f'{f.name} = {_toml(value)}':40}  # {source}")
+        is_unset = f.metadata["own"] and f.name not in sources  # a process's own choice
+        line = f"{'# ' * is_unset}{f.name} = {_toml(value)}"
+        lines.append(f"{line:40}  # {source}")
     return "\n".join(lines[1:])
 
 

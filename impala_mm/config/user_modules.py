@@ -29,7 +29,7 @@ def import_module(module: str, after: str = "") -> ModuleType:
     `after` is what follows the module's name in its flag; an error that suggests another name
     repeats it.
     """
-    _search_current_folder()
+    search_current_folder()
     try:
         if not _is_name(module):
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
@@ -46,7 +46,7 @@ def find(module: str) -> ModuleSpec:
 
     Its parent packages are imported.
     """
-    _search_current_folder()
+    search_current_folder()
     parts = module.split(".")
     for name in [".".join(parts[:n]) for n in range(1, len(parts) + 1)]:
         parent = name.rpartition(".")[0]
@@ -71,7 +71,7 @@ def exists(module: str) -> bool:
 
 def path_of(module: str) -> str:
     """Return the file or folder of a module, or an empty string; its parents are imported."""
-    _search_current_folder()
+    search_current_folder()
     with contextlib.suppress(Exception, SystemExit):
         spec = importlib.util.find_spec(module)
         if spec and spec.has_location and spec.origin:
@@ -81,7 +81,7 @@ def path_of(module: str) -> str:
     return ""
 
 
-def _search_current_folder() -> None:
+def search_current_folder() -> None:
     """Let imports search the current folder first, unless it is searched already."""
     with contextlib.suppress(OSError):  # the folder was removed
         here = Path.cwd()

@@ -1,6 +1,6 @@
-"""An environment of a notebook or script in a file, which is a level for the processes of a run.
+"""Environments and wrappers of a notebook or script, in files: levels for the processes of a run.
 
-`impala_mm.train` writes the file: it holds a class or function that makes the environment, with the
+`impala_mm.train` writes such a file into the run's folder: it holds a class or function with the
 code that was defined in the notebook itself.
 """
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from impala_mm.config import user_modules
 from impala_mm.config.messages import describe_error
 from impala_mm.environments.types import BadLevel
 
@@ -17,6 +18,7 @@ SUFFIX = ".environment"  # the end of the file's name, by which levels of this k
 
 def load(level_name: str) -> Callable[..., Any]:
     """Return what the file of a level holds; raise BadLevel."""
+    user_modules.search_current_folder()
     try:
         return pickle.loads(Path(level_name).read_bytes())
     except OSError as error:
@@ -26,3 +28,10 @@ def load(level_name: str) -> Callable[..., Any]:
             f"{level_name} cannot be read: {describe_error(error)}; it must be read with the "
             f"modules that its environment uses, and with the version of Python that wrote it"
         ) from error
+
+
+def wrap(environment: Any, path: str) -> Any:
+    """Return an environment in the wrappers that a file holds, for --env_wrappers."""
+    for wrapper in load(path):  # type: ignore[attr-defined]
+        environment = wrapper(environment)
+    return environment

@@ -39,13 +39,13 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
         said = _check_playing(config, given)
     else:
         said = _check_training(config)
-    print(f"valid: {said}")
     origins = json.loads(config.origins or "{}")
     if set(origins) - {setting_files.COMMAND_LINE}:
         default = type(config)()
         for source, names in origins.items():
-            changed = [n for n in names if getattr(config, n) != getattr(default, n)]
+            changed = flags.changed(default, config, names)  # without flags of the frontend
             print(f"from {source}: {' '.join(flags.arguments(config, changed))}")
+    print(f"valid: {said}")
     sys.exit(0)
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import IO
 
 _PROGRESS = re.compile(r"\[learner(?: 0)?\] [\d,]+ frames \|")
@@ -25,10 +26,16 @@ class Output:
         """Read and show lines until the stream ends."""
         for line in stream:
             self.lines.append(line.rstrip("\n"))
-            if self._shows:
-                self._show(self.lines[-1])
+            self._try(self._show, self.lines[-1])
+        self._try(self._end_progress)
+
+    def _try(self, shows: Callable[..., None], *line: str) -> None:
+        """Show something, unless the reader of what this process prints is gone."""
         if self._shows:
-            self._end_progress()
+            try:
+                shows(*line)
+            except Exception:
+                self._shows = False
 
     def _show(self, line: str) -> None:
         if not (_PROGRESS.match(line) and _overwrites()):
@@ -47,15 +54,24 @@ class Output:
     def first_error(self) -> str:
         """Return the first error among the lines, with its traceback if there is one."""
         lines = list(self.lines)
-        for i, line in enumerate(lines):
-            text = _PREFIX.sub("", line)
-            if text.startswith("error: "):
-                return text.removeprefix("error: ")
-            if text.startswith("Traceback "):
-                return "\n".join(_traceback(lines[i:]))
-            if " failed: " in text:
-                return text
+        for is_error in (_is_final, _is_of_actor):
+            for i, line in enumerate(lines):
+                text = _PREFIX.sub("", line)
+                if is_error(text):
+                    traceback = "\n".join(_traceback(lines[i:]))
+                    is_traceback = text.startswith("Traceback ")
+                    return traceback if is_traceback else text.removeprefix("error: ")
         return "\n".join(lines[-5:])
+
+
+def _is_final(text: str) -> bool:
+    """Return whether a line is an error that ends a run."""
+    return text.startswith(("error: ", "Traceback "))
+
+
+def _is_of_actor(text: str) -> bool:
+    """Return whether a line is the failure of an actor, which may have been restarted."""
+    return " failed: " in text
 
 
 def _traceback(lines: list[str]) -> list[str]:

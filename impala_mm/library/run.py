@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from impala_mm.policy.policy import Policy
 
 _USER_ERROR = 2  # exit code of a program that refuses its flags
-_ENDED = {130, 143}  # after SIGINT and SIGTERM
+_ENDED = {130, 143, -signal.SIGINT}  # after SIGINT and SIGTERM
+_BETWEEN_SIGNALS = 0.5  # seconds, since two equal signals at once count as one
 _RUNNING: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
 
@@ -32,9 +35,8 @@ class Run:
     def __init__(self, program: Path, arguments: Sequence[str], logdir: Path, progress: bool):
         """Start `program` with these arguments; `progress`: print what it prints."""
         self.logdir = logdir
-        own = [entry for entry in sys.path if entry and not _is_of_python(entry)]
-        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        paths = dict.fromkeys(os.path.abspath(path) for path in [*own, *filter(None, known)])
+        known = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        paths = dict.fromkeys(os.path.abspath(path) for path in [*_own_paths(), *known])
         variables = {lifecycle.OWNER_VARIABLE: "yes", "PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen(
             [sys.executable, str(program), *arguments],
@@ -84,8 +86,12 @@ class Run:
         except KeyboardInterrupt:
             self.stop()
             raise
-        if code == 0 or (self._stops and code in _ENDED):
+        said = self._output.lines
+        early = not said or said[-1].startswith("KeyboardInterrupt")  # while it was starting
+        if code == 0 or (self._stops and (code in _ENDED or early)):
             return self
+        if code == _USER_ERROR:
+            _remove_unused(self.logdir)
         error = BadSettings if code == _USER_ERROR else TrainingFailed
         raise error(self._output.first_error())
 
@@ -93,6 +99,7 @@ class Run:
         """Save and stop the run, and wait for its end; without `save` it ends at once."""
         self._interrupt()
         if not save:
+            time.sleep(_BETWEEN_SIGNALS)
             self._interrupt()
         try:
             self._process.wait()
@@ -131,9 +138,25 @@ class Run:
         return load_policy(self.logdir, best=best)
 
 
-def _is_of_python(path: str) -> bool:
-    """Return whether an entry of sys.path belongs to Python or its installed packages."""
-    return any(Path(path).is_relative_to(home) for home in {sys.prefix, sys.base_prefix})
+def _own_paths() -> list[str]:
+    """Return the entries of sys.path in which the user's modules are: not Python's own."""
+    of_python = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
+    ends = ("lib-dynload", ".zip")
+    return [
+        path
+        for path in sys.path
+        if os.path.realpath(path) not in of_python and not path.endswith(ends)
+    ]
+
+
+def _remove_unused(logdir: Path) -> None:
+    """Remove the folder of a run that was refused before it started, if nothing else is in it."""
+    held = list(logdir.glob("*"))
+    if all(path.suffix == ".environment" for path in held):
+        with contextlib.suppress(OSError):
+            for path in held:
+                path.unlink()
+            logdir.rmdir()
 
 
 @atexit.register

@@ -1,6 +1,7 @@
 """Starting runs from Python: `train` on this machine, `launch` on the hosts of a CSV."""
 
-import functools
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ Environment = str | Callable[..., Any]
 
 _PROGRAMS = Path(__file__).resolve().parents[2]
 # Flags by which experiment.py is one process, or something else than a training.
+_OF_FOLDERS = ("level_name", "logdir", "algorithm", "preset", "config")  # they name the folder
 _NOT_FOR_TRAINING = ("job_name", "task", "learner", "validate", "show_config", "export_dir")
 
 
@@ -46,13 +48,19 @@ def train(
     if level_name is not None:
         settings["level_name"] = ",".join(map(_name, levels))
     config = _parse(settings)
-    logdir = _folder(config)
-    if wrappers or any(callable(level) for level in levels):
-        kwargs = settings.pop("env_kwargs", None) or {}
-        levels = [config.level_name] if level_name is None else levels
-        made = functools.partial(environment_file.make, tuple(wrappers), kwargs)
-        paths = [_write(functools.partial(made, level), level, logdir) for level in levels]
+    logdir = _folder(config).resolve()
+    if any(callable(level) for level in levels):
+        paths = [
+            _write(level, f"{_name(level)}-{number}" if number else _name(level), logdir)
+            if callable(level)
+            else level
+            for number, level in enumerate(levels)
+        ]
         settings["level_name"] = ",".join(paths)
+    if wrappers:
+        path = _write(list(wrappers), "wrappers", logdir)
+        call = f"impala_mm.environments.pickled:wrap{json.dumps({'path': path})}"
+        settings["env_wrappers"] = ",".join(filter(None, [config.env_wrappers, call]))
     settings["logdir"] = logdir
     return Run(_PROGRAMS / "experiment.py", _arguments(settings), logdir, progress)
 
@@ -77,11 +85,11 @@ def launch(
         )
     if level_name is not None:
         settings["level_name"] = level_name
-    named = {name: value for name, value in settings.items() if name in {"level_name", "logdir"}}
-    settings["logdir"] = logdir = _folder(_parse(named))
+    named = {name: settings[name] for name in _OF_FOLDERS if name in settings}
+    settings["logdir"] = folder = _folder(_parse(named))
     settings["workers_csv_path"] = workers_csv_path
     program = _PROGRAMS / "run_experiment_mm_raw.py"
-    return Run(program, _arguments(settings), logdir, progress)
+    return Run(program, _arguments(settings), folder.resolve(), progress)
 
 
 def _parse(settings: Mapping[str, Any]) -> Config:
@@ -104,16 +112,18 @@ def _arguments(settings: Mapping[str, Any]) -> list[str]:
 def _folder(config: Config) -> Path:
     """Return the run's folder, which exists now."""
     try:
-        return run_folder.make_folder(config).resolve()
+        return run_folder.make_folder(config)
     except OSError as error:
         raise BadSettings(f"logdir={config.logdir or 'runs'}: {error.strerror}") from error
 
 
-def _write(make: Callable[..., Any], level: Any, logdir: Path) -> str:
-    """Write what makes a level's environments to the run's folder; return the file's path."""
-    path = logdir / f"{_name(level).replace(':', '-').replace('/', '-')}{SUFFIX}"
+def _write(defined: Any, name: str, logdir: Path) -> str:
+    """Write an environment or wrappers to the run's folder; return the file's path."""
+    path = logdir / (re.sub(r"[^\w.-]+", "-", name) + SUFFIX)
+    if "," in str(path):
+        raise BadSettings(f"logdir={logdir}: a folder with environments has no comma in its name")
     try:
-        environment_file.save(make, _name(level), path)
+        environment_file.save(defined, name, path)
     except OSError as error:
         raise BadSettings(f"logdir={logdir}: {error.strerror}") from error
     return str(path)
@@ -128,4 +138,5 @@ def _name(level: Any) -> str:
             f"{level!r} is no environment to train on: give an id, or a class or function that "
             f"makes an environment, since each actor makes its own"
         )
+    level = getattr(level, "func", level)  # of a functools.partial
     return getattr(level, "__name__", type(level).__name__)

@@ -142,7 +142,7 @@ class Policy(PolicyCore):
         own = {f.name for f in dataclasses.fields(self.config) if f.metadata["own"]}
         settings = {name: v for name, v in self.about.settings.items() if name not in own}
         about = self.about._replace(settings=settings)  # without folders of this machine
-        checkpoint.save_weights(self.algorithm.variables, target, about, half)
+        checkpoint.save_weights(self.algorithm.variables, self.path, target, about, half)
 
     def export(self, folder: str | Path) -> None:
         """Write the policy as a SavedModel, which needs only TensorFlow, as --mode=export does.

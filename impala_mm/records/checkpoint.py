@@ -13,6 +13,7 @@ weights of one.
 import contextlib
 import itertools
 import math
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.config.errors import BadCheckpoint
+from impala_mm.config.errors import BadCheckpoint, ImpalaError
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.variables import Variables
 from impala_mm.records import durable_folder
@@ -29,6 +30,8 @@ from impala_mm.records.durable_folder import Damaged
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.strict_json import from_json
 
+ENVIRONMENT = ".environment"  # the end of the names of files with environments from Python
+_ENVIRONMENT_PATH = re.compile(rf"[^,\"]+{re.escape(ENVIRONMENT)}")
 MILESTONES = 10  # milestone checkpoints over the total frames of a run
 
 
@@ -65,7 +68,7 @@ class Missing(UserMistake, BadCheckpoint):
     """A path holds no checkpoint; the message says what is there."""
 
 
-class Unwritable(Exception):
+class Unwritable(ImpalaError):
     """A checkpoint could not be written to the disk; the message says why."""
 
 
@@ -224,24 +227,57 @@ def _variables_by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
     }
 
 
-def save_weights(variables: Variables, folder: Path, about: CheckpointInfo, half: bool) -> None:
-    """Write a new checkpoint that holds only weights, in float16 if `half`; raise Unwritable."""
+def save_weights(
+    variables: Variables, source: Path, folder: Path, about: CheckpointInfo, half: bool
+) -> None:
+    """Write a new checkpoint that holds only weights; raise Unwritable.
+
+    Those that acting does not need, such as target networks, come from the checkpoint `source`.
+    With `half`, the trained ones are float16.
+    """
     by_kind = _variables_by_kind(variables)
 
-    def copied(variable: tf.Variable) -> tf.Variable:
-        halves = half and variable.dtype.is_floating
-        return tf.Variable(tf.cast(variable, tf.float16 if halves else variable.dtype))
+    def halved(variable: tf.Variable) -> tf.Tensor:
+        halves = half and variable.dtype == tf.float32
+        return tf.cast(variable, tf.float16 if halves else variable.dtype)
 
-    copies = {kind: list(map(copied, by_kind[kind])) for kind in ("trained", "acting", "weights")}
+    kept = {"trained": map(halved, by_kind["trained"]), "acting": by_kind["acting"]}
+    copies = {kind: [tf.Variable(value) for value in values] for kind, values in kept.items()}
+    reader = tf.train.load_checkpoint(str(source / "variables"))
+    names = (_key(f"weights/{i}") for i in itertools.count())
+    found = itertools.takewhile(reader.has_tensor, names)
+    copies["weights"] = [tf.Variable(reader.get_tensor(name)) for name in found]
     work = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(work, ignore_errors=True)
     try:
         work.mkdir(parents=True)
+        for path in find_environments(source):
+            shutil.copy(path, work)
         tf.train.Checkpoint(**copies).write(str(work / "variables"))
         durable_folder.finish(work, folder, about._asdict())
     except (OSError, tf.errors.OpError) as error:
         shutil.rmtree(work, ignore_errors=True)
         raise Unwritable(why_unwritable(error)) from None
+
+
+def find_environments(path: Path) -> list[Path]:
+    """Return the files of environments from Python that belong to a checkpoint, or to its run."""
+    run = path.resolve().parents[1]
+    return [*path.glob(f"*{ENVIRONMENT}"), *run.glob(f"*{ENVIRONMENT}")]
+
+
+def _relocate(path: Path, about: CheckpointInfo) -> CheckpointInfo:
+    """Return the description with the places that these files have now: a run may be moved."""
+    here = {each.name: str(each) for each in reversed(find_environments(path))}
+
+    def moved(found: re.Match) -> str:
+        return found[0] if Path(found[0]).exists() else here.get(Path(found[0]).name, found[0])
+
+    settings = dict(about.settings)
+    for name in ("level_name", "env_wrappers"):
+        if ENVIRONMENT in str(settings.get(name)):
+            settings[name] = _ENVIRONMENT_PATH.sub(moved, settings[name])
+    return about._replace(settings=settings)
 
 
 def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
@@ -312,13 +348,13 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
     if missing := why_missing(path):
         raise Missing(missing)
     if (path / "about.json").exists():
-        return path, verify(path)
+        return path, _relocate(path, verify(path))
     found = all_in(path / "checkpoints")
     order = sorted(found, key=_mean_return) if best else found
     reasons = []
     for each in reversed(order):
         try:
-            return each, verify(each)
+            return each, _relocate(each, verify(each))
         except Damaged as error:
             reasons.append(str(error))
     raise Damaged(f"no checkpoint of {path} is intact: {reasons[0]}")

@@ -161,7 +161,9 @@ class _Launcher:
     def _refuse_missing_checkpoint(self, first: Installation) -> None:
         """Refuse a --checkpoint that does not exist, as the checks do, before a folder is made."""
         checkpoint = self._request.flags.get("checkpoint", "")
-        if not checkpoint or (self._expected_logdir / "checkpoints").exists():
+        if checkpoint in ("", *self._request.policies):
+            return
+        if (self._expected_logdir / "checkpoints").exists():
             return  # a run that has started before does not read it
         own = f"{self._learners_logdir(first, self._expected_logdir)}/checkpoints"
         paths = [own, first.absolute_path(checkpoint)]

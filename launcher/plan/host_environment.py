@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.node import mpirun
-from launcher.plan.project import ROOT
+from launcher.plan.project import IS_CLONE, ROOT
 from launcher.plan.workers_csv import Worker
 
 DEPLOY_FOLDER = "impala_mm"  # in the home folder of a host, unless its row has a workdir
@@ -61,7 +61,7 @@ def candidate_roots(worker: Worker, deploys: bool) -> list[str]:
     """Return where the project may be on another host; the first existing path counts."""
     if worker.workdir or deploys:
         return [worker.workdir or DEPLOY_FOLDER]
-    return [str(ROOT), DEPLOY_FOLDER]
+    return [str(ROOT), DEPLOY_FOLDER] if IS_CLONE else [DEPLOY_FOLDER]
 
 
 def candidate_pythons(worker: Worker) -> list[str]:

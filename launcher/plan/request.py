@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ class Request(NamedTuple):
     make_logdir: Callable[[], Path]
     check_free: Callable[[str], None]  # raises OSError if an address is taken
     find_sources: Callable[[], dict[str, Path]] = dict  # files of the user's modules, by name
+    policies: Sequence[str] = ()  # names that --checkpoint takes besides paths
 
     @property
     def settings(self) -> Settings:

@@ -1,5 +1,6 @@
 """--validate prints what the flags would start, or why they cannot, and leaves no files."""
 
+import json
 import re
 import shutil
 import sys
@@ -222,3 +223,18 @@ def test_a_start_does_not_wait_for_a_slow_environment(tmp_path, capsys, monkeypa
     local_run.prepare(config, ["experiment.py"], [], has_mpirun=False)
     assert time.monotonic() - begin < 3
     assert capsys.readouterr() == ("", "")
+
+
+def test_where_the_frontends_settings_come_from_is_said_before_what_is_valid(capsys):
+    """It passes its own flags on in --origins, which experiment.py does not have."""
+    origins = {"command line": ["workers_csv_path", "seed"], "preset catch-impala": ["level_name"]}
+    config = Config(level_name="catch", seed=3, origins=json.dumps(origins))
+    with pytest.raises(SystemExit) as end:
+        validate.run(config, ["level_name"])
+    assert end.value.code == 0
+    *sources, valid = capsys.readouterr().out.splitlines()
+    assert sources == [
+        "from command line: --seed=3",
+        "from preset catch-impala: --level_name=catch",
+    ]
+    assert valid.startswith("valid: catch")

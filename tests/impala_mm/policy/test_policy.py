@@ -283,3 +283,18 @@ def test_an_export_from_python_is_that_of_the_command(logdir, tmp_path):
     (tmp_path / "mine" / "thesis.txt").touch()
     with pytest.raises(impala_mm.errors.BadSettings, match="it holds thesis"):
         policy.export(tmp_path / "mine")
+
+
+def test_a_saved_policy_has_the_weights_that_only_training_needs(tmp_path):
+    """A new run that starts from them goes on with the moments of rewards and values."""
+    path = tmp_path / "run"
+    save(path, agent_name="MLPAgent", level_name="CartPole-v1", normalize_rewards=True)
+    policy = impala_mm.load_policy(path)
+    before = tf.train.load_checkpoint(str(policy.path / "variables"))
+    names = [n for n in before.get_variable_to_shape_map() if n.startswith("weights/")]
+    assert names
+    assert before.get_tensor(names[0]).max() >= 70_000, "more than float16 holds"
+    policy.save(tmp_path / "saved", half=True)
+    after = tf.train.load_checkpoint(str(tmp_path / "saved" / "variables"))
+    for name in names:
+        np.testing.assert_array_equal(after.get_tensor(name), before.get_tensor(name))
