@@ -279,6 +279,46 @@ def test_the_run_is_saved_and_ends_with_the_script(tmp_path, then, number, code)
     assert list((tmp_path / "run" / "checkpoints").glob("[0-9]*")), printed
 
 
+LAUNCH = """
+import impala_mm, sys, time
+run = impala_mm.launch("w.csv", "catch", stop_at_return=2, logdir="run", tmux_sess=sys.argv[1])
+while run.is_running and not [*run.metrics().get("frames", [0])][-1]:
+    time.sleep(0.2)
+print("plays", flush=True)
+{then}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("then", "kills"), [("run.stop(); run.wait()", False), ("time.sleep(600)", True)]
+)
+def test_a_clusters_run_is_saved_and_stopped_with_the_script(tmp_path, then, kills):
+    (tmp_path / "w.csv").write_text(
+        "job,ip,tf_port,count\nlearner,localhost,,\nactor,localhost,,2\n"
+    )
+    (tmp_path / "script.py").write_text(LAUNCH.format(then=then))
+    own = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path), "TMUX_TMPDIR": str(tmp_path)}
+    script = subprocess.Popen(
+        [sys.executable, "script.py", f"py{os.getpid()}"], cwd=tmp_path, env=os.environ | own,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    printed = []
+    for line in script.stdout:
+        printed.append(line)
+        if line == "plays\n":
+            break
+    if kills:
+        script.kill()
+    printed.append(script.stdout.read())
+    assert script.wait(_LONG) == (-9 if kills else 0), "".join(printed)
+    deadline = Deadline(60)
+    while (left := _processes_of(tmp_path)) and not deadline.is_over():
+        time.sleep(0.2)
+    assert not left
+    assert list((tmp_path / "run" / "checkpoints").glob("[0-9]*")), "".join(printed)
+
+
 def _await_frames(run, more_than=0):
     """Wait until the run has trained on more frames than these."""
     deadline = Deadline(60)
