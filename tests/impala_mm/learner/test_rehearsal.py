@@ -48,7 +48,7 @@ def test_learners_whose_variables_differ_are_found_out():
     program = (
         "import sys; from impala_mm.config.settings import Config\n"
         "from impala_mm.distributed import group; from impala_mm.learner import rehearsal\n"
-        "group.HorovodGroup.mean = lambda self, tensors, name: list(tensors)\n"
+        "group.HorovodGroup.mean = lambda self, tensors, name, **how: list(tensors)\n"
         "settings = Config(updates=3)\n"
         "sys.exit(rehearsal.rehearse(settings, group.join_group(settings)))"
     )
