@@ -141,11 +141,12 @@ class Run:
 def _own_paths() -> list[str]:
     """Return the entries of sys.path in which the user's modules are: not Python's own."""
     of_python = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
-    ends = ("lib-dynload", ".zip")
     return [
         path
         for path in sys.path
-        if os.path.realpath(path) not in of_python and not path.endswith(ends)
+        if os.path.isdir(path or ".")
+        and os.path.realpath(path) not in of_python
+        and not path.endswith("lib-dynload")
     ]
 
 
