@@ -101,7 +101,9 @@ def test_sac_learns_pendulum_and_is_resumed_with_its_replay_tested_and_exported(
         "the last row has few updates"
     )
     assert rows[-1]["updates"] in _numbers(here), "of each optimizer"
-    assert _last(rows, "temperature") < 0.2
+    assert np.ptp([row["temperature"] for row in rows if "temperature" in row]) > 0.02, (
+        "it is learnt"
+    )
     assert _tested_return(here) > -400, "random actions return -1200"
     act = _check_export(here)
     action = act(
