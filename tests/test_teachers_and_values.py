@@ -164,9 +164,10 @@ def test_recurrent_q_on_two_learners_that_infer_survives_the_kill_of_one(tmp_pat
         time.sleep(0.2)
     _until_learnt(tmp_path, 0.85)
     _stop(process)
-    row = read_rows(tmp_path)[-1]
-    assert row["sync_repairs"] == 0
-    assert row["replay_share"] == pytest.approx(0.75)
+    rows = read_rows(tmp_path)
+    assert rows[-1]["sync_repairs"] == 0
+    shares = [row["replay_share"] for row in rows if "replay_share" in row]
+    assert shares[-1] == pytest.approx(0.75)
     keys = [set(_replay(tmp_path, rank)[0]["batch.start.core.cell"][:, 0]) for rank in range(2)]
     assert keys[0] != keys[1], "each learner keeps its own replay"
     _check_epsilons(
