@@ -199,10 +199,18 @@ def test_stopping_without_saving_is_a_second_interrupt(tmp_path):
 
 
 def test_a_run_that_is_stopped_while_it_starts_has_no_error(tmp_path):
+    """A notebook's server in the background ignores interrupts, and so do its kernels."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     (tmp_path / "program.py").write_text("import time\ntime.sleep(100)\n")
-    run = runs.Run(tmp_path / "program.py", [], tmp_path, progress=False)
+    try:
+        run = runs.Run(tmp_path / "program.py", [], tmp_path, progress=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    began = time.monotonic()
+    time.sleep(0.5)
     run.stop()
     assert run.wait(_LONG) is run
+    assert time.monotonic() - began < 90, "it did not sleep to its end"
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 Most of the processes that it starts are stand-ins for experiment.py.
 """
 
+import contextlib
 import fcntl
 import importlib.util
 import json
@@ -371,7 +372,8 @@ def test_two_stops_at_once_and_the_following_frontend_all_succeed(cluster):
     stops = [Process(*FRONTEND, "--stop", **cluster.environment) for _ in range(2)]
     for each in stops:
         each.until("impala: saving and stopping the learners, then all other processes")
-    os.kill(supervisor, signal.SIGCONT)
+    with contextlib.suppress(ProcessLookupError):  # on a busy machine a stop has lost patience
+        os.kill(supervisor, signal.SIGCONT)
     assert [each.wait(20) for each in (*stops, frontend)] == [0, 0, 0]
     assert "error" not in frontend.printed()
 

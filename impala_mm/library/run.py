@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 _USER_ERROR = 2  # exit code of a program that refuses its flags
 _ENDED = {130, 143, -signal.SIGINT}  # after SIGINT and SIGTERM
+# A server in the background ignores interrupts, and so would the programs that it starts.
+_START = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
 _BETWEEN_SIGNALS = 0.5  # seconds, since two equal signals at once count as one
 _RUNNING: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
@@ -39,7 +44,7 @@ class Run:
         paths = dict.fromkeys(os.path.abspath(path) for path in [*_own_paths(), *known])
         variables = {lifecycle.OWNER_VARIABLE: "yes", "PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen(
-            [sys.executable, str(program), *arguments],
+            [sys.executable, "-ISc", _START, sys.executable, str(program), *arguments],
             stdin=subprocess.PIPE,  # its end tells the program that this process is gone
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
