@@ -323,6 +323,8 @@ def test_a_clusters_run_is_saved_and_stopped_with_the_script(tmp_path, then, kil
     deadline = Deadline(60)
     while (left := _processes_of(tmp_path)) and not deadline.is_over():
         time.sleep(0.2)
+    # Windows of a run that has ended are kept.
+    subprocess.run(["tmux", "kill-server"], env=os.environ | own, check=True)
     assert not left
     assert list((tmp_path / "run" / "checkpoints").glob("[0-9]*")), "".join(printed)
 
