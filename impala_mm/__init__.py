@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from impala_mm import errors
-    from impala_mm.library.policies import evaluate, load_policy
-    from impala_mm.library.start import launch, train
+    from impala_mm.from_python.policies import evaluate, load_policy
+    from impala_mm.from_python.start import launch, train
 
     __version__: str
 
@@ -21,10 +21,10 @@ __all__ = ["errors", "evaluate", "launch", "load_policy", "train"]
 
 # Imported on first use; TensorFlow is loaded when a policy is.
 _FOUND_IN = {
-    "train": "library.start",
-    "launch": "library.start",
-    "load_policy": "library.policies",
-    "evaluate": "library.policies",
+    "train": "from_python.start",
+    "launch": "from_python.start",
+    "load_policy": "from_python.policies",
+    "evaluate": "from_python.policies",
 }
 
 

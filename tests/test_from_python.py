@@ -17,8 +17,8 @@ from processes import ROOT
 
 import impala_mm
 from impala_mm import errors
-from impala_mm.library import run as runs
-from impala_mm.library.output import Output
+from impala_mm.from_python import run as runs
+from impala_mm.from_python.output import Output
 
 _LONG = 280  # seconds
 

@@ -19,7 +19,7 @@ ALLOWED = {
     "impala_mm.runtime.lifecycle impala_mm.runtime.ports",
     "nets": "",
     # The library, from the lowest floor up.
-    "impala_mm": "config.errors library",  # imports a name when it is accessed
+    "impala_mm": "config.errors from_python",  # imports a name when it is accessed
     "impala_mm.config": "",
     "impala_mm.runtime": "config",
     "impala_mm.environments": "config runtime",
@@ -36,7 +36,7 @@ ALLOWED = {
     "impala_mm.evaluation": "config runtime environments data records policy",
     "impala_mm.jobs": "config runtime environments distributed data algorithms transport records "
     "actor policy learner evaluation",
-    "impala_mm.library": "config runtime environments records policy evaluation",
+    "impala_mm.from_python": "config runtime environments records policy evaluation",
     # The launcher, in the same order.
     "launcher": "",
     "launcher.node": "",

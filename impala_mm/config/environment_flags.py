@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
+# The end of the names of files with environments or wrappers that were defined in Python.
+FILE_SUFFIX = ".environment"
 _WRAPPER = re.compile(r"\s*([^\s,:{]+):([^\s,:{]+)\s*")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import gymnasium
 
 from impala_mm.config import user_modules
+from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.environments import pickled, render
 from impala_mm.environments.opening import (
     Opener,
@@ -70,7 +71,7 @@ def find_level(level_name: str, env_kwargs: str = "", env_wrappers: str = "") ->
     Its environments are made with `env_kwargs` and wrapped by `env_wrappers` (see `Options`).
     """
     given = env_kwargs, env_wrappers
-    if level_name.endswith(pickled.SUFFIX):
+    if level_name.endswith(FILE_SUFFIX):
         return Level(level_name, _factory_opener(level_name, pickled.load(level_name), given))
     classic = level_name.startswith("gym:")
     rest = level_name.removeprefix("gym:") if classic else level_name

@@ -13,8 +13,6 @@ from impala_mm.config import user_modules
 from impala_mm.config.messages import describe_error
 from impala_mm.environments.types import BadLevel
 
-SUFFIX = ".environment"  # the end of the file's name, by which levels of this kind are known
-
 
 def load(level_name: str) -> Callable[..., Any]:
     """Return what the file of a level holds; raise BadLevel."""

@@ -1,29 +1,24 @@
 """Complete games, played with a trained policy: raw returns, no end at a lost life, no training.
 
-    result = impala_mm.evaluate("runs/c", num_episodes=100)
-    result.mean, result.returns, result.lengths
-
 Copies of the level play in parallel, each a number of games that is fixed beforehand. Taking the
 games that end first instead would favour short ones. The jobs `evaluate` and `evaluator` call this
 and record the results.
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from impala_mm.data.trajectory import Entry
-from impala_mm.environments import from_flags, nests, types
+from impala_mm.environments import from_flags, nests
 from impala_mm.environments.faults import FaultLog, indented, make_fault
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import Environments, ReferenceScores, Step
 from impala_mm.evaluation import statistics
 from impala_mm.evaluation.viewers import GameFrame, Viewer
 from impala_mm.policy.core import PolicyCore
-from impala_mm.records import checkpoint
 from impala_mm.runtime.log import Say
 
 IDLE_STEPS = 1000  # steps without reward after which a deterministic game of Atari is ended
@@ -74,30 +69,6 @@ class Unplayable(Exception):
 
 
 KeepPlaying = Callable[[Sequence[Game], int], bool]  # (games, steps so far) -> whether to continue
-
-
-def evaluate(
-    logdir: str | Path,
-    num_episodes: int = 10,
-    level_name: str = "",
-    deterministic: bool = False,
-    best: bool = False,
-    num_envs: int = 16,
-    seed: int = 1,
-    **options: Any,
-) -> Evaluation:
-    """Play complete games with a run's newest or best checkpoint, or with a checkpoint's folder.
-
-    The level is the run's own or another one that the network fits. `options` of the environment
-    (`OPTION_FLAGS`) are the run's unless given. Raises checkpoint.Missing, Damaged or Mismatch, and
-    environments.BadLevel.
-    """
-    policy = PolicyCore(*checkpoint.find(logdir, best), level_name, seed=seed, **options)
-    if len(policy.levels) > 1:
-        raise types.BadLevel(f"{logdir} was trained on {' and '.join(policy.levels)}: name one")
-    idle = options.get("no_reward_steps")
-    level = next(iter(policy.levels))
-    return evaluate_level(policy, level, num_episodes, num_envs, deterministic, seed, idle)
 
 
 def evaluate_level(

@@ -13,7 +13,6 @@ weights of one.
 import contextlib
 import itertools
 import math
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,14 +23,12 @@ import tensorflow as tf
 from impala_mm.config.errors import BadCheckpoint, ImpalaError
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.variables import Variables
-from impala_mm.records import durable_folder
+from impala_mm.records import durable_folder, environment_files
 from impala_mm.records.checkpoint_paths import all_in, resolve, why_missing
 from impala_mm.records.durable_folder import Damaged
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.strict_json import from_json
 
-ENVIRONMENT = ".environment"  # the end of the names of files with environments from Python
-_ENVIRONMENT_PATH = re.compile(rf"[^,\"]+{re.escape(ENVIRONMENT)}")
 MILESTONES = 10  # milestone checkpoints over the total frames of a run
 
 
@@ -251,33 +248,13 @@ def save_weights(
     shutil.rmtree(work, ignore_errors=True)
     try:
         work.mkdir(parents=True)
-        for path in find_environments(source):
+        for path in environment_files.of_checkpoint(source):
             shutil.copy(path, work)
         tf.train.Checkpoint(**copies).write(str(work / "variables"))
         durable_folder.finish(work, folder, about._asdict())
     except (OSError, tf.errors.OpError) as error:
         shutil.rmtree(work, ignore_errors=True)
         raise Unwritable(why_unwritable(error)) from None
-
-
-def find_environments(path: Path) -> list[Path]:
-    """Return the files of environments from Python that belong to a checkpoint, or to its run."""
-    run = path.resolve().parents[1]
-    return [*path.glob(f"*{ENVIRONMENT}"), *run.glob(f"*{ENVIRONMENT}")]
-
-
-def _relocate(path: Path, about: CheckpointInfo) -> CheckpointInfo:
-    """Return the description with the places that these files have now: a run may be moved."""
-    here = {each.name: str(each) for each in reversed(find_environments(path))}
-
-    def moved(found: re.Match) -> str:
-        return found[0] if Path(found[0]).exists() else here.get(Path(found[0]).name, found[0])
-
-    settings = dict(about.settings)
-    for name in ("level_name", "env_wrappers"):
-        if ENVIRONMENT in str(settings.get(name)):
-            settings[name] = _ENVIRONMENT_PATH.sub(moved, settings[name])
-    return about._replace(settings=settings)
 
 
 def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
@@ -348,16 +325,22 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
     if missing := why_missing(path):
         raise Missing(missing)
     if (path / "about.json").exists():
-        return path, _relocate(path, verify(path))
+        return path, _found(path)
     found = all_in(path / "checkpoints")
     order = sorted(found, key=_mean_return) if best else found
     reasons = []
     for each in reversed(order):
         try:
-            return each, _relocate(each, verify(each))
+            return each, _found(each)
         except Damaged as error:
             reasons.append(str(error))
     raise Damaged(f"no checkpoint of {path} is intact: {reasons[0]}")
+
+
+def _found(path: Path) -> CheckpointInfo:
+    """Return a checkpoint's description, with the paths that a moved run has now."""
+    about = verify(path)
+    return about._replace(settings=environment_files.relocated(about.settings, path))
 
 
 def best_of(paths: Sequence[Path]) -> Path | None:

@@ -50,30 +50,33 @@ def refuse_unusable(track: str) -> None:
     if track == wandb_tracking.NAME:
         wandb_tracking.refuse_if_missing()
     elif track:
-        make_tracker(track)
+        _find(track)
 
 
 def make_tracker(track: str) -> Tracker:
     """Return the tracker that --track names; refuse what is none."""
+    try:
+        return _find(track)()
+    except Exception as error:
+        flags.refuse(f"--track={track}: it cannot be made: {describe_error(error)}")
+
+
+def _find(track: str) -> type[Tracker]:
+    """Return the class of a tracker; refuse what is none."""
     if track == wandb_tracking.NAME:
-        return wandb_tracking.WandbTracker()
+        return wandb_tracking.WandbTracker
     module, _, name = track.replace(":", ".").rpartition(".")
     try:
-        made = getattr(user_modules.import_module(module), name, None)
+        found = getattr(user_modules.import_module(module), name, None)
     except user_modules.BadModule as error:
         flags.refuse(
             f"--track={track}: write wandb, or a class of yours as my_package.MyTracker: {error}"
         )
-    if not callable(made):
+    if not isinstance(found, type):
         flags.refuse(f"--track={track}: {module} has no class {name}")
-    try:
-        tracker = made()
-    except Exception as error:
-        flags.refuse(f"--track={track}: it cannot be made: {describe_error(error)}")
-    lacks = [m for m in ("begin", "log", "add_file", "finish") if not hasattr(tracker, m)]
-    if lacks:
+    if lacks := [m for m in ("begin", "log", "add_file", "finish") if not hasattr(found, m)]:
         flags.refuse(f"--track={track}: it has no method {' or '.join(lacks)}")
-    return tracker
+    return found
 
 
 class Tracking:

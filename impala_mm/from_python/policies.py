@@ -49,9 +49,13 @@ def evaluate(
     BadSettings.
     """
     tensorflow_import.load()
-    from impala_mm.evaluation import games  # noqa: PLC0415
+    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
+    from impala_mm.evaluation.games import evaluate_level  # noqa: PLC0415
 
+    policy = load_policy(logdir, best, level_name, seed=seed, **options)
+    if len(policy.levels) > 1:
+        raise BadLevel(f"{logdir} was trained on {' and '.join(policy.levels)}: name one")
+    idle = options.get("no_reward_steps")
+    level = next(iter(policy.levels))
     with flags.refusals_raised():
-        return games.evaluate(
-            logdir, num_episodes, level_name, deterministic, best, num_envs, seed, **options
-        )
+        return evaluate_level(policy, level, num_episodes, num_envs, deterministic, seed, idle)

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import BadSettings, TrainingFailed
-from impala_mm.library.output import Output
+from impala_mm.from_python.output import Output
 from impala_mm.records.json_lines import read_json_lines
 from impala_mm.runtime import lifecycle
 
@@ -138,7 +139,7 @@ class Run:
 
         Raises BadCheckpoint before there is one; the first is written after a minute.
         """
-        from impala_mm.library.policies import load_policy  # noqa: PLC0415
+        from impala_mm.from_python.policies import load_policy  # noqa: PLC0415
 
         return load_policy(self.logdir, best=best)
 
@@ -158,7 +159,7 @@ def _own_paths() -> list[str]:
 def _remove_unused(logdir: Path) -> None:
     """Remove the folder of a run that was refused before it started, if nothing else is in it."""
     held = list(logdir.glob("*"))
-    if all(path.suffix == ".environment" for path in held):
+    if all(path.suffix == FILE_SUFFIX for path in held):
         with contextlib.suppress(OSError):
             for path in held:
                 path.unlink()

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from impala_mm.config import command_line, flags, setting_files
+from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import BadEnvironment, BadSettings
 from impala_mm.config.settings import Config
-from impala_mm.environments.pickled import SUFFIX
-from impala_mm.library import environment_file
-from impala_mm.library.run import Run
+from impala_mm.from_python import environment_file
+from impala_mm.from_python.run import Run
 from impala_mm.records import run_folder
 
 Environment = str | Callable[..., Any]
 
 _PROGRAMS = Path(__file__).resolve().parents[2]
+# Flags that the name of a run's folder depends on.
+_OF_FOLDERS = ("level_name", "logdir", "algorithm", "preset", "config")
 # Flags by which experiment.py is one process, or something else than a training.
-_OF_FOLDERS = ("level_name", "logdir", "algorithm", "preset", "config")  # they name the folder
 _NOT_FOR_TRAINING = ("job_name", "task", "learner", "validate", "show_config", "export_dir")
 
 
@@ -119,7 +120,7 @@ def _folder(config: Config) -> Path:
 
 def _write(defined: Any, name: str, logdir: Path) -> str:
     """Write an environment or wrappers to the run's folder; return the file's path."""
-    path = logdir / (re.sub(r"[^\w.-]+", "-", name) + SUFFIX)
+    path = logdir / (re.sub(r"[^\w.-]+", "-", name) + FILE_SUFFIX)
     if "," in str(path):
         raise BadSettings(f"logdir={logdir}: a folder with environments has no comma in its name")
     try:
