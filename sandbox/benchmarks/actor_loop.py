@@ -27,6 +27,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from random_actions import random_actions
+
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle
@@ -71,7 +73,7 @@ def _measure_level(config: Config) -> None:
     sync.reset(seed=1)
     act, player = Act(made.algorithm, count), Player(made.algorithm, [(played, count)])
     state, entry = _first_entry(made.algorithm, vector.reset(), count)
-    drawn = _random_actions(made.spec.actions, count)
+    drawn = random_actions(made.spec.actions, count, _ACTIONS)
     given = [made.spec.actions.to_environments(actions) for actions in drawn]
     parts: dict[str, _Part] = {
         "one environment": (_plain_loop(single, given), 1),
@@ -99,23 +101,6 @@ def _first_entry(algorithm: Any, step: Any, count: int) -> tuple[list[Any], Any]
     writer = UnrollWriter(algorithm.unroll, count, state)
     writer.write_reset(step)
     return tf.nest.flatten(state), tf.nest.map_structure(np.copy, writer.newest._replace(extras=()))
-
-
-def _random_actions(actions: Any, count: int) -> list[Any]:
-    """Return random actions of a policy for `count` environments."""
-    random = np.random.default_rng(0)
-    return [
-        actions.pack([_draw(part, count, random) for part in actions.leaves])
-        for _ in range(_ACTIONS)
-    ]
-
-
-def _draw(part: Any, count: int, random: np.random.Generator) -> np.ndarray:
-    """Return random actions [count, ...] of one part of a policy's action."""
-    shape = (count, *part.shape)
-    if not part.choices:
-        return random.uniform(-1, 1, shape).astype(np.float32)
-    return (random.random(shape) * np.reshape(part.choices, part.shape)).astype(np.int32)
 
 
 def _cycled(step: Callable[[Any], Any], actions: list[Any]) -> Callable[[], Any]:

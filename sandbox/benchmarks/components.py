@@ -232,7 +232,12 @@ _SETTING_NAMES = tuple(
 
 
 def candidate_batches(part: str, config: Config) -> list[int]:
-    """Return the batches that may be tried besides the run's own --batch_size."""
+    """Return the batches that may be tried besides the run's own --batch_size.
+
+    An algorithm of rounds trains at no other: its minibatches are parts of a round.
+    """
+    if part == "training" and config.rounds:
+        return []
     longest = _MAX_STEPS_PER_UPDATE // config.unroll_length if part == "training" else BATCHES[-1]
     return [batch for batch in BATCHES if batch <= longest]
 

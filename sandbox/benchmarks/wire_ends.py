@@ -5,6 +5,7 @@ Import this module after TensorFlow was loaded.
 
 import copy
 import itertools
+import math
 import os
 import threading
 import traceback
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import real_run
+from random_actions import random_actions
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import agent
@@ -94,12 +96,12 @@ class WireTasks:
             self._connect(address, inference="learner"),
             self._make_environments(batch, 1),
         )
-        spec, random = environments.spec, np.random.default_rng(0)
+        spec = environments.spec
+        answer_bytes = 4 * batch * sum(math.prod(part.shape) for part in spec.actions.leaves)
         codec = StepCodec(spec.observation, spec.masks)
-        pack = COMPRESSORS[auto.compression(self._config, environments.spec.observation)]
+        pack = COMPRESSORS[auto.compression(self._config, spec.observation)]
         steps = []
-        for _ in range(50):
-            actions = random.integers(environments.spec.num_actions, size=batch).astype(np.int32)
+        for actions in random_actions(spec.actions, batch, 50):
             step = environments.step(actions) if steps else environments.reset()
             steps.append(copy.deepcopy(step))  # some environments reuse their arrays
         environments.close()
@@ -111,7 +113,7 @@ class WireTasks:
             content = pack(codec.encode(steps[number % len(steps)]))
             delivery = Delivery(client, header._replace(number=number), [content], nothing)
             assert delivery.wait() == Reply.ACCEPTED
-            assert len(delivery.answer) == 4 * batch
+            assert len(delivery.answer) == answer_bytes
 
         return once, batch
 

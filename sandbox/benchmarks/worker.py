@@ -14,6 +14,7 @@ the starts of two runs of the task are at least this far apart. `{}` returns the
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -21,7 +22,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from impala_mm.runtime import lifecycle
 
@@ -30,10 +30,12 @@ lifecycle.load_tensorflow(_THREADS, _THREADS)
 
 import numpy as np
 import tensorflow as tf
+from random_actions import random_actions
 from wire_ends import PreparedTask, WireTasks
 
+from impala_mm.actor.acting import Act
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import agent
+from impala_mm.algorithms import agent, registry
 from impala_mm.config import auto, command_line
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
@@ -64,14 +66,10 @@ class WorkerTasks(WireTasks):
         finally:
             vector.open_vector = open_vector
         environments.reset()
-        random = np.random.default_rng(0)
-        actions = random.integers(environments.spec.num_actions, size=[1000, batch]).astype(
-            np.int32
-        )
-        numbers = iter(range(10**9))
+        actions = itertools.cycle(random_actions(environments.spec.actions, batch, 1000))
 
         def step() -> None:
-            environments.step(actions[next(numbers) % 1000])
+            environments.step(next(actions))
             environments.episodes()
 
         return step, batch
@@ -80,26 +78,14 @@ class WorkerTasks(WireTasks):
         """Act on `batch` observations and keep the state, as actors and learners do."""
         algorithm = self._acting.algorithm
         self.details = {"precision": self._precision_name(agent.config_for_acting(self._config))}
-        state = algorithm.initial_state(batch)
-        exploration = tf.ones([batch])
-        entry = tf.nest.map_structure(tf.constant, self._random_entries([batch]))
-        read = (entry.observation, entry.reward, entry.action, entry.first)
-
-        @tf.function(autograph=False)
-        def act(observation: Any, reward: Any, action: Any, first: Any, *flat: Any) -> Any:
-            known = Entry(action, reward, None, None, observation, first, None)
-            answer = algorithm.act(known, tf.nest.pack_sequence_as(state, flat), exploration)
-            actions, after, extras = answer
-            return actions, tf.nest.flatten(after), tf.nest.flatten(extras)
-
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in (*read, *tf.nest.flatten(state))]
-        concrete = act.get_concrete_function(*specs)
-        flat = tf.nest.flatten(state)
+        act, entry = Act(algorithm, batch), self._random_entries([batch])
+        state = tf.nest.flatten(algorithm.initial_state(batch))
+        number = [tf.range(batch), tf.constant(batch)]
+        number = number if registry.takes_environment(algorithm) else []
 
         def once() -> None:
-            nonlocal flat
-            actions, flat, _ = concrete(*read, *flat)
-            actions.numpy()
+            nonlocal state
+            _, state, _ = act(entry, state, number)
 
         return once, batch
 

@@ -14,6 +14,7 @@ sys.path.append(
 import components
 import progress
 
+from impala_mm.algorithms import ppo_settings
 from impala_mm.config.settings import Config
 
 
@@ -114,6 +115,14 @@ def test_few_emulators_are_started_and_none_when_measured_again(bench):
     assert "2% cheaper" in printed
     assert said[-1].startswith("training, 128 at once, 2 threads; ")
     assert said[-1].endswith(" s left")
+
+
+def test_an_algorithm_of_rounds_is_measured_with_the_runs_batch_only(bench):
+    measuring, _ = bench
+    measuring._config = ppo_settings.Settings(level_name="catch", batch_size=12)
+    found = measuring.measure()
+    assert {m.batch for m in found.measured if m.part == "training"} == {12}
+    assert measuring.measure().training == found.training == pytest.approx(900 / 12 / 2 * 1e-6)
 
 
 def test_what_is_ahead_is_told_by_how_guesses_held(monkeypatch):
