@@ -171,6 +171,27 @@ DOCUMENTED_RUNS = {
         spaces="numbers [6]; Discrete(3)",
         published=(-86, 1),
     ),
+    "ppo-pong": _run(
+        "atari-ppo",
+        goal=18,
+        random=-20.7,
+        spaces=f"{_IMAGES}(6)",
+        published=(20.4, 0.2),
+    ),
+    "ppo-breakout": _run(
+        *("atari-ppo", "--level_name=BreakoutNoFrameskip-v4"),
+        goal=300,
+        random=1.7,
+        spaces=f"{_IMAGES}(4)",
+        published=(415, 28),
+    ),
+    "ppo-beamrider": _run(
+        *("atari-ppo", "--level_name=BeamRiderNoFrameskip-v4"),
+        goal=1431,
+        random=364,
+        spaces=f"{_IMAGES}(9)",
+        published=(1916, 485),
+    ),
 }
 
 

@@ -72,7 +72,9 @@ def _level(name: str) -> str:
 
 
 def _steps(name: str) -> str:
-    return plot_style.format_number(settings(name).total_environment_frames)
+    config = settings(name)
+    repeats = 4 if config.level_name.endswith("NoFrameskip-v4") else 1
+    return plot_style.format_number(config.total_environment_frames / repeats)
 
 
 def _published(name: str) -> tuple[float, float]:

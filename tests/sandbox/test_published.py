@@ -29,6 +29,8 @@ def test_a_row_has_each_seeds_result_their_mean_and_deviation():
     assert row == (
         "| HalfCheetah-v4 | 1M | 1,443 ± 46 | 1,000, 2,000, 3,000 | 2,000 ± 1,000 | 1,200 ± 141 |"
     )
+    row = published.table({"ppo-breakout": [_run(1, 390.5)]})[-1]
+    assert row == "| BreakoutNoFrameskip-v4 | 10M | 415 ± 28 | 390 | 390 |  |"
     row = published.table({"ppo-acrobot": [_run(1, -84.25)]})[-1]
     assert row == "| Acrobot-v1 | 500k | -86 ± 1 | -84.2 | -84.2 |  |"
 
