@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import plot_style
+import verify
 from documented_runs import DOCUMENTED_RUNS, settings
 from run_series import Curve, combine_curves
 
@@ -20,15 +21,17 @@ _COLUMNS = 3
 def table(recorded: Recorded) -> list[str]:
     """Return the lines of the table, with a row for each task."""
     lines = [
-        "| PPO's defaults on | steps | published | here, each seed | mean | most likely actions |",
-        "|---|---|---|---|---|---|",
+        "| PPO's defaults on | steps | published | here, each seed | mean | most likely actions "
+        "| the published mean was reached after |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, runs in recorded.items():
         returns = [run["episode_return"] for run in runs]
         tested = [run["deterministic_return"] for run in runs if "deterministic_return" in run]
         lines.append(
             f"| {_level(name)} | {_steps(name)} | {_with_deviation(*_published(name))} "
-            f"| {', '.join(map(_shorten, returns))} | {_mean(returns)} | {_mean(tested)} |"
+            f"| {', '.join(map(_shorten, returns))} | {_mean(returns)} | {_mean(tested)} "
+            f"| {_reached(name, runs)} |"
         )
     return lines
 
@@ -72,9 +75,23 @@ def _level(name: str) -> str:
 
 
 def _steps(name: str) -> str:
-    config = settings(name)
-    repeats = 4 if config.level_name.endswith("NoFrameskip-v4") else 1
-    return plot_style.format_number(config.total_environment_frames / repeats)
+    return plot_style.format_number(settings(name).total_environment_frames / _repeats(name))
+
+
+def _repeats(name: str) -> int:
+    """Return the frames of a step."""
+    return 4 if "NoFrameskip" in _level(name) else 1
+
+
+def _reached(name: str, runs: list[dict]) -> str:
+    """Return after how many steps and seconds each seed reached the published mean."""
+    found = [verify.first_reaching(run["curve"], _published(name)[0]) for run in runs]
+    return ", ".join(
+        f"{plot_style.format_number(round(at[0] / _repeats(name), -3))} steps ({at[1]:,.0f} s)"
+        if at
+        else "never"
+        for at in found
+    )
 
 
 def _published(name: str) -> tuple[float, float]:

@@ -23,16 +23,17 @@ def test_a_row_has_each_seeds_result_their_mean_and_deviation():
     runs = [
         _run(1, 1000.0, deterministic_return=1100.0),
         _run(2, 2000.0, deterministic_return=1300.0),
-        _run(3, 3000.0),
+        _run(3, 3000.0, level=20.0),
     ]
     row = published.table({"ppo-halfcheetah": runs})[-1]
     assert row == (
-        "| HalfCheetah-v4 | 1M | 1,443 ± 46 | 1,000, 2,000, 3,000 | 2,000 ± 1,000 | 1,200 ± 141 |"
+        "| HalfCheetah-v4 | 1M | 1,443 ± 46 | 1,000, 2,000, 3,000 | 2,000 ± 1,000 | 1,200 ± 141 "
+        "| never, never, 73k steps (73 s) |"
     )
-    row = published.table({"ppo-breakout": [_run(1, 390.5)]})[-1]
-    assert row == "| BreakoutNoFrameskip-v4 | 10M | 415 ± 28 | 390 | 390 |  |"
+    row = published.table({"ppo-breakout": [_run(1, 390.5, level=8.0)]})[-1]
+    assert row == "| BreakoutNoFrameskip-v4 | 10M | 415 ± 28 | 390 | 390 |  | 13k steps (52 s) |"
     row = published.table({"ppo-acrobot": [_run(1, -84.25)]})[-1]
-    assert row == "| Acrobot-v1 | 500k | -86 ± 1 | -84.2 | -84.2 |  |"
+    assert row == "| Acrobot-v1 | 500k | -86 ± 1 | -84.2 | -84.2 |  | 0 steps (0 s) |"
 
 
 def test_the_picture_has_a_panel_for_each_task(tmp_path):
