@@ -5,6 +5,7 @@ configuration.
 """
 
 import importlib.util
+import json
 import shlex
 import subprocess
 import sys
@@ -30,6 +31,7 @@ class DocumentedRun(NamedTuple):
     needs: str = ""  # what to install besides this project, as pip reads it
     imports: str = ""  # the module by which an installed `needs` is recognised
     published: tuple[float, float] | None = None  # mean and deviation that CleanRL publishes
+    beside: str = ""  # the run whose curves this one's are drawn beside, in grey
 
     def is_possible(self) -> bool:
         """Return whether all packages that the command needs are installed."""
@@ -133,6 +135,24 @@ DOCUMENTED_RUNS = {
         published=(1443, 46),
         **_MUJOCO,
     ),
+    # As many steps and optimizer steps of as many environments, divided between learners.
+    "two-learners": _run(
+        *("mujoco-ppo", "--num_learners=2", "--batch_size=8", "--minibatches=32"),
+        goal=2500,
+        random=-291,
+        spaces="numbers [17]; Box [6]",
+        beside="ppo-halfcheetah",
+        **_MUJOCO,
+    ),
+    "four-learners": _run(
+        *("mujoco-ppo", "--num_learners=4", "--batch_size=4", "--minibatches=32"),
+        *("--num_actors=4", "--num_envs=4"),
+        goal=2500,
+        random=-291,
+        spaces="numbers [17]; Box [6]",
+        beside="ppo-halfcheetah",
+        **_MUJOCO,
+    ),
     "ppo-walker2d": _run(
         *("mujoco-ppo", "--level_name=Walker2d-v4"),
         goal=1716,
@@ -212,6 +232,11 @@ def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
     arguments = full_command(name, seed, *more, f"--logdir={logdir}")
     print(f"$ {shlex.join(arguments)}", flush=True)
     return subprocess.run([sys.executable, *arguments[1:]], cwd=ROOT, check=False).returncode
+
+
+def read_references(name: str) -> list[dict]:
+    """Read what was recorded of each seed of a command."""
+    return [json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{name}-*.json"))]
 
 
 def read_metrics(logdir: Path) -> list[dict]:

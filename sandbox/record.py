@@ -28,6 +28,7 @@ from documented_runs import (
     describe_machine,
     full_command,
     read_metrics,
+    read_references,
     run_documented,
 )
 
@@ -106,7 +107,7 @@ def draw_references() -> None:
     ]
     beside_published = {}
     for name, documented in DOCUMENTED_RUNS.items():
-        runs = [json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{name}-*.json"))]
+        runs = read_references(name)
         if not runs:
             continue
         if documented.published:
@@ -116,6 +117,10 @@ def draw_references() -> None:
             1, 2, figsize=(9, 3), sharey=True, layout="constrained"
         )
         unit, short = plot_style.time_unit(max(run["seconds"] for run in runs))
+        for number, run in enumerate(read_references(documented.beside or "none")):
+            frames, _, returns = zip(*run["curve"], strict=True)
+            label = "" if number else documented.beside
+            axes[0].plot(frames, returns, color="#999999", label=label, zorder=1)
         for run in runs:
             frames, seconds, returns = zip(*run["curve"], strict=True)
             axes[0].plot(frames, returns, label=f"seed {run['seed']}")

@@ -14,7 +14,6 @@ impossible, for example because a package is not installed.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,9 +22,9 @@ from typing import NamedTuple
 
 from documented_runs import (
     DOCUMENTED_RUNS,
-    REFERENCE_FOLDER,
     describe_machine,
     read_metrics,
+    read_references,
     run_documented,
 )
 
@@ -120,9 +119,7 @@ def main() -> None:
             f"set PYTHONPATH=extra"
         )
         sys.exit(2)
-    recorded = [
-        json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{args.name}-*.json"))
-    ]
+    recorded = read_references(args.name)
     curves = [one["curve"] for one in recorded]
     goal, until = documented.goal, args.until
     deadlines = []

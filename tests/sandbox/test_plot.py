@@ -233,6 +233,7 @@ def test_the_recorded_pictures_are_what_their_script_draws_each_time_the_same(
     readme.write_text((ROOT / "README.md").read_text())
     for path in REFERENCE.glob("catch-*.json"):
         (tmp_path / path.name).write_text(path.read_text())
+    monkeypatch.setattr("documented_runs.REFERENCE_FOLDER", tmp_path)
     monkeypatch.setattr(record, "REFERENCE_FOLDER", tmp_path)
     monkeypatch.setattr(record, "_PAGE", page)
     monkeypatch.setattr(record, "_README", readme)

@@ -11,7 +11,7 @@ sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their
 
 import published
 import record
-from documented_runs import DOCUMENTED_RUNS, REFERENCE_FOLDER
+from documented_runs import DOCUMENTED_RUNS, read_references
 
 
 def _run(seed, result, *, level=2.0, **known):
@@ -75,7 +75,7 @@ def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, 
     "name", [name for name, documented in DOCUMENTED_RUNS.items() if documented.published]
 )
 def test_the_readme_shows_what_was_recorded(name):
-    runs = [json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{name}-*.json"))]
+    runs = read_references(name)
     if not runs:
         pytest.skip(f"{name} is not recorded")
     assert published.table({name: runs})[-1] in (ROOT / "README.md").read_text().splitlines()
