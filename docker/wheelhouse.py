@@ -1,6 +1,7 @@
 """Fill a folder with all packages that a set-up needs, for machines without internet.
 
-    make wheelhouse ROLE=actor      or     .venv/bin/python docker/wheelhouse.py --role=actor FOLDER
+    make wheelhouse ROLE=actor      or, from an installed package,
+    impala-mm wheelhouse --role=actor FOLDER
 
 `install.py --wheelhouse=FOLDER` installs from it and from nowhere else; the frontend's `--deploy
 --wheelhouse=FOLDER` copies it to the hosts first. It fits machines with the same version of Python
@@ -23,7 +24,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import horovod_wheel
-from package_sets import EXTRAS, ROOT, describe_missing, platform_tag, with_package_index
+from package_sets import (
+    BUILD_HOROVOD,
+    EXTRAS,
+    ROOT,
+    describe_missing,
+    platform_tag,
+    with_package_index,
+)
 from steps import Problem, run, run_program, say
 
 # Packages that build others that have no wheel, and this project itself.
@@ -84,7 +92,7 @@ def _add_horovod(folder: Path) -> None:
         into.mkdir(exist_ok=True)
         shutil.copy(cache / horovod_wheel.SDIST, into)
     if not list(into.glob("*/*.whl")):
-        say("it has no compiled Horovod (`make horovod` compiles one): hosts need a compiler")
+        say(f"it has no compiled Horovod (`{BUILD_HOROVOD}` compiles one): hosts need a compiler")
 
 
 def main(argv: Sequence[str]) -> None:

