@@ -369,7 +369,7 @@ def main(argv: list[str]) -> None:
     def build(work: Path, log: Path) -> Path:
         say(
             f"compiling Horovod {VERSION} for TensorFlow {target.tensorflow}: "
-            f"two to five minutes (log: {log})"
+            f"three to six minutes (log: {log})"
         )
         return compile_wheel(work, log, cache, args.mpi, args.nccl)
 

