@@ -1,11 +1,11 @@
 # `make train` and `make test` work at once: they install what they need. `make help` lists all
 # targets. Options: PYTHON=python3.12, and three that the next commands remember: DEVICE=gpu|cpu,
-# MPI=system|venv, LEARNERS=1|all (1: no Horovod, MPI, SSH, tests)
+# MPI=system|venv, LEARNERS=1|all (1: no Horovod, MPI, SSH, tests). `make setup WHEELHOUSE=FOLDER`
+# installs from a folder of `make wheelhouse`, without internet.
 
 PYTHON ?= python3
 ROLE ?= actor
 WHEELS ?= cpu
-WHEELHOUSE ?= wheelhouse
 PYTHONS ?=
 POLICY ?= cartpole
 run := .venv/bin/python
@@ -25,7 +25,7 @@ help:  ## show this list
 setup:  ## install everything into .venv; LEARNERS=1 leaves out Horovod and tests, until LEARNERS=all
 	@command -v "$(PYTHON)" >/dev/null || { echo "[set-up] $(PYTHON) was not found: 'apt-get install python3 python3-venv', or make PYTHON=/path/to/python3.11"; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 7))' || { echo "[set-up] $(PYTHON) is too old: TensorFlow 2.21 needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python3.11"; exit 1; }
-	@"$(PYTHON)" docker/install.py $(DEVICE:%=--device=%) $(MPI:%=--mpi=%) \
+	@"$(PYTHON)" docker/install.py $(DEVICE:%=--device=%) $(MPI:%=--mpi=%) $(WHEELHOUSE:%=--wheelhouse=%) \
 	  $(if $(LEARNERS),--role=$(if $(filter 1,$(LEARNERS)),single,all)) $(again)
 
 horovod: again := --again
@@ -89,7 +89,7 @@ release: changelog lint test  ## lint, test, build the wheel and the sdist, and 
 
 wheelhouse:  ## download packages for hosts without internet: ROLE=actor|learner WHEELS=cpu|gpu
 	@[ -x $(run) ] || { echo "[set-up] there is no .venv yet: run 'make setup'"; exit 1; }
-	@$(run) docker/wheelhouse.py --role=$(ROLE) --device=$(WHEELS) "$(WHEELHOUSE)"
+	@$(run) docker/wheelhouse.py --role=$(ROLE) --device=$(WHEELS) "$(or $(WHEELHOUSE),wheelhouse)"
 
 clean:  ## remove what set-up made in this folder (Horovod's wheels in ~/.cache/impala_mm stay)
 	rm -rf dist build .venv .setup.lock .setup.log .mypy_cache .pytest_cache .ruff_cache .hypothesis

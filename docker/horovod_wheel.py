@@ -29,7 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from steps import Problem, one_at_a_time, run, run_program, say
+from package_sets import bring_packages
+from steps import Problem, explain_unreachable, one_at_a_time, run, run_program, say
 
 VERSION = "0.28.1"
 SDIST = f"horovod-{VERSION}.tar.gz"
@@ -185,7 +186,7 @@ def compile_wheel(work: Path, log: Path, cache: Path, mpi: str, nccl: bool) -> P
     if not shutil.which("g++"):
         raise Problem("no C++ compiler: `apt-get install g++` (as root), then run it again")
     log.unlink(missing_ok=True)
-    sdist = _fetch_sdist(cache, log)
+    sdist = fetch_sdist(cache, log)
     with tarfile.open(sdist) as archive:
         # The archive's checksum is fixed. Before 3.11.4 (Debian 12), Python has no filters.
         safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
@@ -230,9 +231,11 @@ def _jobs() -> int:
     return max(1, min(len(os.sched_getaffinity(0)), memory // (3 << 29)))
 
 
-def _fetch_sdist(cache: Path, log: Path) -> Path:
+def fetch_sdist(cache: Path, log: Path) -> Path:
+    """Return Horovod's source, which is downloaded unless the cache has it."""
     sdist = cache / SDIST
     if not (sdist.exists() and _sha256(sdist) == SDIST_SHA256):
+        cache.mkdir(parents=True, exist_ok=True)
         requirement = cache / "horovod.txt"
         requirement.write_text(f"horovod=={VERSION} --hash=sha256:{SDIST_SHA256}\n")
         command = [
@@ -249,7 +252,10 @@ def _fetch_sdist(cache: Path, log: Path) -> Path:
             "-r",
             requirement,
         ]
-        run(command, log, "downloading Horovod's source", os.environ)
+        try:
+            run(command, log, "downloading Horovod's source", os.environ)
+        except Problem as problem:
+            raise explain_unreachable(problem, bring_packages("learner", "cpu")) from None
     return sdist
 
 

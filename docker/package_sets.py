@@ -70,7 +70,16 @@ def describe_missing(folder: Path, role: str, device: str, tags: str) -> str:
     return f"the wheelhouse {folder} lacks {names}{more}: `{add}` adds them"
 
 
-def _filling(folder: Path, role: str, device: str) -> str:
+def bring_packages(role: str, device: str) -> str:
+    """Return how to set up a machine without internet, as the end of a sentence."""
+    uses = "make setup WHEELHOUSE=FOLDER"
+    if not _IS_CLONE:
+        uses = "impala-mm install-horovod --wheelhouse=FOLDER"
+    fills = _filling("FOLDER", role, device)
+    return f"run `{fills}` on a machine that can, copy the folder to this machine, and run `{uses}`"
+
+
+def _filling(folder: Path | str, role: str, device: str) -> str:
     """Return the command that fills a wheelhouse."""
     if _IS_CLONE:
         return f"make wheelhouse ROLE={role}{' WHEELS=gpu' * (device == 'gpu')}"

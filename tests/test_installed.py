@@ -130,7 +130,7 @@ def test_the_programs_of_the_set_up_name_what_they_need(environment, tmp_path):
     (packages,) = (environment.bin.parent / "lib").glob("python3.*/site-packages")
     for name, needed, extras in (
         ("install-horovod", "tensorflow and mpi4py and cmake and pip", "cpu,multi,openmpi,build-"),
-        ("wheelhouse", "uv and pip", "setup"),
+        ("wheelhouse", "uv and pip and setuptools", "setup"),
     ):
         command = (environment.bin / "python", "-ISc", code, packages, name)
         said = run_alone(*command, cwd=tmp_path, code=1)

@@ -29,7 +29,7 @@ _SET_UP = {
         ("tensorflow", "mpi4py", "cmake", "pip"),
         "cpu,multi,openmpi,build-horovod",
     ),
-    "wheelhouse": _SetUpProgram("docker/wheelhouse.py", ("uv", "pip"), "setup"),
+    "wheelhouse": _SetUpProgram("docker/wheelhouse.py", ("uv", "pip", "setuptools"), "setup"),
 }
 
 
