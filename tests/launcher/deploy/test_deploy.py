@@ -364,6 +364,24 @@ def test_the_frontend_starts_nothing_where_a_host_is_not_ready(lan):
     assert "error: --wheelhouse needs --deploy" in ran.stderr
 
 
+@pytest.mark.slow
+def test_a_host_that_reaches_no_package_index_is_told_of_the_wheelhouse(lan):
+    """Its set-up is the real one."""
+    rows = "job,ip,tf_port\nlearner,10.77.1.2,8001\nactor,10.77.1.21,\n"
+    lan.laptop.path("/root/workers.csv").write_text(rows)
+    command = f"{sys.executable} {ROOT}/run_experiment_mm_raw.py --deploy --level_name=catch"
+    ran = lan.laptop.run(
+        *("bash", "-c", f"cd /root; {command} --workers_csv_path=workers.csv"), check=False
+    )
+    assert ran.returncode == 2
+    assert re.search(
+        r"10\.77\.1\.21 FAILED: installing uv failed; .*: ERROR: No matching distribution found "
+        r"for uv==.*; --wheelhouse=FOLDER copies the packages to the host, and `make wheelhouse` makes "
+        r"that folder here\n",
+        ran.stdout,
+    ), ran.stdout
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
     """Return a wheelhouse for actors."""
