@@ -25,7 +25,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from impala_mm.config import command_line, printable
+from impala_mm.config import command_line, own_packages, printable
 from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle
 
@@ -36,6 +36,7 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     lifecycle.end_with_owner()
+    own_packages.refuse_foreign()
     (config,), given = command_line.parse(argv, __doc__ or "", Config)
     # Imported after the flags are parsed, so that --help and a misspelt flag answer at once.
     from impala_mm.jobs import (  # noqa: PLC0415

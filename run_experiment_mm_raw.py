@@ -19,13 +19,10 @@ import os
 import signal
 import sys
 
-from impala_mm.config import command_line, flags, user_sources
+from impala_mm.config import command_line, flags, own_packages, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint_paths, run_folder
 from impala_mm.runtime import lifecycle, ports
-from launcher.commands import dispatch
-from launcher.plan.request import Request, UserError
-from launcher.plan.settings import LauncherConfig
 
 
 def main(argv: list[str]) -> None:
@@ -33,6 +30,12 @@ def main(argv: list[str]) -> None:
     lifecycle.end_with_owner()
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    own_packages.refuse_foreign()
+    # Imported after the check that there is no other package of this name.
+    from launcher.commands import dispatch  # noqa: PLC0415
+    from launcher.plan.request import Request, UserError  # noqa: PLC0415
+    from launcher.plan.settings import LauncherConfig  # noqa: PLC0415
+
     if "PYTHONPATH" in os.environ:  # processes of this machine may have another current folder
         entries = os.environ["PYTHONPATH"].split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))

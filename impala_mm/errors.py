@@ -4,8 +4,16 @@ from impala_mm.config.errors import (
     BadCheckpoint,
     BadEnvironment,
     BadSettings,
+    ForeignPackage,
     ImpalaError,
     TrainingFailed,
 )
 
-__all__ = ["BadCheckpoint", "BadEnvironment", "BadSettings", "ImpalaError", "TrainingFailed"]
+__all__ = [
+    "BadCheckpoint",
+    "BadEnvironment",
+    "BadSettings",
+    "ForeignPackage",
+    "ImpalaError",
+    "TrainingFailed",
+]

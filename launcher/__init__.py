@@ -1,1 +1,1 @@
-"""Starts and manages the processes of a run on the hosts of a CSV. Imports no TensorFlow."""
+"""Starts and manages the processes of impala_mm on the hosts of a CSV. Imports no TensorFlow."""

@@ -1,4 +1,4 @@
-"""Networks by name: each turns observations into features, to which an algorithm adds its heads.
+"""Networks of impala_mm by name: each makes features of observations; an algorithm adds its heads.
 
 A new network is one file in this package and one line in NETWORKS.
 """

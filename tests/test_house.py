@@ -271,3 +271,30 @@ def test_every_locked_package_has_a_version_and_a_checksum():
 def test_the_scripts_in_bash_parse():
     for script in (ROOT / ".ci" / "run", ROOT / "launcher" / "plan" / "slurm_job.sh"):
         subprocess.run(["bash", "-n", script], check=True)
+
+
+def _release(folder, section, version):
+    (folder / "CHANGELOG.md").write_text(f"# Changelog\n\n## {section}\n\n- x\n\n## 0.1.0\n")
+    (folder / "pyproject.toml").write_text(f'[project]\nversion = "{version}"\n')
+    makefile = f"--makefile={ROOT / 'Makefile'}"
+    # The steps after the check are only printed.
+    commands = [["make", makefile, "changelog"], ["make", makefile, "--dry-run", "release"]]
+    checked, planned = (
+        subprocess.run(each, cwd=folder, capture_output=True, text=True, check=False)
+        for each in commands
+    )
+    assert planned.stdout.startswith("version=")
+    assert planned.stdout.index("CHANGELOG.md") < planned.stdout.index("docker/install.py")
+    return checked.returncode, checked.stdout
+
+
+def test_a_version_is_released_only_if_the_changelog_has_a_section_of_its_name(tmp_path):
+    assert _release(tmp_path, "0.3.0", "0.3.0") == (0, "")
+    for section in ("0.2.0", "Unreleased"):
+        assert _release(tmp_path, section, "0.3.0") == (
+            2,
+            f"[release] the newest section of CHANGELOG.md is '{section}', and pyproject.toml has "
+            f"version 0.3.0: write a section '## 0.3.0', or set the version\n",
+        )
+    run_here = subprocess.run(["make", "changelog"], cwd=ROOT, check=False)
+    assert run_here.returncode == 0, "the first change after a release sets the next version"

@@ -1,6 +1,7 @@
 """Policies that come with this package: each plays as well as its card says, and weighs little."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,21 @@ def test_the_library_takes_a_name_and_says_the_nearest():
     with pytest.raises(impala_mm.errors.BadCheckpoint, match="did you mean memory"):
         impala_mm.load_policy("memry")
     assert Path(impala_mm.load_policy("memory").path).parent == FOLDER
+
+
+OFFLINE = """
+import sys
+
+def refuse(event, arguments):
+    assert event not in {"socket.connect", "socket.getaddrinfo", "socket.sendto"}, arguments
+
+sys.addaudithook(refuse)
+import impala_mm
+print(impala_mm.evaluate("cartpole", num_episodes=2, deterministic=True).lengths)
+"""
+
+
+def test_a_policy_is_loaded_and_played_without_a_network():
+    code, printed = run(sys.executable, "-c", OFFLINE)
+    assert code == 0, printed
+    assert printed.splitlines()[-1] == "[500, 500]"

@@ -17,5 +17,9 @@ class BadCheckpoint(ImpalaError):
     """A checkpoint is missing or damaged, or its network does not fit."""
 
 
+class ForeignPackage(ImpalaError):
+    """Another package has the name of a package of impala_mm, and imports find it first."""
+
+
 class TrainingFailed(ImpalaError):
     """A run ended because of an error; the message is the first error of any of its processes."""

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from impala_mm.config.errors import BadSettings
+from impala_mm.config.errors import BadSettings, ImpalaError
 from impala_mm.config.printable import escape
 
 AUTO = -1
@@ -123,7 +123,7 @@ _raises = contextvars.ContextVar("whether `refuse` raises BadSettings", default=
 
 @contextlib.contextmanager
 def refusals_raised() -> Iterator[None]:
-    """Let `refuse` raise BadSettings instead of ending the program: for callers in Python."""
+    """Let `refuse` raise its error instead of ending the program: for callers in Python."""
     token = _raises.set(True)
     try:
         yield
@@ -131,10 +131,10 @@ def refusals_raised() -> Iterator[None]:
         _raises.reset(token)
 
 
-def refuse(sentence: str) -> NoReturn:
+def refuse(sentence: str, error: type[ImpalaError] = BadSettings) -> NoReturn:
     """Print the error and end the program with exit code 2, because of the user's input."""
     if _raises.get():
-        raise BadSettings(sentence)
+        raise error(sentence)
     print(f"error: {escape(sentence)}", file=sys.stderr)
     sys.exit(2)
 

@@ -3,30 +3,47 @@
 impala-mm --level_name=CartPole-v1              experiment.py
 impala-mm-cluster --workers_csv_path=FILE       run_experiment_mm_raw.py
 impala-mm install-horovod                       builds Horovod for several learners
+impala-mm wheelhouse FOLDER                     downloads packages for hosts without internet
 """
 
 import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
-_BUILDS_WITH = ("tensorflow", "mpi4py", "cmake")
 _FOLDER = Path(__file__).resolve().parents[2]
 
 
+class _SetUpProgram(NamedTuple):
+    """A program of docker/, and the optional sets of packages that have all it needs."""
+
+    file: str
+    modules: tuple[str, ...]
+    extras: str
+
+
+_SET_UP = {
+    "install-horovod": _SetUpProgram(
+        "docker/horovod_wheel.py",
+        ("tensorflow", "mpi4py", "cmake", "pip"),
+        "cpu,multi,openmpi,build-horovod",
+    ),
+    "wheelhouse": _SetUpProgram("docker/wheelhouse.py", ("uv", "pip", "setuptools"), "setup"),
+}
+
+
 def train() -> NoReturn:
-    """Run experiment.py, or build Horovod into this environment."""
-    if sys.argv[1:2] == ["install-horovod"]:
-        if missing := [name for name in _BUILDS_WITH if not importlib.util.find_spec(name)]:
-            sys.exit(
-                f"error: Horovod is built with {' and '.join(missing)}: "
-                f"pip install 'impala_mm[cpu,multi,openmpi,build-horovod]'"
-            )
-        shipped = _FOLDER / "launcher" / "project"
-        script = "docker/horovod_wheel.py"
-        _run((shipped if shipped.exists() else _FOLDER) / script, sys.argv[2:])
-    _run(_FOLDER / "experiment.py", sys.argv[1:])
+    """Run experiment.py, or a program of the set-up that the first argument names."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in _SET_UP:
+        _run(_FOLDER / "experiment.py", sys.argv[1:])
+    program = _SET_UP[name]
+    if missing := [each for each in program.modules if not importlib.util.find_spec(each)]:
+        installs = f"pip install 'impala_mm[{program.extras}]'"
+        sys.exit(f"error: {name} needs {' and '.join(missing)}: {installs}")
+    shipped = _FOLDER / "launcher" / "project"
+    _run((shipped if shipped.exists() else _FOLDER) / program.file, sys.argv[2:])
 
 
 def cluster() -> NoReturn:

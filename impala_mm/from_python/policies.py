@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from impala_mm.config import flags
+from impala_mm.config import flags, own_packages
 from impala_mm.runtime import tensorflow_import
 
 if TYPE_CHECKING:
@@ -22,10 +22,11 @@ def load_policy(
     `level_name` is another level that the network fits. `changes` are flags that replace the
     run's, such as `seed`. Raises BadCheckpoint, BadEnvironment and BadSettings.
     """
-    tensorflow_import.load()
-    from impala_mm.policy import policy  # noqa: PLC0415
-
     with flags.refusals_raised():
+        own_packages.refuse_foreign()
+        tensorflow_import.load()
+        from impala_mm.policy import policy  # noqa: PLC0415
+
         return policy.load_policy(logdir, best, level_name, **changes)
 
 
@@ -48,11 +49,10 @@ def evaluate(
     such as `sticky_actions`, are the run's unless given. Raises BadCheckpoint, BadEnvironment and
     BadSettings.
     """
-    tensorflow_import.load()
+    policy = load_policy(logdir, best, level_name, seed=seed, **options)
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.evaluation.games import evaluate_level  # noqa: PLC0415
 
-    policy = load_policy(logdir, best, level_name, seed=seed, **options)
     if len(policy.levels) > 1:
         raise BadLevel(f"{logdir} was trained on {' and '.join(policy.levels)}: name one")
     idle = options.get("no_reward_steps")

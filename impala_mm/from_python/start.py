@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config import command_line, flags, setting_files
+from impala_mm.config import command_line, flags, own_packages, setting_files
 from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import BadEnvironment, BadSettings
 from impala_mm.config.settings import Config
@@ -96,6 +96,7 @@ def launch(
 def _parse(settings: Mapping[str, Any]) -> Config:
     """Return the settings of a training, checked as on the command line; raise BadSettings."""
     with flags.refusals_raised():
+        own_packages.refuse_foreign()
         (config,), _ = command_line.parse(["experiment.py", *_arguments(settings)], "", Config)
     return config
 

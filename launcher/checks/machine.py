@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checks.finding import Finding
-from launcher.plan import process_plan
+from launcher.plan import process_plan, project
 from launcher.plan.host_environment import Installation
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
@@ -212,7 +212,8 @@ class MachineChecks:
         if code or "/" not in installation.mpirun:
             what = "Horovod" if code else "mpirun"
             message = f"{count} learners need {what}, which is not installed"
-            remedy = "`make horovod` builds it" if code else "install Open MPI"
+            builds = "make horovod" if installation.host_id else project.BUILD_HOROVOD
+            remedy = f"`{builds}` builds it" if code else "install Open MPI"
             remedy += "; or leave only one learner in the CSV"
             return [self._failed("MPI", message, remedy)]
         return [self._passed("MPI", installation.mpirun)]

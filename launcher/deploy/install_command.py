@@ -3,6 +3,7 @@
 import re
 import sys
 
+from launcher.plan import project
 from launcher.remote import agent_bundle
 
 LINE_PREFIX = "[set-up] "
@@ -23,7 +24,8 @@ exit 1
 _REMEDIES = (
     (
         "reach the package index|resolv|timed out",
-        "--wheelhouse=FOLDER copies the packages to the host",
+        f"--wheelhouse=FOLDER copies the packages to the host, and `{project.FILL_WHEELHOUSE}` "
+        "makes that folder here",
     ),
     (
         "no space left|disk",

@@ -10,6 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]  # the clone, or the folder of installed packages
 _SHIPPED = Path(__file__).resolve().parents[1] / "project"
 IS_CLONE = not _SHIPPED.exists()
+BUILD_HOROVOD = "make horovod" if IS_CLONE else "impala-mm install-horovod"  # on this machine
+FILL_WHEELHOUSE = "make wheelhouse" if IS_CLONE else "impala-mm wheelhouse FOLDER"
+INSTALL_LAUNCHER = "make setup LEARNERS=all" if IS_CLONE else "pip install 'impala_mm[launcher]'"
 _PROGRAMS = ("experiment.py", "run_experiment_mm_raw.py")
 _PACKAGES = ("impala_mm", "nets", "launcher")
 

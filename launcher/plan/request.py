@@ -86,8 +86,7 @@ def read_workers(request: Request) -> list[Worker]:
     learners = [worker for worker in workers if worker.job == "learner"]
     has_horovod = importlib.util.find_spec("horovod") is not None
     if not named and len(learners) > 1 and not has_horovod:
-        builds = "make horovod" if project.IS_CLONE else "impala-mm install-horovod"
-        why = f"Horovod is not installed (`{builds}` builds it)"
+        why = f"Horovod is not installed (`{project.BUILD_HOROVOD}` builds it)"
         print(f"{why}: one learner trains, with all actors")
         workers = [
             dataclasses.replace(worker, learner=ANY_LEARNER)

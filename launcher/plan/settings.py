@@ -82,8 +82,8 @@ class LauncherConfig:
              "workdir or in ~/impala_mm. Only changed files are copied.")
     wheelhouse: str = flag(
         "", group="Other hosts",
-        text="With deploy: folder of packages from `make wheelhouse`. It is copied to the hosts, "
-             "which then install the project without internet access.")
+        text="With deploy: folder of packages from `make wheelhouse` or `impala-mm wheelhouse`. It "
+             "is copied to the hosts, which then install the project without internet access.")
 
     # -- Instead of starting
     dry_run: bool = flag(

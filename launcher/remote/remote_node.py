@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher.node.agent_main import READY_LINE
 from launcher.node.callbacks import OnLine
+from launcher.plan import project
 from launcher.remote import agent_bundle
 from launcher.remote.stdin_feed import Readable, run_with_input
 from launcher.ssh.ssh_config import Settings, Target, Unreachable, find_route
@@ -82,7 +83,7 @@ class RemoteNode:
         """Connect, and start the agent for the run of this name. Raises HostUnavailable."""
         self._name = name
         if not importlib.util.find_spec("paramiko"):
-            self.error = "paramiko, which connects, is missing: pip install 'impala_mm[launcher]'"
+            self.error = f"paramiko, which connects, is missing: {project.INSTALL_LAUNCHER}"
             raise HostUnavailable(self.error)
         try:
             from launcher.ssh.connection import connect  # noqa: PLC0415 - paramiko takes a while

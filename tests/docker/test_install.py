@@ -104,8 +104,16 @@ def test_a_missing_index_says_how_to_name_a_mirror(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     install.make_environment(tmp_path / ".venv", "cpu venv")
-    with pytest.raises(Problem, match=r"installing uv failed(.|\n)*`pip config set global\.index"):
-        install.install_python_packages(tmp_path / ".venv", ["cpu"])
+    with pytest.raises(Problem, match=r"installing uv failed; the end") as error:
+        install.install_python_packages(tmp_path / ".venv", "single", "cpu", "venv")
+    lines = str(error.value).splitlines()
+    assert lines[-1] == (
+        "If this machine cannot reach the package index, name a mirror (`pip config set "
+        "global.index-url ADDRESS`) and run the same command again, or run `make wheelhouse "
+        "ROLE=single` on a machine that can, copy the folder to this machine, and run `make setup "
+        "WHEELHOUSE=FOLDER`"
+    )
+    assert not [line for line in lines if "Retrying" in line]
 
 
 @pytest.mark.parametrize("active", [{}, {"VIRTUAL_ENV": "/foreign", "PYTHONPATH": "/foreign"}])
@@ -196,7 +204,107 @@ def test_one_learner_needs_neither_horovod_nor_other_hosts_nor_tests():
         package_sets.EXTRAS["single"]
     )
     assert "single" not in package_sets.HAVE_HOROVOD
-    for given, role in ((["LEARNERS=1"], "single"), ([], "all")):
-        made = ["make", "--dry-run", "setup", *given]
-        printed = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        assert f"--role={role}" in printed
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (["setup"], []),
+        (["setup", "LEARNERS=1"], ["--role=single"]),
+        (["setup", "LEARNERS=all"], ["--role=all"]),
+        (["setup", "WHEELHOUSE=here"], ["--wheelhouse=here"]),
+        (["horovod"], ["--role=all", "--again"]),
+        (["train", "DEVICE=gpu", "MPI=system"], ["--device=gpu", "--mpi=system"]),
+    ],
+)
+def test_make_passes_the_options_that_were_given(command, options):
+    variables = {k: v for k, v in os.environ.items() if k not in {"DEVICE", "MPI", "LEARNERS"}}
+    made = ["make", "--dry-run", *command]
+    printed = subprocess.run(made, cwd=ROOT, env=variables, capture_output=True, check=True).stdout
+    line = printed.decode().replace("\\\n", " ").split("docker/install.py")[1].splitlines()[0]
+    assert line.split() == options
+
+
+@pytest.fixture
+def set_up(tmp_path, monkeypatch):
+    """Return a function that sets up an empty folder; it returns what was installed."""
+    for name in ("constraints.lock", "pyproject.toml", "setup.py", *install._SCRIPTS):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    installed = []
+
+    def install_python_packages(venv, role, device, mpi, wheelhouse):
+        installed.append(f"{role} {device} {mpi}")
+        if (tmp_path / "interrupt").exists():
+            raise KeyboardInterrupt
+
+    def install_horovod(venv, arguments):
+        installed[-1] += " horovod"
+        return ""
+
+    for stub in (install_python_packages, install_horovod):
+        monkeypatch.setattr(install, stub.__name__, stub)
+    monkeypatch.setattr(install, "ROOT", tmp_path)
+    monkeypatch.setattr(install, "make_environment", lambda venv, kind: venv.mkdir(exist_ok=True))
+    monkeypatch.setattr(install, "install_system_packages", lambda role, fetch: None)
+
+    def call(*arguments):
+        installed.clear()
+        install.main(arguments)
+        return installed[0] if installed else None
+
+    return call
+
+
+SINGLE, ALL = "single cpu venv", "all cpu venv horovod"
+
+
+def test_the_next_set_up_installs_what_the_last_one_was_asked_for(set_up, tmp_path, capsys):
+    assert set_up("--role=single") == SINGLE
+    assert "compiles Horovod" not in capsys.readouterr().out
+    assert set_up() is None
+    with (tmp_path / "constraints.lock").open("a") as lock:
+        lock.write("newer==1\n")
+    assert set_up() == SINGLE
+    assert set_up("--role=all") == ALL
+    assert "`make setup LEARNERS=1` leaves out what one" in capsys.readouterr().out
+    assert set_up() is None
+    (tmp_path / "interrupt").touch()
+    with pytest.raises(KeyboardInterrupt):
+        set_up("--role=single")
+    (tmp_path / "interrupt").unlink()
+    assert set_up() == SINGLE
+    assert set_up("--mpi=system") == "single cpu system"
+    assert set_up() is None
+
+
+def test_a_set_up_from_a_wheelhouse_stays_up_to_date_without_it(set_up, tmp_path, monkeypatch):
+    monkeypatch.setattr(install, "check_wheelhouse", lambda *told: None)
+    (tmp_path / "wheels" / "horovod").mkdir(parents=True)
+    given = f"--wheelhouse={tmp_path / 'wheels'}"
+    assert set_up(given) == ALL
+    assert set_up() is None
+    (tmp_path / "wheels" / "horovod" / "0.28.1-compiled").mkdir()
+    assert set_up(given) == ALL
+    assert set_up(given) is None
+    shutil.rmtree(tmp_path / "wheels")
+    assert set_up() is None
+
+
+def test_everything_is_installed_where_nothing_was_asked_for(set_up):
+    assert set_up() == ALL
+
+
+def test_make_test_and_lint_ask_for_what_was_left_out(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "install.py").touch()
+    for target in ("test", "lint", "test-slow", "format"):
+        ran = subprocess.run(
+            ["make", target], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 2
+        assert ran.stdout == (
+            "[set-up] LEARNERS=1 leaves out what this needs: 'make setup LEARNERS=all' "
+            "installs it\n"
+        )

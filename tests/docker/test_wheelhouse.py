@@ -1,12 +1,16 @@
 """Wheelhouses: missing packages are named, and Horovod is included."""
 
 import hashlib
+import os
+import subprocess
+import sys
 
 import horovod_wheel
 import install
 import package_sets
 import pytest
 import wheelhouse
+from processes import ROOT
 from steps import Problem
 
 _LIST = """\
@@ -63,9 +67,11 @@ def test_a_compiled_horovod_travels_in_it_and_makes_a_compiler_needless(
         cached.mkdir(parents=True)
         (cached / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").write_text("compiled")
         (cached / "sha256").write_text(hashlib.sha256(b"compiled").hexdigest())
+    (horovod_wheel.cache_folder() / horovod_wheel.SDIST).write_text("source")
     wheelhouse._add_horovod(folder)
     there = {path.name for path in (folder / "horovod").iterdir()}
-    assert len(there) == 2
+    assert len(there) == 3
+    assert horovod_wheel.SDIST in there, "for hosts that compile it"
     assert old.key() not in there
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
@@ -79,3 +85,31 @@ def test_a_compiled_horovod_travels_in_it_and_makes_a_compiler_needless(
 
 def test_learners_get_what_reaches_the_other_learners():
     assert "launcher" in package_sets.EXTRAS["learner"], "paramiko, for launcher.remote.mpirun_ssh"
+
+
+def test_without_a_package_index_the_remedy_is_named(tmp_path):
+    """A namespace without a network; horovod's source is not in the cache either."""
+    isolated = ("unshare", "--net", "--map-root-user")
+    if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("network namespaces are unavailable")
+    env = os.environ | {
+        **{"XDG_CACHE_HOME": str(tmp_path), "UV_CACHE_DIR": str(tmp_path / "uv")},
+        **{"PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0"},
+        **{"UV_HTTP_RETRIES": "0", "HOME": str(tmp_path)},
+    }
+    mirror = "name a mirror (`pip config set global.index-url ADDRESS`) and run the same command"
+    for program, remedy in (
+        ([ROOT / "docker" / "wheelhouse.py", tmp_path / "new"], "run it on a machine that can"),
+        (
+            [ROOT / "docker" / "horovod_wheel.py"],
+            "run `make wheelhouse ROLE=learner` on a machine that can, copy the folder to this",
+        ),
+    ):
+        ran = subprocess.run(
+            [*isolated, sys.executable, *map(str, program)],
+            env=env, capture_output=True, text=True, check=False, timeout=100,
+        )  # fmt: skip
+        last = ran.stderr.splitlines()[-1]
+        assert ran.returncode == 1
+        assert last.startswith(f"If this machine cannot reach the package index, {mirror} again")
+        assert remedy in last

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 import time
@@ -11,6 +12,7 @@ import time
 import hosts
 import pytest
 from deploying import Project, under
+from installed import install
 from processes import ROOT, run
 from supervising import until
 
@@ -270,9 +272,11 @@ def test_set_ups_run_at_the_same_time_and_each_failure_says_what_to_do(project, 
         for host in (lan.learner1, lan.actor1, lan.actor3)
     ]
     assert max(begin for begin, _ in spans) < min(end for _, end in spans)
-    why = "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER copies"
-    assert failed.keys() == {"10.77.1.21"}
-    assert failed["10.77.1.21"].startswith(why)
+    why = (
+        "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER copies the "
+        "packages to the host, and `make wheelhouse` makes that folder here"
+    )
+    assert failed == {"10.77.1.21": why}
     assert f"10.77.1.21 FAILED: {why}" in printed
     assert "10.77.1.11: WARNING: Horovod is not installed because: no C++" in printed
     assert "10.77.1.11: begins\n" in printed
@@ -361,31 +365,67 @@ def test_the_frontend_starts_nothing_where_a_host_is_not_ready(lan):
 
 
 @pytest.mark.slow
-def test_a_host_without_internet_is_set_up_from_a_wheelhouse_and_plays(lan):
-    """Everything is real; the hosts can reach nothing outside."""
-    wheels = lan.laptop.path("/root/wheels")
-    code, printed = run(sys.executable, "docker/wheelhouse.py", "--role=actor", wheels, limit=900)
-    assert code == 0, printed
+def test_a_host_that_reaches_no_package_index_is_told_of_the_wheelhouse(lan):
+    """Its set-up is the real one."""
     rows = "job,ip,tf_port\nlearner,10.77.1.2,8001\nactor,10.77.1.21,\n"
     lan.laptop.path("/root/workers.csv").write_text(rows)
-    command = (
-        f"cd /root; {sys.executable} {ROOT}/run_experiment_mm_raw.py --deploy "
-        f"--wheelhouse=wheels --workers_csv_path=workers.csv --level_name=catch"
+    command = f"{sys.executable} {ROOT}/run_experiment_mm_raw.py --deploy --level_name=catch"
+    ran = lan.laptop.run(
+        *("bash", "-c", f"cd /root; {command} --workers_csv_path=workers.csv"), check=False
     )
-    numpy = next(wheels.glob("numpy-*"))
-    numpy.rename(lan.laptop.path("/root") / numpy.name)
-    ran = lan.laptop.run("bash", "-c", f"{command} --check", check=False)
-    assert f"the wheelhouse wheels lacks numpy {numpy.name.split('-')[1]}: `make" in ran.stderr
-    lan.laptop.path(f"/root/{numpy.name}").rename(numpy)
+    assert ran.returncode == 2
+    assert re.search(
+        r"10\.77\.1\.21 FAILED: installing uv failed; .*: ERROR: No matching distribution found "
+        r"for uv==.*; --wheelhouse=FOLDER copies the packages to the host, and `make wheelhouse` makes "
+        r"that folder here\n",
+        ran.stdout,
+    ), ran.stdout
 
-    frames = "--logdir=/root/run --total_environment_frames=20000"
-    ran = lan.laptop.run("bash", "-c", f"{command} {frames}", check=False, timeout=900)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert (lan.actor1.home / "impala_mm" / ".venv" / "bin" / "python").exists()
-    assert any(lan.laptop.path("/root/run").glob("metrics.jsonl"))
-    assert "1 of 1 hosts ready" in ran.stdout
-    again = lan.laptop.run("bash", "-c", f"{command} --check", check=False, timeout=300).stdout
-    seconds = re.search(r"1 of 1 hosts ready; 0 files sent \((.*) s\)", again)[1]
-    assert float(seconds) < 15
-    assert "FAILED" not in again
-    assert len(re.findall(r"versions .*tensorflow-cpu 2\.\d+\.\d", again)) in (1, 2)
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """Return a wheelhouse for actors."""
+    folder = tmp_path_factory.mktemp("wheels")
+    code, printed = run(sys.executable, "docker/wheelhouse.py", "--role=actor", folder, limit=900)
+    assert code == 0, printed
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("origin", ["clone", "installed package"])
+def test_a_host_without_internet_is_set_up_from_a_wheelhouse_and_plays(origin, wheels, tmp_path):
+    """Everything is real; the hosts can reach nothing outside."""
+    if reason := hosts.why_not():
+        pytest.skip(f"no hosts to reach over SSH: {reason}")
+    frontend, fills = f"{sys.executable} {ROOT}/run_experiment_mm_raw.py", "make wheelhouse"
+    if origin == "installed package":
+        frontend = f"{install(tmp_path).bin}/impala-mm-cluster"
+        fills = "impala-mm wheelhouse wheels"
+    with hosts.Lan(shared=[tmp_path]) as lan:
+        there = lan.laptop.path("/root/wheels")
+        shutil.copytree(wheels, there, copy_function=os.link)
+        rows = "job,ip,tf_port\nlearner,10.77.1.2,8001\nactor,10.77.1.21,\n"
+        lan.laptop.path("/root/workers.csv").write_text(rows)
+        command = (
+            f"cd /root; {frontend} --deploy --wheelhouse=wheels --workers_csv_path=workers.csv "
+            f"--level_name=catch"
+        )
+        numpy = next(there.glob("numpy-*"))
+        numpy.rename(lan.laptop.path("/root") / numpy.name)
+        ran = lan.laptop.run("bash", "-c", f"{command} --check", check=False)
+        lacks = f"the wheelhouse wheels lacks numpy {numpy.name.split('-')[1]}: `{fills}"
+        assert lacks in ran.stderr
+        lan.laptop.path(f"/root/{numpy.name}").rename(numpy)
+
+        frames = "--logdir=/root/run --total_environment_frames=20000"
+        ran = lan.laptop.run("bash", "-c", f"{command} {frames}", check=False, timeout=900)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert (lan.actor1.home / "impala_mm" / ".venv" / "bin" / "python").exists()
+        assert any(lan.laptop.path("/root/run").glob("metrics.jsonl"))
+        assert "1 of 1 hosts ready" in ran.stdout
+        ran = lan.laptop.run("bash", "-c", f"{command} --check", check=False, timeout=300)
+        again = ran.stdout
+        seconds = re.search(r"1 of 1 hosts ready; 0 files sent \((.*) s\)", again)[1]
+        assert float(seconds) < 15
+        assert "FAILED" not in again
+        assert len(re.findall(r"versions .*tensorflow-cpu 2\.\d+\.\d", again)) in (1, 2)
