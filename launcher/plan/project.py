@@ -1,7 +1,7 @@
 """The files of this project: those of its clone, or those of the installed package.
 
-An installed package keeps in `launcher/project/` what lies in no package: the scripts of docker/,
-the lock, the example CSV.
+An installed package keeps in `launcher/project/` what lies in no package: the pages, the scripts of
+docker/, the lock, the example CSV.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]  # the clone, or the folder of installed packages
 _SHIPPED = Path(__file__).resolve().parents[1] / "project"
 IS_CLONE = not _SHIPPED.exists()
+# The command of the frontend.
+FRONTEND = "python run_experiment_mm_raw.py" if IS_CLONE else "impala-mm-cluster"
 _PROGRAMS = ("experiment.py", "run_experiment_mm_raw.py")
 _PACKAGES = ("impala_mm", "nets", "launcher")
 
