@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,12 @@ import gymnasium
 import numpy as np
 import pytest
 from deadlines import Deadline
-from processes import ROOT
+from processes import ROOT, await_end_in
 
 import impala_mm
 from impala_mm import errors
+from impala_mm.config import command_line
+from impala_mm.config.settings import Config
 from impala_mm.from_python import run as runs
 from impala_mm.from_python.output import Output
 
@@ -66,8 +69,13 @@ def test_the_names_are_those_that_a_user_calls():
 REFUSED = [
     ({"batchsize": 3}, "there is no flag --batchsize; did you mean --batch_size?"),
     ({"batch_size": 0}, "--batch_size=0: it must be at least 1"),
-    ({"learning_rate": None}, "learning_rate=None: a flag takes a number, a text"),
+    ({"batch_size": np.float32(2.5)}, "flag --batch_size=2.5: needs a whole number"),
+    ({"learning_rate": "slow"}, "flag --learning_rate=slow: needs a number"),
+    ({"learning_rate": None}, "learning_rate=None: leave it out for its default"),
+    ({"mlp_sizes": {64}}, "mlp_sizes={64}: a flag takes a number, a text"),
+    ({"mlp_sizes": [64, "x"]}, "--mlp_sizes=64,x: it must be whole numbers"),
     ({"job_name": "actor"}, "job_name is no setting of a training: leave it out"),
+    ({"mode": "test"}, "mode=test is no training: impala_mm.evaluate tests a policy"),
     ({"preset": "atari"}, "--preset=atari: it must be atari-impala, "),
     ({"logdir": "/proc/nothing"}, "logdir=/proc/nothing: "),
 ]
@@ -80,9 +88,64 @@ def test_wrong_settings_are_refused_as_on_the_command_line(settings, said):
     assert str(error.value).startswith(said)
 
 
-def test_what_is_no_environment_is_refused():
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("later.json", '{"level_name": "catch", "warp": 1}'), ("later.toml", "warp = 1")],
+)
+def test_a_file_of_a_newer_version_is_refused(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(errors.BadSettings, match=f"^{name}: there is no flag --warp"):
+        impala_mm.train(config=Path(name))
+
+
+def test_numbers_of_numpy_paths_and_lists_are_settings():
+    settings = {
+        "seed": np.int64(3), "learning_rate": np.float64(0.5), "xla": np.bool_(True),
+        "mlp_sizes": np.array([4, 5]), "logdir": Path("a"), "env_kwargs": {"size": 8},
+    }  # fmt: skip
+    config, given = command_line.parse_settings(settings, Config)
+    assert [config.seed, config.learning_rate, config.xla] == [3, 0.5, True]
+    assert [config.mlp_sizes, config.logdir, config.env_kwargs] == ["4,5", "a", '{"size": 8}']
+    assert sorted(given) == sorted(settings)
+
+
+REFUSED_POLICIES = [
+    (("cartpol",), {}, errors.BadCheckpoint, "cartpol does not exist; did you mean cartpole?"),
+    ((None,), {}, errors.BadSettings, "logdir=None: name the folder of a run"),
+    (("cartpole",), {"sed": 1}, errors.BadSettings, "no flag --sed; did you mean --seed?"),
+    (("cartpole",), {"seed": "x"}, errors.BadSettings, "--seed=x: needs a whole number"),
+    (("cartpole",), {"level_name": Sign}, errors.BadSettings, "it must be a text, the id"),
+    (("cartpole",), {"level_name": "CartPol-v1"}, errors.BadEnvironment, "mean CartPole-v1"),
+    (("cartpole",), {"level_name": "catch"}, errors.BadCheckpoint, "was made for 2 actions"),
+]
+
+
+@pytest.mark.parametrize(("given", "options", "error", "said"), REFUSED_POLICIES)
+def test_a_policy_that_cannot_be_loaded_is_refused(given, options, error, said):
+    for call in (impala_mm.load_policy, impala_mm.evaluate):
+        with pytest.raises(error, match=re.escape(said)):
+            call(*given, **options)
+
+
+def test_a_test_of_no_games_is_refused():
+    for name in ("num_episodes", "num_envs"):
+        with pytest.raises(errors.BadSettings, match=f"^{name}=0: it must be a whole number of"):
+            impala_mm.evaluate("cartpole", **{name: 0})
+
+
+@pytest.mark.parametrize("level", [[Sign()], Sign(), 3, "", []])
+def test_what_is_no_environment_is_refused(level):
     with pytest.raises(errors.BadEnvironment, match="is no environment to train on: give an id"):
-        impala_mm.train([Sign()])
+        impala_mm.train(level)
+
+
+@pytest.mark.parametrize("wrappers", ["gymnasium.wrappers:TimeLimit", ["TimeLimit"], [None]])
+def test_what_is_no_wrapper_is_refused(wrappers):
+    with pytest.raises(errors.BadEnvironment, match="it is a list of classes or functions"):
+        impala_mm.train("catch", wrappers=wrappers)
+
+
+def test_what_cannot_reach_the_actors_is_refused():
     lock = threading.Lock()
 
     def make():
@@ -109,6 +172,9 @@ def test_the_first_error_is_found_among_what_was_printed():
         iter(["Traceback (most recent call last):\n", '  File "a.py"\n', "ValueError: b\n", "c\n"])
     )
     assert output.first_error().endswith("ValueError: b")
+    output = Output(False)
+    output.read(iter(["Traceback (most\n", '  File "a.py"\n', "ValueError: b\n", "error: c\n"]))
+    assert output.first_error() == 'c\nTraceback (most\n  File "a.py"\nValueError: b'
 
 
 def test_progress_is_one_line_on_a_screen_and_all_lines_in_a_file(capsys, monkeypatch):
@@ -280,10 +346,7 @@ def test_the_run_is_saved_and_ends_with_the_script(tmp_path, then, number, code)
         script.send_signal(number)
     printed = script.stdout.read()  # until the last process that has the pipe is gone
     assert script.wait(_LONG) in {code, -signal.SIGINT}, printed
-    deadline = Deadline(60)
-    while (left := _processes_of(tmp_path)) and not deadline.is_over():
-        time.sleep(0.2)
-    assert not left
+    await_end_in(tmp_path)
     assert list((tmp_path / "run" / "checkpoints").glob("[0-9]*")), printed
 
 
@@ -320,12 +383,10 @@ def test_a_clusters_run_is_saved_and_stopped_with_the_script(tmp_path, then, kil
         script.kill()
     printed.append(script.stdout.read())
     assert script.wait(_LONG) == (-9 if kills else 0), "".join(printed)
-    deadline = Deadline(60)
-    while (left := _processes_of(tmp_path)) and not deadline.is_over():
-        time.sleep(0.2)
-    # Windows of a run that has ended are kept.
-    subprocess.run(["tmux", "kill-server"], env=os.environ | own, check=True)
-    assert not left
+    try:
+        await_end_in(tmp_path)
+    finally:  # windows of a run that has ended are kept
+        subprocess.run(["tmux", "kill-server"], env=os.environ | own, check=True)
     assert list((tmp_path / "run" / "checkpoints").glob("[0-9]*")), "".join(printed)
 
 
@@ -336,15 +397,3 @@ def _await_frames(run, more_than=0):
         assert run.is_running, run.output
         assert not deadline.is_over(), run.output
         time.sleep(0.2)
-
-
-def _processes_of(folder):
-    """Return the command lines of processes that work in this folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if Path(os.readlink(path / "cwd")) == folder:
-                found.append((path / "cmdline").read_bytes())
-        except OSError:
-            continue
-    return [command for command in found if b"experiment.py" in command]
