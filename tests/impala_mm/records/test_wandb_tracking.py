@@ -63,6 +63,7 @@ def WandbTracking(folder, settings, say, tags=()):
 
 @pytest.fixture
 def wandb(monkeypatch):
+    monkeypatch.setenv("WANDB_DATA_DIR", "unused")  # else `begin` sets it for all tests
     stand_in = StandIn()
     monkeypatch.setitem(sys.modules, "wandb", stand_in)
     return stand_in
