@@ -1,5 +1,8 @@
 """Runs an experiment on this machine, or one process of it: a learner, an actor or an evaluator.
 
+The command `impala-mm` is the same as `python experiment.py`, and `impala-mm docs` prints the
+folder of the documentation, which begins with README.md.
+
 A learner and two actors on this machine, then two learners and three actors:
     python experiment.py --level_name=CartPole-v1
     python experiment.py --level_name=CartPole-v1 --num_learners=2 --num_actors=3

@@ -1,5 +1,8 @@
 """The frontend: starts every process of a run from a CSV of hosts, follows the run and stops it.
 
+The command `impala-mm-cluster` is the same as `python run_experiment_mm_raw.py`, and
+`impala-mm docs` prints the folder of the documentation, which begins with README.md.
+
 python run_experiment_mm_raw.py --workers_csv_path=workers.csv --level_name=PongNoFrameskip-v4
 
 With these flags added, it starts nothing:

@@ -1,19 +1,26 @@
 """The build of the wheel: it also holds the files of the project that lie in no package.
 
-`--deploy` copies them to other hosts, and `impala-mm install-horovod` builds with them. All else
-stands in pyproject.toml.
+They are the pages with their examples, which `impala-mm docs` finds, and what `--deploy` copies to
+other hosts and `impala-mm install-horovod` builds with. All else stands in pyproject.toml.
 """
 
+import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
+_HERE = Path(__file__).parent
 _FILES = (
     *("pyproject.toml", "setup.py", "constraints.lock", "workers.csv.example"),
-    *("README.md", "LICENSE", "Makefile"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile"),
+    *("tests/helpers/replaying.py", "tests/helpers/dqn_like.py"),  # examples, as are those below
 )
+_FOLDERS = ("docker", "sandbox", "tests/algorithms")
+# A link of a page to the code, which lies two folders above the copied pages.
+_LINK_TO_CODE = re.compile(r"\]\(((?:\.\./)*)(?=(?:impala_mm|launcher|nets|experiment\.py)\b)")
 
 
 class BuildWithProject(build_py):
@@ -24,14 +31,20 @@ class BuildWithProject(build_py):
         super().run()
         if self.editable_mode:
             return
-        project = Path(self.build_lib, "launcher", "project")
-        here = Path(__file__).parent
-        for path in [*map(here.joinpath, _FILES), *sorted((here / "docker").iterdir())]:
-            if path.is_dir():  # __pycache__
-                continue
-            target = project / path.relative_to(here)
+        for path in _project_files():
+            target = Path(self.build_lib, "launcher", "project", path.relative_to(_HERE))
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
+            if path.suffix == ".md":
+                target.write_text(_LINK_TO_CODE.sub(r"](\1../../", path.read_text()))
+
+
+def _project_files() -> Iterator[Path]:
+    yield from map(_HERE.joinpath, _FILES)
+    for folder in _FOLDERS:
+        for path in sorted((_HERE / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
 
 
 setup(cmdclass={"build_py": BuildWithProject})

@@ -103,13 +103,11 @@ def main() -> None:
     random = np.mean([random_policy_return(one.strip(), options) for one in level.split(",")])
     print(f"\nmean return {result:.2f}; random: {random:.2f}   ({logdir})")
     print("\nNext:")
-    project = Path(__file__).resolve().parent.parent
-    place = "" if Path.cwd() == project else f"{project}/"
-    python = f"{place}.venv/bin/python {place}experiment.py"
-    print(f"  {python} --level_name=catch        another environment")
-    print(f"  {python} --help                    every setting")
-    board = f"{place}.venv/bin/tensorboard --logdir={logdir}"
-    print(f"  {board}    this run in a browser, with more metrics")
+    programs, here = Path(sys.executable).parent, Path.cwd()
+    place = programs.relative_to(here) if programs.is_relative_to(here) else programs
+    print(f"  {place}/impala-mm --level_name=catch        another environment")
+    print(f"  {place}/impala-mm --help                    every setting")
+    print(f"  {place}/tensorboard --logdir={logdir}    this run in a browser, with more metrics")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,14 @@ def _nothing_outlives_its_test() -> Iterator[None]:
         started.pop().kill()
 
 
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the package as the README's part on it installs it: a wheel, no file of the clone."""
+    from pages import Package  # noqa: PLC0415 - only tests that use it import it
+
+    return Package(tmp_path_factory.mktemp("package"))
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Any]:
     """Yield a user of the frontend whose processes all end with the test."""

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from deadlines import Deadline
-from processes import ROOT
+from processes import ROOT, await_end_in
 
 import impala_mm
 from impala_mm import errors
@@ -63,37 +62,6 @@ def test_the_names_are_those_that_a_user_calls():
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-REFUSED = [
-    ({"batchsize": 3}, "there is no flag --batchsize; did you mean --batch_size?"),
-    ({"batch_size": 0}, "--batch_size=0: it must be at least 1"),
-    ({"learning_rate": None}, "learning_rate=None: a flag takes a number, a text"),
-    ({"job_name": "actor"}, "job_name is no setting of a training: leave it out"),
-    ({"preset": "atari"}, "--preset=atari: it must be atari-impala, "),
-    ({"logdir": "/proc/nothing"}, "logdir=/proc/nothing: "),
-]
-
-
-@pytest.mark.parametrize(("settings", "said"), REFUSED)
-def test_wrong_settings_are_refused_as_on_the_command_line(settings, said):
-    with pytest.raises(errors.BadSettings) as error:
-        impala_mm.train("CartPole-v1", **settings)
-    assert str(error.value).startswith(said)
-
-
-def test_what_is_no_environment_is_refused():
-    with pytest.raises(errors.BadEnvironment, match="is no environment to train on: give an id"):
-        impala_mm.train([Sign()])
-    lock = threading.Lock()
-
-    def make():
-        return lock and Sign()
-
-    with pytest.raises(errors.BadEnvironment, match="make cannot be passed to the actors"):
-        impala_mm.train(make)
-    with pytest.raises(errors.BadEnvironment, match="Sign is defined here, and no other host"):
-        impala_mm.launch("workers.csv", Sign)
-
-
 def test_the_first_error_is_found_among_what_was_printed():
     output = Output(False)
     output.read(iter(["[learner] writes to runs/x\n", "warning: slow\n", "error: no such level\n"]))
@@ -109,6 +77,9 @@ def test_the_first_error_is_found_among_what_was_printed():
         iter(["Traceback (most recent call last):\n", '  File "a.py"\n', "ValueError: b\n", "c\n"])
     )
     assert output.first_error().endswith("ValueError: b")
+    output = Output(False)
+    output.read(iter(["Traceback (most\n", '  File "a.py"\n', "ValueError: b\n", "error: c\n"]))
+    assert output.first_error() == 'c\nTraceback (most\n  File "a.py"\nValueError: b'
 
 
 def test_progress_is_one_line_on_a_screen_and_all_lines_in_a_file(capsys, monkeypatch):
@@ -280,10 +251,7 @@ def test_the_run_is_saved_and_ends_with_the_script(tmp_path, then, number, code)
         script.send_signal(number)
     printed = script.stdout.read()  # until the last process that has the pipe is gone
     assert script.wait(_LONG) in {code, -signal.SIGINT}, printed
-    deadline = Deadline(60)
-    while (left := _processes_of(tmp_path)) and not deadline.is_over():
-        time.sleep(0.2)
-    assert not left
+    await_end_in(tmp_path)
     assert list((tmp_path / "run" / "checkpoints").glob("[0-9]*")), printed
 
 
@@ -320,12 +288,10 @@ def test_a_clusters_run_is_saved_and_stopped_with_the_script(tmp_path, then, kil
         script.kill()
     printed.append(script.stdout.read())
     assert script.wait(_LONG) == (-9 if kills else 0), "".join(printed)
-    deadline = Deadline(60)
-    while (left := _processes_of(tmp_path)) and not deadline.is_over():
-        time.sleep(0.2)
-    # Windows of a run that has ended are kept.
-    subprocess.run(["tmux", "kill-server"], env=os.environ | own, check=True)
-    assert not left
+    try:
+        await_end_in(tmp_path)
+    finally:  # windows of a run that has ended are kept
+        subprocess.run(["tmux", "kill-server"], env=os.environ | own, check=True)
     assert list((tmp_path / "run" / "checkpoints").glob("[0-9]*")), "".join(printed)
 
 
@@ -336,15 +302,3 @@ def _await_frames(run, more_than=0):
         assert run.is_running, run.output
         assert not deadline.is_over(), run.output
         time.sleep(0.2)
-
-
-def _processes_of(folder):
-    """Return the command lines of processes that work in this folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if Path(os.readlink(path / "cwd")) == folder:
-                found.append((path / "cmdline").read_bytes())
-        except OSError:
-            continue
-    return [command for command in found if b"experiment.py" in command]

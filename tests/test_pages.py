@@ -1,4 +1,4 @@
-"""The pages for users' own algorithms and environments, typed word by word in an empty home."""
+"""The pages for newcomers, typed word by word in an empty home, with the wheel alone."""
 
 import re
 import sys
@@ -7,10 +7,10 @@ import textwrap
 import pytest
 from far_cluster import FarCluster
 from pages import Reader, blocks
-from processes import ROOT, needs_horovod
+from processes import ROOT, needs_horovod, run
 from rows import read_rows
 
-ALGORITHM, ENVIRONMENT = "own_algorithm.md", "own_environment.md"
+ALGORITHM, ENVIRONMENT = "sandbox/own_algorithm.md", "sandbox/own_environment.md"
 
 
 def _code(name):
@@ -35,17 +35,43 @@ def test_the_page_about_environments_shows_parts_of_its_examples():
 
 
 @pytest.fixture
-def type_page(tmp_path):
+def type_page(tmp_path, package):
     """Return a function that makes a user who types a page's commands."""
     made = []
 
     def read(page):
-        made.append(Reader(page, tmp_path / "home"))
+        made.append(Reader(page, tmp_path / "home", package.commands.parent))
         return made[-1]
 
     yield read
     for reader in made:
         reader.end()
+
+
+def test_a_clone_has_the_commands_too():
+    (first, *_) = blocks(ENVIRONMENT, "sh")
+    assert "cp $(impala-mm docs)/sandbox/own_environment.py" in first[1]
+    code, printed = run("impala-mm", "docs", PYTHONPATH=str(ROOT))
+    assert (code, printed) == (0, f"{ROOT}\n")
+
+
+@pytest.mark.slow
+def test_the_readmes_first_run_solves_cartpole(package, tmp_path):
+    script = "\n".join([f". {package.commands}/activate", *package.others])
+    code, printed = run("bash", "-exc", script, cwd=tmp_path, limit=400, PYTHONPATH="")
+    assert code == 0, printed
+    assert "the mean return reached 475" in printed
+    assert {"README.md", "sandbox", "workers.csv.example"} <= set(printed.split())
+
+
+@pytest.mark.slow
+def test_all_python_of_the_page_on_python_runs_as_one_script(type_page):
+    user = type_page("sandbox/from_python.md")
+    printed = user.run_python()
+    mean, *_ = re.findall(r"^\d+\.\d+$", printed, re.MULTILINE)
+    assert float(mean) > 100
+    assert printed.splitlines()[-1] == "[0 1]", "the signs of -0.5 and 0.5"
+    assert (user.home / "exported" / "saved_model.pb").exists()
 
 
 @pytest.mark.slow
@@ -137,7 +163,7 @@ def _deploy_and_train(lan, files, learners, actors, *flags):
     ],
 )
 def test_deploy_takes_the_modules_to_other_hosts(lan, page, files, flags):
-    (command,) = [text for _, text in blocks(page, "sh") if "run_experiment_mm_raw.py" in text]
+    (command,) = [text for _, text in blocks(page, "sh") if "impala-mm-cluster" in text]
     assert flags[0] in command, "the page's command is this one, without --deploy"
     to = (["learner1"], ["actor1", "actor3"])
     printed = _deploy_and_train(lan, files, *to, *flags, "--total_environment_frames=5000")

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from absl import flags as absl_flags
 
-from impala_mm.config import setting_files
+from impala_mm.config import flags, own_packages, setting_files
 from impala_mm.config.flags import AUTO, OldName, nearest, refuse
 from impala_mm.config.setting_files import Sourced
 
@@ -67,7 +67,7 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
 
     _read_arguments(argv, values, refuse_unknown)
     sources = {name: setting_files.COMMAND_LINE for name in fields if values[name].present}
-    for name, each in read.items():
+    for name, each in _with_new_names(read, old).items():
         if name not in fields and not each.is_recorded:
             refuse_unknown(name, f"{each.source}: ")
         if name not in sources and _counts(name, each, fields):
@@ -78,7 +78,7 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
             source = sources.get(name, setting_files.COMMAND_LINE)
             where = "" if source == setting_files.COMMAND_LINE else f"{source}: "
             refuse(f"{where}--{name}={values[name].value}: {why}")
-    for name in filter(lambda name: values[name].present, old):
+    for name in filter(lambda name: values[name].present or name in read, old):
         print(f"note: {_old_name(name, old[name])}", file=sys.stderr)
     if "origins" in fields and not values["origins"].present:
         values["origins"].value = json.dumps(setting_files.by_source(sources))
@@ -94,6 +94,17 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
         _print_and_exit("\n\n".join(shown))
     given = [name for name in fields if name in sources and name not in setting_files.HERE_ONLY]
     return objects, given + ["origins"] * bool(read)
+
+
+def parse_settings(settings: Mapping[str, Any], config: type) -> tuple[Any, list[str]]:
+    """Return the config that settings from Python make, and their names; raise BadSettings.
+
+    They are checked as on the command line.
+    """
+    with flags.refusals_raised():
+        own_packages.refuse_foreign()
+        (made,), given = parse(["", *setting_files.to_arguments(settings)], "", config)
+    return made, given
 
 
 def _define_all(
@@ -142,6 +153,13 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
             preset = peek(argv, config, "preset") if is_given else None
             return setting_files.read(preset, peek(argv, config, "config"))
     return {}
+
+
+def _with_new_names(read: Mapping[str, Sourced], old: Mapping[str, OldName]) -> dict[str, Sourced]:
+    """Return settings from files without old names: by the new one, if there is one."""
+    renamed = {old[name].now: each for name, each in read.items() if name in old}
+    known = {name: each for name, each in read.items() if name not in old}
+    return {name: each for name, each in renamed.items() if name} | known
 
 
 def _counts(name: str, given: Sourced, fields: Mapping[str, Any]) -> bool:

@@ -13,10 +13,12 @@ import dataclasses
 import json
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_mm.config import flags
+from impala_mm.config.errors import BadSettings
 
 COMMAND_LINE = "command line"
 _DEFAULT = "default"
@@ -99,6 +101,8 @@ def to_text(value: Any) -> str:
 
     Raises a ValueError with what is wrong about it.
     """
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        value = value.tolist()  # a number of Python's, or lists of them
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float, str, os.PathLike)):
@@ -110,9 +114,22 @@ def to_text(value: Any) -> str:
             return json.dumps(value)
         except TypeError as error:
             raise ValueError(f"a dictionary is passed on as JSON: {error}") from None
+    if value is None:
+        raise ValueError("leave it out for its default")
     raise ValueError(
         "a flag takes a number, a text, true or false, a list or a dictionary of these"
     )
+
+
+def to_arguments(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings of Python as arguments of the command line; raise BadSettings."""
+    arguments = []
+    for name, value in settings.items():
+        try:
+            arguments.append(f"--{name}={to_text(value)}")
+        except ValueError as error:
+            raise BadSettings(f"{name}={value!r}: {error}") from None
+    return arguments
 
 
 def by_source(sources: dict[str, str]) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 impala-mm --level_name=CartPole-v1              experiment.py
 impala-mm-cluster --workers_csv_path=FILE       run_experiment_mm_raw.py
+impala-mm docs                                  prints the folder of the pages and their examples
 impala-mm install-horovod                       builds Horovod for several learners
 impala-mm wheelhouse FOLDER                     downloads packages for hosts without internet
 """
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 _FOLDER = Path(__file__).resolve().parents[2]
+_SHIPPED = _FOLDER / "launcher" / "project"  # of an installed package
+_PROJECT = _SHIPPED if _SHIPPED.exists() else _FOLDER
 
 
 class _SetUpProgram(NamedTuple):
@@ -34,16 +37,18 @@ _SET_UP = {
 
 
 def train() -> NoReturn:
-    """Run experiment.py, or a program of the set-up that the first argument names."""
+    """Run experiment.py, print the folder of the pages, or run a program of the set-up."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if sys.argv[1:] == ["docs"]:
+        print(_PROJECT)
+        sys.exit()
     if name not in _SET_UP:
         _run(_FOLDER / "experiment.py", sys.argv[1:])
     program = _SET_UP[name]
     if missing := [each for each in program.modules if not importlib.util.find_spec(each)]:
         installs = f"pip install 'impala_mm[{program.extras}]'"
         sys.exit(f"error: {name} needs {' and '.join(missing)}: {installs}")
-    shipped = _FOLDER / "launcher" / "project"
-    _run((shipped if shipped.exists() else _FOLDER) / program.file, sys.argv[2:])
+    _run(_PROJECT / program.file, sys.argv[2:])
 
 
 def cluster() -> NoReturn:

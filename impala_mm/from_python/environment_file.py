@@ -3,6 +3,7 @@
 `environments.pickled` reads them.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ def save(defined: Any, name: str, path: Path) -> None:
     """Write what is called `name` to a file; raise BadEnvironment if it cannot be pickled."""
     import cloudpickle  # noqa: PLC0415
 
+    if script := sys.modules.get("__mp_main__"):  # this process was spawned by multiprocessing,
+        cloudpickle.register_pickle_by_value(script)  # under whose name no actor finds the script
     try:
         data = cloudpickle.dumps(defined)
     except Exception as error:  # whatever the objects raise that it refers to

@@ -52,15 +52,16 @@ class Output:
         self._width = 0
 
     def first_error(self) -> str:
-        """Return the first error among the lines, with its traceback if there is one."""
+        """Return the first error among the lines, and below it its traceback if there is one."""
         lines = list(self.lines)
+        texts = [_PREFIX.sub("", line) for line in lines]
         for is_error in (_is_final, _is_of_actor):
-            for i, line in enumerate(lines):
-                text = _PREFIX.sub("", line)
+            for i, text in enumerate(texts):
+                if is_error(text) and text.startswith("Traceback "):
+                    said = [each for each in texts[i:] if each.startswith("error: ")][:1]
+                    return "\n".join([*said, *_traceback(texts[i:])]).removeprefix("error: ")
                 if is_error(text):
-                    traceback = "\n".join(_traceback(lines[i:]))
-                    is_traceback = text.startswith("Traceback ")
-                    return traceback if is_traceback else text.removeprefix("error: ")
+                    return text.removeprefix("error: ")
         return "\n".join(lines[-5:])
 
 
@@ -74,9 +75,8 @@ def _is_of_actor(text: str) -> bool:
     return " failed: " in text
 
 
-def _traceback(lines: list[str]) -> list[str]:
+def _traceback(texts: list[str]) -> list[str]:
     """Return the lines of the traceback that begins with the first one."""
-    texts = [_PREFIX.sub("", line) for line in lines]
     ends = (n for n, text in enumerate(texts[1:], 2) if not text.startswith(" "))
     return texts[: next(ends, len(texts))]
 

@@ -1,9 +1,11 @@
 """Trained policies from Python: loading one, and playing complete games with it."""
 
-from pathlib import Path
+import numbers
+import os
 from typing import TYPE_CHECKING, Any
 
 from impala_mm.config import flags, own_packages
+from impala_mm.config.errors import BadSettings
 from impala_mm.runtime import tensorflow_import
 
 if TYPE_CHECKING:
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load_policy(
-    logdir: str | Path, best: bool = False, level_name: str = "", **changes: Any
+    logdir: str | os.PathLike[str], best: bool = False, level_name: str = "", **changes: Any
 ) -> "Policy":
     """Return the policy of a run's newest or best checkpoint, or of a checkpoint's own folder.
 
@@ -22,16 +24,20 @@ def load_policy(
     `level_name` is another level that the network fits. `changes` are flags that replace the
     run's, such as `seed`. Raises BadCheckpoint, BadEnvironment and BadSettings.
     """
+    if not isinstance(logdir, str | os.PathLike):
+        raise BadSettings(f"logdir={logdir!r}: name the folder of a run or of a checkpoint")
+    if not isinstance(level_name, str):
+        raise BadSettings(f"level_name={level_name!r}: it must be a text, the id of a level")
     with flags.refusals_raised():
         own_packages.refuse_foreign()
         tensorflow_import.load()
         from impala_mm.policy import policy  # noqa: PLC0415
 
-        return policy.load_policy(logdir, best, level_name, **changes)
+        return policy.load_policy(os.fspath(logdir), best, level_name, **changes)
 
 
 def evaluate(
-    logdir: str | Path,
+    logdir: str | os.PathLike[str],
     num_episodes: int = 10,
     level_name: str = "",
     deterministic: bool = False,
@@ -49,6 +55,9 @@ def evaluate(
     such as `sticky_actions`, are the run's unless given. Raises BadCheckpoint, BadEnvironment and
     BadSettings.
     """
+    for name, number in (("num_episodes", num_episodes), ("num_envs", num_envs)):
+        if not isinstance(number, numbers.Integral) or number < 1:
+            raise BadSettings(f"{name}={number!r}: it must be a whole number of at least 1")
     policy = load_policy(logdir, best, level_name, seed=seed, **options)
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.evaluation.games import evaluate_level  # noqa: PLC0415

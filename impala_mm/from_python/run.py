@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from impala_mm.config import flags
 from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import BadSettings, TrainingFailed
 from impala_mm.from_python.output import Output
+from impala_mm.records import run_folder
 from impala_mm.records.json_lines import read_json_lines
 from impala_mm.runtime import lifecycle
 
@@ -31,6 +33,7 @@ _START = (
     "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
+_OF_A_START = {"lock", "learner.log"}  # files of a run that may have been refused
 _BETWEEN_SIGNALS = 0.5  # seconds, since two equal signals at once count as one
 _RUNNING: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
@@ -68,6 +71,10 @@ class Run:
         state = "running" if self.is_running else "ended"
         return f"<impala_mm run in {self.logdir}: {state}>"
 
+    def __fspath__(self) -> str:
+        """Return the run's folder, so that `load_policy` and `evaluate` take a run."""
+        return str(self.logdir)
+
     @property
     def is_running(self) -> bool:
         """Whether a process of the run is running."""
@@ -97,7 +104,7 @@ class Run:
         if code == 0 or (self._stops and (code in _ENDED or early)):
             return self
         if code == _USER_ERROR:
-            _remove_unused(self.logdir)
+            remove_unused(self.logdir)
         error = BadSettings if code == _USER_ERROR else TrainingFailed
         raise error(self._output.first_error())
 
@@ -144,6 +151,11 @@ class Run:
         return load_policy(self.logdir, best=best)
 
 
+def is_running(logdir: Path) -> bool:
+    """Return whether a run that was started here is writing to a folder."""
+    return any(run.is_running and run.logdir == logdir for run in list(_RUNNING))
+
+
 def _own_paths() -> list[str]:
     """Return the entries of sys.path in which the user's modules are: not Python's own."""
     of_python = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
@@ -156,11 +168,12 @@ def _own_paths() -> list[str]:
     ]
 
 
-def _remove_unused(logdir: Path) -> None:
+def remove_unused(logdir: Path) -> None:
     """Remove the folder of a run that was refused before it started, if nothing else is in it."""
     held = list(logdir.glob("*"))
-    if all(path.suffix == FILE_SUFFIX for path in held):
-        with contextlib.suppress(OSError):
+    if all(path.suffix == FILE_SUFFIX or path.name in _OF_A_START for path in held):
+        with contextlib.suppress(OSError, BadSettings), flags.refusals_raised():
+            run_folder.refuse_taken(logdir)
             for path in held:
                 path.unlink()
             logdir.rmdir()

@@ -2,16 +2,16 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config import command_line, flags, own_packages, setting_files
+from impala_mm.config import command_line, flags, setting_files
 from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import BadEnvironment, BadSettings
 from impala_mm.config.settings import Config
 from impala_mm.from_python import environment_file
-from impala_mm.from_python.run import Run
+from impala_mm.from_python.run import Run, is_running, remove_unused
 from impala_mm.records import run_folder
 
 Environment = str | Callable[..., Any]
@@ -19,6 +19,7 @@ Environment = str | Callable[..., Any]
 _PROGRAMS = Path(__file__).resolve().parents[2]
 # Flags that the name of a run's folder depends on.
 _OF_FOLDERS = ("level_name", "logdir", "algorithm", "preset", "config")
+_OTHER_MODES = ("test", "export", "rehearsal")
 # Flags by which experiment.py is one process, or something else than a training.
 _NOT_FOR_TRAINING = ("job_name", "task", "learner", "validate", "show_config", "export_dir")
 
@@ -44,12 +45,22 @@ def train(
     for name in _NOT_FOR_TRAINING:
         if name in settings:
             raise BadSettings(f"{name} is no setting of a training: leave it out")
-    is_one = level_name is None or isinstance(level_name, str) or callable(level_name)
-    levels: list[Any] = [level_name] if is_one else list(level_name)  # type: ignore[arg-type]
+    if settings.get("mode") in _OTHER_MODES:
+        raise BadSettings(
+            f"mode={settings['mode']} is no training: impala_mm.evaluate tests a policy, and "
+            f"impala_mm.load_policy(...).export writes it as a SavedModel"
+        )
+    several = isinstance(level_name, list | tuple) and level_name
+    levels: list[Any] = list(level_name) if several else [level_name]  # type: ignore[arg-type]
     if level_name is not None:
         settings["level_name"] = ",".join(map(_name, levels))
-    config = _parse(settings)
-    logdir = _folder(config).resolve()
+    if isinstance(wrappers, str) or not all(map(callable, wrappers)):
+        raise BadEnvironment(
+            f"wrappers={wrappers!r}: it is a list of classes or functions that are called with an "
+            f"environment; env_wrappers takes the names of wrappers"
+        )
+    config, _ = command_line.parse_settings(settings, Config)
+    logdir = _folder(config)
     if any(callable(level) for level in levels):
         paths = [
             _write(level, f"{_name(level)}-{number}" if number else _name(level), logdir)
@@ -63,7 +74,8 @@ def train(
         call = f"impala_mm.environments.pickled:wrap{json.dumps({'path': path})}"
         settings["env_wrappers"] = ",".join(filter(None, [config.env_wrappers, call]))
     settings["logdir"] = logdir
-    return Run(_PROGRAMS / "experiment.py", _arguments(settings), logdir, progress)
+    arguments = setting_files.to_arguments(settings)
+    return Run(_PROGRAMS / "experiment.py", arguments, logdir, progress)
 
 
 def launch(
@@ -85,38 +97,28 @@ def launch(
             f'and name it, as in "my_module:{_name(level_name)}"'
         )
     if level_name is not None:
-        settings["level_name"] = level_name
+        settings["level_name"] = _name(level_name)
     named = {name: settings[name] for name in _OF_FOLDERS if name in settings}
-    settings["logdir"] = folder = _folder(_parse(named))
+    settings["logdir"] = logdir = _folder(command_line.parse_settings(named, Config)[0])
     settings["workers_csv_path"] = workers_csv_path
     program = _PROGRAMS / "run_experiment_mm_raw.py"
-    return Run(program, _arguments(settings), folder.resolve(), progress)
-
-
-def _parse(settings: Mapping[str, Any]) -> Config:
-    """Return the settings of a training, checked as on the command line; raise BadSettings."""
-    with flags.refusals_raised():
-        own_packages.refuse_foreign()
-        (config,), _ = command_line.parse(["experiment.py", *_arguments(settings)], "", Config)
-    return config
-
-
-def _arguments(settings: Mapping[str, Any]) -> list[str]:
-    arguments = []
-    for name, value in settings.items():
-        try:
-            arguments.append(f"--{name}={setting_files.to_text(value)}")
-        except ValueError as error:
-            raise BadSettings(f"{name}={value!r}: {error}") from None
-    return arguments
+    return Run(program, setting_files.to_arguments(settings), logdir, progress)
 
 
 def _folder(config: Config) -> Path:
-    """Return the run's folder, which exists now."""
+    """Return the run's folder, which exists now, and to which no other run writes."""
     try:
-        return run_folder.make_folder(config)
+        logdir = run_folder.make_folder(config).resolve()
     except OSError as error:
         raise BadSettings(f"logdir={config.logdir or 'runs'}: {error.strerror}") from error
+    if is_running(logdir):
+        raise BadSettings(
+            f"logdir={config.logdir}: a run that you started here is writing to it: call its "
+            f"stop(), or name another folder"
+        )
+    with flags.refusals_raised():
+        run_folder.refuse_taken(logdir)
+    return logdir
 
 
 def _write(defined: Any, name: str, logdir: Path) -> str:
@@ -126,6 +128,9 @@ def _write(defined: Any, name: str, logdir: Path) -> str:
         raise BadSettings(f"logdir={logdir}: a folder with environments has no comma in its name")
     try:
         environment_file.save(defined, name, path)
+    except BadEnvironment:
+        remove_unused(logdir)
+        raise
     except OSError as error:
         raise BadSettings(f"logdir={logdir}: {error.strerror}") from error
     return str(path)
@@ -133,7 +138,7 @@ def _write(defined: Any, name: str, logdir: Path) -> str:
 
 def _name(level: Any) -> str:
     """Return a level's id, or the name of what makes it."""
-    if isinstance(level, str):
+    if isinstance(level, str) and level:
         return level
     if not callable(level):
         raise BadEnvironment(

@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import tensorflow as tf
 
 from impala_mm.algorithms import agent, networks, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role
-from impala_mm.config import auto
+from impala_mm.config import auto, command_line
 from impala_mm.config.algorithm_settings import BadAlgorithm
-from impala_mm.config.environment_flags import json_text
 from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
@@ -136,8 +134,8 @@ def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> s
 def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:
     """Return a run's recorded flags with these changes, in float32 for a CPU.
 
-    `env_kwargs` may be a dictionary. Raises checkpoint.Mismatch if there is no module of the run's
-    algorithm.
+    `env_kwargs` may be a dictionary. Raises BadSettings for changes that the command line refuses,
+    and checkpoint.Mismatch if there is no module of the run's algorithm.
     """
     algorithm = recorded.get("algorithm", Config.algorithm)
     try:
@@ -148,7 +146,7 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
     kept = {name: value for name, value in recorded.items() if name in known}
     kept.setdefault("convert_observations", False)  # as earlier versions did, which lack the flag
     kept = auto.former_defaults(settings) | kept
-    if isinstance(kwargs := changes.get("env_kwargs"), Mapping):
-        changes["env_kwargs"] = json_text(kwargs)
+    asked, given = command_line.parse_settings(changes | {"algorithm": algorithm}, Config)
+    changes = {name: getattr(asked, name) for name in given if name != "algorithm"}
     config = dataclasses.replace(settings(**kept), precision="float32", **changes)
     return dataclasses.replace(config, level_name=level_name) if level_name else config

@@ -112,12 +112,13 @@ class Policy(PolicyCore):
         observation: Any,
         state: Memory | None = None,
         episode_start: Any = None,
-        deterministic: bool = True,
+        deterministic: bool = False,
     ) -> tuple[Any, Memory]:
         """Return (actions, next state) as a model of Stable-Baselines3 does.
 
         `observation` is one or a batch; `state` is what the last call returned, and `episode_start`
-        says which environments have begun an episode since. The network reads rewards of 0.
+        says which environments have begun an episode since. Actions are drawn from the policy,
+        unless they shall be the most likely ones: `deterministic`. The network reads rewards of 0.
         """
         is_one = self._is_one(observation)
         rows = [observation] if is_one else self._rows(observation)

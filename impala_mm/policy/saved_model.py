@@ -34,8 +34,6 @@ class Signature(NamedTuple):
 
 def write_saved_model(policy: PolicyCore, folder: Path) -> None:
     """Write the SavedModel and its README.txt, example.py and signature.json to a folder."""
-    # Else sampling would use the run's seed, and every server would draw the same actions.
-    tf.random.set_seed(None)
     signatures = {"serving_default": _act(policy), "initial_state": _initial_state(policy)}
     functions = {name: signature.function for name, signature in signatures.items()}
     module = tf.Module()
@@ -124,7 +122,13 @@ def _named(nest: Any, name: str) -> Named:
 
 
 def _trace(function: Callable[..., Named], specs: dict[str, tf.TensorSpec]) -> Signature:
-    return Signature(tf.function(function, autograph=False).get_concrete_function(**specs), specs)
+    def seedless(**given: tf.Tensor) -> Named:
+        # Of this graph only. Else sampling would use the run's seed, and every server would draw
+        # the same actions.
+        tf.random.set_seed(None)
+        return function(**given)
+
+    return Signature(tf.function(seedless, autograph=False).get_concrete_function(**specs), specs)
 
 
 def _action_names(policy: PolicyCore) -> list[str]:

@@ -1,5 +1,6 @@
 """The folder of a run: only one process writes to it at a time, and no run overwrites another."""
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -53,11 +54,7 @@ class RunFolder:
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             flags.refuse(f"--logdir={config.logdir or 'runs'}: {error.strerror}")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._lock, 20, 0).decode() or "another"
-            flags.refuse(f"--logdir={self.path}: process {holder} is writing to it")
+        _lock(self._lock, self.path)
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
@@ -106,6 +103,25 @@ class RunFolder:
         with (self.path / "starts.jsonl").open("a", encoding="utf-8") as file:
             file.write(to_json(start) + "\n")
         return said
+
+
+def refuse_taken(path: Path) -> None:
+    """Refuse a folder to which a process is writing."""
+    with contextlib.suppress(FileNotFoundError):
+        lock = os.open(path / "lock", os.O_RDWR)
+        try:
+            _lock(lock, path)
+        finally:
+            os.close(lock)
+
+
+def _lock(lock: int, path: Path) -> None:
+    """Lock the open lock file of a folder; refuse the folder if another process has locked it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 20, 0).decode() or "another"
+        flags.refuse(f"--logdir={path}: process {holder} is writing to it")
 
 
 def recorded_settings(path: Path) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class WandbTracker:
         import wandb  # noqa: PLC0415
 
         self._module, name = wandb, run.logdir.resolve().name
+        # Else copies of artifacts, which wait for the upload, would be in the home.
+        os.environ.setdefault("WANDB_DATA_DIR", str(run.logdir.resolve() / "wandb"))
         self._id = _run_id(run.logdir / "wandb-id")
         self._run = wandb.init(
             id=self._id,

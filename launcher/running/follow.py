@@ -23,6 +23,7 @@ from launcher.node.actor_watch import ActorWatch
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS, USER_ERROR
+from launcher.plan import project
 from launcher.running.console import say
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
@@ -274,7 +275,7 @@ def unreached_message(host_ids: list[str]) -> str:
 def detached_message(run: Run) -> str:
     """Return what the frontend prints when it detaches from a run."""
     named = "" if [run.name] == run_names() else f" --tmux_sess={run.name}"
-    command = f"python run_experiment_mm_raw.py{named}"
+    command = f"{project.FRONTEND}{named}"
     return (
         f"detached; the run keeps running: `{command} --status` shows it, `{command} --stop` saves "
         f"and stops it"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,22 @@ def catch_command(logdir: Path, *flags: str) -> tuple[str, ...]:
 def is_running(pid: int) -> bool:
     """Return whether a process exists and is not a zombie."""
     return start_time(pid) != 0
+
+
+def await_end_in(folder: Path, seconds: float = 60) -> None:
+    """Wait until no process of a training works in a folder."""
+    deadline = Deadline(seconds)
+    while left := list(_trainings_in(folder)):
+        assert not deadline.is_over(), left
+        time.sleep(0.2)
+
+
+def _trainings_in(folder: Path) -> Iterator[bytes]:
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (path / "cmdline").read_bytes()
+            if Path(os.readlink(path / "cwd")) == folder and b"experiment.py" in command:
+                yield command
 
 
 class Process:

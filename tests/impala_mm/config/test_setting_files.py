@@ -212,3 +212,14 @@ class _Refused(Exception):
 def _refuse(sentence):
     assert sentence.startswith(("here: ", "--")), sentence
     raise _Refused(sentence)
+
+
+def test_old_names_of_flags_hold_in_a_file_as_on_the_command_line(file, capsys):
+    given_file = file('learner_host = "a:1"\nactor_hosts = "b:1"\n')
+    config, given_names = _parse(given_file)
+    assert config.learner_hosts == "a:1"
+    assert "learner_hosts" in given_names
+    said = capsys.readouterr().err
+    assert "note: --learner_host is an old name of --learner_hosts\n" in said
+    assert "note: --actor_hosts is an old flag without effect" in said
+    assert _parse(given_file, "--learner_hosts=c:1")[0].learner_hosts == "c:1"

@@ -1,5 +1,6 @@
 """A policy from a run's folder acts as the network did, in one environment or in many."""
 
+import gymnasium
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -227,19 +228,63 @@ def test_values_are_those_of_what_act_reads_next_and_change_nothing(logdir):
 def test_predict_is_called_as_in_stable_baselines3(logdir):
     policy = _policy(logdir)
     seen = _observations(policy, 6)
-    action, state = policy.predict(seen[0])
+    action, state = policy.predict(seen[0], deterministic=True)
     assert action == _play(policy, seen[:1], [0])[0]
     assert np.ndim(action) == 0
-    again, _ = policy.predict(seen[1], state)
+    again, _ = policy.predict(seen[1], state, deterministic=True)
     assert again == _play(policy, seen[:2], [0, 0])[1]
-    actions, state = policy.predict(seen[:2], None, np.array([True, True]))
+    actions, state = policy.predict(seen[:2], None, np.array([True, True]), True)
     assert len(actions) == 2
     # The second environment has begun an episode.
-    actions, _ = policy.predict(seen[2:4], state, np.array([False, True]))
+    actions, _ = policy.predict(seen[2:4], state, np.array([False, True]), True)
     assert actions[0] == _play(policy, seen[[0, 2]], [0, 0])[1]
     assert actions[1] == _play(policy, seen[3:4], [0])[0]
-    drawn = {int(policy.predict(seen[5], deterministic=False)[0]) for _ in range(60)}
+    drawn = {int(policy.predict(seen[5])[0]) for _ in range(60)}
     assert drawn <= set(range(policy.spec.actions.discrete))
+
+
+class VecEnv:
+    """A vector of environments with the calls and the arrays of Stable-Baselines3's DummyVecEnv."""
+
+    def __init__(self, level_name, num_envs):
+        self.num_envs = num_envs
+        self._environments = [gymnasium.make(level_name) for _ in range(num_envs)]
+
+    def reset(self):
+        return np.stack([each.reset(seed=i)[0] for i, each in enumerate(self._environments)])
+
+    def step(self, actions):
+        steps = []
+        for environment, action in zip(self._environments, actions, strict=True):
+            seen, reward, terminated, truncated, _ = environment.step(action)
+            done = terminated or truncated
+            steps.append((environment.reset()[0] if done else seen, reward, done, {}))
+        observations, rewards, dones, infos = zip(*steps, strict=True)
+        return np.stack(observations), np.array(rewards), np.array(dones), infos
+
+
+def evaluate_as_stable_baselines3(model, env, n_eval_episodes, deterministic):
+    """Return the returns of episodes, by the calls that its `evaluate_policy` makes."""
+    returns, current = [], np.zeros(env.num_envs)
+    observations, states = env.reset(), None
+    episode_starts = np.ones((env.num_envs,), dtype=bool)
+    while len(returns) < n_eval_episodes:
+        actions, states = model.predict(
+            observations, state=states, episode_start=episode_starts, deterministic=deterministic
+        )
+        observations, rewards, dones, _ = env.step(actions)
+        current += rewards
+        episode_starts = dones
+        returns += list(current[dones])
+        current[dones] = 0
+    return returns
+
+
+def test_code_for_stable_baselines3_evaluates_a_policy():
+    policy = impala_mm.load_policy("cartpole")
+    env = VecEnv("CartPole-v1", 3)
+    assert evaluate_as_stable_baselines3(policy, env, 3, deterministic=True) == [500] * 3
+    assert np.mean(evaluate_as_stable_baselines3(policy, env, 3, deterministic=False)) > 300
 
 
 def test_wrong_lengths_are_refused(logdir):
@@ -274,15 +319,29 @@ def test_a_saved_policy_acts_alike_and_is_smaller_than_its_checkpoint(logdir, tm
 
 def test_an_export_from_python_is_that_of_the_command(logdir, tmp_path):
     policy = impala_mm.load_policy(logdir)
+    tf.random.set_seed(5)
+    expected = tf.random.uniform([4])
+    tf.random.set_seed(5)
     policy.export(tmp_path / "export")
+    np.testing.assert_array_equal(tf.random.uniform([4]), expected, "the seed is the caller's")
     assert {"saved_model.pb", "README.txt", "example.py"} <= {
         path.name for path in (tmp_path / "export").iterdir()
     }
+    drawn = [_draws(tmp_path / "export") for _ in range(2)]
+    assert (drawn[0] != drawn[1]).any(), "each server draws other actions"
     policy.export(tmp_path / "export")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
     with pytest.raises(impala_mm.errors.BadSettings, match="it holds thesis"):
         policy.export(tmp_path / "mine")
+
+
+def _draws(folder):
+    """Return the actions that an export draws for 200 equal observations, once it is loaded."""
+    serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    _, specs = serve.structured_input_signature
+    given = {name: tf.zeros([200, *spec.shape[1:]], spec.dtype) for name, spec in specs.items()}
+    return serve(**given | {"exploration": tf.ones([200])})["action"].numpy()
 
 
 def test_a_saved_policy_has_the_weights_that_only_training_needs(tmp_path):

@@ -2,12 +2,15 @@
 
 import importlib.util
 import json
+import os
 import sys
 import threading
 import types
+from pathlib import Path
 
 import pytest
 from processes import ROOT, free_port, needs_horovod, run
+from rows import read_rows
 
 from impala_mm.records import tracking
 from impala_mm.records.metrics_writer import MetricsWriter
@@ -60,6 +63,7 @@ def WandbTracking(folder, settings, say, tags=()):
 
 @pytest.fixture
 def wandb(monkeypatch):
+    monkeypatch.setenv("WANDB_DATA_DIR", "unused")  # else `begin` sets it for all tests
     stand_in = StandIn()
     monkeypatch.setitem(sys.modules, "wandb", stand_in)
     return stand_in
@@ -195,21 +199,73 @@ def test_without_wandb_the_flag_is_refused_before_anything_starts(tmp_path, lear
     assert not logdir.exists()
 
 
+def _records(path):
+    """Yield the records in a file of wandb, which has the format of LevelDB's logs."""
+    from wandb.proto.wandb_internal_pb2 import Record  # noqa: PLC0415
+
+    data, at, text = path.read_bytes(), 7, b""
+    while at < len(data):
+        if (left := _BLOCK - at % _BLOCK) < 7:  # too few bytes of this block for a header
+            at += left
+            continue
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        text = (text if kind in {3, 4} else b"") + data[at + 7 : at + 7 + size]
+        if kind in {1, 4}:  # complete, or the last part
+            yield Record.FromString(text)
+        at += 7 + size
+
+
+_BLOCK = 32768
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not HERE, reason="wandb is not installed here: pip install wandb")
-def test_wandb_itself_keeps_a_resumed_run_offline_under_one_name(tmp_path):
-    for frames in (20_000, 40_000):
-        code, printed = run(
-            *(sys.executable, ROOT / "experiment.py", "--level_name=catch", "--track"),
-            *(f"--logdir={tmp_path}", f"--learner_hosts=localhost:{free_port()}"),
-            *("--stop_at_return=2", f"--total_environment_frames={frames}"),
-            WANDB_MODE="offline",
-        )
+def test_wandb_itself_keeps_a_resumed_run_offline_with_all_that_belongs_to_it(tmp_path):
+    def call(program, *flags):
+        variables = {"WANDB_MODE": "offline", "SDL_VIDEODRIVER": "dummy"}
+        home = {"HOME": str(tmp_path / "home"), "PYTHONPATH": os.pathsep.join(sys.path)}
+        code, printed = run(sys.executable, ROOT / program, *flags, **variables, **home)
         assert code == 0, printed
-        assert f"tracked in {tmp_path / 'wandb'}" in printed
+        return printed
+
+    logdir = tmp_path / "run"
+    for frames in (2_000, 4_000):
+        printed = call(
+            "experiment.py",
+            *("--level_name=CartPole-v1", "--track=wandb", "--track_tags=baseline,cartpole"),
+            *(f"--logdir={logdir}", f"--learner_hosts=localhost:{free_port()}"),
+            *("--num_actors=1", f"--total_environment_frames={frames}"),
+        )
+        assert f"tracked in {logdir / 'wandb'}" in printed
         assert "wandb failed" not in printed
-    identity = (tmp_path / "wandb-id").read_text().strip()
-    kept = list((tmp_path / "wandb").glob(f"offline-run-*-{identity}/run-{identity}.wandb"))
+        if frames == 2_000:  # what the second start finds in the folder
+            games = ("--test_num_episodes=1", f"--video_dir={logdir / 'videos'}")
+            call("experiment.py", "--mode=test", f"--logdir={logdir}", *games)
+            call("sandbox/plot.py", "--report", logdir)
+    identity = (logdir / "wandb-id").read_text().strip()
+    kept = sorted((logdir / "wandb").glob(f"offline-run-*-{identity}/run-{identity}.wandb"))
     assert len(kept) == 2
+    rows, logged = read_rows(logdir), []
     for path in kept:
-        assert b"episode_return" in path.read_bytes()
+        found = list(_records(path))
+        (began,) = [each.run for each in found if each.HasField("run")]
+        settings = {each.key: json.loads(each.value_json) for each in began.config.update}
+        assert list(began.tags) == ["baseline", "cartpole"]
+        assert (settings["level_name"], settings["num_actors"]) == ("CartPole-v1", 1)
+        logged += [
+            {"/".join(item.nested_key): json.loads(item.value_json) for item in each.history.item}
+            for each in found
+            if each.HasField("history")
+        ]
+    for name in ("frames", "episode_return", "loss/total"):
+        assert [row.get(name) for row in logged] == [row.get(name) for row in rows]
+    assert rows[-1]["episode_return"] > 0
+    artifacts = [each.artifact for each in found if each.HasField("artifact")]
+    assert [each.type for each in artifacts] == ["settings", "report", "video"]
+    for each, name in zip(artifacts, ("settings.json", "report.html", "*.mp4"), strict=True):
+        (content,) = each.manifest.contents
+        (sent,) = logdir.rglob(name)
+        assert content.path == sent.name
+        assert Path(content.local_path).is_relative_to(logdir), "a run is one folder"
+        assert Path(content.local_path).read_bytes() == sent.read_bytes()
+    assert not (tmp_path / "home" / ".local").exists()

@@ -12,7 +12,6 @@ import time
 import hosts
 import pytest
 from deploying import Project, under
-from installed import install
 from processes import ROOT, run
 from supervising import until
 
@@ -376,8 +375,8 @@ def test_a_host_that_reaches_no_package_index_is_told_of_the_wheelhouse(lan):
     assert ran.returncode == 2
     assert re.search(
         r"10\.77\.1\.21 FAILED: installing uv failed; .*: ERROR: No matching distribution found "
-        r"for uv==.*; --wheelhouse=FOLDER copies the packages to the host, and `make wheelhouse` makes "
-        r"that folder here\n",
+        r"for uv==.*; --wheelhouse=FOLDER copies the packages to the host, and `make wheelhouse` "
+        r"makes that folder here\n",
         ran.stdout,
     ), ran.stdout
 
@@ -393,15 +392,20 @@ def wheels(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("origin", ["clone", "installed package"])
-def test_a_host_without_internet_is_set_up_from_a_wheelhouse_and_plays(origin, wheels, tmp_path):
+def test_a_host_without_internet_is_set_up_from_a_wheelhouse_and_plays(
+    origin, wheels, tmp_path, request
+):
     """Everything is real; the hosts can reach nothing outside."""
     if reason := hosts.why_not():
         pytest.skip(f"no hosts to reach over SSH: {reason}")
     frontend, fills = f"{sys.executable} {ROOT}/run_experiment_mm_raw.py", "make wheelhouse"
+    shared = [tmp_path]
     if origin == "installed package":
-        frontend = f"{install(tmp_path).bin}/impala-mm-cluster"
+        package = request.getfixturevalue("package")
+        shared.append(package.home)
+        frontend = f"{package.commands}/impala-mm-cluster"
         fills = "impala-mm wheelhouse wheels"
-    with hosts.Lan(shared=[tmp_path]) as lan:
+    with hosts.Lan(shared=shared) as lan:
         there = lan.laptop.path("/root/wheels")
         shutil.copytree(wheels, there, copy_function=os.link)
         rows = "job,ip,tf_port\nlearner,10.77.1.2,8001\nactor,10.77.1.21,\n"

@@ -1,0 +1,127 @@
+"""What is refused from Python before anything starts: typed errors of one sentence."""
+
+import fcntl
+import re
+import threading
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import impala_mm
+from impala_mm import errors
+from impala_mm.config import command_line
+from impala_mm.config.settings import Config
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not list(tmp_path.glob("runs/*")), "what is refused leaves no folder"
+
+
+REFUSED = [
+    ({"batchsize": 3}, "there is no flag --batchsize; did you mean --batch_size?"),
+    ({"batch_size": 0}, "--batch_size=0: it must be at least 1"),
+    ({"batch_size": np.float32(2.5)}, "flag --batch_size=2.5: needs a whole number"),
+    ({"learning_rate": "slow"}, "flag --learning_rate=slow: needs a number"),
+    ({"learning_rate": None}, "learning_rate=None: leave it out for its default"),
+    ({"mlp_sizes": {64}}, "mlp_sizes={64}: a flag takes a number, a text"),
+    ({"mlp_sizes": [64, "x"]}, "--mlp_sizes=64,x: it must be whole numbers"),
+    ({"job_name": "actor"}, "job_name is no setting of a training: leave it out"),
+    ({"mode": "test"}, "mode=test is no training: impala_mm.evaluate tests a policy"),
+    ({"preset": "atari"}, "--preset=atari: it must be atari-impala, "),
+    ({"logdir": "/proc/nothing"}, "logdir=/proc/nothing: "),
+]
+
+
+@pytest.mark.parametrize(("settings", "said"), REFUSED)
+def test_wrong_settings_are_refused_as_on_the_command_line(settings, said):
+    with pytest.raises(errors.BadSettings) as error:
+        impala_mm.train("CartPole-v1", **settings)
+    assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("later.json", '{"level_name": "catch", "warp": 1}'), ("later.toml", "warp = 1")],
+)
+def test_a_file_of_a_newer_version_is_refused(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(errors.BadSettings, match=f"^{name}: there is no flag --warp"):
+        impala_mm.train(config=Path(name))
+
+
+def test_numbers_of_numpy_paths_and_lists_are_settings():
+    settings = {
+        "seed": np.int64(3), "learning_rate": np.float64(0.5), "xla": np.bool_(True),
+        "mlp_sizes": np.array([4, 5]), "logdir": Path("a"), "env_kwargs": {"size": 8},
+    }  # fmt: skip
+    config, given = command_line.parse_settings(settings, Config)
+    assert [config.seed, config.learning_rate, config.xla] == [3, 0.5, True]
+    assert [config.mlp_sizes, config.logdir, config.env_kwargs] == ["4,5", "a", '{"size": 8}']
+    assert sorted(given) == sorted(settings)
+
+
+REFUSED_POLICIES = [
+    (("cartpol",), {}, errors.BadCheckpoint, "cartpol does not exist; did you mean cartpole?"),
+    ((None,), {}, errors.BadSettings, "logdir=None: name the folder of a run"),
+    (("cartpole",), {"sed": 1}, errors.BadSettings, "no flag --sed; did you mean --seed?"),
+    (("cartpole",), {"seed": "x"}, errors.BadSettings, "--seed=x: needs a whole number"),
+    (("cartpole",), {"level_name": int}, errors.BadSettings, "it must be a text, the id"),
+    (("cartpole",), {"level_name": "CartPol-v1"}, errors.BadEnvironment, "mean CartPole-v1"),
+    (("cartpole",), {"level_name": "catch"}, errors.BadCheckpoint, "was made for 2 actions"),
+]
+
+
+@pytest.mark.parametrize(("given", "options", "error", "said"), REFUSED_POLICIES)
+def test_a_policy_that_cannot_be_loaded_is_refused(given, options, error, said):
+    for call in (impala_mm.load_policy, impala_mm.evaluate):
+        with pytest.raises(error, match=re.escape(said)):
+            call(*given, **options)
+
+
+def test_a_test_of_no_games_is_refused():
+    for name in ("num_episodes", "num_envs"):
+        with pytest.raises(errors.BadSettings, match=f"^{name}=0: it must be a whole number of"):
+            impala_mm.evaluate("cartpole", **{name: 0})
+
+
+@pytest.mark.parametrize("level", [[gymnasium.Env()], gymnasium.Env(), 3, "", []])
+def test_what_is_no_environment_is_refused(level):
+    with pytest.raises(errors.BadEnvironment, match="is no environment to train on: give an id"):
+        impala_mm.train(level)
+
+
+@pytest.mark.parametrize("wrappers", ["gymnasium.wrappers:TimeLimit", ["TimeLimit"], [None]])
+def test_what_is_no_wrapper_is_refused(wrappers):
+    with pytest.raises(errors.BadEnvironment, match="it is a list of classes or functions"):
+        impala_mm.train("catch", wrappers=wrappers)
+
+
+def test_what_cannot_reach_the_actors_is_refused():
+    lock = threading.Lock()
+
+    def make():
+        return lock and gymnasium.Env()
+
+    with pytest.raises(errors.BadEnvironment, match="make cannot be passed to the actors"):
+        impala_mm.train(make)
+    with pytest.raises(errors.BadEnvironment, match="Env is defined here, and no other host"):
+        impala_mm.launch("workers.csv", gymnasium.Env)
+
+
+def test_the_folder_of_a_run_of_another_process_is_refused_and_stays_as_it_is(tmp_path):
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run" / "lock").open("w+") as lock:
+        lock.write("4711")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for level in ("catch", gymnasium.Env):
+            with pytest.raises(errors.BadSettings, match="process 4711 is writing to it"):
+                impala_mm.train(level, logdir="run")
+        with pytest.raises(errors.BadSettings, match="process 4711 is writing to it"):
+            impala_mm.launch("workers.csv", "catch", logdir="run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
