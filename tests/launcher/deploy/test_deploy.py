@@ -376,8 +376,8 @@ def test_a_host_that_reaches_no_package_index_is_told_of_the_wheelhouse(lan):
     assert ran.returncode == 2
     assert re.search(
         r"10\.77\.1\.21 FAILED: installing uv failed; .*: ERROR: No matching distribution found "
-        r"for uv==.*; --wheelhouse=FOLDER copies the packages to the host, and `make wheelhouse` makes "
-        r"that folder here\n",
+        r"for uv==.*; --wheelhouse=FOLDER copies the packages to the host, and `make wheelhouse` "
+        r"makes that folder here\n",
         ran.stdout,
     ), ran.stdout
 
