@@ -113,7 +113,7 @@ def test_a_class_with_arguments_and_a_wrapper_is_trained_tested_and_resumed(tmp_
     assert 5.5 <= list(returns)[-1] <= 6, "six steps by the wrapper, of eight by the arguments"
     policy = run.policy()
     assert [policy(np.float32([x, 0])) for x in (0.9, -0.9)] == [1, 0]
-    played = impala_mm.evaluate(run.logdir, num_episodes=5)
+    played = impala_mm.evaluate(run, num_episodes=5)
     assert set(played.lengths) == {6}
     with pytest.raises(errors.BadCheckpoint, match="does not exist"):
         impala_mm.load_policy(tmp_path / "absent")
