@@ -83,6 +83,7 @@ def make_script(
             ),
             *(_bash_function(job, rows.get(job, []), config) for job in _JOBS),
             _settings(rows["learner"], counts, config),
+            _token(rows["learner"][0], config, flags),
             _JOB_SCRIPT.read_text(),
         ]
     )
@@ -170,6 +171,19 @@ def _settings(learners: Sequence[Worker], counts: dict[str, int], config: Launch
             f"jobs=({' '.join(counts)})",
             f"ports=({' '.join(map(str, choose_ports(learners)))})",
             _bash_array("mpirun", words),
+        ]
+    )
+
+
+def _token(learner: Worker, config: LauncherConfig, flags: dict[str, str]) -> str:
+    """Return the lines that say how to make the run's token file, on the job's first node."""
+    found = host_environment.local_installation(learner, "")
+    command = [found.python, "-m", "impala_mm.runtime.run_token"]
+    return "\n".join(
+        [
+            f"project={_quoted_path(found.root)}",
+            _bash_array("make_token", process_plan.with_setup(learner, config, command)),
+            f"security={shlex.quote(flags.get('transport_security', 'auto'))}",
         ]
     )
 
