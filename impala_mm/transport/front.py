@@ -6,25 +6,31 @@ Unix socket of the learner, where TensorFlow reads them. Nobody else's bytes get
 closes. It does not import TensorFlow.
 """
 
-import asyncio
 import contextlib
 import resource
+import select
 import socket
 import ssl
 import struct
-from asyncio import sslproto
-from collections.abc import Callable
-from typing import Any, cast
+import time
+from typing import Any
 
 from impala_mm.transport.admission import HANDSHAKES, Admission
+from impala_mm.transport.carrier import Carrier, keep_watch
 from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials, role_of
-from impala_mm.transport.relay import keep_watch
 
 HANDSHAKE_SECONDS = 5.0
 CONNECTIONS = 4000
 _ACCEPTED_AT_ONCE = 64  # connections, before those that are served have their turn
-_TLS_BUFFER = 1 << 16  # bytes for each connection; asyncio's 256 KiB fill memory and are not faster
 _RESET = struct.pack("ii", 1, 0)  # close at once, and keep no state of the connection
+_ENDED = select.EPOLLHUP | select.EPOLLERR
+# Why a handshake fails, by OpenSSL's name; others mean that the peer does not speak TLS 1.3.
+_REASONS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate",
+    "TLSV1_ALERT_UNKNOWN_CA": "it has the token file of another run",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept the learner's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the learner's certificate has expired",
+}
 
 
 class Front:
@@ -32,110 +38,134 @@ class Front:
 
     def __init__(self, given: dict[str, Any]):
         """Take what `front_process` has written: sockets, the learner's path, and credentials."""
-        self._path = given["learner"]
-        self._context = Credentials(*given["credentials"]).context(LEARNER)
-        self._listeners = [socket.socket(fileno=number) for number in given["listeners"]]
-        self._admission = Admission(_raise_limit(), lambda text: print(text, flush=True))
-        self._tasks = set[asyncio.Task]()
+        self.learner = given["learner"]
+        self.context = Credentials(*given["credentials"]).context(LEARNER)
+        self.admission = Admission(_raise_limit(), lambda text: print(text, flush=True))
+        self.epoll = select.epoll()
+        self.peers = dict[int, "_Peer"]()  # by the number of each of its sockets
+        self.greeting = dict["_Peer", float]()  # those in a handshake, and its deadline; in order
+        self._listeners = {number: socket.socket(fileno=number) for number in given["listeners"]}
 
-    async def serve(self) -> None:
+    def serve(self) -> None:
         """Serve until the learner's process is gone."""
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(0, ended.set)  # nothing else is written to it: it was closed
-        for listener in self._listeners:
+        self.epoll.register(0, select.EPOLLIN)
+        for listener in self._listeners.values():
             listener.setblocking(False)
-            loop.add_reader(listener, self._accept, listener)
-        while not ended.is_set():
-            self._admission.report()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), 1.0)
+            self.epoll.register(listener, select.EPOLLIN)
+        while True:
+            for number, event in self.epoll.poll(1.0):
+                if number == 0:  # nothing else is written to it: it was closed
+                    return
+                if peer := self.peers.get(number):
+                    peer.proceed(event)
+                elif number in self._listeners:
+                    self._accept(self._listeners[number])
+            now = time.monotonic()
+            for peer in [each for each, deadline in self.greeting.items() if deadline < now]:
+                peer.refuse(f"it did not finish the handshake within {HANDSHAKE_SECONDS:.0f} s")
+            self.admission.report()
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                connection, (peer, *_) = listener.accept()
+                connection, (address, *_) = listener.accept()
             except OSError:  # there is no other connection, or it has ended
                 return
-            if not self._admission.begin(peer):
+            if self.admission.begin(address):
+                _Peer(self, connection, address)
+            else:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 connection.close()
-                continue
-            task = asyncio.get_running_loop().create_task(self._admit(connection, peer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
-    async def _admit(self, connection: socket.socket, peer: str) -> None:
-        """Make the handshake; then connect the actor with its learner."""
-        loop = asyncio.get_running_loop()
+
+class _Peer:
+    """A connection from another host: first its handshake, then its way to the learner."""
+
+    def __init__(self, front: Front, connection: socket.socket, address: str):
+        self._front, self._address = front, address
+        connection.setblocking(False)
+        keep_watch(connection)
+        self._far = front.context.wrap_socket(
+            connection, server_side=True, do_handshake_on_connect=False
+        )
+        self._local: socket.socket | None = None
+        self._carrier: Carrier | None = None
+        self._events: dict[socket.socket, int] = {self._far: select.EPOLLIN}
+        front.peers[self._far.fileno()] = self
+        front.greeting[self] = time.monotonic() + HANDSHAKE_SECONDS
+        front.epoll.register(self._far, select.EPOLLIN)
+
+    def proceed(self, event: int) -> None:
+        """Continue after an event of one of its sockets."""
+        if not self._carrier:
+            self._shake_hands()
+            return
+        ended = event & _ENDED and not event & select.EPOLLIN
+        with contextlib.suppress(OSError):
+            if not ended and self._carrier.step():
+                assert self._local
+                self._await(self._local, self._carrier.local_events)
+                self._await(self._far, self._carrier.far_events)
+                return
+        self._close()
+        self._front.admission.close(self._address)
+
+    def refuse(self, why: str) -> None:
+        """Close a connection before its peer is known."""
+        self._close()
+        self._front.admission.fail(self._address, why)
+
+    def _shake_hands(self) -> None:
         try:
-            connection.setblocking(False)
-            keep_watch(connection)
-            far, end = await loop.connect_accepted_socket(
-                _End,
-                connection,
-                ssl=self._context,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=HANDSHAKE_SECONDS,
-            )
+            self._far.do_handshake()
+        except ssl.SSLWantReadError:
+            self._await(self._far, select.EPOLLIN)
+        except ssl.SSLWantWriteError:
+            self._await(self._far, select.EPOLLOUT)
         except OSError as error:
-            connection.close()
-            self._admission.fail(peer, _in_words(error))
+            self.refuse(_in_words(error))
+        else:
+            if role_of(self._far.getpeercert()) == ACTOR:
+                self._connect()
+            else:
+                self.refuse("its certificate is not an actor's")
+
+    def _connect(self) -> None:
+        """Connect an actor with the learner."""
+        del self._front.greeting[self]
+        self._front.admission.succeed(self._address)
+        self._local = socket.socket(socket.AF_UNIX)
+        self._front.peers[self._local.fileno()] = self
+        self._carrier = Carrier(self._local, self._far)
+        with contextlib.suppress(OSError):
+            self._local.connect(self._front.learner)  # at once, or not at all
+            self._front.epoll.register(self._local, select.EPOLLIN)
+            self._events[self._local] = select.EPOLLIN
+            self.proceed(select.EPOLLIN)
             return
-        if role_of(far.get_extra_info("peercert")) != ACTOR:
-            far.abort()
-            self._admission.fail(peer, "its certificate is not an actor's")
-            return
-        self._admission.succeed(peer)
-        end.when_lost = lambda: self._admission.close(peer)
-        try:
-            near, other = await loop.create_unix_connection(_End, self._path)
-        except OSError:  # the learner ends
-            far.abort()
-            return
-        end.other, other.other = near, far
-        near.resume_reading()
-        far.resume_reading()
+        self.proceed(select.EPOLLERR)
 
+    def _await(self, connection: socket.socket, events: int) -> None:
+        if self._events[connection] != events:
+            self._events[connection] = events
+            self._front.epoll.modify(connection, events)
 
-class _End(asyncio.Protocol):
-    """One end of a relayed connection; it reads once it knows the other end."""
-
-    def __init__(self) -> None:
-        self.when_lost: Callable[[], None] = lambda: None
-        self.other: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._own = cast(asyncio.Transport, transport)
-        self._own.pause_reading()
-
-    def data_received(self, data: bytes) -> None:
-        if self.other:
-            self.other.write(data)
-
-    def pause_writing(self) -> None:
-        if self.other:
-            self.other.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.other:
-            self.other.resume_reading()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.when_lost()
-        if self.other:
-            self.other.close()
+    def _close(self) -> None:
+        self._front.greeting.pop(self, None)
+        for connection in (self._far, self._local):
+            if connection:
+                self._front.peers.pop(connection.fileno(), None)
+                connection.close()
 
 
 def _in_words(error: OSError) -> str:
     """Return why a handshake failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return {
-            "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate",
-            "TLSV1_ALERT_UNKNOWN_CA": "it has the token file of another run",
-        }.get(error.reason, f"it does not speak TLS 1.3: {error.reason}")
-    return "it did not finish the handshake"
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        name = error.reason or str(error)
+        return _REASONS.get(name) or f"it does not speak TLS 1.3: {name}"
+    return "it closed the connection during the handshake"
 
 
 def _raise_limit() -> int:
@@ -151,5 +181,4 @@ def _raise_limit() -> int:
 
 def main(given: dict[str, Any]) -> None:
     """Serve a learner until it is gone; called by `front_process`."""
-    sslproto.SSLProtocol.max_size = _TLS_BUFFER
-    asyncio.run(Front(given).serve())
+    Front(given).serve()

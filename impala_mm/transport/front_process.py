@@ -56,6 +56,8 @@ class FrontProcess:
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
+        for each in self._sockets:
+            each.close()
 
     def _start(self) -> subprocess.Popen:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_IT)  # the child inherits it

@@ -16,25 +16,11 @@ from pathlib import Path
 from impala_mm.runtime import ports
 from impala_mm.runtime.thread_names import name_thread
 from impala_mm.transport import local_sockets
+from impala_mm.transport.carrier import Carrier, keep_watch
 from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials
 
-_PIECE = 1 << 16  # bytes that are read at a time
-_RECORD = 1 << 14  # the same from TLS: its records are not larger
 _DIAL_SECONDS = 5.0
-_CUT_SECONDS = 20  # without an answer from the other host, after which a connection is closed
-
-
-def keep_watch(connection: socket.socket) -> None:
-    """Let the kernel close a connection whose other host has vanished, and send at once."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        (socket.TCP_NODELAY, 1),
-        (socket.TCP_KEEPIDLE, _CUT_SECONDS // 2),
-        (socket.TCP_KEEPINTVL, _CUT_SECONDS // 4),
-        (socket.TCP_KEEPCNT, 2),
-        (socket.TCP_USER_TIMEOUT, _CUT_SECONDS * 1000),
-    ):
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+_ENDED = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class Relay:
@@ -71,8 +57,6 @@ class Relay:
     def _serve(self, local: socket.socket) -> None:
         name_thread("relay")
         with local, contextlib.suppress(OSError), self.dial(_DIAL_SECONDS) as far:
-            local.setblocking(False)
-            far.setblocking(False)
             _carry(local, far)
 
 
@@ -83,48 +67,10 @@ def relay_to(address: str, credentials: Credentials) -> Relay:
 
 
 def _carry(local: socket.socket, far: ssl.SSLSocket) -> None:
-    """Carry bytes both ways between two non-blocking sockets until either end closes.
-
-    Raises OSError where a connection breaks. What one end does not take yet is kept, and no more is
-    read for it.
-    """
-    to_local = to_far = memoryview(b"")
-    poll = select.poll()
-    while True:
-        far_wants = select.POLLIN
-        while not to_local:
-            try:
-                data = far.recv(_RECORD)
-            except ssl.SSLWantReadError:
-                break
-            except ssl.SSLWantWriteError:  # it must answer the other end's TLS first
-                far_wants = select.POLLOUT
-                break
-            if not data:
-                return
-            to_local = _send(local, memoryview(data))
-        while not to_far:
-            try:
-                data = local.recv(_PIECE)
-            except BlockingIOError:
-                break
-            if not data:
-                return
-            to_far = _send(far, memoryview(data))
-        poll.register(local, (0 if to_far else select.POLLIN) | (select.POLLOUT if to_local else 0))
-        poll.register(far, (0 if to_local else far_wants) | (select.POLLOUT if to_far else 0))
-        for _, event in poll.poll():
-            if event & ~(select.POLLIN | select.POLLOUT) and not event & select.POLLIN:
-                return  # the connection has ended, and everything was read
-        if to_local:
-            to_local = _send(local, to_local)
-        if to_far:
-            to_far = _send(far, to_far)
-
-
-def _send(connection: socket.socket, data: memoryview) -> memoryview:
-    """Send what a connection takes now; return the rest."""
-    try:
-        return data[connection.send(data) :]
-    except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-        return data
+    """Carry bytes until either end closes. Raises OSError where a connection breaks."""
+    carrier, poll = Carrier(local, far), select.poll()
+    while carrier.step():
+        poll.register(local, carrier.local_events)
+        poll.register(far, carrier.far_events)
+        if any(event & _ENDED and not event & select.POLLIN for _, event in poll.poll()):
+            return
