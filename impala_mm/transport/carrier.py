@@ -35,19 +35,22 @@ class Carrier:
         far.setblocking(False)
         self._local, self._far = local, far
         self._to_local = self._to_far = memoryview(b"")
+        self._far_wants = select.POLLIN
         # What to wait for before the next `step`, as flags of select.poll.
         self.local_events = self.far_events = select.POLLIN
 
-    def step(self) -> bool:
+    def step(self, local_is_ready: bool, far_is_ready: bool) -> bool:
         """Carry what is possible now; return False if one end has closed.
 
-        Raises OSError where a connection breaks.
+        What is not ready is not read. Raises OSError where a connection breaks.
         """
         if self._to_local:
             self._to_local = _send(self._local, self._to_local)
         if self._to_far:
             self._to_far = _send(self._far, self._to_far)
-        if not (self._read_far() and self._read_local()):
+        if far_is_ready and not self._read_far():
+            return False
+        if local_is_ready and not self._read_local():
             return False
         self.far_events = self._far_wants if not self._to_local else 0
         self.local_events = select.POLLIN if not self._to_far else 0
@@ -71,6 +74,8 @@ class Carrier:
             if not data:
                 return False
             self._to_local, pieces = _send(self._local, memoryview(data)), pieces + 1
+            if len(data) < _RECORD and not self._far.pending():
+                break  # probably all; otherwise the next event comes at once
         return True
 
     def _read_local(self) -> bool:
@@ -84,6 +89,8 @@ class Carrier:
             if not data:
                 return False
             self._to_far = _send(self._far, memoryview(data))
+            if len(data) < _PIECE:
+                break
         return True
 
 

@@ -57,7 +57,7 @@ class Front:
                 if number == 0:  # nothing else is written to it: it was closed
                     return
                 if peer := self.peers.get(number):
-                    peer.proceed(event)
+                    peer.proceed(number, event)
                 elif number in self._listeners:
                     self._accept(self._listeners[number])
             now = time.monotonic()
@@ -95,14 +95,15 @@ class _Peer:
         front.greeting[self] = time.monotonic() + HANDSHAKE_SECONDS
         front.epoll.register(self._far, select.EPOLLIN)
 
-    def proceed(self, event: int) -> None:
-        """Continue after an event of one of its sockets."""
+    def proceed(self, number: int, event: int) -> None:
+        """Continue after an event of one of its sockets, by number."""
         if not self._carrier:
             self._shake_hands()
             return
         ended = event & _ENDED and not event & select.EPOLLIN
         with contextlib.suppress(OSError):
-            if not ended and self._carrier.step():
+            is_far = number == self._far.fileno()
+            if not ended and self._carrier.step(not is_far, is_far):
                 assert self._local
                 self._await(self._local, self._carrier.local_events)
                 self._await(self._far, self._carrier.far_events)
@@ -141,9 +142,10 @@ class _Peer:
             self._local.connect(self._front.learner)  # at once, or not at all
             self._front.epoll.register(self._local, select.EPOLLIN)
             self._events[self._local] = select.EPOLLIN
-            self.proceed(select.EPOLLIN)
+            # What came with the end of the handshake makes no event.
+            self.proceed(self._far.fileno(), select.EPOLLIN)
             return
-        self.proceed(select.EPOLLERR)
+        self.proceed(self._far.fileno(), select.EPOLLERR)
 
     def _await(self, connection: socket.socket, events: int) -> None:
         if self._events[connection] != events:

@@ -68,9 +68,11 @@ def relay_to(address: str, credentials: Credentials) -> Relay:
 
 def _carry(local: socket.socket, far: ssl.SSLSocket) -> None:
     """Carry bytes until either end closes. Raises OSError where a connection breaks."""
-    carrier, poll = Carrier(local, far), select.poll()
-    while carrier.step():
+    carrier, poll, numbers = Carrier(local, far), select.poll(), (local.fileno(), far.fileno())
+    ready: dict[int, int] = {}
+    while carrier.step(*(number in ready for number in numbers)):
         poll.register(local, carrier.local_events)
         poll.register(far, carrier.far_events)
-        if any(event & _ENDED and not event & select.POLLIN for _, event in poll.poll()):
+        ready = dict(poll.poll())
+        if any(event & _ENDED and not event & select.POLLIN for event in ready.values()):
             return
