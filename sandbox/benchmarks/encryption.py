@@ -1,4 +1,4 @@
-"""What TLS adds to the calls between an actor and its learner, on this machine.
+"""The cost that TLS adds to the calls between an actor and its learner, on this machine.
 
     python sandbox/benchmarks/encryption.py [--seconds=20] [--save=FILE.json]
 
@@ -29,7 +29,7 @@ _IDENTITY = {"run_id": "measured"}
 
 
 def serve() -> None:
-    """Be the learner until the standard input closes."""
+    """Serve as the learner until the standard input closes."""
     lifecycle.load_tensorflow(1, 1)
     import real_run  # noqa: PLC0415
 
