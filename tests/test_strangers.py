@@ -1,5 +1,6 @@
 """A learner and its actor on two hosts, and somebody on a third who has no credentials."""
 
+import re
 import time
 
 import pytest
@@ -51,8 +52,13 @@ def test_training_goes_on_whatever_a_stranger_on_another_host_sends(lan):
     disturbed = (frames() - before) / (time.monotonic() - since)
     print(f"{disturbed:,.0f} frames/s beside the stranger, {undisturbed:,.0f} without")
     assert disturbed > 0.4 * undisturbed
-    learner.until("1 connection refused from 10.77.1.22 .it does not speak TLS", seconds=10)
-    learner.until(r"299 connections refused from 10.77.1.22", seconds=80)
+
+    def refused():
+        lines = re.findall(r"(\d+) connections? refused from 10\.77\.1\.22 \(", learner.printed())
+        return sum(map(int, lines))
+
+    until(lambda: refused() == 300, seconds=80)
+    assert learner.printed().count("refused from") <= 3
 
     # One with an own token file is told what to do, also on the learner's own host.
     for host in (lan.learner2, lan.actor3):

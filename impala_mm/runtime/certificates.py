@@ -8,6 +8,7 @@ import secrets
 
 DAYS_BEFORE, DAYS_AFTER = 1, 3650  # hosts' clocks differ; a user's file lasts for years
 ROLES = "learner", "actor"
+PARTS = 5  # of what `make` returns
 
 
 class CannotMake(Exception):

@@ -67,6 +67,10 @@ def _read(file: Path) -> str:
     content = file.read_text().strip()
     if not content:
         raise PermissionError(f"{file} is empty: remove it, and the next process creates a new one")
+    if content.count("-----END ") not in {0, certificates.PARTS}:
+        raise PermissionError(
+            f"{file} is damaged: copy it again, or remove it for the next process to make one"
+        )
     return content
 
 

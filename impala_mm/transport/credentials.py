@@ -5,7 +5,7 @@ import re
 import ssl
 from typing import NamedTuple
 
-from impala_mm.runtime.certificates import ROLES
+from impala_mm.runtime.certificates import PARTS, ROLES
 
 _PEM = re.compile(r"-----BEGIN ([A-Z ]+)-----.+?-----END \1-----\n?", re.DOTALL)
 LEARNER, ACTOR = ROLES
@@ -24,8 +24,9 @@ class Credentials(NamedTuple):
         """Return the credentials in the content of a token file."""
         blocks = [found[0] for found in _PEM.finditer(content)]
         token = content.partition("\n")[0]
-        if len(blocks) != 5:
+        if not blocks:
             return cls(token)
+        assert len(blocks) == PARTS, "the token file is damaged"
         return cls(token, blocks[0], "\n".join(blocks[1:3]), "\n".join(blocks[3:]))
 
     def context(self, role: str) -> ssl.SSLContext:

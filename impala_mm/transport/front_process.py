@@ -1,5 +1,6 @@
 """A learner's end of its front: it starts the process, and again if that ends."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -89,4 +90,5 @@ class FrontProcess:
                 f"it again, and actors reconnect"
             )
             time.sleep(_PAUSE_SECONDS)
-            self.process = self._start()
+            with contextlib.suppress(OSError):  # there is no memory; this tries again
+                self.process = self._start()

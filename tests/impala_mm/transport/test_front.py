@@ -111,6 +111,19 @@ def test_an_actor_of_this_machine_takes_the_socket_by_any_name_of_the_address(sh
     assert re.fullmatch(rf"unix:/tmp/impala_mm-\d+/{os.getpid()}-\d+", outside), "its own relay"
 
 
+def test_a_learner_at_all_addresses_is_found_by_each_of_this_machine():
+    held = HeldAddress(f"0.0.0.0:{free_port()}")
+    path = local_sockets.path_of_learner(held.sockets)
+    with socket.socket(socket.AF_UNIX) as own:
+        own.bind(str(path))
+        own.listen()
+        for host in ("127.0.0.1", "127.3.2.1", "localhost"):
+            assert local_sockets.find_learner(f"{host}:{held.port}") == path
+        for address in (f"192.0.2.1:{held.port}", f"127.0.0.1:{free_port()}", "no.invalid:1"):
+            assert local_sockets.find_learner(address) is None
+    held.release()
+
+
 def test_a_learner_with_transport_security_tls_offers_no_socket():
     learner = Learner(offers_socket=False)
     assert local_sockets.find_learner(learner.address) is None
