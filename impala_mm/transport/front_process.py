@@ -12,6 +12,7 @@ from pathlib import Path
 from socket import socket
 
 from impala_mm.runtime.log import Say
+from impala_mm.runtime.thread_names import name_thread
 from impala_mm.transport.credentials import Credentials
 
 # The variables of mpirun, which would be wrong for another process, do not matter: it has no MPI.
@@ -78,6 +79,7 @@ class FrontProcess:
 
     def _watch(self) -> None:
         """Log what the process prints, and restart it when it ends."""
+        name_thread("front")
         while not self._stopped:
             assert self.process.stdout
             for line in self.process.stdout:
