@@ -10,7 +10,6 @@ import fcntl
 import os
 import secrets
 import stat
-import sys
 from pathlib import Path
 
 from impala_mm.config import flags
@@ -101,8 +100,9 @@ def read_token(config: Config) -> str:
         )
 
 
-if __name__ == "__main__":  # a Slurm job's script makes its token file by this: PATH SECURITY
+def make_file(path: str, security: str) -> None:
+    """Make a run's token file for --transport_security; the script of a Slurm job calls this."""
     try:
-        read_or_make(sys.argv[1], sys.argv[2] != "none")
+        read_or_make(path, security != "none")
     except (OSError, certificates.CannotMake) as error:
-        flags.refuse(f"the token file {sys.argv[1]} cannot be made: {error}")
+        flags.refuse(f"the token file {path} cannot be made: {error}")

@@ -16,6 +16,10 @@ from launcher.plan import host_environment, process_plan
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 
+_MAKE_TOKEN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from impala_mm.runtime import run_token; "
+    "run_token.make_file(sys.argv[3], sys.argv[2])"
+)
 _JOB_SCRIPT = Path(__file__).with_name("slurm_job.sh")
 _JOBS = ("learner", "actor", "evaluator")  # in the order of their components
 _CPUS = {"learner": 4, "actor": 1, "evaluator": 1}  # default number of cores of a process
@@ -178,14 +182,9 @@ def _settings(learners: Sequence[Worker], counts: dict[str, int], config: Launch
 def _token(learner: Worker, config: LauncherConfig, flags: dict[str, str]) -> str:
     """Return the lines that say how to make the run's token file, on the job's first node."""
     found = host_environment.local_installation(learner, "")
-    command = [found.python, "-m", "impala_mm.runtime.run_token"]
-    return "\n".join(
-        [
-            f"project={_quoted_path(found.root)}",
-            _bash_array("make_token", process_plan.with_setup(learner, config, command)),
-            f"security={shlex.quote(flags.get('transport_security', 'auto'))}",
-        ]
-    )
+    command = process_plan.with_setup(learner, config, [found.python, "-c", _MAKE_TOKEN])
+    security = flags.get("transport_security", "auto")
+    return _bash_array("make_token", [*command, found.root, security])
 
 
 def _quoted_path(path: str) -> str:

@@ -1,6 +1,6 @@
 # The part of a Slurm job's script that is the same for all runs. `slurm.py` writes the variables
-# new_logdir, flags, jobs, ports, mpirun, project, make_token and security and the functions learner,
-# actor and evaluator before it.
+# new_logdir, flags, jobs, ports, mpirun and make_token and the functions learner, actor and evaluator
+# before it.
 # All nodes share LOGDIR/slurm, which holds this script, the run's token and the learners' addresses.
 
 # Wait for process $1, however many signals arrive meanwhile; set `code` to its exit code.
@@ -106,7 +106,7 @@ share() {
   mkdir -p -- "$logdir" && rm -rf -- "$state" && mkdir -m 700 -- "$state" &&
     cp -- "$0" "$state/job.sh" ||
     fail "$logdir cannot be written on $(hostname); it must be a folder that all nodes share"
-  (cd -- "$project" && exec "${make_token[@]}" "$state/token" "$security") ||
+  "${make_token[@]}" "$state/token" ||
     fail "the run's token file could not be made on $(hostname)"
 }
 
