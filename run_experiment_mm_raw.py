@@ -25,7 +25,7 @@ import sys
 from impala_mm.config import command_line, flags, own_packages, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint_paths, run_folder
-from impala_mm.runtime import lifecycle, ports
+from impala_mm.runtime import certificates, lifecycle, ports, run_token
 
 
 def main(argv: list[str]) -> None:
@@ -56,11 +56,12 @@ def main(argv: list[str]) -> None:
         make_logdir=lambda: run_folder.make_folder(config),
         find_sources=lambda: user_sources.of_run(config),
         check_free=ports.check_free,
+        make_token=lambda: run_token.make(config.transport_security != "none"),
         policies=checkpoint_paths.shipped_names(),
     )
     try:
         code = dispatch.main(request)
-    except (UserError, user_sources.TooManyFiles) as error:
+    except (UserError, user_sources.TooManyFiles, certificates.CannotMake) as error:
         flags.refuse(str(error))
     except KeyboardInterrupt:  # no process was started yet
         code = 130

@@ -55,6 +55,7 @@ def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step
     witness, moments = telling.Witness(), random.Random(0)
     with remotely.remote(remotely.Random(config.level_name, 5), identity=identity) as there:
         flags += [f"--learner_hosts={there.address}", f"--token_file={token}", "--job_name=actor"]
+        flags += ["--transport_security=none"]  # this learner has no front
         environment = {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
 
         def start(task):

@@ -16,7 +16,8 @@ ALLOWED = {
     "experiment": "impala_mm launcher.node",
     "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.records.checkpoint_paths "
     "impala_mm.records.run_folder "
-    "impala_mm.runtime.lifecycle impala_mm.runtime.ports",
+    "impala_mm.runtime.certificates impala_mm.runtime.lifecycle impala_mm.runtime.ports "
+    "impala_mm.runtime.run_token",
     "nets": "",
     # The library, from the lowest floor up.
     "impala_mm": "config.errors from_python",  # imports a name when it is accessed

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from processes import EXPERIMENT, needs_horovod
 
+from impala_mm.runtime import run_token
+
 pytestmark = [needs_horovod, pytest.mark.slow]
 
 
@@ -17,10 +19,11 @@ def test_two_learners_on_two_machines_train_with_actors_on_both(lan):
     machines = lan.learner1, lan.learner2
     lan.trust(lan.learner1)  # its mpirun connects to the other learner
     addresses = [machine.address for machine in machines]
+    content = run_token.make()
     for machine in machines:  # as a user would copy it
         token = machine.home / ".config" / "impala_mm" / "token"
         token.parent.mkdir(parents=True)
-        token.write_text("of-this-run\n")
+        token.write_text(content)
         token.chmod(0o600)
     flags = ["--level_name=catch", f"--learner_hosts={','.join(f'{a}:8001' for a in addresses)}"]
     prefix = Path(sys.executable).parent.parent

@@ -12,6 +12,7 @@ from impala_mm.algorithms import agent
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.runtime import run_token
 
 PONG = ("--level_name=PongNoFrameskip-v4", "--agent_name=ShallowConvAgent")
 PIXELS, LENGTH = 84 * 84, Config().unroll_length
@@ -36,10 +37,11 @@ def test_an_unroll_holds_each_frame_once():
 )
 def test_an_actor_sends_no_more_than_its_frames_once(lan, compression, least, most):
     learner, actor = lan.learner1, lan.actor1
+    content = run_token.make()
     for machine in (learner, actor):
         token = machine.home / ".config" / "impala_mm" / "token"
         token.parent.mkdir(parents=True)
-        token.write_text("of-this-run\n")
+        token.write_text(content)
         token.chmod(0o600)
     command = (*EXPERIMENT, *PONG, f"--learner_hosts={learner.address}:8001")
     command = (*command, f"--compression={compression}")

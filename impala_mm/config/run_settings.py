@@ -217,8 +217,16 @@ class RunSettings:
              "use for it.")
     token_file: str = flag(
         "", group="Processes", own=True,
-        text="File that holds the secret which actors show to learners; it is created if it does "
-             "not exist. Unset: a file of this user, the same for all runs.")
+        text="File that holds the secret which actors show to learners, and the certificates by "
+             "which their connections are encrypted; it is created if it does not exist. Unset: "
+             "a file of this user, the same for all runs.")
+    transport_security: str = flag(
+        "auto", group="Processes", choices=("auto", "tls", "none"), own=True,
+        text="Encryption between actors and learners. auto: TLS 1.3 at the learner's address, for "
+             "holders of its token file only; actors of the same user and machine use a Unix "
+             "socket that no other user can open. tls: TLS for these, too. none: no encryption, "
+             "for networks that are closed to others; whoever reaches the learner's port can "
+             "slow it down or end it. The same for all processes of a run.")
     device: str = flag(
         "auto", group="Processes", choices=("auto", "cpu", "gpu"), own=True,
         text="Processor that a learner trains on. auto: a GPU that CUDA_VISIBLE_DEVICES shows, a "

@@ -280,6 +280,11 @@ def _listen(
     warning = ports.loopback_warning(held.address) if not provenance.is_local_run() else ""
     if warning:
         say(warning)
+    if config.transport_security == "none":
+        say(
+            f"--transport_security=none: what actors send and receive is not encrypted, and "
+            f"whoever reaches {held.address} can slow this learner down or end it"
+        )
     inference = None
     if identity["inference"] == "learner":
         inference = _build_inference(config, agent)
@@ -290,8 +295,10 @@ def _listen(
         if overlap:
             say("rounds overlap: actors play one by the policy before the update on the last one")
     try:
+        offers_socket = config.transport_security == "auto"
         return Server(
-            address, held, token, identity, capacity, say, inference, unroll_bytes, rounds
+            *(address, held, token, identity, capacity, say),
+            *(inference, unroll_bytes, rounds, offers_socket),
         )
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")

@@ -73,7 +73,7 @@ class HeldAddress:
         address and the process that holds it.
         """
         host, port = split_address(address)
-        self._sockets: list[socket.socket] = []
+        self.sockets: list[socket.socket] = []
         for self.port in [port] if port else range(FIRST_PORT, 65536):
             if not port and self.port in reserved:
                 continue
@@ -94,14 +94,18 @@ class HeldAddress:
 
     def share(self) -> None:
         """Let a gRPC server of this user listen at the address, too."""
-        for held in self._sockets:
+        for held in self.sockets:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+
+    def take_sockets(self) -> list[socket.socket]:
+        """Leave the sockets to the caller, who closes them."""
+        taken, self.sockets = self.sockets, []
+        return taken
 
     def release(self) -> None:
         """Hold the address no longer."""
-        for held in self._sockets:
+        for held in self.take_sockets():
             held.close()
-        self._sockets = []
 
     def _listen(self, host: str) -> None:
         """Listen at all addresses of `host` that this machine has, and at one or more."""
@@ -110,7 +114,7 @@ class HeldAddress:
         for family, address in dict.fromkeys((each[0], each[4]) for each in found):
             try:
                 held = socket.socket(family, socket.SOCK_STREAM)
-                self._sockets.append(held)
+                self.sockets.append(held)
                 held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 held.bind(address)
                 held.listen(socket.SOMAXCONN)
@@ -118,8 +122,8 @@ class HeldAddress:
                 if error.errno not in _NOT_OURS:
                     raise
                 foreign = error
-                self._sockets.pop().close()
-        if foreign and not self._sockets:
+                self.sockets.pop().close()
+        if foreign and not self.sockets:
             raise foreign
 
 

@@ -1,6 +1,12 @@
-"""The token that actors must send to learners, in a file that only its owner can read."""
+"""The credentials of runs, in a file that only its owner can read: the token file.
+
+Its first line is the secret that actors send to learners. Certificates and keys follow, by which
+actors and learners encrypt what they send and know each other. The frontend makes one for each run;
+processes that are started by hand share one of their user.
+"""
 
 import contextlib
+import fcntl
 import os
 import secrets
 import stat
@@ -8,27 +14,63 @@ from pathlib import Path
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
+from impala_mm.runtime import certificates
+
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 
 
-def read_or_make(path: str) -> str:
-    """Return the token in `path`, or in the user's default file; create a missing file."""
+def make(secure: bool = True) -> str:
+    """Return the content of a new token file; with `secure`, which may raise CannotMake, all."""
+    return f"{secrets.token_hex(32)}\n{certificates.make() if secure else ''}".strip()
+
+
+def read_or_make(path: str, secure: bool = True) -> str:
+    """Return the content of the token file `path`, or of the user's own; create a missing one.
+
+    With `secure`, a file without certificates (of an earlier version) gets them. Without it, only
+    the first line is returned. Raises OSError, and `certificates.CannotMake`.
+    """
     file = Path(path) if path else _default()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not file.exists():
         # It must appear complete: a learner and its actors may read it in the same instant.
-        made = file.with_name(f"{file.name}-{secrets.token_hex(8)}")
-        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as created:
-            created.write(secrets.token_hex(32))
+        made = _write_beside(file, secrets.token_hex(32))
         with contextlib.suppress(FileExistsError):
             os.link(made, file)
         made.unlink()
+    content = _read(file)
+    if not secure:
+        return content.partition("\n")[0]
+    if _CERTIFICATE not in content:
+        with file.open() as locked:  # whoever waits for the lock finds the certificates
+            fcntl.flock(locked, fcntl.LOCK_EX)
+            content = _read(file)
+            if _CERTIFICATE not in content:
+                content = f"{content}\n{certificates.make()}".strip()
+                _write_beside(file, content).replace(file)
+    return content
+
+
+def _write_beside(file: Path, content: str) -> Path:
+    """Write a new file of this user in the same folder, and return its path."""
+    made = file.with_name(f"{file.name}-{secrets.token_hex(8)}")
+    with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as created:
+        created.write(content)
+    return made
+
+
+def _read(file: Path) -> str:
     mode = file.stat().st_mode
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise PermissionError(f"{file} can be read by others: chmod 600 {file}")
-    token = file.read_text().strip()
-    if not token:
+    content = file.read_text().strip()
+    if not content:
         raise PermissionError(f"{file} is empty: remove it, and the next process creates a new one")
-    return token
+    if content.count("-----END ") not in {0, certificates.PARTS}:
+        raise PermissionError(
+            f"{file} is damaged: copy it again, or remove it for the next process to make one"
+        )
+    return content
 
 
 def _default() -> Path:
@@ -37,9 +79,18 @@ def _default() -> Path:
 
 
 def read_token(config: Config) -> str:
-    """Return the token in --token_file; exit with code 2 if it cannot be read or created."""
+    """Return the content of --token_file; exit with code 2 if it cannot be read or created.
+
+    With --transport_security=none it contains no certificates.
+    """
     try:
-        return read_or_make(config.token_file)
+        return read_or_make(config.token_file, config.transport_security != "none")
+    except certificates.CannotMake as error:
+        flags.refuse(
+            f"no certificates can be made for {config.token_file or _default()}: {error}; copy "
+            f"that file from a host that has it (scp HOST:.config/impala_mm/token "
+            f"~/.config/impala_mm/token), or give --transport_security=none to all processes"
+        )
     except OSError as error:
         if not error.errno or config.token_file:
             flags.refuse(f"--token_file: {error}")
@@ -47,3 +98,11 @@ def read_token(config: Config) -> str:
             f"the token of your runs cannot be kept in {_default()} ({error.strerror}): set "
             f"XDG_CONFIG_HOME=FOLDER to keep it in another folder, or give --token_file=PATH"
         )
+
+
+def make_file(path: str, security: str) -> None:
+    """Make a run's token file for --transport_security; the script of a Slurm job calls this."""
+    try:
+        read_or_make(path, security != "none")
+    except (OSError, certificates.CannotMake) as error:
+        flags.refuse(f"the token file {path} cannot be made: {error}")

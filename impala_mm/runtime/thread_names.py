@@ -8,11 +8,13 @@ thread that started it.
     stepping       an actor with several groups of environments: steps one group
     tf_intra       works within TensorFlow's operations (TensorFlow's other threads: tf_Compute)
     link           an actor: the connection to its learner
+    relay          an actor: encrypts what TensorFlow sends, and decrypts what it receives
     playing        an actor without a network (--inference=learner): plays
     prefetch       a learner: takes unrolls from the queue and makes batches of them
     training       a learner: calls the updates
     lockstep       a learner: agrees with the other learners on the next step
     reports        a learner: exchanges status reports with the other learners
+    front          a learner: watches the process that other hosts connect to
 """
 
 import contextlib

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.runtime import ports, provenance
-from impala_mm.transport import rpc
+from impala_mm.runtime import provenance
+from impala_mm.transport import route, rpc
+from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.messages import (
     CONTENT_OMITTED,
     MAX_CONTENT,
@@ -71,9 +72,14 @@ class StreamLost(Exception):
 class Client:
     """An actor's connection to one learner."""
 
-    def __init__(self, address: str, token: str, timeout: float = 30.0):
-        """Connect to a learner; `timeout` is in seconds, for each call."""
-        self._token = tf.constant(token)
+    def __init__(self, address: str, token: str, timeout: float = 30.0, from_outside: bool = False):
+        """Connect to a learner; `token` is the content of the token file.
+
+        `timeout` is in seconds, for each call. `from_outside`: dial the address as other hosts do,
+        also on the learner's machine. Raises Refused if the learner's token file is another one.
+        """
+        credentials = Credentials.parse(token)
+        self._token = tf.constant(credentials.token)
         self._no_content, self._no_episodes = tf.zeros([0], tf.string), tf.zeros([0, 3])
         self._timeout = int(timeout * 1000)
         self._reader = secrets.randbits(62)
@@ -88,12 +94,14 @@ class Client:
         self.environments = 0  # `NumberRange.bound` in its last reply
         self.next_learner: int | None = None  # rank of the learner to feed next; None: this one
         try:  # an RPC client without a server would leave its threads behind
-            _wait_for_server(address, min(timeout, 5))
+            target = route.find(address, credentials, min(timeout, 5), from_outside)
+        except route.NotAccepted as error:
+            raise Refused(str(error)) from None
         except OSError as error:
             raise Unreachable(f"nothing answers at {address} ({error.strerror or error})") from None
         try:
             client = tf.distribute.experimental.rpc.Client.create(
-                "grpc", address, name=secrets.token_hex(8), timeout_in_ms=min(self._timeout, 5000)
+                "grpc", target, name=secrets.token_hex(8), timeout_in_ms=min(self._timeout, 5000)
             )
         except tf.errors.OpError as error:
             raise Unreachable(f"nothing answers at {address} ({type(error).__name__})") from None
@@ -303,16 +311,6 @@ def refuse_denied(reply: Reply) -> None:
         raise Refused("the learner has a different token")
     if reply == Reply.DISPLACED:
         raise Refused("another process is this actor now: give each its own --task")
-
-
-def _wait_for_server(address: str, seconds: float) -> None:
-    """Wait until a gRPC server at `address` sends its first byte; raise OSError if none does.
-
-    A learner that is starting holds its port, where connections wait until its server listens.
-    """
-    with socket.create_connection(ports.split_address(address), seconds) as connection:
-        if not connection.recv(1):
-            raise ConnectionResetError("the connection was closed")
 
 
 def wait_for_answer(function: str, call: rpc.PendingCall) -> list[tf.Tensor]:

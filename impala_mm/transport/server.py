@@ -4,6 +4,7 @@ A learner makes one `Server`. Actors call the functions in `endpoints`, which ca
 """
 
 import json
+import math
 import secrets
 import socket
 import threading
@@ -17,11 +18,13 @@ import tensorflow as tf
 from impala_mm.runtime import ports, provenance
 from impala_mm.runtime.log import Say
 from impala_mm.transport.actor_failures import ActorFailures
-from impala_mm.transport.client import Client, Refused, Unreachable
+from impala_mm.transport.admission import REPORT_SECONDS
+from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.delivery import DeliveryLedger
 from impala_mm.transport.endpoints import UnrollReceiver, make_endpoints
 from impala_mm.transport.environment_numbers import EnvironmentNumbers
 from impala_mm.transport.handshake import NO_TOKEN, other_run, refusal
+from impala_mm.transport.listening import Listener
 from impala_mm.transport.messages import (
     MAX_CONTENT,
     NO_NONCE,
@@ -101,13 +104,18 @@ class Server:
         inference: InferenceService | None = None,
         unroll_bytes: int | None = None,
         rounds: Rounds | None = None,
+        offers_socket: bool = True,
     ):
         """Listen at the address that `held` holds; accept actors whose identity matches `identity`.
+
+        `token` is the content of the token file. If it has certificates, a process of its own
+        listens there, which relays actors that have them to this one. With `offers_socket` actors
+        of this user and machine find the learner's own socket, and need no TLS.
 
         With `inference` the learner also acts for actors, with `rounds` it takes only the unrolls
         of the open round. For `unroll_bytes` see `UnrollReceiver`.
 
-        Once it listens, `held` is released. Raises OSError if it does not answer at `address`.
+        Raises OSError if it does not answer at `address`.
         """
         nonce, run = secrets.randbits(62), run_number(identity["run_id"])
         self.ledger = DeliveryLedger(nonce, run, self)
@@ -138,27 +146,17 @@ class Server:
             inference.attach(self.ledger, self.queue, self.numbers, rounds)
         self._closed = False
         self.refused = 0
+        self._strangers, self._reported_at = 0, -math.inf  # callers without the token; last report
         # To redirect actors to other learners: the rank of this one, and the loads of all by rank.
         self.rank, self.loads = 0, list[LearnerLoad]()
         self._movable = set[int]()  # actors that know all learners by the same addresses
         self._changed_at = time.monotonic()  # when an actor last joined or left
 
-        held.share()
-        self._server = tf.distribute.experimental.rpc.Server.create("grpc", held.address)
+        credentials = Credentials.parse(token)
         infer = inference.answer if inference else None
-        for name, function in make_endpoints(token, self, self._receiver, infer).items():
-            self._server.register(name, function)
-        self._server.start()
-        held.release()
-        # gRPC raises no error if it shares the port with another process. Only an answer with this
-        # process's nonce proves that actors reach it at `address`.
-        try:
-            answer = Client(address, token, timeout=10).hello({"probe": True})
-        except (Refused, Unreachable) as error:
-            raise OSError(f"this learner cannot reach itself at {address}: {error}") from None
-        if answer["nonce"] != nonce:
-            holder = ports.describe_holder(held.address)
-            raise OSError(f"{address} is answered by another learner{holder}")
+        functions = make_endpoints(credentials.token, self, self._receiver, infer)
+        self.listener = Listener(held, credentials, functions, offers_socket, say)
+        self.listener.check(address, token, nonce)
 
     # -- the learner's side
 
@@ -228,6 +226,7 @@ class Server:
 
     def forget_silent(self, seconds: float) -> list[int]:
         """Forget the actors that have sent nothing for `seconds`; return their numbers."""
+        self._report_strangers()
         deadline = time.monotonic() - seconds
         with self._lock:
             gone = [actor for actor, heard in self.actors.items() if heard < deadline]
@@ -314,9 +313,21 @@ class Server:
 
     def refuse_stranger(self) -> np.ndarray:
         """Count a caller without the token and return the answer to it; as JSON."""
-        self.refused += 1
-        self._say("a caller without the run's token was refused")
+        with self._lock:
+            self.refused += 1
+            self._strangers += 1
+        self._report_strangers()
         return np.array(json.dumps({"refused": NO_TOKEN, "nonce": NO_NONCE}).encode(), object)
+
+    def _report_strangers(self) -> None:
+        """Log how many callers without the token there were, at most once a minute."""
+        with self._lock:
+            count, now = self._strangers, time.monotonic()
+            if not count or now - self._reported_at < REPORT_SECONDS:
+                return
+            self._strangers, self._reported_at = 0, now
+        who = "a caller" if count == 1 else f"{count:,} callers"
+        self._say(f"{who} without the run's token {'was' if count == 1 else 'were'} refused")
 
     def heard_from(self, actor: int) -> None:
         """Record that a message of the actor arrived: it is connected."""

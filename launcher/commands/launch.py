@@ -188,7 +188,7 @@ class _Launcher:
             logdir = self._request.make_logdir().absolute()
         except OSError as error:
             raise UserError(f"--logdir={self._expected_logdir}: {error.strerror}") from None
-        run.create_state()
+        run.create_state(self._request.make_token())
         learners_logdir = self._learners_logdir(first, logdir)
         shared = connect.is_shared_folder(
             hosts, first.host_id, learners_logdir, logdir, "is-shared"

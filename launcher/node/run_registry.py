@@ -5,7 +5,7 @@ The frontend's machine records the complete run; another host records only its o
 
     ~/.local/state/impala_mm/runs/NAME/      ($XDG_STATE_HOME, where it is set); mode 0700
         run.json     what was started (`Record`); mode 0600
-        token        the secret that actors send to learners; mode 0600
+        token        the secret that actors send to learners, and certificates; mode 0600
         ...          the files of supervisors (see `task`); those of processes on other hosts are
                      copies, which a connected frontend updates
         seen/PLACE   updated while a frontend is connected to that host; holds the error otherwise
@@ -237,7 +237,10 @@ class Run:
         return {name: state for name, state in self.states().items() if not host_ids[name]}
 
     def create_state(self, token: str = "") -> None:
-        """Create an empty state folder with the given token, or a new one. Raises RunInUse."""
+        """Create an empty state folder with this content of the token file, or only a new secret.
+
+        Raises RunInUse.
+        """
         self.refuse_running()
         self.forget()
         self.folder.mkdir(parents=True, mode=0o700)

@@ -42,6 +42,7 @@ class Request(NamedTuple):
     make_logdir: Callable[[], Path]
     check_free: Callable[[str], None]  # raises OSError if an address is taken
     find_sources: Callable[[], dict[str, Path]] = dict  # files of the user's modules, by name
+    make_token: Callable[[], str] = str  # returns the content of a new token file
     policies: Sequence[str] = ()  # names that --checkpoint takes besides paths
 
     @property

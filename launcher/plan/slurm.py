@@ -16,6 +16,10 @@ from launcher.plan import host_environment, process_plan
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 
+_MAKE_TOKEN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from impala_mm.runtime import run_token; "
+    "run_token.make_file(sys.argv[3], sys.argv[2])"
+)
 _JOB_SCRIPT = Path(__file__).with_name("slurm_job.sh")
 _JOBS = ("learner", "actor", "evaluator")  # in the order of their components
 _CPUS = {"learner": 4, "actor": 1, "evaluator": 1}  # default number of cores of a process
@@ -83,6 +87,7 @@ def make_script(
             ),
             *(_bash_function(job, rows.get(job, []), config) for job in _JOBS),
             _settings(rows["learner"], counts, config),
+            _token(rows["learner"][0], config, flags),
             _JOB_SCRIPT.read_text(),
         ]
     )
@@ -172,6 +177,14 @@ def _settings(learners: Sequence[Worker], counts: dict[str, int], config: Launch
             _bash_array("mpirun", words),
         ]
     )
+
+
+def _token(learner: Worker, config: LauncherConfig, flags: dict[str, str]) -> str:
+    """Return the lines that say how to make the run's token file, on the job's first node."""
+    found = host_environment.local_installation(learner, "")
+    command = process_plan.with_setup(learner, config, [found.python, "-c", _MAKE_TOKEN])
+    security = flags.get("transport_security", "auto")
+    return _bash_array("make_token", [*command, found.root, security])
 
 
 def _quoted_path(path: str) -> str:

@@ -1,5 +1,6 @@
 # The part of a Slurm job's script that is the same for all runs. `slurm.py` writes the variables
-# new_logdir, flags, jobs, ports and mpirun and the functions learner, actor and evaluator before it.
+# new_logdir, flags, jobs, ports, mpirun and make_token and the functions learner, actor and evaluator
+# before it.
 # All nodes share LOGDIR/slurm, which holds this script, the run's token and the learners' addresses.
 
 # Wait for process $1, however many signals arrive meanwhile; set `code` to its exit code.
@@ -99,12 +100,14 @@ save() {
   fi
 }
 
-# Write the files that all processes need. The token is new at each start; only its owner can read it.
+# Write the files that all processes need. The token and its certificates are new at each start; only
+# their owner can read them.
 share() {
   mkdir -p -- "$logdir" && rm -rf -- "$state" && mkdir -m 700 -- "$state" &&
-    cp -- "$0" "$state/job.sh" &&
-    (umask 077 && head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' > "$state/token") ||
+    cp -- "$0" "$state/job.sh" ||
     fail "$logdir cannot be written on $(hostname); it must be a folder that all nodes share"
+  "${make_token[@]}" "$state/token" ||
+    fail "the run's token file could not be made on $(hostname)"
 }
 
 # Write the addresses of the nodes on which Slurm has placed the learners.

@@ -116,6 +116,25 @@ def test_a_folder_that_is_not_named_is_the_jobs_own_at_each_of_its_starts(monkey
     assert f"new_logdir={tmp_path}/mine\n" in _script([_learner()], {"logdir": "mine"})
 
 
+@pytest.mark.parametrize(("security", "parts"), [("auto", 5), ("none", 0)])
+def test_a_job_makes_its_own_token_file_at_each_start(tmp_path, security, parts):
+    learner = _learner(python=sys.executable, setup="cd /", workdir=str(tmp_path))
+    flags = {"logdir": str(tmp_path / STRANGE), "transport_security": security}
+    script = _script([learner, _actor()], flags)
+    script = script[: script.rindex('if [ "$#" = 2 ]')]
+    made = tmp_path / "made.sh"
+    made.write_text(f"{script}\nlogdir=$new_logdir state=$new_logdir/slurm; share\n")
+    token, contents = tmp_path / STRANGE / "slurm" / "token", set()
+    for _ in range(2):
+        ran = subprocess.run(["bash", made], capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+        assert token.stat().st_mode & 0o777 == 0o600
+        contents.add(token.read_text())
+        assert token.read_text().count("-----END ") == parts
+    assert len(contents) == 2
+    assert not any(content.splitlines()[0] in script for content in contents)
+
+
 def test_every_process_has_what_its_row_says(told, tmp_path):
     rows = [
         _learner(),

@@ -1,0 +1,96 @@
+"""A learner's end of its front: it starts the process, and again if that ends."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from socket import socket
+
+from impala_mm.runtime.log import Say
+from impala_mm.runtime.thread_names import name_thread
+from impala_mm.transport.credentials import Credentials
+
+# The variables of mpirun, which would be wrong for another process, do not matter: it has no MPI.
+_START = """
+import json, os, sys
+line = b""
+while not line.endswith(b"\\n"):
+    line += os.read(0, 1) or sys.exit(1)
+given = json.loads(line)
+sys.path[:] = given["path"]
+from impala_mm.transport import front
+front.main(given)
+"""
+# The learner alone decides when its front ends: by closing its input, also by being killed.
+_NOT_FOR_IT = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP}
+_PAUSE_SECONDS = 1.0  # before a restart
+
+
+class FrontProcess:
+    """The process that other hosts reach, which relays them to a learner's Unix socket."""
+
+    def __init__(
+        self, sockets: Sequence[socket], learner: Path, credentials: Credentials, say: Say
+    ):
+        """Serve those who connect to `sockets`; they wait there if the process is restarted."""
+        self._sockets, self._say = list(sockets), say
+        self._given = json.dumps(
+            {
+                "path": sys.path,
+                "listeners": [each.fileno() for each in self._sockets],
+                "learner": str(learner),
+                # The front needs no actor's key.
+                "credentials": credentials._replace(token="", actor=""),
+            }
+        )
+        self._stopped = False
+        self.process = self._start()
+        threading.Thread(target=self._watch, name="front", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the process; it ends by itself with this one."""
+        self._stopped = True
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+        for each in self._sockets:
+            each.close()
+
+    def _start(self) -> subprocess.Popen:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_IT)  # the child inherits it
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _START, "front of a learner"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[each.fileno() for each in self._sockets],
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        assert process.stdin
+        process.stdin.write(f"{self._given}\n".encode())
+        process.stdin.flush()
+        return process
+
+    def _watch(self) -> None:
+        """Log what the process prints, and restart it when it ends."""
+        name_thread("front")
+        while not self._stopped:
+            assert self.process.stdout
+            for line in self.process.stdout:
+                self._say(line.decode(errors="replace").rstrip())
+            code = self.process.wait()
+            if self._stopped:
+                return
+            self._say(
+                f"the process that other hosts connect to has ended (exit code {code}); starting "
+                f"it again, and actors reconnect"
+            )
+            time.sleep(_PAUSE_SECONDS)
+            with contextlib.suppress(OSError):  # there is no memory; this tries again
+                self.process = self._start()

@@ -1,0 +1,63 @@
+"""The way from an actor to a learner: a Unix socket on the same machine, TLS, or neither."""
+
+import socket
+import ssl
+
+from impala_mm.runtime import ports
+from impala_mm.transport import local_sockets
+from impala_mm.transport.credentials import Credentials
+from impala_mm.transport.handshake import NO_TOKEN
+from impala_mm.transport.relay import relay_to
+
+_NOT_TLS = {"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}
+
+
+class NotAccepted(Exception):
+    """The learner's end and this one have different credentials; the message says what to do."""
+
+
+def find(address: str, credentials: Credentials, seconds: float, from_outside: bool) -> str:
+    """Return the target for gRPC that leads to the learner at `address`, which has answered.
+
+    `from_outside`: dial the address itself, even on the learner's machine. Raises NotAccepted, and
+    OSError if nobody answers within `seconds`.
+    """
+    if not credentials.authority:
+        with socket.create_connection(ports.split_address(address), seconds) as connection:
+            _wait_for_server(connection)
+        return address
+    if not from_outside and (path := local_sockets.find_learner(address)):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(seconds)
+            connection.connect(str(path))
+            _wait_for_server(connection)
+        return f"unix:{path}"
+    relay = relay_to(address, credentials)
+    try:
+        with relay.dial(seconds) as connection:
+            _wait_for_server(connection)
+    except ssl.SSLError as error:
+        raise _refusal(address, error) from None
+    return f"unix:{relay.path}"
+
+
+def _wait_for_server(connection: socket.socket) -> None:
+    """Wait until a gRPC server sends its first byte; raise OSError if none does.
+
+    A learner that is starting holds its port, where connections wait until its server listens.
+    """
+    if not connection.recv(1):
+        raise ConnectionResetError("the connection was closed")
+
+
+def _refusal(address: str, error: ssl.SSLError) -> Exception:
+    """Return what an error of TLS means to an actor."""
+    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return ConnectionResetError("the connection was closed")
+    if error.reason in _NOT_TLS:
+        return NotAccepted(
+            f"the process at {address} does not use TLS: if it is a learner with "
+            f"--transport_security=none, give the same flag to its actors"
+        )
+    why = getattr(error, "verify_message", "") or (error.reason or "").replace("_", " ").lower()
+    return NotAccepted(f"{NO_TOKEN} (TLS: {why})")

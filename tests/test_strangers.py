@@ -1,0 +1,101 @@
+"""A learner and its actor on two hosts, and somebody on a third who has no credentials."""
+
+import re
+import time
+
+import pytest
+from processes import EXPERIMENT, ROOT
+from rows import read_rows
+from supervising import until
+
+from impala_mm.runtime import run_token
+
+pytestmark = pytest.mark.slow
+
+_PORT = "--learner_hosts=10.77.1.11:8001"
+_FLAGS = (*EXPERIMENT, "--level_name=catch", _PORT)
+_STRANGER = (
+    "import sys, time; sys.path.insert(0, sys.argv[1]); import hostile_message;"
+    "kept = [hostile_message.send_hostile('10.77.1.11:8001') for _ in range(300)]; time.sleep(8)"
+)
+
+
+def _give_token(*hosts):
+    content = run_token.make()
+    for host in hosts:
+        token = host.home / ".config" / "impala_mm" / "token"
+        token.parent.mkdir(parents=True, exist_ok=True)
+        token.write_text(content)
+        token.chmod(0o600)
+
+
+def test_training_goes_on_whatever_a_stranger_on_another_host_sends(lan):
+    _give_token(lan.learner1, lan.actor1)
+    learner = lan.learner1.start(
+        *_FLAGS, "--job_name=learner", "--logdir=/root/run", "--total_environment_frames=1e9"
+    )
+    learner.until("listening at 10.77.1.11:8001", seconds=90)
+    actor = lan.actor1.start(*_FLAGS, "--job_name=actor")
+    learner.until("actor 0 on actor1 joined", seconds=90)
+    learner.until(r"[1-9][0-9,]* frames \|", seconds=60)
+    run = lan.learner1.path("/root/run")
+
+    def frames():
+        return read_rows(run)[-1]["frames"]
+
+    time.sleep(6)
+    before, since = frames(), time.monotonic()
+    time.sleep(8)
+    undisturbed = (frames() - before) / (time.monotonic() - since)
+    before, since = frames(), time.monotonic()
+    lan.actor2.run("python3", "-c", _STRANGER, ROOT / "tests" / "helpers")
+    disturbed = (frames() - before) / (time.monotonic() - since)
+    print(f"{disturbed:,.0f} frames/s beside the stranger, {undisturbed:,.0f} without")
+    assert disturbed > 0.4 * undisturbed
+
+    def refused():
+        lines = re.findall(r"(\d+) connections? refused from 10\.77\.1\.22 \(", learner.printed())
+        return sum(map(int, lines))
+
+    until(lambda: refused() == 300, seconds=80)
+    assert learner.printed().count("refused from") <= 3
+
+    # One with an own token file is told what to do, also on the learner's own host.
+    for host in (lan.learner2, lan.actor3):
+        ran = host.run(*_FLAGS, "--job_name=actor", "--task=5", check=False)
+        assert ran.returncode == 1
+        assert "copy its token file to this host (scp LEARNER:.config/impala_mm" in ran.stdout
+    assert actor.process.poll() is None
+
+    # A cut that outlives the calls, and then a learner that was killed: the actor finds both again.
+    lan.actor1.cut()
+    actor.until(r"trying again", seconds=60)
+    lan.actor1.restore()
+    learner.until("actor 0 on actor1 joined", seconds=30)
+    learner.kill()
+    again = lan.learner1.start(
+        *_FLAGS, "--job_name=learner", "--logdir=/root/run", "--total_environment_frames=1e9"
+    )
+    again.until("actor 0 on actor1 joined", seconds=90)
+    again.until(r"[1-9][0-9,]* frames \|", seconds=60)
+
+
+def test_a_tunnel_of_ssh_to_localhost_leads_to_the_learner(lan):
+    """As `sandbox/cluster.md` describes it."""
+    _give_token(lan.learner1, lan.laptop)
+    local = "--learner_hosts=localhost:8001"
+    learner = lan.learner1.start(
+        *(*EXPERIMENT, "--level_name=catch", local, "--job_name=learner", "--logdir=/root/run"),
+        "--total_environment_frames=1e9",
+    )
+    learner.until("listening at localhost:8001", seconds=90)
+    lan.laptop.start(
+        *("ssh", "-i", lan.key, "-F", lan.ssh_config, "-o", "StrictHostKeyChecking=no"),
+        *("-N", "-L", "8001:localhost:8001", "10.77.1.11"),
+    )
+    until(
+        lambda: lan.laptop.run("sh", "-c", "ss -ltn | grep -q :8001", check=False).returncode == 0
+    )
+    lan.laptop.start(*EXPERIMENT, "--level_name=catch", local, "--job_name=actor")
+    learner.until("actor 0 on laptop joined", seconds=90)
+    learner.until(r"[1-9][0-9,]* frames \|", seconds=60)
