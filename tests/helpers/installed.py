@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from package_sets import with_package_index
-from processes import ROOT
+from processes import ROOT, finish
 
 _UV = Path(sys.prefix) / "bin" / "uv"
 
@@ -42,12 +42,18 @@ def install(folder: Path, extras: str = "") -> Installed:
 def run_alone(*command: object, cwd: Path | None = None, code: int = 0, **env: str) -> str:
     """Run a command that finds nothing of the tests' environment; return what it printed."""
     variables = {k: v for k, v in (os.environ | env).items() if k not in _OURS}
-    ran = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=variables, timeout=280, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert ran.returncode == code, ran.stdout
-    return ran.stdout
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    printed, _ = finish(process, 280)
+    assert process.returncode == code, printed
+    return printed
 
 
 _OURS = {"PYTHONPATH", "VIRTUAL_ENV"}
