@@ -29,6 +29,8 @@ from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
 from launcher.transfer.checkpoints import has_checkpoint
 
+# A file in the run's state folder, by which `--status` asks a connected frontend to open windows.
+WINDOWS_REQUEST = "open-windows"
 _CHECK_SECONDS = 1.0
 # Seconds before an unreachable host is reported: perhaps another frontend has just disconnected.
 _AWAY_SECONDS = 4.0
@@ -89,6 +91,9 @@ class Recovery:
         if new := set(record.targets) - set(self._hosts.remote_nodes):
             self._connect_new_hosts(record, new)
         self._check_hosts(record, now)
+        if (self._run.folder / WINDOWS_REQUEST).exists():
+            (self._run.folder / WINDOWS_REQUEST).unlink(missing_ok=True)
+            self._control.open_windows(self._say)
         if not self._holds_lock():
             self._restore_times.clear()
             return
