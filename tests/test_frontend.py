@@ -303,6 +303,37 @@ def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(cluster):
     assert "got SIGUSR1" in printed, "the learners save"
 
 
+def test_learners_whose_supervisor_was_killed_are_restarted_with_restart_learners(cluster):
+    def kill_supervisor():
+        state = until(lambda: read_json(cluster.state / "learners" / "state.json"))
+        os.kill(state["supervisor"][0], signal.SIGKILL)
+
+    frontend = cluster.start(cluster.rows(), "--restart_learners")
+    names = ("learners", "actor-0", "actor-1")
+    before = [cluster.process(name) for name in names]
+    frontend.until("Ctrl-C saves")
+    kill_supervisor()
+    frontend.until(
+        "the learners on this machine are not running any more: restarting the learners on "
+        "localhost from the last checkpoint",
+    )
+    frontend.until("this machine: restarted actor-0, actor-1", 20)
+    until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"running"}, 20)
+    after = [cluster.process(name) for name in names]
+    assert not any(map(is_alive, before))
+    assert all(map(is_alive, after))
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.wait(20) == 130
+
+    frontend = cluster.start(cluster.rows())
+    frontend.until("Ctrl-C saves")
+    kill_supervisor()
+    assert frontend.wait(30) == 1
+    assert "error: the learners' supervisor was killed or crashed, so the run ended" in (
+        frontend.printed()
+    )
+
+
 def test_a_run_keeps_running_after_its_frontend_was_killed_even_while_starting(cluster):
     rows = cluster.rows(actors=20)
     frontend = cluster.start(rows)

@@ -325,7 +325,7 @@ def test_learners_are_restarted_on_their_host_after_a_reboot(far, disk):
         shutil.rmtree(learner.path("/root/.local"))
     learner.boot()
     frontend.until(
-        "10.77.1.11 is connected again, but its learners are not running: restarting the learners",
+        "the learners on 10.77.1.11 are not running any more: restarting the learners",
         60,
     )
     assert "10.77.1.11:0" in frontend.printed()
