@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.node import keyring, programs, tmux
+from launcher.node import keyring, logind, programs, tmux
 from launcher.node.leftovers import remove_leftovers
 from launcher.node.run_registry import Record, Run, RunInUse, boot_id
 from launcher.node.task import (
@@ -162,7 +162,8 @@ class LocalNode:
                     old.unlink()
             folders[task.name] = folder
         for folder in folders.values():
-            programs.start_supervisor(folder / "task.json")
+            before = logind.staying_command() or []
+            programs.start_supervisor(folder / "task.json", before=before)
         return self._open_windows(folders, record)
 
     def open_windows(self) -> str:

@@ -8,6 +8,7 @@ They need no installed packages; without them Python starts in half the time.
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 # The project's clone, or the archive of this package.
@@ -25,14 +26,17 @@ def working_folder() -> Path:
     return _CODE_ROOT if _CODE_ROOT.is_dir() else _CODE_ROOT.parent
 
 
-def start_supervisor(task: Path, shows_output: bool = False) -> subprocess.Popen:
+def start_supervisor(
+    task: Path, shows_output: bool = False, before: Sequence[str] = ()
+) -> subprocess.Popen:
     """Start the supervisor of a task in a session of its own, which no terminal can end.
 
+    `before`: what is put before its command.
     Its output is lost, unless `shows_output`: then it goes to the terminal of this process.
     """
     output = None if shows_output else subprocess.DEVNULL
     return subprocess.Popen(
-        command_of("supervisor", task),
+        [*before, *command_of("supervisor", task)],
         cwd=working_folder(),
         stdin=subprocess.DEVNULL,
         stdout=output,
