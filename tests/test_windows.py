@@ -60,6 +60,13 @@ def test_closed_windows_cost_no_process_and_status_and_attach_open_them_again(cl
     follower = cluster.start_following()
     follower.until("impala: running; `d` detaches")
     assert _windows(cluster) == all_open
+    cluster.tmux("kill-server")
+    until(lambda: cluster.tmux("new-session", "-d", "-s", "impala") or _windows(cluster))
+    assert (
+        "tmux cannot show the processes: tmux has a session named impala that no run made"
+        in (cluster.run("--status")[1])
+    )
+    assert len(_windows(cluster)) == 1
     follower.process.send_signal(signal.SIGINT)
     assert follower.wait(20) == 130
 

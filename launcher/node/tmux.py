@@ -109,9 +109,10 @@ class Session:
         self._run_tmux("kill-session", "-t", f"={self._name}")
 
     def living_windows(self) -> set[str]:
-        """Return the names of the windows whose program is running."""
+        """Return the names of the windows whose program is running. Raises TmuxError."""
         if not self.exists():
             return set()
+        self.refuse_foreign()
         windows = self._list_windows("#{pane_dead} #{window_name}")
         return {name for dead, name in (line.split(" ", 1) for line in windows) if dead == "0"}
 

@@ -21,9 +21,9 @@ from launcher.node.log_tail import LogTail
 from launcher.node.task import FINAL_STATES, LEARNERS, read_json
 
 _BACKLOG_BYTES = 1 << 16  # bytes of the log that are shown at first: some screenfuls
-# Seconds between two looks at the log: the first after new lines, the second after silence, since
-# one machine may have hundreds of windows.
-_SHORT_SECONDS, _LONG_SECONDS = 0.1, 2.0
+# Seconds between two looks at the log: a quarter of the time since its last line, within these
+# limits, since one machine may have hundreds of windows.
+_SHORT_SECONDS, _LONG_SECONDS = 0.1, 10.0
 _CONFIRM_SECONDS = 5.0  # seconds within which a second Ctrl-C counts
 _START_SECONDS = 60.0  # seconds within which a supervisor must report a state
 
@@ -43,14 +43,15 @@ class Window:
             self._print(f"-- {self._name} was not started --")
             return
         log, supervisor = LogTail(Path(state["log"]), _BACKLOG_BYTES), state["supervisor"]
-        handle, pause = _open_process(supervisor), _SHORT_SECONDS
-        has_ended = False
+        handle, last_news, has_ended = _open_process(supervisor), time.monotonic(), False
         while True:
             if lines := log.lines():
                 _write("".join(f"{line}\n" for line in lines))
+                last_news = time.monotonic()
             if has_ended:
                 break
-            pause = _SHORT_SECONDS if lines else min(2 * pause, _LONG_SECONDS)
+            pause = (time.monotonic() - last_news) / 4
+            pause = min(max(pause, _SHORT_SECONDS), _LONG_SECONDS)
             has_ended = bool(select.select([handle] if handle else [], [], [], pause)[0])
             has_ended = has_ended or (not handle and not procfs.is_alive(supervisor))
         state = read_json(self._folder / "state.json")

@@ -84,11 +84,13 @@ class Recovery:
         """Check the hosts and the learners, and restart what has to be; call it repeatedly."""
         record = self._run.record
         now = time.monotonic()
-        if record is None or now - self._checked < _CHECK_SECONDS:
+        has_work = self._hosts.remote_nodes or self._config.restart_learners
+        if not has_work or record is None or now - self._checked < _CHECK_SECONDS:
             return
         self._checked = now
-        with contextlib.suppress(OSError):  # local processes of remote learners wait for this
-            (self._run.folder / "news").touch(mode=0o600)
+        if self._hosts.remote_nodes:  # local processes of remote learners wait for this
+            with contextlib.suppress(OSError):
+                (self._run.folder / "news").touch(mode=0o600)
         if new := set(record.targets) - set(self._hosts.remote_nodes):
             self._connect_new_hosts(record, new)
         self._check_hosts(record, now)
