@@ -1,6 +1,7 @@
 """The code and the commands that a page shows, and a user who types them in a home of their own."""
 
 import re
+import shutil
 import subprocess
 
 from processes import ROOT, run
@@ -49,7 +50,8 @@ class Reader:
         return read_rows(self.home / "research" / "runs" / name)
 
     def end(self):
-        """End the tmux server that the frontend started, if it did."""
+        """End the runs and the tmux server that the frontend started, if it did."""
+        shutil.rmtree(self.home / "state", ignore_errors=True)  # supervisors end without it
         command = ["tmux", "kill-server"]
         environment = self._environment | {"PATH": "/usr/bin:/bin:/usr/local/bin"}
         subprocess.run(command, env=environment, capture_output=True, check=False, timeout=20)
