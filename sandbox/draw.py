@@ -79,7 +79,7 @@ def draw_processes() -> str:
         _draw_label(430, 206, "all-reduced (mpirun)"),
         _draw_arrow("M 330 71 L 232 158", kind="dashed"),
         _draw_arrow("M 530 71 L 628 158", kind="dashed"),
-        _draw_label(430, 122, "tmux on this machine, SSH to others"),
+        _draw_label(430, 122, "in the background; over SSH on other hosts"),
     ]
     for i, x in enumerate(actors):
         learner = learners[0] if i < 3 else learners[1]

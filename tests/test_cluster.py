@@ -104,6 +104,24 @@ def test_crashed_learners_restart_from_the_last_checkpoint_while_actors_wait(clu
     assert json.loads((newest / "about.json").read_text())["updates"] == last["updates"]
 
 
+@needs_horovod
+def test_learners_whose_supervisor_is_killed_resume_from_the_last_checkpoint(cluster):
+    rows = cluster.csv(
+        *[f"learner,localhost,{free_port()}," for _ in range(2)], *["actor,localhost,,"] * 2
+    )
+    flags = ("--level_name=catch", "--stop_at_return=2", "--save_checkpoint_secs=3")
+    frontend = cluster.start(rows, *flags, "--restart_learners")
+    frontend.until(r"checkpoint at update", 90)
+    state = read_json(cluster.state / "learners" / "state.json")
+    os.kill(state["supervisor"][0], signal.SIGKILL)
+    frontend.until("the learners on this machine are not running any more: restarting", 20)
+    frontend.until(r"resumed at [1-9][\d,]* frames", 90)
+    frontend.until(r"checkpoint at update", 90)
+    until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"running"}, 30)
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.wait(60) == 130
+
+
 def test_an_actor_that_hangs_is_restarted(cluster):
     rows = cluster.csv(f"learner,localhost,{free_port()},", *["actor,localhost,,"] * 2)
     frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2", "--stall_secs=20")

@@ -47,7 +47,6 @@ def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(clust
         assert each["flags"]["seed"] == "7"
         assert each["environment"]["TOLD"] == "by the user"
         assert each["environment"]["MORE"] == "a 'b"
-        assert each["environment"]["TERM"].startswith(("tmux", "screen"))
     windows = cluster.tmux("list-windows", "-t", "impala", "-F", "#{window_name} #{pane_dead}")
     assert windows.splitlines() == ["learners 0", "actor-0 0", "actor-1 0"]
     frontend.until(r"\nup\n")
@@ -56,10 +55,13 @@ def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(clust
     printed = frontend.printed()
     assert "saving and stopping the run; press Ctrl-C again to end it without saving" in printed
     assert "got SIGUSR1" in printed, "the learners' log is printed by the frontend"
-    windows = cluster.tmux("list-windows", "-t", "impala", "-F", "#{window_name} #{pane_dead}")
-    assert windows.splitlines() == ["learners 1", "actor-0 1", "actor-1 1"], (
-        "windows of ended processes are kept"
-    )
+
+    def windows():
+        format = "#{window_name} #{pane_dead}"
+        return cluster.tmux("list-windows", "-t", "impala", "-F", format).splitlines()
+
+    # The windows of ended processes are kept.
+    until(lambda: windows() == ["learners 1", "actor-0 1", "actor-1 1"])
     assert "got SIGTERM" in cluster.tmux("capture-pane", "-p", "-t", "impala:actor-1")
     assert {p["state"] for p in cluster.status()["processes"]} == {"stopped"}
     assert cluster.tmux("has-session", "-t", "old") == ""
@@ -299,6 +301,37 @@ def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(cluster):
     assert printed.count("it crashed once and will not be restarted") == 2
     assert "error: the run ends, since no actor is left; start it again with the same " in printed
     assert "got SIGUSR1" in printed, "the learners save"
+
+
+def test_learners_whose_supervisor_was_killed_are_restarted_with_restart_learners(cluster):
+    def kill_supervisor():
+        state = until(lambda: read_json(cluster.state / "learners" / "state.json"))
+        os.kill(state["supervisor"][0], signal.SIGKILL)
+
+    frontend = cluster.start(cluster.rows(), "--restart_learners")
+    names = ("learners", "actor-0", "actor-1")
+    before = [cluster.process(name) for name in names]
+    frontend.until("Ctrl-C saves")
+    kill_supervisor()
+    frontend.until(
+        "the learners on this machine are not running any more: restarting the learners on "
+        "localhost from the last checkpoint",
+    )
+    frontend.until("this machine: restarted actor-0, actor-1", 20)
+    until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"running"}, 20)
+    after = [cluster.process(name) for name in names]
+    assert not any(map(is_alive, before))
+    assert all(map(is_alive, after))
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.wait(20) == 130
+
+    frontend = cluster.start(cluster.rows())
+    frontend.until("Ctrl-C saves")
+    kill_supervisor()
+    assert frontend.wait(30) == 1
+    assert "error: the learners' supervisor was killed or crashed, so the run ended" in (
+        frontend.printed()
+    )
 
 
 def test_a_run_keeps_running_after_its_frontend_was_killed_even_while_starting(cluster):

@@ -60,13 +60,10 @@ def test_processes_on_other_hosts_run_in_tmux_and_end_with_the_run(far):
     assert told["environment"]["HOME"] == "/root"
     assert "WORKERS" not in told["environment"]
     assert told["flags"]["learner_hosts"] == "10.77.1.11:8001"
-    printed = far.lan.laptop.run(
-        *("timeout", "--signal=INT", "3"),
-        *("python3", "-c", "import sys,os; os.execv(sys.argv[1], sys.argv[1:])"),
-        *far.frontend("--logs=actor-1"),
-        check=False,
-    ).stdout
-    assert "told" in printed
+    reader = lan.laptop.start(*far.frontend("--logs=actor-1"))
+    reader.until("told", 20)
+    reader.process.send_signal(signal.SIGINT)
+    assert reader.wait(10) == 130
     for host in lan.hosts.values():  # not even /etc/shadow contains the password
         found = _files_with(host, lan.actor2.password.replace('"', '""'))
         assert [path.name for path in found] == ["workers.csv"] * (host.name == "laptop")
@@ -82,6 +79,35 @@ def test_processes_on_other_hosts_run_in_tmux_and_end_with_the_run(far):
     assert not (state / "runs/impala").exists()
     assert list(state.glob("logs/*/actor-1.log")), "logs are kept on the host"
     assert lan.actor1.run("tmux", "list-sessions", check=False).stdout == ""
+
+
+def test_closed_windows_on_other_hosts_end_nothing_and_are_opened_again(far):
+    frontend = far.start(far.of(["learner1"], ["actor1"]))
+    frontend.until(r"\nup\n", 20)
+    far.until_all("running")
+    lan = far.lan
+
+    def windows(host):
+        command = ("tmux", "list-windows", "-t", "impala", "-F", "#{window_name} #{pane_dead}")
+        return host.run(*command, check=False).stdout.splitlines()
+
+    lan.learner1.run("tmux", "kill-server")
+    lan.actor1.run("tmux", "kill-session", "-t", "impala")
+    assert (windows(lan.learner1), windows(lan.actor1)) == ([], [])
+    assert far.run("--status")[0] == 0  # the frontend that is connected opens them
+    until(lambda: windows(lan.learner1) == ["learners 0"])
+    until(lambda: windows(lan.actor1) == ["actor-0 0"])
+    frontend.process.send_signal(signal.SIGHUP)
+    assert frontend.wait(10) == 0
+    lan.learner1.run("tmux", "kill-server")
+    time.sleep(1)
+    code, printed = far.run("--status")
+    assert code == 0
+    assert windows(lan.learner1) == ["learners 0"], printed
+    known = far.status()["processes"]
+    assert [(p["state"], p["restarts"]) for p in known] == [("running", 0)] * 2
+    assert far.run("--stop")[0] == 0
+    assert far.left() == {}
 
 
 def test_a_run_keeps_running_while_the_laptop_is_off_and_can_be_stopped_later(far):
@@ -325,7 +351,7 @@ def test_learners_are_restarted_on_their_host_after_a_reboot(far, disk):
         shutil.rmtree(learner.path("/root/.local"))
     learner.boot()
     frontend.until(
-        "10.77.1.11 is connected again, but its learners are not running: restarting the learners",
+        "the learners on 10.77.1.11 are not running any more: restarting the learners",
         60,
     )
     assert "10.77.1.11:0" in frontend.printed()

@@ -182,6 +182,14 @@ class MachineChecks:
         message = "not installed: processes run in the background, without windows"
         return [self._finding("tmux", None, message, "apt-get install tmux")]
 
+    def check_logout(self) -> list[Finding]:
+        """Check that systemd lets the processes continue when the user's login ends."""
+        if self._facts()["stays"]:
+            return []
+        message = "systemd ends all processes of the user at the logout (KillUserProcesses=yes)"
+        remedy = "run `loginctl enable-linger` on the host, or set KillUserProcesses=no"
+        return [self._finding("logout", None, message, remedy)]
+
     def check_clock(self) -> list[Finding]:
         """Compare the host's clock with this machine's: times in files and logs depend on it."""
         started = time.time()

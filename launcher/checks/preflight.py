@@ -71,6 +71,7 @@ def check_run(planned: PlannedRun) -> list[Finding]:
             lambda m=machine, d=logdir: m.check_disk(d),  # type: ignore[misc]
             machine.check_gpus,
             machine.check_tmux,
+            machine.check_logout,
             *([machine.check_clock, machine.check_cores] if host_id else []),
         ]
     found = [

@@ -234,7 +234,7 @@ class _Launcher:
             say(
                 f"note: the learners' supervisor on {first.host_id or 'this machine'} keeps the "
                 f"credentials for the other learners' hosts only in memory: if it crashes, "
-                f"restart the run"
+                f"only a frontend that follows the run can restart them, with --restart_learners"
             )
         if config.detach and not follower.interrupted and not has_ended:
             say(follow.detached_message(run))

@@ -7,16 +7,18 @@ from pathlib import Path
 
 from impala_mm.config.printable import log_line
 from launcher.commands.apply import update_actors
+from launcher.node.log_tail import LogTail
 from launcher.node.run_registry import Record, Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS
 from launcher.plan import process_plan
 from launcher.plan.request import Request, UserError, read_workers
 from launcher.plan.workers_csv import read
+from launcher.remote.hosts import Hosts
 from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, follow, status
 from launcher.running.console import say
 from launcher.running.process_table import state_label
-from launcher.running.recovery import Recovery
+from launcher.running.recovery import WINDOWS_REQUEST, Recovery
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
 from launcher.transfer.mirror import mirror_folder
@@ -51,11 +53,17 @@ def connected(
 
 
 def show_status(run: Run, request: Request) -> int:
-    """Show the status of a run's processes, as a live table or as JSON."""
+    """Show the status of a run as JSON, or as a live table; the latter opens closed windows."""
     record = require_record(run)
     # Without a connected frontend the copies of the hosts' states are old.
     unseen = record.targets and all(map(run.why_away, record.targets))
-    with connected(run, request) if unseen else contextlib.nullcontext():
+    with connected(run, request) if unseen else contextlib.nullcontext() as connection:
+        if not request.launcher.json:
+            if record.targets and not unseen:  # the connected frontend opens those on other hosts
+                (run.folder / WINDOWS_REQUEST).touch(mode=0o600)
+            here = Hosts(run.name, {}, request.settings)
+            control = connection[0] if connection else RunControl(run, here)
+            control.open_windows(say)
         status.show_status(run, request.launcher.json)
     return 0
 
@@ -161,7 +169,7 @@ def show_log(run: Run, request: Request) -> int:
 
 
 def _print_log(run: Run, path: Path) -> int:
-    tail = follow.LogTail(path)
+    tail = LogTail(path)
     try:
         while True:
             over = not run.is_running()
@@ -187,6 +195,7 @@ def attach_run(run: Run, request: Request) -> int:
         installation_of = connect.find_installations(workers, control.hosts, config.deploy, say)
         follower = follow.Follower(control, Path(record.logdir))
         follower.install_signal_handlers()
+        control.open_windows(say)
         say(f"{run.name}: {state_label(status.run_state(run))}; {follow.KEYS_HINT}")
         has_actors = any(worker.job == "actor" for worker in workers)
         if has_actors and process_plan.chooses_port(record.flags["learner_hosts"]):

@@ -28,8 +28,8 @@ def start(task: Task) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=task.workdir,
-        env=task.environment | _terminal_variables(),
-        start_new_session=True,  # the supervisor handles Ctrl-C in the window
+        env=task.environment,
+        start_new_session=True,  # the supervisor handles Ctrl-C in the terminal
         preexec_fn=_signal_on_parent_death(task),  # noqa: PLW1509 - there is no other thread
     )
 
@@ -83,8 +83,3 @@ def _signal_on_parent_death(task: Task) -> Any:
             os._exit(1)
 
     return request_signal
-
-
-def _terminal_variables() -> dict[str, str]:
-    """Return the variables of the window's terminal, which replace those of the frontend's."""
-    return {name: os.environ[name] for name in ("TERM", "TMUX", "TMUX_PANE") if name in os.environ}

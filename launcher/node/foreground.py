@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.node import child_process, procfs, tmux
+from launcher.node import child_process, procfs, programs
 from launcher.node.actor_watch import ActorWatch
-from launcher.node.process_output import FATAL, write_to_window
+from launcher.node.process_output import FATAL, write_to_terminal
 from launcher.node.task import (
     FINAL_STATES,
     HEARTBEAT,
@@ -136,7 +136,7 @@ class _Foreground:
         )
         path = self._folder / name / "task.json"
         write_json(path, task._asdict())
-        return tmux.start_in_background(path, shows_output=is_learners)
+        return programs.start_supervisor(path, shows_output=is_learners)
 
     def _log(self, name: str) -> Path:
         return self._local_run.folder.absolute() / f"{name}.log"
@@ -237,4 +237,4 @@ def _describe_failure(name: str, state: dict[str, Any], log: Path, first: str) -
 
 def _print(message: str) -> None:
     """Print a line, unless the terminal is gone or blocked."""
-    write_to_window(f"[supervisor] {message}\n".encode(errors="backslashreplace"))
+    write_to_terminal(f"[supervisor] {message}\n".encode(errors="backslashreplace"))

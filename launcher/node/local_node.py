@@ -11,10 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.node import keyring, tmux
+from launcher.node import keyring, logind, programs, tmux
 from launcher.node.leftovers import remove_leftovers
 from launcher.node.run_registry import Record, Run, RunInUse, boot_id
-from launcher.node.task import LEARNERS, LEARNERS_VARIABLE, RANK_BEATS_FOLDER, Task, write_json
+from launcher.node.task import (
+    FINAL_STATES,
+    LEARNERS,
+    LEARNERS_VARIABLE,
+    RANK_BEATS_FOLDER,
+    Task,
+    write_json,
+)
 
 _END_SECONDS = 15.0  # seconds that processes of an earlier start have to end
 
@@ -74,8 +81,8 @@ class LocalNode:
             raise RunInUse(
                 f"a run named {name} is running on that host, started from "
                 f"{record.started_from}: "
-                f"--tmux_sess=NAME starts another run, `tmux kill-session -t "
-                f"{name}` on that host ends its part"
+                f"--tmux_sess=NAME starts another run, `rm -r {self.run.folder}` on that host ends "
+                f"its part"
             )
         is_same = record and (record.logdir, record.started_from) == (logdir, started_from)
         if record and not is_same:
@@ -122,26 +129,26 @@ class LocalNode:
             self.kill_learners(start)
         return True
 
-    def start_processes(self, tasks: list[dict[str, Any]], entries: list[dict[str, Any]]) -> None:
+    def start_processes(self, tasks: list[dict[str, Any]], entries: list[dict[str, Any]]) -> str:
         """Start processes; each task's environment is added to that of this process.
 
-        `entries`: the processes that the run's record does not contain yet, in its format.
+        `entries`: the processes that the run's record does not contain yet, in its format. Return
+        why they have no windows; empty if they have.
         """
         record = self.run.record
         if record is None or not self._is_selected():
             raise RunInUse(f"{self.run.name} was not begun on that host")
         if not entries:
-            self._open_windows(tasks, record)
-            return
+            return self._start_supervisors(tasks, record)
         with self.run.locked(wait=True):  # the same host may be reached by two names
             record = self.run.record or record
             names = {process["name"] for process in entries}
             record.processes[:] = [p for p in record.processes if p["name"] not in names] + entries
             self.run.write_record(record)
-            self._open_windows(tasks, record)
+            return self._start_supervisors(tasks, record)
 
-    def _open_windows(self, tasks: list[dict[str, Any]], record: Record) -> None:
-        paths = {}
+    def _start_supervisors(self, tasks: list[dict[str, Any]], record: Record) -> str:
+        folders = {}
         for each in tasks:
             folder = self.run.folder / each["name"]
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -153,12 +160,41 @@ class LocalNode:
             for old in folder.iterdir():  # left by a process of the same name
                 if old.name not in ("task.json", "lock"):
                     old.unlink()
-            paths[task.name] = folder / "task.json"
-        if record.socket:
-            tmux.Session(self.run.name, self._make_tmux(record.socket)).open_windows(paths)
-        else:
-            for path in paths.values():
-                tmux.start_in_background(path)
+            folders[task.name] = folder
+        for folder in folders.values():
+            before = logind.staying_command() or []
+            programs.start_supervisor(folder / "task.json", before=before)
+        return self._open_windows(folders, record)
+
+    def open_windows(self) -> str:
+        """Open the windows of running processes that were closed; return why not, or nothing."""
+        record = self.run.record
+        if record is None or not record.socket or not self._is_selected():
+            return ""
+        running = [
+            name
+            for name, state in self.run.local_states().items()
+            if state["state"] not in (*FINAL_STATES, "lost")
+        ]
+        try:
+            living = tmux.Session(self.run.name, self._make_tmux(record.socket)).living_windows()
+        except tmux.TmuxError as error:
+            return f"tmux cannot show the processes: {error}"
+        missing = {name: self.run.folder / name for name in running if name not in living}
+        if not missing:
+            return ""
+        with contextlib.suppress(RunInUse), self.run.locked():  # else another frontend opens them
+            return self._open_windows(missing, record)
+        return ""
+
+    def _open_windows(self, folders: dict[str, Path], record: Record) -> str:
+        if not record.socket or not folders:
+            return ""
+        try:
+            tmux.Session(self.run.name, self._make_tmux(record.socket)).open_windows(folders)
+        except tmux.TmuxError as error:
+            return f"tmux cannot show the processes: {error}"
+        return ""
 
     def states(self) -> dict[str, dict[str, Any]]:
         """Return the states of its processes on this machine, by name."""

@@ -24,6 +24,7 @@ from launcher.node import (
     file_service,
     folder_use,
     keyring,
+    logind,
     mpirun,
     run_registry,
     tmux,
@@ -60,6 +61,7 @@ class MachineProbe:
             "folder": str(self._run.folder),
             "own_python": [sys.executable, platform.python_version()],
             "tmux": bool(tmux.default_socket()),
+            "stays": logind.staying_command() is not None,
             "cores": len(os.sched_getaffinity(0)),
             "time": time.time(),
         }

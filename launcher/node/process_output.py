@@ -1,4 +1,4 @@
-"""The output of a process: copied to its window and its log, with the last lines in memory."""
+"""The output of a process: in its log or on the terminal, with the last lines in memory."""
 
 import collections
 import contextlib
@@ -14,16 +14,16 @@ _MAX_LINE_BYTES = 1 << 16  # bytes after which text without a newline counts as 
 _MAX_FRAMES = 6  # frames that are shown of a crash in compiled code
 FATAL = "Fatal Python error: "  # first line of such a crash
 _MAX_DETAILS = 30  # lines of an error that are shown with it
-_BLOCKED_SECONDS = 1.0  # seconds to wait for a window that takes no output
+_BLOCKED_SECONDS = 1.0  # seconds to wait for a terminal that takes no output
 
 
-def write_to_window(content: bytes) -> None:
+def write_to_terminal(content: bytes) -> None:
     """Write to stdout, and drop what its reader does not take.
 
     Ctrl-S in a terminal, or a pipe that is not read, would block this process: it could neither
     pass on a stop request nor notice the end of its parent.
     """
-    with contextlib.suppress(OSError):  # the window was closed
+    with contextlib.suppress(OSError):  # the terminal was closed
         for begin in range(0, len(content), select.PIPE_BUF):
             if not select.select([], [1], [], _BLOCKED_SECONDS)[1]:
                 return
@@ -31,21 +31,22 @@ def write_to_window(content: bytes) -> None:
 
 
 class ProcessOutput:
-    """The output of a process: copied to its window and its log, with the last lines in memory."""
+    """The output of a process: in its log or on the terminal, with the last lines in memory."""
 
     def __init__(self, log: str, max_mb: float):
         """Begin an empty output.
 
-        `log` is a file; empty: there is none, and the window is the user's own terminal.
+        `log` is a file; empty: there is none, and the user's own terminal shows the output.
         """
         self._log, self._max_bytes = Path(log) if log else None, max_mb * 2**20
         self._partial_line = b""
         self.lines: collections.deque[str] = collections.deque(maxlen=_MAX_LINES)
 
     def write(self, content: bytes) -> None:
-        """Write output to the window and the log, unchanged."""
-        write_to_window(content)
-        if self._log:
+        """Write output to the log or the terminal, unchanged."""
+        if not self._log:
+            write_to_terminal(content)
+        else:
             with contextlib.suppress(OSError):  # the disk may be full
                 self._append(self._log, content)
         *lines, self._partial_line = (self._partial_line + content).split(b"\n")

@@ -105,8 +105,8 @@ class Run:
             if not any(map(procfs.is_alive, recorded)):  # no process of it is left
                 return None
             raise UnreadableRecord(
-                f"{path} cannot be read, or was written by another version of this program: end "
-                f"its processes (tmux kill-session -t {self.name}), and remove {self.folder}"
+                f"{path} cannot be read, or was written by another version of this program: remove "
+                f"{self.folder}, which also ends its processes"
             ) from None
 
     def write_record(self, record: Record) -> None:
@@ -175,13 +175,13 @@ class Run:
 
         Tasks that no supervisor has read yet are removed.
         """
-        for process, state in self._local_states().items():
+        for process, state in self.local_states().items():
             if state["state"] == "starting" and name in ("", process):
                 (self.folder / process / "task.json").unlink(missing_ok=True)
         try:
             (self.folder / name / "stop").write_text(mode)
         except OSError:  # the disk may be full; supervisors react to signals, too
-            for process, state in self._local_states().items():
+            for process, state in self.local_states().items():
                 if name in ("", process) and (mode == "now" or LEARNERS in (name, process)):
                     _signal_supervisor(state, signal.SIGTERM, times=1 if mode == "save" else 2)
 
@@ -192,7 +192,7 @@ class Run:
         have the process's heartbeat file in their environment.
         """
         killed = 0
-        for name, state in self._local_states().items():
+        for name, state in self.local_states().items():
             if lost_only and state["state"] != "lost":
                 continue
             killed += _signal_supervisor(state, signal.SIGKILL)
@@ -230,7 +230,7 @@ class Run:
                 f"another run"
             )
 
-    def _local_states(self) -> dict[str, dict[str, Any]]:
+    def local_states(self) -> dict[str, dict[str, Any]]:
         """Return the states of its processes on this machine, by name."""
         record = self.record
         host_ids = {p["name"]: p.get("place", "") for p in record.processes} if record else {}

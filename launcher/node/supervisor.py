@@ -2,9 +2,10 @@
 
     python -m launcher.node.supervisor TASK.json
 
-It is the program of the process's window, or a process in the background; `experiment.py` starts
-one for each of its own processes (`foreground`). It communicates with other programs only through
-files in the run's state folder (listed in `task`), so frontends can come and go.
+It runs in the background, in a session without a terminal, so that neither a closed window nor the
+end of the login that started it ends it; `experiment.py` starts one for each of its own processes
+(`foreground`). It communicates with other programs only through files in the run's state folder
+(listed in `task`), so frontends and windows can come and go.
 """
 
 import contextlib
@@ -13,7 +14,6 @@ import select
 import signal
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,15 @@ class Supervisor:
 
     def run(self) -> int:
         """Run the process, with restarts, until it ends for good; return its last exit code."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        # Not SIG_IGN, which the process would inherit.
+        signal.signal(signal.SIGHUP, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, lambda number, _: self._requests.signals.append(number))
         # The state is written before the task is removed: a process without both counts as lost.
         self._state.write()
         (self._process_folder / "task.json").unlink(missing_ok=True)
         child_process.adopt_orphans()
         self._wait_for_credentials()
-        if self._task.log:
-            _disable_flow_control()
         while True:
             self._start()
             code = self._run_to_end()
@@ -301,14 +301,6 @@ def _open_closed_outputs() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_WRONLY)  # it takes the lowest free number
-
-
-def _disable_flow_control() -> None:
-    """Disable Ctrl-S in the window: it would stop this process's writes, and training with them."""
-    with contextlib.suppress(termios.error, OSError):
-        settings = termios.tcgetattr(1)
-        settings[0] &= ~termios.IXON
-        termios.tcsetattr(1, termios.TCSANOW, settings)
 
 
 def _file_size(path: str) -> int:

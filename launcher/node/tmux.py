@@ -1,28 +1,26 @@
-"""Starts supervisors: each in a window of the run's tmux session, or in the background.
+"""The tmux session of a run, with a window for each process of this machine (`window`).
 
-The program of a window is the supervisor itself; nothing is typed into a shell. A tmux server keeps
-the environment of the program that started it, so a process's environment is in its task's file.
-The server's socket is recorded with the run, since another terminal may use another server.
+The program of a window is started without a shell. The server's socket is recorded with the run,
+since another terminal may use another server.
 """
 
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-_CODE_ROOT = (
-    Path(__file__).resolve().parents[2]
-)  # the project's clone, or the archive of this package
+from launcher.node import programs
+
 _BATCH = 20  # windows that one call of tmux opens
-_END_SECONDS = 3.0  # seconds that tmux may take to notice that processes have ended
+_END_SECONDS = 3.0  # seconds that windows may take to notice that processes have ended
 _SECONDS = 30.0  # seconds until a call of tmux times out
 # Keep the output of a program that has ended, and the name of its window.
 _WINDOW_OPTIONS = (("remain-on-exit", "on"), ("automatic-rename", "off"), ("allow-rename", "off"))
 _SESSION_OPTION = "@impala_mm"  # option that marks a session as made by a run
+_PROGRAM = "launcher.node.window"  # part of the command of each window
 
 RunTmux = Callable[
     ..., tuple[list[str], list[str]]
@@ -31,18 +29,6 @@ RunTmux = Callable[
 
 class TmuxError(Exception):
     """An error of tmux; the message says what failed."""
-
-
-def supervisor_command(task: Path) -> list[str]:
-    """Return the command that runs a task; its working directory is `supervisor_folder()`."""
-    # It needs no installed packages; without them Python starts in half the time.
-    what = ["-m", "launcher.node.supervisor"] if _CODE_ROOT.is_dir() else [str(_CODE_ROOT)]
-    return [sys.executable, "-ES", *what, str(task)]
-
-
-def supervisor_folder() -> Path:
-    """Return the working directory of supervisors."""
-    return _CODE_ROOT if _CODE_ROOT.is_dir() else _CODE_ROOT.parent
 
 
 def default_socket() -> str:
@@ -107,7 +93,7 @@ class Session:
                 *("list-panes", "-s", "-t", f"={self._name}"),
                 *("-F", "#{pane_dead} #{pane_start_command}"),
             )
-            if not any(pane.startswith("0 ") and "task.json" in pane for pane in panes):
+            if not any(pane.startswith("0 ") and _PROGRAM in pane for pane in panes):
                 self.close()
                 return
             if time.monotonic() > until:
@@ -122,60 +108,56 @@ class Session:
         self.refuse_foreign()
         self._run_tmux("kill-session", "-t", f"={self._name}")
 
-    def open_windows(self, tasks: dict[str, Path]) -> None:
-        """Open a window for each task, by name; make the session if there is none."""
-        existing = self._window_names() if self.exists() else set()
-        for name in existing & set(tasks):  # the process ran before
-            program = supervisor_command(tasks[name])
+    def living_windows(self) -> set[str]:
+        """Return the names of the windows whose program is running. Raises TmuxError."""
+        if not self.exists():
+            return set()
+        self.refuse_foreign()
+        windows = self._list_windows("#{pane_dead} #{window_name}")
+        return {name for dead, name in (line.split(" ", 1) for line in windows) if dead == "0"}
+
+    def open_windows(self, folders: dict[str, Path]) -> None:
+        """Open a window for each process, by name and folder; make the session if there is none.
+
+        A window that exists is used again: the process ran before.
+        """
+        existing = set(self._list_windows("#{window_name}")) if self.exists() else set()
+        for name in existing & set(folders):
+            program = programs.command_of("window", folders[name])
             self._run("respawn-window", "-k", "-t", f"={self._name}:={name}", *program)
-        windows = iter([(name, task) for name, task in tasks.items() if name not in existing])
+        windows = iter([(name, path) for name, path in folders.items() if name not in existing])
         if not existing:
-            name, task = next(windows)
+            name, path = next(windows)
             # Wide from the start, so that early output is not wrapped at 80 columns.
             size = ("-x", "200", "-y", "50")
             ours = (";", "set-option", "-t", f"={self._name}:", _SESSION_OPTION, "1")
-            window, options = self._window_arguments(name, task)
+            window, options = self._window_arguments(name, path)
             self._run("new-session", "-d", "-s", self._name, *size, *window, *ours, *options)
         for some in _batches(windows):
             call: list[str] = []
-            for name, task in some:
-                window, options = self._window_arguments(name, task)
+            for name, path in some:
+                window, options = self._window_arguments(name, path)
                 call += [";"] * bool(call) + ["new-window", "-d", "-t", f"={self._name}:"]
                 call += [*window, *options]
             self._run(*call)
 
-    def _window_arguments(self, name: str, task: Path) -> tuple[list[str], list[str]]:
+    def _window_arguments(self, name: str, path: Path) -> tuple[list[str], list[str]]:
         """Return the arguments of a new window (no shell is involved), and its options."""
         options = []
         for option, value in _WINDOW_OPTIONS:
             target = f"={self._name}:={name}"
             options += [";", "set-option", "-w", "-t", target, option, value]
-        return ["-n", name, "-c", str(supervisor_folder()), *supervisor_command(task)], options
+        program = programs.command_of("window", path)
+        return ["-n", name, "-c", str(programs.working_folder()), *program], options
 
-    def _window_names(self) -> set[str]:
-        return set(self._run("list-windows", "-t", f"={self._name}:", "-F", "#{window_name}"))
+    def _list_windows(self, what: str) -> list[str]:
+        return self._run("list-windows", "-t", f"={self._name}:", "-F", what)
 
     def _run(self, *arguments: str) -> list[str]:
         printed, errors = self._run_tmux(*arguments)
         if errors:
             raise TmuxError(" ".join(errors))
         return printed
-
-
-def start_in_background(task: Path, shows_output: bool = False) -> subprocess.Popen:
-    """Start the supervisor of a task without a window.
-
-    Its output is lost, unless `shows_output`: then it goes to the terminal of this process.
-    """
-    output = None if shows_output else subprocess.DEVNULL
-    return subprocess.Popen(
-        supervisor_command(task),
-        cwd=supervisor_folder(),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,  # Ctrl-C in the terminal is for the process that follows the run
-    )
 
 
 def _batches(windows: Iterator[tuple[str, Path]]) -> Iterator[list[tuple[str, Path]]]:

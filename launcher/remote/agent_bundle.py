@@ -15,11 +15,11 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent.parent
 SYSTEM_PYTHONS = ("python3", "python3.13", "python3.12", "python3.11", "python3.10")
 _VERSION_CHECK = "import sys; sys.exit(sys.version_info < (3, 10))"
+# Runs the module that is named by the first argument (`programs`).
 _MAIN = """\
+import runpy
 import sys
-from pathlib import Path
-from launcher.node import supervisor
-sys.exit(supervisor.main(Path(sys.argv[1])))
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 # Reads the bundle from standard input, stores it and runs `agent_main`. It must not contain single
 # quotes, which would end the shell's quotation.
@@ -50,7 +50,7 @@ assert "'" not in _BOOTSTRAP
 
 @functools.cache
 def bundle() -> bytes:
-    """Return the archive: a zip file that Python can run as a supervisor."""
+    """Return the archive: a zip file, of which Python can run each module."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
         for path in [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "node").glob("*.py"))]:

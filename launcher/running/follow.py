@@ -16,11 +16,12 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from impala_mm.config.printable import log_line
 from launcher.node.actor_watch import ActorWatch
 from launcher.node.callbacks import Say
+from launcher.node.log_tail import LogTail
 from launcher.node.run_registry import Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS, USER_ERROR
 from launcher.plan import project
@@ -45,41 +46,13 @@ class NoAddresses(Exception):
     """An error: the learners have not reported their addresses in time."""
 
 
-class LogTail:
-    """The lines that are appended to a log file, also after the log was rotated."""
-
-    def __init__(self, path: Path, from_its_end: bool = False):
-        self._path, self._partial_line = path, b""
-        self._file = self._open()
-        if self._file and from_its_end:
-            self._file.seek(0, os.SEEK_END)
-
-    def lines(self) -> list[str]:
-        """Return the complete lines since the last call."""
-        content = self._file.read() if self._file else b""
-        with contextlib.suppress(OSError):
-            if not self._file or self._path.stat().st_ino != os.fstat(self._file.fileno()).st_ino:
-                if self._file:  # the last lines of the rotated log
-                    content += self._file.read()
-                    self._file.close()
-                self._file = self._open()
-                content += self._file.read() if self._file else b""
-        *lines, self._partial_line = (self._partial_line + content).split(b"\n")
-        return [line.decode(errors="replace") for line in lines]
-
-    def _open(self) -> BinaryIO | None:
-        with contextlib.suppress(OSError):
-            return self._path.open("rb")
-        return None
-
-
 class Follower:
     """Follows one run until it ends or the user detaches."""
 
     def __init__(self, control: RunControl, logdir: Path, say: Say = say):
         """Remember the end of the learners' log: create it before the run is started."""
         self._control, self._run, self._say = control, control.run, say
-        self._learners_log = LogTail(logdir / f"{LEARNERS}.log", from_its_end=True)
+        self._learners_log = LogTail(logdir / f"{LEARNERS}.log", max_bytes=0)
         # By process: the time of its last failure that was printed, and the number of failures.
         self._reported_failures: dict[str, tuple[float, int]] = {}
         self._reasons: dict[tuple[str, ...], str] = {}  # the first process that failed with lines

@@ -1,4 +1,7 @@
-"""Recovers a run from unreachable hosts while a frontend follows the run.
+"""Recovers a run from lost hosts and supervisors while a frontend follows the run.
+
+With `--restart_learners`, learners whose supervisor was killed are restarted from the last
+checkpoint, on any machine.
 
 `remote_node` keeps trying to reconnect to an unreachable host. Once it is connected again, its
 processes that are not running are restarted. If a learner's host stays unreachable and the
@@ -29,6 +32,8 @@ from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
 from launcher.transfer.checkpoints import has_checkpoint
 
+# A file in the run's state folder, by which `--status` asks a connected frontend to open windows.
+WINDOWS_REQUEST = "open-windows"
 _CHECK_SECONDS = 1.0
 # Seconds before an unreachable host is reported: perhaps another frontend has just disconnected.
 _AWAY_SECONDS = 4.0
@@ -73,22 +78,25 @@ class Recovery:
     @property
     def can_restart_learners(self) -> bool:
         """Whether learners whose supervisor is lost can be restarted, so that the run continues."""
-        record = self._run.record
-        host_id = record.host_id_of(LEARNERS) if record else ""
-        return self._config.restart_learners and host_id != "" and self._holds_lock()
+        return self._config.restart_learners and self._holds_lock()
 
     def recover(self) -> None:
         """Check the hosts and the learners, and restart what has to be; call it repeatedly."""
         record = self._run.record
         now = time.monotonic()
-        if not self._hosts.remote_nodes or record is None or now - self._checked < _CHECK_SECONDS:
+        has_work = self._hosts.remote_nodes or self._config.restart_learners
+        if not has_work or record is None or now - self._checked < _CHECK_SECONDS:
             return
         self._checked = now
-        with contextlib.suppress(OSError):  # local processes of remote learners wait for this
-            (self._run.folder / "news").touch(mode=0o600)
+        if self._hosts.remote_nodes:  # local processes of remote learners wait for this
+            with contextlib.suppress(OSError):
+                (self._run.folder / "news").touch(mode=0o600)
         if new := set(record.targets) - set(self._hosts.remote_nodes):
             self._connect_new_hosts(record, new)
         self._check_hosts(record, now)
+        if (self._run.folder / WINDOWS_REQUEST).exists():
+            (self._run.folder / WINDOWS_REQUEST).unlink(missing_ok=True)
+            self._control.open_windows(self._say)
         if not self._holds_lock():
             self._restore_times.clear()
             return
@@ -167,7 +175,7 @@ class Recovery:
                     self._run, self._hosts, processes, self._config, record, self._log_max_mb
                 )
                 names = [process.name for process in processes]
-                self._say(f"{host_id}: restarted {_join_names(names)}")
+                self._say(f"{host_id or 'this machine'}: restarted {_join_names(names)}")
         except (HostUnavailable, OperationFailed) as error:
             self._say(f"could not restart the processes of a host: {error}")
 
@@ -199,9 +207,9 @@ class Recovery:
             return
         host_id, host_ids = record.host_id_of(LEARNERS), record.learner_places
         lost = self._run.states()[LEARNERS]["state"] == "lost"
-        back = host_id != "" and lost and not self._run.why_away(host_id)
+        lost = lost and not self._is_away(host_id)
         gone = {p for p in host_ids if now - self._away_since.get(p, now) > self._config.lost_secs}
-        if not back and not (gone and self._are_learners_stuck(record)):
+        if not lost and not (gone and self._are_learners_stuck(record)):
             return
         if not self._config.restart_learners:
             if host_id in gone:
@@ -219,8 +227,8 @@ class Recovery:
             return
         names = [worker.ip for worker in left]
         why = f"{_join_names(sorted(gone))} stays unreachable"
-        if back:
-            why = f"{host_id} is connected again, but its learners are not running"
+        if lost:
+            why = f"the learners on {host_id or 'this machine'} are not running any more"
         self._say(
             f"{why}: restarting the learners on {_join_names(names)} from the last checkpoint"
         )
@@ -326,6 +334,11 @@ class Recovery:
         for host_id in record.learner_places:
             if host_id not in self._away_since:
                 try:
+                    # Until none is left: they hold the port that the new ones need.
+                    while self._hosts.call(host_id, "kill", lost_only=True):
+                        if time.monotonic() > until:
+                            break
+                        time.sleep(0.1)
                     self._hosts.call(host_id, "kill_learners", start=record.id)
                 except (HostUnavailable, OperationFailed) as error:
                     self._say(f"could not end the learners of a host: {error}")

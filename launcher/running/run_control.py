@@ -34,6 +34,14 @@ class RunControl:
         host_ids = [host_id] if name else list(self.hosts.remote_nodes)
         self._call_each("request_stop", [p for p in host_ids if p], mode=mode, name=name)
 
+    def open_windows(self, say: Say) -> None:
+        """Open tmux windows of running processes again if they were closed, on all hosts."""
+        host_ids = ["", *self.hosts.remote_nodes]
+        found = self.hosts.for_each(lambda h: self.hosts.call(h, "open_windows"), host_ids)
+        for host_id, why in found.items():
+            if why and not isinstance(why, HostUnavailable):  # a lost host is reported elsewhere
+                say(f"note: {host_id or 'this machine'}: {why}")
+
     def end_remaining(self, say: Say) -> list[str]:
         """End all processes that have not ended with the learners.
 

@@ -1,4 +1,4 @@
-"""Starts the processes of a run: on its machine each gets a task file and a tmux window."""
+"""Starts the processes of a run: on its machine each gets a supervisor and a tmux window."""
 
 import dataclasses
 import secrets
@@ -194,27 +194,28 @@ def start_processes(
     for process in processes:
         tasks.setdefault(process.installation.host_id, []).append(process)
 
-    def start_on(host_id: str) -> None:
+    def start_on(host_id: str) -> str:
         some = [
             _make_task(process, entries[process.name]["log"], config, record, log_max_mb)._asdict()
             for process in tasks[host_id]
         ]
         if not host_id:
-            hosts.local_node.start_processes(some, [])
-            return
+            return hosts.local_node.start_processes(some, [])
         for process in tasks[host_id]:  # the copied state of an earlier process of this name
             for file in ("state.json", "stop"):
                 (run.folder / process.name / file).unlink(missing_ok=True)
         host_entries = [entries[process.name] | {"place": ""} for process in tasks[host_id]]
-        hosts.remote_nodes[host_id].call(
+        return hosts.remote_nodes[host_id].call(
             "start_processes", tasks=some, entries=host_entries, timeout=_WINDOWS_SECONDS
         )
 
-    for host_id, error in hosts.for_each(start_on, list(tasks), say).items():
-        if isinstance(error, HostUnavailable):
-            run.record_contact(host_id, str(error))
-        elif error:
-            raise error
+    for host_id, result in hosts.for_each(start_on, list(tasks), say).items():
+        if isinstance(result, HostUnavailable):
+            run.record_contact(host_id, str(result))
+        elif isinstance(result, Exception):
+            raise result
+        elif result and say:
+            say(f"note: {host_id or 'this machine'}: {result}")
     for process in processes:
         if process.other_installations:
             entries = mpirun_credentials(

@@ -73,6 +73,10 @@ class Cluster(FrontendUser):
         flags = ("--skip_check", f"--logdir={self.logdir}", *flags)
         return Process(*FRONTEND, *flags, **self.environment | env)
 
+    def start_following(self):
+        """Start a frontend that follows the run which another one has started."""
+        return Process(*FRONTEND, "--attach", **self.environment)
+
     def process(self, name):
         """Wait until a process is up, and return its [pid, start time]."""
         log, state = self.logdir / f"{name}.log", self.state / name / "state.json"

@@ -112,7 +112,8 @@ class Reader:
         return read_rows(self.home / "research" / "runs" / name)
 
     def end(self):
-        """End the tmux server that the frontend started, if it did."""
+        """End the runs and the tmux server that the frontend started, if it did."""
+        shutil.rmtree(self.home / "state", ignore_errors=True)  # supervisors end without it
         if tmux := shutil.which("tmux"):
             environment = os.environ | self._environment
             command = [tmux, "kill-server"]

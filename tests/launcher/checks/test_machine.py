@@ -1,11 +1,13 @@
 """The checks of one machine, run on this one: what its rows name must exist."""
 
+import getpass
 import os
 import sys
 
 import pytest
 
 from launcher.checks.machine import MachineChecks
+from launcher.node import logind
 from launcher.plan import process_plan
 from launcher.plan.host_environment import local_installation
 from launcher.plan.settings import LauncherConfig
@@ -86,3 +88,42 @@ def test_gpus_that_do_not_exist_are_named(check, monkeypatch, tmp_path):
     assert [each[:2] for each in _said(wrong.check_gpus())] == [
         ("GPUs", "the CSV names GPU 2, GPU-1, which does not exist")
     ]
+
+
+def test_processes_that_systemd_would_end_at_the_logout_are_reported(check, monkeypatch, tmp_path):
+    """The host has a stand-in for loginctl that answers as systemd's does."""
+    monkeypatch.setattr(getpass, "getuser", lambda: "anna")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+
+    def host(kills, excluded="root", lingers="no"):
+        for program, line in {
+            "loginctl": f"case $2 in anna) echo Linger={lingers};; --property=KillUserProcesses) "
+            f"echo KillUserProcesses={kills}; echo KillOnlyUsers=; "
+            f"echo KillExcludeUsers={excluded};; esac",
+            "systemd-run": "exit 0",
+        }.items():
+            (tmp_path / program).write_text(f"#!/bin/sh\n{line}\n")
+            (tmp_path / program).chmod(0o755)
+        for function in (logind.ends_processes, logind.staying_command):
+            function.cache_clear()
+        return [(f.subject, f.ok, f.message, f.remedy) for f in check({}).check_logout()]
+
+    reported = [
+        (
+            *("logout", None),
+            "systemd ends all processes of the user at the logout (KillUserProcesses=yes)",
+            "run `loginctl enable-linger` on the host, or set KillUserProcesses=no",
+        )
+    ]
+    assert host("no") == []
+    assert logind.staying_command() == []
+    assert host("yes") == reported
+    assert host("yes", excluded="root anna") == []
+    assert host("yes", lingers="yes") == []
+    assert logind.staying_command() == ["systemd-run", "--user", "--scope", "--quiet", "--"]
+    (tmp_path / "loginctl").unlink()
+    logind.ends_processes.cache_clear()
+    logind.staying_command.cache_clear()
+    assert logind.staying_command() == [], "there is no systemd"
+    logind.ends_processes.cache_clear()
+    logind.staying_command.cache_clear()

@@ -26,7 +26,7 @@ from launcher.node.run_registry import (
 from launcher.node.task import read_json
 from launcher.running import status
 from launcher.running.console import say
-from launcher.running.follow import LogTail, failure_message
+from launcher.running.follow import failure_message
 
 ME = [os.getpid(), start_time(os.getpid())]
 
@@ -294,19 +294,6 @@ def test_stop_requests_are_sent_by_signal_if_the_disk_is_full(run, tmp_path, sle
     assert supervisors[1].poll() is None, "actors end with the learners"
     run.request_stop("now")
     assert supervisors[1].wait(5) == -15
-
-
-def test_a_log_is_followed_while_it_is_rotated(tmp_path):
-    log, said = tmp_path / "a.log", []
-    tail = LogTail(log)
-    for begun in range(3):
-        log.write_text("")
-        for i in range(3):
-            with log.open("a") as file:
-                file.write(f"{begun}.{i}\n")
-            said += tail.lines() if i == 0 else []
-        log.rename(tmp_path / "a.log.1")
-    assert [*said, *tail.lines()] == [f"{begun}.{i}" for begun in range(3) for i in range(3)]
 
 
 def test_the_state_of_a_run_is_private_to_its_owner(run, tmp_path):

@@ -1,0 +1,45 @@
+"""Starts the programs of this package on the machine where a process runs.
+
+    launcher.node.supervisor TASK.json     runs a process; in the background, outside of tmux
+    launcher.node.window FOLDER            shows a process; in a window of tmux
+
+They need no installed packages; without them Python starts in half the time.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+# The project's clone, or the archive of this package.
+_CODE_ROOT = Path(__file__).resolve().parents[2]
+
+
+def command_of(program: str, argument: Path) -> list[str]:
+    """Return the command that runs a program; its working directory is `working_folder()`."""
+    how = ["-m"] if _CODE_ROOT.is_dir() else [str(_CODE_ROOT)]
+    return [sys.executable, "-ES", *how, f"launcher.node.{program}", str(argument)]
+
+
+def working_folder() -> Path:
+    """Return the working directory of these programs."""
+    return _CODE_ROOT if _CODE_ROOT.is_dir() else _CODE_ROOT.parent
+
+
+def start_supervisor(
+    task: Path, shows_output: bool = False, before: Sequence[str] = ()
+) -> subprocess.Popen:
+    """Start the supervisor of a task in a session of its own, which no terminal can end.
+
+    `before`: what is put before its command.
+    Its output is lost, unless `shows_output`: then it goes to the terminal of this process.
+    """
+    output = None if shows_output else subprocess.DEVNULL
+    return subprocess.Popen(
+        [*before, *command_of("supervisor", task)],
+        cwd=working_folder(),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,  # Ctrl-C in the terminal is for the process that follows the run
+    )

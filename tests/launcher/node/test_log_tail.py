@@ -1,0 +1,28 @@
+"""Logs that are followed from their beginning, or from some screenfuls before their end."""
+
+from launcher.node.log_tail import LogTail
+
+
+def test_a_log_is_followed_while_it_is_rotated(tmp_path):
+    log, said = tmp_path / "a.log", []
+    tail = LogTail(log)
+    for begun in range(3):
+        log.write_text("")
+        for i in range(3):
+            with log.open("a") as file:
+                file.write(f"{begun}.{i}\n")
+            said += tail.lines() if i == 0 else []
+        log.rename(tmp_path / "a.log.1")
+    assert [*said, *tail.lines()] == [f"{begun}.{i}" for begun in range(3) for i in range(3)]
+
+
+def test_only_the_complete_lines_at_the_end_of_a_long_log_are_returned(tmp_path):
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"line {i}\n" for i in range(1000)))
+    assert LogTail(log, max_bytes=30).lines() == ["line 997", "line 998", "line 999"]
+    assert len(LogTail(log, max_bytes=1 << 16).lines()) == 1000
+    tail = LogTail(log, max_bytes=0)
+    assert tail.lines() == []
+    with log.open("a") as file:
+        file.write("new\nnot comp")
+    assert tail.lines() == ["new"]
