@@ -6,7 +6,6 @@ The folder holds the weights of the best checkpoint in half precision, a picture
 environment draws one, and a card: the command, the commit, the scores over 100 games.
 """
 
-import contextlib
 import datetime
 import re
 import shutil
@@ -17,13 +16,14 @@ from typing import Any
 import numpy as np
 
 import impala_mm
-from impala_mm.environments import levels
+from impala_mm.evaluation import games
 from impala_mm.records.json_lines import read_json_lines
 from impala_mm.runtime import provenance
 
 _POLICIES = Path(impala_mm.__file__).parent / "policies"
 _GAMES = 100
 _WIDTH = 320  # of the picture, in pixels
+_STEPS = 240  # of a game, after which the picture is taken
 
 _CARD = """\
 # {name}
@@ -56,7 +56,7 @@ def main() -> None:
     impala_mm.load_policy(run, best=True).save(target, half=True)
     policy = impala_mm.load_policy(target)
     level = policy.spec.level_name
-    games = {
+    results = {
         likely: impala_mm.evaluate(target, _GAMES, deterministic=likely).returns
         for likely in (True, False)
     }
@@ -71,10 +71,10 @@ def main() -> None:
         weights=sum(int(v.shape.num_elements()) for v in policy.algorithm.variables.trained),
         size=sum(path.stat().st_size for path in target.glob("variables*")) / 1e6,
         games=_GAMES,
-        likely=np.mean(games[True]),
-        likely_deviation=np.std(games[True]),
-        drawn=np.mean(games[False]),
-        drawn_deviation=np.std(games[False]),
+        likely=np.mean(results[True]),
+        likely_deviation=np.std(results[True]),
+        drawn=np.mean(results[False]),
+        drawn_deviation=np.std(results[False]),
         frames=policy.about.frames,
         command=re.sub(r" --logdir=\S+", "", start["command"]),
         commit=start["revision"],
@@ -87,21 +87,35 @@ def main() -> None:
     print(card)
 
 
+class _Snapshot:
+    """A viewer that keeps one picture of a game."""
+
+    needs_policy_output = False
+
+    def __init__(self) -> None:
+        self._steps, self.picture = 0, None
+
+    def show(self, frame: Any) -> None:
+        """Take the picture of this step, until the game has gone on for long enough."""
+        self._steps += 1
+        if self._steps <= _STEPS:
+            self.picture = frame.picture.copy()
+
+    def close(self) -> None:
+        """Keep the picture."""
+
+
 def _draw(policy: Any, level: str, path: Path) -> bool:
-    """Play a while and save what the environment draws; return False if it draws nothing."""
+    """Play a game and save a picture of it; return False if the level cannot be drawn here."""
     import cv2  # noqa: PLC0415
 
-    environment = levels.find_level(level, policy.config.env_kwargs, policy.config.env_wrappers)
-    playing = environment.open(True)
-    observation, _ = playing.reset(seed=1)
-    reward = 0.0
-    for _ in range(60):
-        observation, reward, *_ = playing.step(policy(observation, reward))
-    picture = None
-    with contextlib.suppress(Exception):  # it cannot draw here, or at all
-        picture = playing.render()
-    if picture is None:
+    snapshot = _Snapshot()
+    try:
+        games.evaluate_level(policy, level, 1, 1, viewers=lambda _: [snapshot])
+    except impala_mm.errors.BadEnvironment:
         return False
+    picture = snapshot.picture
+    assert picture is not None
     height = round(picture.shape[0] * _WIDTH / picture.shape[1])
     small = cv2.resize(picture, (_WIDTH, height), interpolation=cv2.INTER_AREA)
     cv2.imwrite(str(path), cv2.cvtColor(small, cv2.COLOR_RGB2BGR))
