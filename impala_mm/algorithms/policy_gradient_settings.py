@@ -26,6 +26,7 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
         "separate_networks": False,
         "normalize_rewards": False,
         "entropy_cost": 0.01,
+        "fire_after_life_loss": True,
     }
 
     # fmt: off
