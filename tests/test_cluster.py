@@ -40,13 +40,14 @@ def test_the_frontend_starts_the_same_commands_as_a_user_by_hand(cluster):
     acting = Process("bash", "-c", f"exec env {actor}", **cluster.environment)
     assert run("bash", "-c", f"exec env {learner}", **cluster.environment)[0] == 0
     acting.kill()
+    differs = {"logdir", "token_file", "origins"}
     commands, settings, counts = [], [], []
     for folder in (cluster.logdir, by_hand):
         start = json.loads((folder / "starts.jsonl").read_text())
         arguments = shlex.split(start["command"])
         commands.append([a for a in arguments if "token_file" not in a and str(folder) not in a])
         written = json.loads((folder / "settings.json").read_text())
-        settings.append({n: v for n, v in written.items() if n not in ("logdir", "token_file")})
+        settings.append({n: v for n, v in written.items() if n not in differs})
         rows = read_rows(folder)
         counts.append({row["frames"] / row["updates"] for row in rows if row["updates"]})
     assert len(commands[0]) > 4
