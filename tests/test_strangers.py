@@ -74,6 +74,7 @@ def test_an_actor_finds_its_learner_again_after_a_cut_and_after_the_learners_end
     learner = lan.learner1.start(*command)
     actor = lan.actor1.start(*_FLAGS, "--job_name=actor")
     learner.until("actor 0 on actor1 joined", seconds=90)
+    learner.until(r"[1-9][0-9,]* frames \|", seconds=90)  # the actor knows that it is connected
     lan.actor1.cut()
     actor.until(r"trying again", seconds=60)
     lan.actor1.restore()
