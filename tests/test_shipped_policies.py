@@ -42,9 +42,9 @@ def test_a_policy_plays_as_its_card_says(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in {"cartpole", "memory"}])
 def test_a_larger_policy_plays_as_its_card_says(name):
-    level = impala_mm.load_policy(name).spec.level_name
+    card = (FOLDER / name / "README.md").read_text()
     for word, package in NEEDED.items():
-        if word in level:
+        if word in card:
             pytest.importorskip(package)
     _check(name, 5)
 
