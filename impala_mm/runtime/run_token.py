@@ -34,15 +34,17 @@ def read_or_make(path: str, secure: bool = True) -> str:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not file.exists():
         # It must appear complete: a learner and its actors may read it in the same instant.
-        made = _write_beside(file, secrets.token_hex(32))
-        with contextlib.suppress(FileExistsError):
-            os.link(made, file)
-        made.unlink()
+        made = _write_beside(file, make(secure))
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(made, file)
+        finally:
+            made.unlink()
     content = _read(file)
     if not secure:
         return content.partition("\n")[0]
     if _CERTIFICATE not in content:
-        with file.open() as locked:  # whoever waits for the lock finds the certificates
+        with file.open("r+") as locked:  # whoever waits for the lock finds the certificates
             fcntl.flock(locked, fcntl.LOCK_EX)
             content = _read(file)
             if _CERTIFICATE not in content:
@@ -66,7 +68,8 @@ def _read(file: Path) -> str:
     content = file.read_text().strip()
     if not content:
         raise PermissionError(f"{file} is empty: remove it, and the next process creates a new one")
-    if content.count("-----END ") not in {0, certificates.PARTS}:
+    begins, ends = (content.count(f"-----{word} ") for word in ("BEGIN", "END"))
+    if begins != ends or ends not in {0, certificates.PARTS}:
         raise PermissionError(
             f"{file} is damaged: copy it again, or remove it for the next process to make one"
         )

@@ -44,6 +44,8 @@ class Front:
         self.epoll = select.epoll()
         self.peers = dict[int, "_Peer"]()  # by the number of each of its sockets
         self.greeting = dict["_Peer", float]()  # those in a handshake, and its deadline; in order
+        # Sockets to close once all events are processed: until then their numbers stay theirs.
+        self.closing: list[socket.socket] = []
         self._listeners = {number: socket.socket(fileno=number) for number in given["listeners"]}
 
     def serve(self) -> None:
@@ -63,6 +65,8 @@ class Front:
             now = time.monotonic()
             for peer in [each for each, deadline in self.greeting.items() if deadline < now]:
                 peer.refuse(f"it did not finish the handshake within {HANDSHAKE_SECONDS:.0f} s")
+            while self.closing:
+                self.closing.pop().close()
             self.admission.report()
 
     def _accept(self, listener: socket.socket) -> None:
@@ -72,7 +76,11 @@ class Front:
             except OSError:  # there is no other connection, or it has ended
                 return
             if self.admission.begin(address):
-                _Peer(self, connection, address)
+                try:
+                    _Peer(self, connection, address)
+                except OSError as error:  # its peer has closed it already
+                    connection.close()
+                    self.admission.fail(address, _in_words(error))
             else:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 connection.close()
@@ -108,8 +116,7 @@ class _Peer:
                 self._await(self._local, self._carrier.local_events)
                 self._await(self._far, self._carrier.far_events)
                 return
-        self._close()
-        self._front.admission.close(self._address)
+        self._end()
 
     def refuse(self, why: str) -> None:
         """Close a connection before its peer is known."""
@@ -135,17 +142,22 @@ class _Peer:
         """Connect an actor with the learner."""
         del self._front.greeting[self]
         self._front.admission.succeed(self._address)
-        self._local = socket.socket(socket.AF_UNIX)
-        self._front.peers[self._local.fileno()] = self
-        self._carrier = Carrier(self._local, self._far)
         with contextlib.suppress(OSError):
+            self._local = socket.socket(socket.AF_UNIX)
+            self._front.peers[self._local.fileno()] = self
+            self._carrier = Carrier(self._local, self._far)
             self._local.connect(self._front.learner)  # at once, or not at all
             self._front.epoll.register(self._local, select.EPOLLIN)
             self._events[self._local] = select.EPOLLIN
             # What came with the end of the handshake makes no event.
             self.proceed(self._far.fileno(), select.EPOLLIN)
             return
-        self.proceed(self._far.fileno(), select.EPOLLERR)
+        self._end()
+
+    def _end(self) -> None:
+        """Close the connection of an actor."""
+        self._close()
+        self._front.admission.close(self._address)
 
     def _await(self, connection: socket.socket, events: int) -> None:
         if self._events[connection] != events:
@@ -157,7 +169,7 @@ class _Peer:
         for connection in (self._far, self._local):
             if connection:
                 self._front.peers.pop(connection.fileno(), None)
-                connection.close()
+                self._front.closing.append(connection)
 
 
 def _in_words(error: OSError) -> str:
@@ -178,7 +190,7 @@ def _raise_limit() -> int:
     if most != resource.RLIM_INFINITY:
         wanted = min(wanted, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    return max((wanted - others) // 2, 50)
+    return max((wanted - others) // 2, 1)
 
 
 def main(given: dict[str, Any]) -> None:

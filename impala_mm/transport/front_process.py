@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from socket import socket
@@ -48,13 +47,14 @@ class FrontProcess:
                 "credentials": credentials._replace(token="", actor=""),
             }
         )
-        self._stopped = False
+        self._stopped, self._lock = threading.Event(), threading.Lock()
         self.process = self._start()
         threading.Thread(target=self._watch, name="front", daemon=True).start()
 
     def stop(self) -> None:
         """End the process; it ends by itself with this one."""
-        self._stopped = True
+        with self._lock:
+            self._stopped.set()
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
@@ -80,17 +80,18 @@ class FrontProcess:
     def _watch(self) -> None:
         """Log what the process prints, and restart it when it ends."""
         name_thread("front")
-        while not self._stopped:
+        while not self._stopped.is_set():
             assert self.process.stdout
             for line in self.process.stdout:
                 self._say(line.decode(errors="replace").rstrip())
             code = self.process.wait()
-            if self._stopped:
+            if self._stopped.is_set():
                 return
             self._say(
                 f"the process that other hosts connect to has ended (exit code {code}); starting "
                 f"it again, and actors reconnect"
             )
-            time.sleep(_PAUSE_SECONDS)
-            with contextlib.suppress(OSError):  # there is no memory; this tries again
-                self.process = self._start()
+            self._stopped.wait(_PAUSE_SECONDS)
+            with self._lock, contextlib.suppress(OSError):  # there is no memory; this tries again
+                if not self._stopped.is_set():
+                    self.process = self._start()

@@ -6,8 +6,8 @@ group. What the user's own manager has started instead stays, as long as the use
 
 import contextlib
 import functools
-import getpass
-import shutil
+import os
+import pwd
 import subprocess
 
 _SECONDS = 5.0  # timeout for an answer
@@ -17,12 +17,12 @@ _SECONDS = 5.0  # timeout for an answer
 def ends_processes() -> bool:
     """Return whether the processes that a login of this user starts end with it."""
     manager = _properties("show-session", "KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
-    user, only = getpass.getuser(), manager.get("KillOnlyUsers", "").split()
-    return (
-        manager.get("KillUserProcesses") == "yes"
-        and user not in manager.get("KillExcludeUsers", "").split()
-        and (not only or user in only)
-    )
+    if not manager:
+        return False
+    user, only = _user(), manager.get("KillOnlyUsers", "").split()
+    if user in manager.get("KillExcludeUsers", "").split():
+        return False
+    return user in only if only else manager.get("KillUserProcesses") == "yes"
 
 
 @functools.cache
@@ -33,10 +33,25 @@ def staying_command() -> list[str] | None:
     """
     if not ends_processes():
         return []
-    lingers = _properties("show-user", "Linger", name=getpass.getuser()).get("Linger") == "yes"
-    if lingers and shutil.which("systemd-run"):
-        return ["systemd-run", "--user", "--scope", "--quiet", "--"]
-    return None
+    command = ["systemd-run", "--user", "--scope", "--quiet", "--"]
+    lingers = _properties("show-user", "Linger", name=_user()).get("Linger") == "yes"
+    return command if lingers and _works([*command, "true"]) else None
+
+
+def _user() -> str:
+    """Return the name of this user, or the number of one without a name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _works(command: list[str]) -> bool:
+    """Return whether a command succeeds."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        ran = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+        return ran.returncode == 0
+    return False
 
 
 def _properties(verb: str, *names: str, name: str = "") -> dict[str, str]:

@@ -48,10 +48,13 @@ def test_a_file_of_an_earlier_version_keeps_its_secret_and_gets_certificates(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
 
 
-def test_a_file_that_lost_its_end_is_refused_and_nothing_is_sent_in_plain_text(tmp_path, capsys):
+@pytest.mark.parametrize("kept", [-300, 120])
+def test_a_file_that_lost_its_end_is_refused_and_nothing_is_sent_in_plain_text(
+    kept, tmp_path, capsys
+):
     damaged = tmp_path / "token"
     run_token.read_or_make(str(damaged))
-    damaged.write_text(damaged.read_text()[:-300])
+    damaged.write_text(damaged.read_text()[:kept])
     with pytest.raises(SystemExit):
         run_token.read_token(Config(token_file=str(damaged)))
     assert f"--token_file: {damaged} is damaged: copy it again, or remove it" in (

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -358,6 +359,21 @@ def test_garbage_half_handshakes_and_idle_connections_are_closed_and_counted(lea
         each.close()
     assert _slowest_call(client) < 2
     assert _resident(learner.front.process.pid) - before < 30, "megabytes"
+
+
+def test_connections_that_are_reset_at_once_do_not_end_the_front(learner):
+    """Each may be gone before the front has accepted it, with bytes or without."""
+    client = learner.join()
+    process, reset = learner.front.process, struct.pack("ii", 1, 0)
+    for number in range(2000):
+        with contextlib.suppress(OSError), learner.dial() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            if number % 2:
+                connection.send(b"\x16\x03\x01\x02\x00\x01\x00")
+    _slowest_call(client)
+    assert learner.front.process is process
+    assert process.poll() is None
+    assert not [line for line in learner.said if "has ended" in line]
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """The checks of one machine, run on this one: what its rows name must exist."""
 
-import getpass
 import os
 import sys
 
@@ -92,13 +91,13 @@ def test_gpus_that_do_not_exist_are_named(check, monkeypatch, tmp_path):
 
 def test_processes_that_systemd_would_end_at_the_logout_are_reported(check, monkeypatch, tmp_path):
     """The host has a stand-in for loginctl that answers as systemd's does."""
-    monkeypatch.setattr(getpass, "getuser", lambda: "anna")
+    monkeypatch.setattr(logind, "_user", lambda: "anna")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
 
-    def host(kills, excluded="root", lingers="no"):
+    def host(kills, excluded="root", only="", lingers="no"):
         for program, line in {
             "loginctl": f"case $2 in anna) echo Linger={lingers};; --property=KillUserProcesses) "
-            f"echo KillUserProcesses={kills}; echo KillOnlyUsers=; "
+            f"echo KillUserProcesses={kills}; echo KillOnlyUsers={only}; "
             f"echo KillExcludeUsers={excluded};; esac",
             "systemd-run": "exit 0",
         }.items():
@@ -119,6 +118,8 @@ def test_processes_that_systemd_would_end_at_the_logout_are_reported(check, monk
     assert logind.staying_command() == []
     assert host("yes") == reported
     assert host("yes", excluded="root anna") == []
+    assert host("yes", only="bob") == []
+    assert host("no", only="'bob anna'") == reported, "the lists override it"
     assert host("yes", lingers="yes") == []
     assert logind.staying_command() == ["systemd-run", "--user", "--scope", "--quiet", "--"]
     (tmp_path / "loginctl").unlink()
