@@ -7,6 +7,7 @@ Each environment gets the wheel with its set `cpu`, as a user's does, and trains
 folder: by the command, and from Python. It prints what each environment weighs.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -52,8 +53,10 @@ def _try(wheel: Path, version: str, folder: Path) -> float:
     into = ["--quiet", "--python", venv / "bin" / "python"]
     subprocess.run([_uv(), "pip", "install", *into, *lock, f"{wheel}[cpu]"], check=True)
     command = [venv / "bin" / "impala-mm", "--preset=catch-impala", "--max_seconds=5"]
-    subprocess.run(command, cwd=empty, check=True, capture_output=True)
-    subprocess.run([venv / "bin" / "python", "-c", _CODE], cwd=empty, check=True)
+    # A new user has no token file yet.
+    user = os.environ | {"XDG_CONFIG_HOME": str(folder / "config")}
+    subprocess.run(command, cwd=empty, env=user, check=True, capture_output=True)
+    subprocess.run([venv / "bin" / "python", "-c", _CODE], cwd=empty, env=user, check=True)
     return sum(path.lstat().st_size for path in venv.rglob("*") if path.is_file()) / 1e6
 
 

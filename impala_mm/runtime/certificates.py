@@ -1,6 +1,6 @@
 """Certificates for the connections of one user's runs, or of one run; `run_token` keeps them.
 
-Only what makes them needs the package cryptography, which comes with paramiko.
+Only what makes them needs the package cryptography: it is imported there.
 """
 
 import datetime

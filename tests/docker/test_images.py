@@ -131,7 +131,8 @@ def test_the_actor_s_image_is_built_by_its_own_steps_and_plays(tmp_path):
     assert megabytes < 1900
     shutil.copy(ROOT / "experiment.py", project)
     actor = Process(
-        *(str(python), str(project / "experiment.py"), "--job_name=actor", "--task=2"),
+        *("env", "--chdir", str(project), str(python), "experiment.py"),
+        *("--job_name=actor", "--task=2"),
         f"--learner_hosts=localhost:{free_port()}",
         f"--token_file={tmp_path / 'token'}",
         PYTHONPATH="",

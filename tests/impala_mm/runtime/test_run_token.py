@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from processes import ROOT
@@ -75,6 +76,12 @@ def test_processes_that_start_at_the_same_time_have_the_same_file(tmp_path, befo
     command = [sys.executable, "-c", program, str(path)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(8)]
     assert len({process.communicate()[0] for process in running}) == 1
+
+
+def test_every_installation_can_make_certificates():
+    """Also that of one learner, and that of an actor's image, which may start first."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert any(each.startswith("cryptography") for each in project["dependencies"])
 
 
 def test_where_certificates_cannot_be_made_the_command_that_copies_them_is_printed(
