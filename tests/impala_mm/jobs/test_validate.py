@@ -123,7 +123,7 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"mode": "train_from"}, "--mode=train_from and --checkpoint=FOLDER belong together"),
         (
             {"mode": "train_from", "checkpoint": "none"},
-            "--checkpoint: none does not exist (policies of this package: cartpole, ",
+            "--checkpoint: none does not exist (policies of this package: breakout, ",
         ),
         (
             {"mode": "train_from", "checkpoint": "runs/c", "level_name": "memory"},
