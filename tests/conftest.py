@@ -13,6 +13,10 @@ from processes import started
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
+# `make test` started these; the makes that tests start are those of a user.
+for _name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):
+    os.environ.pop(_name, None)
+
 TESTS = Path(__file__).parent
 
 
