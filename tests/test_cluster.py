@@ -80,14 +80,20 @@ def test_two_runs_of_one_csv_that_start_in_the_same_second_both_train(cluster):
     assert len(set(ports)) == 2 * learners
 
 
-@needs_horovod
-def test_crashed_learners_restart_from_the_last_checkpoint_while_actors_wait(cluster):
+def _start_until_saved(cluster):
+    """Start two learners that may be restarted, and two actors; return the frontend."""
     rows = cluster.csv(
         *[f"learner,localhost,{free_port()}," for _ in range(2)], *["actor,localhost,,"] * 2
     )
     flags = ("--level_name=catch", "--stop_at_return=2", "--save_checkpoint_secs=3")
     frontend = cluster.start(rows, *flags, "--restart_learners")
     frontend.until(r"checkpoint at update", 90)
+    return frontend
+
+
+@needs_horovod
+def test_crashed_learners_restart_from_the_last_checkpoint_while_actors_wait(cluster):
+    frontend = _start_until_saved(cluster)
     frontend.until(r"checkpoint at update", 30)
     actors = [cluster.state / name / "state.json" for name in ("actor-0", "actor-1")]
     before = [read_json(path)["process"] for path in actors]
@@ -107,12 +113,7 @@ def test_crashed_learners_restart_from_the_last_checkpoint_while_actors_wait(clu
 
 @needs_horovod
 def test_learners_whose_supervisor_is_killed_resume_from_the_last_checkpoint(cluster):
-    rows = cluster.csv(
-        *[f"learner,localhost,{free_port()}," for _ in range(2)], *["actor,localhost,,"] * 2
-    )
-    flags = ("--level_name=catch", "--stop_at_return=2", "--save_checkpoint_secs=3")
-    frontend = cluster.start(rows, *flags, "--restart_learners")
-    frontend.until(r"checkpoint at update", 90)
+    frontend = _start_until_saved(cluster)
     state = read_json(cluster.state / "learners" / "state.json")
     os.kill(state["supervisor"][0], signal.SIGKILL)
     frontend.until("the learners on this machine are not running any more: restarting", 20)

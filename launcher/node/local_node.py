@@ -161,8 +161,8 @@ class LocalNode:
                 if old.name not in ("task.json", "lock"):
                     old.unlink()
             folders[task.name] = folder
+        before = logind.staying_command() or []
         for folder in folders.values():
-            before = logind.staying_command() or []
             programs.start_supervisor(folder / "task.json", before=before)
         return self._open_windows(folders, record)
 

@@ -206,8 +206,7 @@ class Recovery:
         if now < self._retry_time:
             return
         host_id, host_ids = record.host_id_of(LEARNERS), record.learner_places
-        lost = self._run.states()[LEARNERS]["state"] == "lost"
-        lost = lost and not self._is_away(host_id)
+        lost = self._run.states()[LEARNERS]["state"] == "lost" and not self._is_away(host_id)
         gone = {p for p in host_ids if now - self._away_since.get(p, now) > self._config.lost_secs}
         if not lost and not (gone and self._are_learners_stuck(record)):
             return

@@ -2,6 +2,6 @@
 
 
 def by_xla(function):
-    """Return whether the only trace of a tf.function has a part that XLA must compile."""
-    traced = function.get_concrete_function().graph.as_graph_def()
-    return any(part.attr["_XlaMustCompile"].b for part in traced.library.function)
+    """Return whether the only trace of a tf.function calls a part that XLA must compile."""
+    calls = function.get_concrete_function().graph.get_operations()
+    return any(call.node_def.attr["_XlaMustCompile"].b for call in calls)
