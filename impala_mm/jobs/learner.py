@@ -42,7 +42,7 @@ def run(config: Config) -> NoReturn:
     freed = widen_core_binding()
     if here.rank == 0:
         refuse_missing_checkpoint(config)
-    run_token.read_token(config)  # before TensorFlow is loaded and the run's folder is made
+    token_file = run_token.describe(config)  # before TensorFlow is loaded and the folder is made
     if here.rank == 0 and not environment_check.was_made():
         counts.check(config, here.local_size)
         environment_check.before_training(config)
@@ -53,7 +53,7 @@ def run(config: Config) -> NoReturn:
         problem = str(error)
     ending: list[int] = []  # the signals that requested a stop
     lifecycle.handle_end_signals(lambda number, _: ending.append(number))
-    agreement = Agreement(config, PROTOCOL, address, problem)
+    agreement = Agreement(config, PROTOCOL, address, problem, token_file)
     agreement.reach_through_mpi(say)
     if problem and here.size == 1:
         flags.refuse(problem)

@@ -7,16 +7,27 @@ processes that are started by hand share one of their user.
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import secrets
+import socket
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.runtime import certificates
 
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+
+
+class TokenFile(NamedTuple):
+    """The token file of a process, in words that other hosts may read on the network."""
+
+    host: str
+    path: str
+    digest: str  # SHA-256 of the content
 
 
 def make(secure: bool = True) -> str:
@@ -101,6 +112,13 @@ def read_token(config: Config) -> str:
             f"the token of your runs cannot be kept in {_default()} ({error.strerror}): set "
             f"XDG_CONFIG_HOME=FOLDER to keep it in another folder, or give --token_file=PATH"
         )
+
+
+def describe(config: Config) -> TokenFile:
+    """Return what identifies --token_file; like `read_token`, create it, or exit with code 2."""
+    digest = hashlib.sha256(read_token(config).encode()).hexdigest()
+    path = Path(config.token_file).absolute() if config.token_file else _default()
+    return TokenFile(socket.gethostname(), str(path), digest)
 
 
 def make_file(path: str, security: str) -> None:
