@@ -21,6 +21,7 @@ from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials, role_of
 
 HANDSHAKE_SECONDS = 5.0
 CONNECTIONS = 4000
+SERVING = "serving"  # the line that it prints once it accepts connections
 _ACCEPTED_AT_ONCE = 64  # connections, before those that are served have their turn
 _RESET = struct.pack("ii", 1, 0)  # close at once, and keep no state of the connection
 _ENDED = select.EPOLLHUP | select.EPOLLERR
@@ -54,6 +55,7 @@ class Front:
         for listener in self._listeners.values():
             listener.setblocking(False)
             self.epoll.register(listener, select.EPOLLIN)
+        print(SERVING, flush=True)
         while True:
             for number, event in self.epoll.poll(1.0):
                 if number == 0:  # nothing else is written to it: it was closed

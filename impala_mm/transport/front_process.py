@@ -13,6 +13,7 @@ from socket import socket
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.thread_names import name_thread
 from impala_mm.transport.credentials import Credentials
+from impala_mm.transport.front import SERVING
 
 # The variables of mpirun, which would be wrong for another process, do not matter: it has no MPI.
 _START = """
@@ -47,6 +48,7 @@ class FrontProcess:
                 "credentials": credentials._replace(token="", actor=""),
             }
         )
+        self.serves = threading.Event()  # set once the process has accepted connections
         self._stopped, self._lock = threading.Event(), threading.Lock()
         self.process = self._start()
         threading.Thread(target=self._watch, name="front", daemon=True).start()
@@ -65,7 +67,7 @@ class FrontProcess:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_IT)  # the child inherits it
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", _START, "front of a learner"],
+                [sys.executable, "-P", "-c", _START, "front of a learner"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[each.fileno() for each in self._sockets],
@@ -83,7 +85,11 @@ class FrontProcess:
         while not self._stopped.is_set():
             assert self.process.stdout
             for line in self.process.stdout:
-                self._say(line.decode(errors="replace").rstrip())
+                text = line.decode(errors="replace").rstrip()
+                if text == SERVING:
+                    self.serves.set()
+                else:
+                    self._say(text)
             code = self.process.wait()
             if self._stopped.is_set():
                 return
