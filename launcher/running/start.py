@@ -85,8 +85,8 @@ def start_run(
         tmux.Session(run.name, libtmux_server(record.socket)).close_ended()
     elif is_local:
         say(
-            "tmux is not installed on this machine: processes run in the background; --logs=NAME "
-            "shows the log of one"
+            "tmux is not installed on this machine, or its folder belongs to others: processes run "
+            "in the background; --logs=NAME shows the log of one"
         )
     run.write_record(record)
     begin_on_hosts(
