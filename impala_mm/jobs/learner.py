@@ -18,6 +18,7 @@ from impala_mm.runtime import heartbeat, lifecycle, ports, run_token
 from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.log import BoundedLog, ProcessLogger
 from impala_mm.runtime.rank import process_rank, widen_core_binding
+from impala_mm.transport.front import CONNECTIONS
 from impala_mm.transport.messages import PROTOCOL
 
 # Seconds that a failed rank leaves rank 0 to print why: mpirun ends all ranks once one has failed.
@@ -28,6 +29,7 @@ _PROJECT = Path(__file__).resolve().parents[2]
 def run(config: Config) -> NoReturn:
     """Train until the run or the user ends it."""
     lifecycle.use_one_malloc_arena()
+    lifecycle.raise_file_limit(2 * CONNECTIONS)  # each connection of an actor takes one
     began, here = time.monotonic(), process_rank()
     if here.rank == 0:
         tracking.refuse_unusable(config.track)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import resource
 import socket
 import struct
 import subprocess
@@ -60,6 +61,36 @@ def test_idle_connections_before_its_start_do_not_keep_a_learner_from_starting()
 def _can_join(learner):
     with contextlib.suppress(Unreachable):
         return learner.join()
+
+
+def test_idle_connections_of_a_few_addresses_keep_no_new_actor_away(learner):
+    """They are replaced at once, so that there are always as many as there may be."""
+    where = split_address(learner.address)
+    with contextlib.ExitStack() as idle:
+        for number in range(8 * 90):
+            source = f"127.7.0.{1 + number % 8}", 0
+            idle.enter_context(socket.create_connection(where, source_address=source))
+        assert learner.join().hello({"probe": True})["nonce"]
+        line = "refused from 127.7.0.1 (its place was needed for newer handshakes)"
+        until(lambda: any(line in each for each in learner.said), 5)
+
+
+def test_a_front_without_files_to_open_waits_and_serves_again(learner):
+    pid = learner.front.process.pid
+    client = learner.join()
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")), before[1]))
+    with contextlib.ExitStack() as idle:
+        for _ in range(20):
+            idle.enter_context(learner.dial())
+        until(lambda: any("can open no more files" in line for line in learner.said), 5)
+        used = _cpu_seconds(pid)
+        time.sleep(2)
+        assert _cpu_seconds(pid) - used < 0.2
+        assert client.hello({"probe": True})["nonce"]
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        assert learner.join().hello({"probe": True})["nonce"]
+    assert sum("can open no more files" in line for line in learner.said) == 1
 
 
 @pytest.mark.slow
