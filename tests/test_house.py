@@ -47,7 +47,7 @@ ALLOWED = {
     "launcher.transfer": "node remote impala_mm.runtime.durations",
     "launcher.deploy": "node plan remote impala_mm.config.printable",
     "launcher.running": "node ssh plan remote transfer impala_mm.config.printable "
-    "impala_mm.runtime.durations impala_mm.runtime.strict_json",
+    "impala_mm.runtime.certificates impala_mm.runtime.durations impala_mm.runtime.strict_json",
     "launcher.checks": "node plan remote running impala_mm.config.printable",
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
     "impala_mm.config.printable",

@@ -32,7 +32,7 @@ _MINE = Credentials.parse(TOKEN)
 
 
 def _text(days_before=certificates.DAYS_BEFORE, days_after=certificates.DAYS_AFTER):
-    return f"{SECRET}\n{certificates.make(days_before, days_after)}"
+    return f"{SECRET}\n{certificates.make(days_before=days_before, days_after=days_after)}"
 
 
 @pytest.mark.parametrize(
