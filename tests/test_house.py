@@ -27,7 +27,7 @@ ALLOWED = {
     "impala_mm.distributed": "config runtime",
     "impala_mm.data": "environments",
     "impala_mm.algorithms": "config runtime environments distributed data nets",
-    "impala_mm.transport": "runtime data",
+    "impala_mm.transport": "config.printable runtime data",
     "impala_mm.records": "config runtime data",
     "impala_mm.inference": "environments data algorithms transport",
     "impala_mm.actor": "config runtime environments data algorithms transport",

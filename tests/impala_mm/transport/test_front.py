@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fronted import TOKEN, Learner
+from fronted import ME, TOKEN, Learner
 
 from impala_mm.runtime.ports import split_address
 from impala_mm.transport import local_sockets, route
+from impala_mm.transport.client import Refused
 from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.messages import Reply
 
@@ -77,3 +78,19 @@ def test_the_front_knows_neither_tensorflow_nor_the_actors_key(shared):
     assert "_ssl" in maps
     assert "tensorflow" not in maps
     assert Credentials.parse(TOKEN).actor not in shared.front._given
+
+
+def test_what_an_actor_says_of_itself_makes_no_other_line_in_the_learners_log(shared):
+    evil = "x\x1b]0;owned\x07\n[learner] checkpoint saved" + 200 * "x"
+    client = shared.join()
+    before = len(shared.said)
+    client.hello(ME | {"actor": 2, "incarnation": 1, "level": "L", "host": evil})
+    with pytest.raises(Refused):
+        client.hello(ME | {"actor": 3, "incarnation": 1, "host": "h", "network": evil})
+    joined, refused = shared.said[before:]
+    assert re.fullmatch(
+        r"actor 2 on x\\x1b]0;owned\\x07\\n\[learner] chec[a-z ]*\.\.\. joined", joined
+    )
+    assert len(joined) < 150
+    assert refused.startswith("actor 3 on h refused: this actor's network ")
+    assert r"is x\x1b]0;owned\x07\n[learner] checkpoint savedxxx" in refused

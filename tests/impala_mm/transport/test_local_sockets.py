@@ -1,5 +1,6 @@
 """The sockets of this user: found by addresses, closed to others, removed once unused."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -43,7 +44,7 @@ def test_a_learner_at_all_addresses_is_found_by_each_of_this_machine():
 def test_another_user_of_this_machine_reaches_neither_end(shared):
     client = shared.join()  # with a relay of its own
     folder = Path(f"/tmp/impala_mm-{os.geteuid()}")
-    sockets = [str(path) for path in folder.iterdir() if local_sockets.answers(path)]
+    sockets = [str(path) for path in folder.iterdir() if local_sockets.is_bound(path)]
     assert len(sockets) >= 2
     program = (
         "import socket, sys\n"
@@ -91,3 +92,30 @@ def test_sockets_that_killed_processes_left_are_removed_and_cost_no_time(monkeyp
     assert local_sockets.path_of_actor() != path
     assert not path.exists()
     held.release()
+
+
+def test_a_living_socket_is_neither_removed_nor_connected_to(monkeypatch, tmp_path):
+    """Its process may be stopped, with as many connections waiting as it takes."""
+    monkeypatch.setattr(local_sockets, "_FOLDER", tmp_path / "own")
+    path = local_sockets.path_of_actor()
+    with socket.socket(socket.AF_UNIX) as busy, contextlib.ExitStack() as waiting:
+        busy.bind(str(path))
+        busy.listen(1)
+        os.utime(path, (0, 0))
+        local_sockets.remove_unused()
+        busy.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            busy.accept()
+        for _ in range(2):
+            waiting.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
+        local_sockets.remove_unused()
+        assert path.exists()
+
+
+def test_a_link_to_a_socket_that_is_gone_is_removed(monkeypatch, tmp_path):
+    monkeypatch.setattr(local_sockets, "_FOLDER", tmp_path / "own")
+    link = local_sockets.path_of_actor()
+    link.symlink_to(tmp_path / "gone")
+    os.utime(link, (0, 0), follow_symlinks=False)
+    local_sockets.remove_unused()
+    assert not link.is_symlink()
