@@ -27,7 +27,7 @@ ALLOWED = {
     "impala_mm.distributed": "config runtime",
     "impala_mm.data": "environments",
     "impala_mm.algorithms": "config runtime environments distributed data nets",
-    "impala_mm.transport": "runtime data",
+    "impala_mm.transport": "config.printable runtime data",
     "impala_mm.records": "config runtime data",
     "impala_mm.inference": "environments data algorithms transport",
     "impala_mm.actor": "config runtime environments data algorithms transport",
@@ -47,7 +47,7 @@ ALLOWED = {
     "launcher.transfer": "node remote impala_mm.runtime.durations",
     "launcher.deploy": "node plan remote impala_mm.config.printable",
     "launcher.running": "node ssh plan remote transfer impala_mm.config.printable "
-    "impala_mm.runtime.durations impala_mm.runtime.strict_json",
+    "impala_mm.runtime.certificates impala_mm.runtime.durations impala_mm.runtime.strict_json",
     "launcher.checks": "node plan remote running impala_mm.config.printable",
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
     "impala_mm.config.printable",

@@ -14,6 +14,8 @@ from far_cluster import FarCluster
 from hosts import Lan, why_not
 from supervising import until
 
+from impala_mm.runtime import certificates
+
 # Reached by key; by password on another port; through a jump host.
 ACTORS = ("actor1", "actor2", "actor3")
 
@@ -69,6 +71,12 @@ def test_processes_on_other_hosts_run_in_tmux_and_end_with_the_run(far):
         assert [path.name for path in found] == ["workers.csv"] * (host.name == "laptop")
         assert not _files_with(host, lan.actor2.password)
         assert not [line for line in host.processes() if lan.actor2.password in line]
+    token = (lan.laptop.home / ".local/state/impala_mm/runs/impala/token").read_text()
+    of_learners, of_actors = (part.splitlines()[2] for part in certificates.split(token)[2::2])
+    for name in ACTORS:
+        assert not _files_with(lan.hosts[name], of_learners), "it could pose as the learner"
+    for name, line in (("learner1", of_learners), *((name, of_actors) for name in ACTORS)):
+        assert [path.name for path in _files_with(lan.hosts[name], line)] == ["token"]
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.wait(30) == 130, frontend.printed()
     assert "got SIGUSR1" in frontend.printed()

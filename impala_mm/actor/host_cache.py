@@ -113,7 +113,10 @@ class HostParameterCache:
 def _remove_if_unused(folder: Path) -> None:
     """Remove a run's folder if none of its actors is left, even if the last one crashed."""
     with contextlib.suppress(OSError):
-        members = os.open(folder / "members", os.O_RDWR | os.O_NOFOLLOW)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return  # another user has made it, and might let this process wait
+        members = os.open(folder / "members", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             fcntl.flock(members, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder)

@@ -24,6 +24,12 @@ def log_line(text: str) -> str:
     return escape(_COLOURS.sub("", text))
 
 
+def one_line(text: str, most: int = 500) -> str:
+    """Return text of another process as part of a line: escaped, without line breaks, and cut."""
+    shown = text if len(text) <= most else f"{text[:most]}..."
+    return escape(shown.replace("\n", "\\n").replace("\t", "\\t"))
+
+
 def quote(value: str) -> str:
     """Return a value in quotation marks and escaped; a long one is cut, and its length is added."""
     if len(value) <= _MAX_QUOTED:

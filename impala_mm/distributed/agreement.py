@@ -14,6 +14,7 @@ from impala_mm.distributed import mpi
 from impala_mm.runtime import lifecycle, provenance
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.run_token import TokenFile
 
 _PACKAGES = ("dm-sonnet", "horovod", "numpy")
 
@@ -25,13 +26,20 @@ class SettingsDiffer(Exception):
 class Agreement:
     """One learner's part in the comparison of all learners, which is made once."""
 
-    def __init__(self, config: Config, protocol: int = 0, address: str = "", problem: str = ""):
+    def __init__(
+        self,
+        config: Config,
+        protocol: int = 0,
+        address: str = "",
+        problem: str = "",
+        token_file: TokenFile | None = None,
+    ):
         """Collect what to compare.
 
         `address` is where actors reach this learner, or empty; `problem` is a sentence that says
-        why it cannot listen there, or empty.
+        why it cannot listen there, or empty. The content of the token file is not sent to others.
         """
-        self._mine = _settings(config, protocol), address, problem
+        self._mine = _settings(config, protocol), address, problem, token_file
         # The addresses of all learners, in the order of ranks; empty until they are known.
         self.addresses: list[str] = []
 
@@ -93,25 +101,47 @@ def _settings(config: Config, protocol: int) -> dict[str, Hashable]:
         **{
             f"--{f.name}": getattr(config, f.name)
             for f in dataclasses.fields(config)
-            if not f.metadata["own"]
+            if not f.metadata["own"] or f.name == "transport_security"
         },
     }
 
 
-def _compare(gathered: Sequence[tuple[Mapping[str, Hashable], str, str]]) -> list[str]:
+def _compare(
+    gathered: Sequence[tuple[Mapping[str, Hashable], str, str, TokenFile | None]],
+) -> list[str]:
     """Return all addresses.
 
-    Raises SettingsDiffer if settings differ, addresses are equal, or a learner has a problem.
+    Raises SettingsDiffer if settings or token files differ, addresses are equal, or a learner has
+    a problem.
     """
-    check_equal([settings for settings, _, _ in gathered])
-    addresses = [address for _, address, _ in gathered]
+    check_equal([settings for settings, *_ in gathered])
+    _check_token_files([file for *_, file in gathered if file])
+    addresses = [address for _, address, *_ in gathered]
     for rank, address in enumerate(addresses):
         if address and address in addresses[:rank]:
             raise SettingsDiffer(
                 f"learners {addresses.index(address)} and {rank} were both given {address}: each "
                 f"needs an entry of its own in --learner_hosts"
             )
-    for rank, (_, _, problem) in enumerate(gathered):
+    for rank, (_, _, problem, _) in enumerate(gathered):
         if problem:
             raise SettingsDiffer(f"learner {rank}: {problem}")
     return addresses
+
+
+def _check_token_files(files: Sequence[TokenFile]) -> None:
+    """Raise SettingsDiffer unless the learners' token files are equal: actors have only one."""
+    others = [file for file in files if file.digest != files[0].digest]
+    if not others:
+        return
+    first, other_hosts = files[0], [file for file in others if file.host != files[0].host]
+    if not other_hosts:
+        raise SettingsDiffer(
+            f"the learners' token files differ: {first.path} and {others[0].path} on {first.host}; "
+            f"give all of them the same --token_file"
+        )
+    copies = dict.fromkeys(f"scp {first.path} {file.host}:{file.path}" for file in other_hosts)
+    raise SettingsDiffer(
+        f"the learners' token files differ: copy learner 0's to the others' hosts (on "
+        f"{first.host}: {' && '.join(copies)})"
+    )

@@ -102,7 +102,7 @@ class CheckProcess:
             variables["CUDA_VISIBLE_DEVICES"] = ""
         passed = self._records.fileno(), self._stacks.fileno()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START],
+            [sys.executable, "-P", "-c", _START],
             stdin=subprocess.PIPE,
             stdout=self._printed,
             stderr=self._printed,

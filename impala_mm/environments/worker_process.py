@@ -48,7 +48,7 @@ class WorkerProcess:
         files = [theirs.fileno(), life, self._stacks.fileno(), *memory_files]
         given = json.dumps([sys.path, [*files[:3], memory_files]])
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, given], stdin=subprocess.DEVNULL, pass_fds=files
+            [sys.executable, "-P", "-c", _START, given], stdin=subprocess.DEVNULL, pass_fds=files
         )
         self._connection = Connection(os.dup(ours.fileno()))
         for socket_end in (ours, theirs):

@@ -18,6 +18,7 @@ from impala_mm.runtime import heartbeat, lifecycle, ports, run_token
 from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.log import BoundedLog, ProcessLogger
 from impala_mm.runtime.rank import process_rank, widen_core_binding
+from impala_mm.transport.front import CONNECTIONS
 from impala_mm.transport.messages import PROTOCOL
 
 # Seconds that a failed rank leaves rank 0 to print why: mpirun ends all ranks once one has failed.
@@ -28,6 +29,7 @@ _PROJECT = Path(__file__).resolve().parents[2]
 def run(config: Config) -> NoReturn:
     """Train until the run or the user ends it."""
     lifecycle.use_one_malloc_arena()
+    lifecycle.raise_file_limit(2 * CONNECTIONS)  # each connection of an actor takes one
     began, here = time.monotonic(), process_rank()
     if here.rank == 0:
         tracking.refuse_unusable(config.track)
@@ -42,7 +44,7 @@ def run(config: Config) -> NoReturn:
     freed = widen_core_binding()
     if here.rank == 0:
         refuse_missing_checkpoint(config)
-    run_token.read_token(config)  # before TensorFlow is loaded and the run's folder is made
+    token_file = run_token.describe(config)  # before TensorFlow is loaded and the folder is made
     if here.rank == 0 and not environment_check.was_made():
         counts.check(config, here.local_size)
         environment_check.before_training(config)
@@ -53,7 +55,7 @@ def run(config: Config) -> NoReturn:
         problem = str(error)
     ending: list[int] = []  # the signals that requested a stop
     lifecycle.handle_end_signals(lambda number, _: ending.append(number))
-    agreement = Agreement(config, PROTOCOL, address, problem)
+    agreement = Agreement(config, PROTOCOL, address, problem, token_file)
     agreement.reach_through_mpi(say)
     if problem and here.size == 1:
         flags.refuse(problem)

@@ -120,12 +120,13 @@ def build_learner(
             say(spec.note)
     chosen = auto.inference(config, agent.weights, devices.training_device(), rounds)
     path = str(folder.path) if folder else config.logdir
-    own = agent.identity["run_id"], run_token.read_token(config), chosen, path
-    run_id, token, chosen, path_of_first = group.gather(own, "run")[0]
+    own = agent.identity["run_id"], chosen, path
+    run_id, chosen, path_of_first = group.gather(own, "run")[0]
     if folder and chosen.why:
         say(f"inference at the {chosen.value}: {chosen.why}")
     changed = {"run_id": run_id, "learners": addresses, "inference": chosen.value}
     identity = agent.identity | changed
+    token = run_token.read_token(config)  # its own file: `Agreement` has found that all are equal
     server = _listen(config, address, held, token, identity, capacity, say, agent, codec.size)
     reached = f"; actors reach it at {address}" if address != held.address else ""
     say(f"listening at {held.address}{reached} ({time.monotonic() - began:.1f} s)")

@@ -3,12 +3,16 @@
 Only what makes them needs the package cryptography: it is imported there.
 """
 
+import binascii
 import datetime
+import re
 import secrets
 
 DAYS_BEFORE, DAYS_AFTER = 1, 3650  # hosts' clocks differ; a user's file lasts for years
 ROLES = "learner", "actor"
-PARTS = 5  # of what `make` returns
+_PARTS = ("CERTIFICATE", *2 * ("CERTIFICATE", "PRIVATE KEY"))  # of what `make` returns
+_ACTORS = _PARTS[:3]  # of what `without_learner` returns
+_PEM = re.compile(r"-----BEGIN ([A-Z ]+)-----.+?-----END \1-----\n?", re.DOTALL)
 
 
 class CannotMake(Exception):
@@ -66,3 +70,40 @@ def make(days_before: int = DAYS_BEFORE, days_after: int = DAYS_AFTER) -> str:
             ).decode()
         )
     return "".join(parts)
+
+
+def split(content: str) -> list[str]:
+    """Return the certificates and keys in the content of a token file, in the order of `make`."""
+    return [found[0] for found in _PEM.finditer(content)]
+
+
+def is_whole(content: str) -> bool:
+    """Return whether a token file's certificates are those of `make`, or without the learner's."""
+    kinds = tuple(found[1] for found in _PEM.finditer(content))
+    marks = (content.count(f"-----{word} ") for word in ("BEGIN", "END"))
+    roles = ROLES if kinds == _PARTS else ROLES[1:]
+    return (
+        kinds in {_PARTS, _ACTORS}
+        and all(number == len(kinds) for number in marks)
+        and all(map(_is_of, roles, split(content)[1::2]))
+    )
+
+
+def without_learner(content: str) -> str:
+    """Return the content of a token file without the learner's certificate and key.
+
+    A host that has only this cannot pose as a learner.
+    """
+    parts = split(content)
+    for part in parts[1:3] if len(parts) == len(_PARTS) else ():
+        content = content.replace(part, "")
+    return content
+
+
+def _is_of(role: str, certificate: str) -> bool:
+    """Return whether a certificate names this role, as a name in the format of DNS."""
+    body = "".join(certificate.strip().splitlines()[1:-1])
+    try:
+        return bytes([0x82, len(role)]) + role.encode() in binascii.a2b_base64(body)
+    except binascii.Error:
+        return False

@@ -6,6 +6,7 @@ Nothing heavy is imported before it is needed: a mistake in the flags is reporte
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import sys
 import threading
@@ -65,6 +66,14 @@ def use_one_malloc_arena() -> None:
     if "MALLOC_ARENA_MAX" not in os.environ:
         with contextlib.suppress(OSError, AttributeError):  # another libc does not have it
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def raise_file_limit(wanted: int) -> None:
+    """Let this process, and those that it starts, open so many files, or as many as they may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def lower_priority() -> None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from impala_mm.config import printable
+
 Say = Callable[[str], None]  # prints and logs a line
 
 
@@ -46,7 +48,7 @@ class ProcessLogger:
 
     def __call__(self, message: str) -> None:
         """Print and log a line."""
-        line = f"[{self._name}] {message}"
+        line = f"[{self._name}] {printable.escape(message)}"
         if self.log:
             self.log.write(line)
         with contextlib.suppress(OSError):  # the terminal is gone, or its disk is full

@@ -7,16 +7,25 @@ processes that are started by hand share one of their user.
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import secrets
+import socket
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.runtime import certificates
 
-_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+
+class TokenFile(NamedTuple):
+    """The token file of a process, in words that other hosts may read on the network."""
+
+    host: str
+    path: str
+    digest: str  # SHA-256 of the content
 
 
 def make(secure: bool = True) -> str:
@@ -30,7 +39,8 @@ def read_or_make(path: str, secure: bool = True) -> str:
     With `secure`, a file without certificates (of an earlier version) gets them. Without it, only
     the first line is returned. Raises OSError, and `certificates.CannotMake`.
     """
-    file = Path(path) if path else _default()
+    # Behind a link, the file that it leads to is replaced and not the link.
+    file = (Path(path) if path else _default()).resolve()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not file.exists():
         # It must appear complete: a learner and its actors may read it in the same instant.
@@ -43,11 +53,11 @@ def read_or_make(path: str, secure: bool = True) -> str:
     content = _read(file)
     if not secure:
         return content.partition("\n")[0]
-    if _CERTIFICATE not in content:
+    if not certificates.split(content):
         with file.open("r+") as locked:  # whoever waits for the lock finds the certificates
             fcntl.flock(locked, fcntl.LOCK_EX)
             content = _read(file)
-            if _CERTIFICATE not in content:
+            if not certificates.split(content):
                 content = f"{content}\n{certificates.make()}".strip()
                 _write_beside(file, content).replace(file)
     return content
@@ -62,14 +72,20 @@ def _write_beside(file: Path, content: str) -> Path:
 
 
 def _read(file: Path) -> str:
-    mode = file.stat().st_mode
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise PermissionError(f"{file} can be read by others: chmod 600 {file}")
-    content = file.read_text().strip()
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK)) as opened:
+        found = os.fstat(opened.fileno())
+        if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise PermissionError(f"{file} can be read by others: chmod 600 {file}")
+        # Only root gets here with another user's file, often in a container whose user has another
+        # number outside. In a folder such as /tmp anybody may have made it.
+        if found.st_uid != os.geteuid() and file.parent.stat().st_mode & 0o022:
+            raise PermissionError(f"{file} belongs to another user, who can read it: remove it")
+        content = opened.read().strip()
     if not content:
         raise PermissionError(f"{file} is empty: remove it, and the next process creates a new one")
-    begins, ends = (content.count(f"-----{word} ") for word in ("BEGIN", "END"))
-    if begins != ends or ends not in {0, certificates.PARTS}:
+    if content.startswith("-----") or not (
+        "-----" not in content or certificates.is_whole(content)
+    ):
         raise PermissionError(
             f"{file} is damaged: copy it again, or remove it for the next process to make one"
         )
@@ -101,6 +117,22 @@ def read_token(config: Config) -> str:
             f"the token of your runs cannot be kept in {_default()} ({error.strerror}): set "
             f"XDG_CONFIG_HOME=FOLDER to keep it in another folder, or give --token_file=PATH"
         )
+
+
+def describe(config: Config) -> TokenFile:
+    """Return what identifies a learner's --token_file; like `read_token`, create it.
+
+    Exit with code 2 if it cannot be read or created, or has no certificate for a learner.
+    """
+    content = read_token(config)
+    path = Path(config.token_file).absolute() if config.token_file else _default()
+    if certificates.split(content) and content == certificates.without_learner(content):
+        flags.refuse(
+            f"{path} is the token file of a host without learners, and has only the certificate "
+            f"of actors: copy a learner's file to start a learner here"
+        )
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return TokenFile(socket.gethostname(), str(path), digest)
 
 
 def make_file(path: str, security: str) -> None:

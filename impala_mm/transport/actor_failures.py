@@ -7,9 +7,11 @@ kind, and whether it gave up, because none of its environments has ever worked.
 import textwrap
 import threading
 
+from impala_mm.config import printable
 from impala_mm.runtime.log import Say
 
 _SHOWN_KINDS = 5  # kinds of faults that are logged with their traceback
+_MAX_TRACEBACK = 10_000  # characters of a traceback, its end
 
 
 class ActorFailures:
@@ -29,16 +31,19 @@ class ActorFailures:
 
     def take(self, actor: int, host: str, failure: dict[str, str]) -> bool:
         """Log a report, each kind of fault once with its traceback; return whether it gave up."""
-        kind, why = failure["kind"], failure["gave_up"]
+        kind, why, text = (
+            printable.one_line(str(failure[each])) for each in ("kind", "gave_up", "text")
+        )
         with self._lock:
             is_new = kind not in self._shown and len(self._shown) < _SHOWN_KINDS
             if is_new:
                 self._shown.add(kind)
             if why:
-                self._gave_up[actor] = f"{why}; the first fault: {failure['text']}"
-        said = f"actor {actor} on {host}: {failure['text']}"
+                self._gave_up[actor] = f"{why}; the first fault: {text}"
+        said = f"actor {actor} on {host}: {text}"
         if is_new:
-            self._say(f"{said}\n{textwrap.indent(failure['traceback'], '  ')}")
+            traceback = printable.escape(str(failure["traceback"])[-_MAX_TRACEBACK:])
+            self._say(f"{said}\n{textwrap.indent(traceback, '  ')}")
         elif kind not in self._shown:
             self._say(f"{said} (its traceback is in the actor's log)")
         if why:

@@ -1,13 +1,11 @@
 """The content of a token file, and the TLS contexts of actors and learners made from it."""
 
 import os
-import re
 import ssl
 from typing import NamedTuple
 
-from impala_mm.runtime.certificates import PARTS, ROLES
+from impala_mm.runtime.certificates import ROLES, split
 
-_PEM = re.compile(r"-----BEGIN ([A-Z ]+)-----.+?-----END \1-----\n?", re.DOTALL)
 LEARNER, ACTOR = ROLES
 
 
@@ -16,18 +14,17 @@ class Credentials(NamedTuple):
 
     token: str
     authority: str = ""  # the certificate that signed the others, as PEM; or empty
-    learner: str = ""  # the learner's certificate and key
+    learner: str = ""  # the learner's certificate and key; empty on hosts that only have actors
     actor: str = ""  # the actor's
 
     @classmethod
     def parse(cls, content: str) -> "Credentials":
         """Return the credentials in the content of a token file."""
-        blocks = [found[0] for found in _PEM.finditer(content)]
-        token = content.partition("\n")[0]
+        token, blocks = content.partition("\n")[0], split(content)
         if not blocks:
             return cls(token)
-        assert len(blocks) == PARTS, "the token file is damaged"
-        return cls(token, blocks[0], "\n".join(blocks[1:3]), "\n".join(blocks[3:]))
+        assert len(blocks) in {3, 5}, "the token file is damaged"
+        return cls(token, blocks[0], "\n".join(blocks[1:-2]), "\n".join(blocks[-2:]))
 
     def context(self, role: str) -> ssl.SSLContext:
         """Return the TLS context of a learner's front or of an actor: it accepts only the other."""

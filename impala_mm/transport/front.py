@@ -7,6 +7,8 @@ closes. It does not import TensorFlow.
 """
 
 import contextlib
+import errno
+import math
 import resource
 import select
 import socket
@@ -15,15 +17,20 @@ import struct
 import time
 from typing import Any
 
-from impala_mm.transport.admission import HANDSHAKES, Admission
+from impala_mm.transport.admission import HANDSHAKES, REPORT_SECONDS, Admission, Handshake
 from impala_mm.transport.carrier import Carrier, keep_watch
 from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials, role_of
 
 HANDSHAKE_SECONDS = 5.0
 CONNECTIONS = 4000
+SERVING = "serving"  # the line that it prints once it accepts connections
 _ACCEPTED_AT_ONCE = 64  # connections, before those that are served have their turn
 _RESET = struct.pack("ii", 1, 0)  # close at once, and keep no state of the connection
 _ENDED = select.EPOLLHUP | select.EPOLLERR
+# Errors of `accept` that say that no file can be opened: the connection stays where it is.
+_NO_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_PAUSE_SECONDS = 1.0  # after such an error
+_OWN_FILES = 100  # of this process, besides connections
 # Why a handshake fails, by OpenSSL's name; others mean that the peer does not speak TLS 1.3.
 _REASONS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate",
@@ -40,13 +47,16 @@ class Front:
         """Take what `front_process` has written: sockets, the learner's path, and credentials."""
         self.learner = given["learner"]
         self.context = Credentials(*given["credentials"]).context(LEARNER)
-        self.admission = Admission(_raise_limit(), lambda text: print(text, flush=True))
+        connections, handshakes = _raise_limit(given["connections"])
+        self.admission = Admission(connections, handshakes, _say)
         self.epoll = select.epoll()
         self.peers = dict[int, "_Peer"]()  # by the number of each of its sockets
         self.greeting = dict["_Peer", float]()  # those in a handshake, and its deadline; in order
         # Sockets to close once all events are processed: until then their numbers stay theirs.
         self.closing: list[socket.socket] = []
         self._listeners = {number: socket.socket(fileno=number) for number in given["listeners"]}
+        self._pauses_until: float | None = None  # while no connections are accepted
+        self._pause_reported = -math.inf
 
     def serve(self) -> None:
         """Serve until the learner's process is gone."""
@@ -54,6 +64,8 @@ class Front:
         for listener in self._listeners.values():
             listener.setblocking(False)
             self.epoll.register(listener, select.EPOLLIN)
+        _say(SERVING)
+        next_report = 0.0
         while True:
             for number, event in self.epoll.poll(1.0):
                 if number == 0:  # nothing else is written to it: it was closed
@@ -63,34 +75,61 @@ class Front:
                 elif number in self._listeners:
                     self._accept(self._listeners[number])
             now = time.monotonic()
-            for peer in [each for each, deadline in self.greeting.items() if deadline < now]:
+            while self.greeting:
+                peer, deadline = next(iter(self.greeting.items()))
+                if deadline > now:
+                    break
                 peer.refuse(f"it did not finish the handshake within {HANDSHAKE_SECONDS:.0f} s")
             while self.closing:
                 self.closing.pop().close()
-            self.admission.report()
+            if self._pauses_until and self._pauses_until <= now:
+                self._pause(False)
+            if next_report <= now:
+                self.admission.report()
+                next_report = now + 1.0
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 connection, (address, *_) = listener.accept()
-            except OSError:  # there is no other connection, or it has ended
+            except OSError as error:  # there is no other connection, or it has ended
+                if error.errno in _NO_FILES:
+                    self._pause(True)
                 return
-            if self.admission.begin(address):
+            if handshake := self.admission.begin(address):
                 try:
-                    _Peer(self, connection, address)
+                    _Peer(self, connection, handshake)
                 except OSError as error:  # its peer has closed it already
                     connection.close()
-                    self.admission.fail(address, _in_words(error))
+                    self.admission.fail(handshake, _in_words(error))
+                self._make_room(handshake)
             else:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 connection.close()
+
+    def _make_room(self, begun: Handshake) -> None:
+        """End the oldest handshake of the address that has most, if `begun` is one too many."""
+        if crowd := self.admission.most_crowded(begun):
+            theirs = (crowd, begun.is_known)
+            oldest = next(p for p in self.greeting if p.handshake[1:] == theirs)
+            oldest.refuse("its place was needed for newer handshakes")
+
+    def _pause(self, begins: bool) -> None:
+        """Accept no connections for a while, or accept them again."""
+        now = time.monotonic()
+        if begins and now - self._pause_reported > REPORT_SECONDS:
+            _say("the process that other hosts connect to can open no more files: connections wait")
+            self._pause_reported = now
+        for listener in self._listeners.values():
+            self.epoll.modify(listener, 0 if begins else select.EPOLLIN)
+        self._pauses_until = now + _PAUSE_SECONDS if begins else None
 
 
 class _Peer:
     """A connection from another host: first its handshake, then its way to the learner."""
 
-    def __init__(self, front: Front, connection: socket.socket, address: str):
-        self._front, self._address = front, address
+    def __init__(self, front: Front, connection: socket.socket, handshake: Handshake):
+        self._front, self.handshake = front, handshake
         connection.setblocking(False)
         keep_watch(connection)
         self._far = front.context.wrap_socket(
@@ -99,9 +138,13 @@ class _Peer:
         self._local: socket.socket | None = None
         self._carrier: Carrier | None = None
         self._events: dict[socket.socket, int] = {self._far: select.EPOLLIN}
+        try:
+            front.epoll.register(self._far, select.EPOLLIN)
+        except OSError:
+            self._far.close()
+            raise
         front.peers[self._far.fileno()] = self
         front.greeting[self] = time.monotonic() + HANDSHAKE_SECONDS
-        front.epoll.register(self._far, select.EPOLLIN)
 
     def proceed(self, number: int, event: int) -> None:
         """Continue after an event of one of its sockets, by number."""
@@ -121,7 +164,7 @@ class _Peer:
     def refuse(self, why: str) -> None:
         """Close a connection before its peer is known."""
         self._close()
-        self._front.admission.fail(self._address, why)
+        self._front.admission.fail(self.handshake, why)
 
     def _shake_hands(self) -> None:
         try:
@@ -141,23 +184,24 @@ class _Peer:
     def _connect(self) -> None:
         """Connect an actor with the learner."""
         del self._front.greeting[self]
-        self._front.admission.succeed(self._address)
-        with contextlib.suppress(OSError):
+        self._front.admission.succeed(self.handshake)
+        try:
             self._local = socket.socket(socket.AF_UNIX)
             self._front.peers[self._local.fileno()] = self
             self._carrier = Carrier(self._local, self._far)
             self._local.connect(self._front.learner)  # at once, or not at all
             self._front.epoll.register(self._local, select.EPOLLIN)
-            self._events[self._local] = select.EPOLLIN
-            # What came with the end of the handshake makes no event.
-            self.proceed(self._far.fileno(), select.EPOLLIN)
+        except OSError as error:
+            self._end(f"the learner's own socket cannot be reached: {error.strerror}")
             return
-        self._end()
+        self._events[self._local] = select.EPOLLIN
+        # What came with the end of the handshake makes no event.
+        self.proceed(self._far.fileno(), select.EPOLLIN)
 
-    def _end(self) -> None:
-        """Close the connection of an actor."""
+    def _end(self, why: str = "") -> None:
+        """Close the connection of an actor; `why` it was not served, if so."""
         self._close()
-        self._front.admission.close(self._address)
+        self._front.admission.close(self.handshake, why)
 
     def _await(self, connection: socket.socket, events: int) -> None:
         if self._events[connection] != events:
@@ -182,15 +226,24 @@ def _in_words(error: OSError) -> str:
     return "it closed the connection during the handshake"
 
 
-def _raise_limit() -> int:
-    """Let this process open as many files as it may; return how many connections that allows."""
+def _raise_limit(connections: int) -> tuple[int, int]:
+    """Let this process open the files that it needs for so many connections, or as many as it may.
+
+    Return how many connections, and how many handshakes of strangers, that allows. As many
+    handshakes of known addresses may come in addition.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    others = HANDSHAKES + 100
-    wanted = 2 * CONNECTIONS + others
+    wanted = 2 * connections + 2 * HANDSHAKES + _OWN_FILES
     if most != resource.RLIM_INFINITY:
         wanted = min(wanted, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    return max((wanted - others) // 2, 1)
+    left = max(wanted - _OWN_FILES, 4)
+    handshakes = min(HANDSHAKES, left // 4)
+    return min((left - 2 * handshakes) // 2, connections), handshakes
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def main(given: dict[str, Any]) -> None:

@@ -1,7 +1,9 @@
 """A learner's end of its front: it starts the process, and again if that ends."""
 
 import contextlib
+import fcntl
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from socket import socket
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.thread_names import name_thread
 from impala_mm.transport.credentials import Credentials
+from impala_mm.transport.front import CONNECTIONS, SERVING
 
 # The variables of mpirun, which would be wrong for another process, do not matter: it has no MPI.
 _START = """
@@ -28,6 +31,7 @@ front.main(given)
 # The learner alone decides when its front ends: by closing its input, also by being killed.
 _NOT_FOR_IT = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP}
 _PAUSE_SECONDS = 1.0  # before a restart
+_OWN_FILES = 500  # of a learner, besides connections: of TensorFlow, MPI and checkpoints
 
 
 class FrontProcess:
@@ -37,16 +41,19 @@ class FrontProcess:
         self, sockets: Sequence[socket], learner: Path, credentials: Credentials, say: Say
     ):
         """Serve those who connect to `sockets`; they wait there if the process is restarted."""
-        self._sockets, self._say = list(sockets), say
+        self._sockets, self._say = [_above_standard_files(each) for each in sockets], say
         self._given = json.dumps(
             {
                 "path": sys.path,
                 "listeners": [each.fileno() for each in self._sockets],
                 "learner": str(learner),
+                # Each takes a file of the learner, too.
+                "connections": _most_connections(),
                 # The front needs no actor's key.
                 "credentials": credentials._replace(token="", actor=""),
             }
         )
+        self.serves = threading.Event()  # set once the process has accepted connections
         self._stopped, self._lock = threading.Event(), threading.Lock()
         self.process = self._start()
         threading.Thread(target=self._watch, name="front", daemon=True).start()
@@ -65,7 +72,7 @@ class FrontProcess:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_IT)  # the child inherits it
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", _START, "front of a learner"],
+                [sys.executable, "-P", "-c", _START, "front of a learner"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[each.fileno() for each in self._sockets],
@@ -83,7 +90,11 @@ class FrontProcess:
         while not self._stopped.is_set():
             assert self.process.stdout
             for line in self.process.stdout:
-                self._say(line.decode(errors="replace").rstrip())
+                text = line.decode(errors="replace").rstrip()
+                if text == SERVING:
+                    self.serves.set()
+                else:
+                    self._say(text)
             code = self.process.wait()
             if self._stopped.is_set():
                 return
@@ -95,3 +106,23 @@ class FrontProcess:
             with self._lock, contextlib.suppress(OSError):  # there is no memory; this tries again
                 if not self._stopped.is_set():
                     self.process = self._start()
+
+
+def _above_standard_files(listener: socket) -> socket:
+    """Return a socket whose number is not that of the front's input, output or errors.
+
+    It has one if the learner was started without these files.
+    """
+    if listener.fileno() > 2:
+        return listener
+    moved = socket(fileno=fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 3))
+    listener.close()
+    return moved
+
+
+def _most_connections() -> int:
+    """Return how many connections this learner can serve."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return CONNECTIONS
+    return min(CONNECTIONS, max(limit - _OWN_FILES, limit // 4))

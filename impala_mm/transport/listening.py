@@ -3,6 +3,7 @@
 `server` offers its functions through it.
 """
 
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from impala_mm.transport import local_sockets
 from impala_mm.transport.client import Client, Refused, Unreachable
 from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.front_process import FrontProcess
+
+_START_SECONDS = 30.0  # for the front
+_DIAL_SECONDS = 5.0
 
 
 class Listener:
@@ -47,17 +51,40 @@ class Listener:
         if own:
             self.front = FrontProcess(held.take_sockets(), own, credentials, say)
         held.release()
+        self._say = say
 
     def check(self, address: str, token: str, nonce: int) -> None:
         """Raise OSError unless the functions with this nonce answer those who dial `address`.
 
-        gRPC raises no error if it shares the port with another process.
+        gRPC raises no error if it shares the port with another process. A front shares no port;
+        others may use up the handshakes that it grants to this machine's address, and that must not
+        end the learner.
         """
+        if self.front and not self.front.serves.wait(_START_SECONDS):
+            raise OSError("the process that other hosts connect to does not start")
         try:
             client = Client(address, token, timeout=10, from_outside=True)
             answer = client.hello({"probe": True})
         except (Refused, Unreachable) as error:
+            if self.front and isinstance(error, Unreachable) and _accepts(address):
+                self._say(
+                    f"warning: this learner got no answer from itself at {address} ({error}): "
+                    f"others may use up the connections there, or the address leads to another "
+                    f"process; actors that get no answer try again"
+                )
+                return
             raise OSError(f"this learner cannot reach itself at {address}: {error}") from None
         if answer["nonce"] != nonce:
             holder = ports.describe_holder(self.address)
             raise OSError(f"{address} is answered by another learner{holder}")
+
+
+def _accepts(address: str) -> bool:
+    """Return whether a process accepts connections at an address."""
+    try:
+        socket.create_connection(ports.split_address(address), _DIAL_SECONDS).close()
+    except ConnectionResetError:  # it was accepted first
+        return True
+    except OSError:
+        return False
+    return True

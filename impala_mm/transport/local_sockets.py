@@ -8,6 +8,7 @@ Sockets have mode 0755 whatever the umask is, so it is the folder that keeps oth
 """
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -67,21 +68,22 @@ def find_learner(address: str) -> Path | None:
     try:
         folder = _own_folder()
         for path in _candidates(folder, address):
-            if answers(path):
+            if is_bound(path):
                 return path
     except OSError:
         return None
     return None
 
 
-def answers(path: Path) -> bool:
-    """Return whether a process listens at a Unix socket."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        with contextlib.suppress(OSError):
-            probe.connect(str(path))
-            return True
-    return False
+def is_bound(path: Path) -> bool:
+    """Return whether a process has this Unix socket; it does not notice the question.
+
+    The kernel refuses datagrams to a socket for connections by another error than to a file that
+    no process has as its socket. A connection would wait for a busy process, and a relay would
+    dial its learner.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        return probe.connect_ex(str(path)) == errno.EPROTOTYPE
 
 
 def _candidates(folder: Path, address: str) -> Iterator[Path]:
@@ -122,5 +124,5 @@ def remove_unused() -> None:
         for path in _own_folder().iterdir():
             with contextlib.suppress(OSError):
                 age = time.time() - path.lstat().st_mtime
-                if age > _LEFT_SECONDS and not answers(path):
+                if age > _LEFT_SECONDS and not is_bound(path):
                     path.unlink()

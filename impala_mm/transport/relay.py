@@ -11,6 +11,7 @@ import select
 import socket
 import ssl
 import threading
+import time
 from pathlib import Path
 
 from impala_mm.runtime import ports
@@ -20,6 +21,7 @@ from impala_mm.transport.carrier import Carrier, keep_watch
 from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials
 
 _DIAL_SECONDS = 5.0
+_PAUSE_SECONDS = 0.5  # after a connection that could not be served
 _ENDED = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
@@ -51,8 +53,14 @@ class Relay:
     def _accept(self) -> None:
         name_thread("relay")
         while True:
-            local, _ = self._listener.accept()
-            threading.Thread(target=self._serve, args=[local], daemon=True).start()
+            local = None
+            try:
+                local, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=[local], daemon=True).start()
+            except (OSError, RuntimeError):  # too many files or threads; there may be fewer later
+                if local:
+                    local.close()
+                time.sleep(_PAUSE_SECONDS)
 
     def _serve(self, local: socket.socket) -> None:
         name_thread("relay")

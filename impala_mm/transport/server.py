@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.config import printable
 from impala_mm.runtime import ports, provenance
 from impala_mm.runtime.log import Say
 from impala_mm.transport.actor_failures import ActorFailures
@@ -253,6 +254,7 @@ class Server:
         if self._closed:
             raise RuntimeError(RUN_ENDED)  # the caller raises Unreachable
         asked = json.loads(request)
+        asked["host"] = printable.one_line(str(asked.get("host", "")), 100)  # as logs show it
         answer = dict(self._identity)
         if other := other_run(asked, self._start):
             self._refuse_other_run(asked, other)
@@ -265,7 +267,8 @@ class Server:
             if refused := refusal(asked, self._identity) or self._why_unfit(asked):
                 answer["refused"] = refused
                 self.refused += 1
-                self._say(f"actor {int(asked['actor'])} on {asked['host']} refused: {refused}")
+                shown = printable.one_line(refused, 2000)  # it quotes what the actor sent
+                self._say(f"actor {int(asked['actor'])} on {asked['host']} refused: {shown}")
             else:
                 answer["moves"] = self._join(asked)
                 actor, sizes = int(asked["actor"]), asked.get("groups", ())
@@ -309,7 +312,9 @@ class Server:
         if actor not in self._foreign and not asked.get("probe"):
             self._foreign.add(actor)
             self.refused += 1
-            self._say(f"actor {asked.get('actor')} on {asked['host']} refused: {sentence}")
+            number = printable.one_line(str(actor[1]), 20)
+            shown = printable.one_line(sentence)
+            self._say(f"actor {number} on {asked['host']} refused: {shown}")
 
     def refuse_stranger(self) -> np.ndarray:
         """Count a caller without the token and return the answer to it; as JSON."""

@@ -179,7 +179,10 @@ class MachineChecks:
         """Check that tmux is installed; a run works without it, but has no windows."""
         if self._facts()["tmux"]:
             return [self._passed("tmux", "installed; each process gets its own window")]
-        message = "not installed: processes run in the background, without windows"
+        message = (
+            "not installed, or its folder belongs to others: processes run in the background, "
+            "without windows"
+        )
         return [self._finding("tmux", None, message, "apt-get install tmux")]
 
     def check_logout(self) -> list[Finding]:

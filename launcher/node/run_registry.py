@@ -75,6 +75,8 @@ class Record:
     pythons: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # candidates by host id
     csvs: list[str] = dataclasses.field(default_factory=list)  # CSV files, the newest first
     started_from: str = ""  # host name of its frontend
+    # Host ids of all learners' rows at the start: these hosts have the learners' certificate.
+    first_learner_places: list[str] = dataclasses.field(default_factory=list)
 
     def host_id_of(self, name: str) -> str:
         """Return the id of a process's host; "" if the run has no such process."""

@@ -4,8 +4,10 @@ The program of a window is started without a shell. The server's socket is recor
 since another terminal may use another server.
 """
 
+import contextlib
 import os
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -32,21 +34,44 @@ class TmuxError(Exception):
 
 
 def default_socket() -> str:
-    """Return the socket of the server that `tmux attach` uses; empty without tmux."""
+    """Return the socket of the server that `tmux attach` uses; empty if there can be none."""
     if not shutil.which("tmux"):
         return ""
     if inside := os.environ.get("TMUX"):
         return inside.split(",")[0]
     folder = Path(os.environ.get("TMUX_TMPDIR", "/tmp"))
     own = (folder if folder.is_dir() else Path("/tmp")) / f"tmux-{os.getuid()}"
-    own.mkdir(mode=0o700, exist_ok=True)
-    return str(own / "default")
+    with contextlib.suppress(FileExistsError):
+        own.mkdir(mode=0o700)
+    socket = str(own / "default")
+    return "" if why_unsafe(socket) else socket
+
+
+def why_unsafe(socket: str) -> str:
+    """Return why a server at this socket may be another user's; empty if it cannot.
+
+    A client of tmux sends its server all variables of its environment. Only the folder that tmux
+    chooses by itself is checked: anybody can make it first.
+    """
+    folder = Path(socket).parent
+    if folder.name != f"tmux-{os.getuid()}":
+        return ""
+    try:
+        found = folder.lstat()
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if is_own and not found.st_mode & 0o077:
+        return ""
+    return f"{folder} does not belong to this user alone: remove it, or set TMUX_TMPDIR=FOLDER"
 
 
 def tmux_program(socket: str) -> RunTmux:
     """Return a function that calls the tmux server of this socket."""
 
     def run_tmux(*arguments: str) -> tuple[list[str], list[str]]:
+        if why := why_unsafe(socket):
+            return [], [why]
         try:
             ran = subprocess.run(
                 ["tmux", "-S", socket, *arguments],

@@ -103,9 +103,13 @@ save() {
 # Write the files that all processes need. The token and its certificates are new at each start; only
 # their owner can read them.
 share() {
-  mkdir -p -- "$logdir" && rm -rf -- "$state" && mkdir -m 700 -- "$state" &&
+  (umask go-w && mkdir -p -- "$logdir") && rm -rf -- "$state" && mkdir -m 700 -- "$state" &&
     cp -- "$0" "$state/job.sh" ||
     fail "$logdir cannot be written on $(hostname); it must be a folder that all nodes share"
+  if [ -n "$(find "$logdir/." -maxdepth 0 -perm /022 ! -perm -1000)" ]; then
+    echo "warning: others can write $logdir, replace the job's script there and so run programs as" \
+      "you: chmod go-w $logdir"
+  fi
   "${make_token[@]}" "$state/token" ||
     fail "the run's token file could not be made on $(hostname)"
 }

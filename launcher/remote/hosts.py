@@ -158,6 +158,8 @@ def libtmux_server(socket_path: str) -> tmux.RunTmux:
     server = libtmux.Server(socket_path=socket_path)
 
     def run_tmux(*arguments: str) -> tuple[list[str], list[str]]:
+        if why := tmux.why_unsafe(socket_path):
+            return [], [why]
         try:
             answer = server.cmd(*arguments)
         except exc.LibTmuxException as error:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from impala_mm.runtime import certificates
 from launcher.node import tmux
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record, Run, boot_id
@@ -64,6 +65,7 @@ def start_run(
         next_actor=0,
         shared=shared,
         learner_places=learner_host_ids(processes[0]),
+        first_learner_places=learner_host_ids(processes[0]),
         targets=connect.describe_targets(hosts),
         pythons={
             host_id: connect.candidate_pythons(workers, config.deploy)(host_id)
@@ -85,8 +87,8 @@ def start_run(
         tmux.Session(run.name, libtmux_server(record.socket)).close_ended()
     elif is_local:
         say(
-            "tmux is not installed on this machine: processes run in the background; --logs=NAME "
-            "shows the log of one"
+            "tmux is not installed on this machine, or its folder belongs to others: processes run "
+            "in the background; --logs=NAME shows the log of one"
         )
     run.write_record(record)
     begin_on_hosts(
@@ -153,6 +155,8 @@ def begin_on_hosts(
 ) -> None:
     """Create the run's state on other hosts. Raises OperationFailed."""
     token = (run.folder / "token").read_text()
+    actors_token = certificates.without_learner(token)
+    learners = record.first_learner_places or host_ids  # a record of an earlier version has none
     pending = PendingStops()
     # A host needs no commands of processes on other hosts.
     shared_record = dataclasses.asdict(record) | {
@@ -167,7 +171,7 @@ def begin_on_hosts(
             host_id,
             "begin_run",
             record=shared_record,
-            token=token,
+            token=token if host_id in learners else actors_token,
             starts_to_end=pending.starts_on(host_id),
         )
 

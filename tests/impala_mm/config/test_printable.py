@@ -18,6 +18,11 @@ def test_a_long_value_is_cut_and_its_length_added():
     assert printable.quote("x" * 61) == f"'{'x' * 60}'... (61 characters)"
 
 
+def test_text_of_another_process_takes_one_line_of_bounded_length():
+    assert printable.one_line("a\x1b[2J\n\tb\u2028") == r"a\x1b[2J\n\tb\u2028"
+    assert printable.one_line("x" * 501) == "x" * 500 + "..."
+
+
 @pytest.mark.parametrize(
     "argument", ["--mode=\x1b[2J", "--\x1b[2J=1", "\x1b[2J", "--flagfile=\x1b[2J"]
 )

@@ -12,6 +12,7 @@ from impala_mm.config.settings import Config
 from impala_mm.distributed import agreement, mpi
 from impala_mm.distributed.agreement import Agreement, SettingsDiffer
 from impala_mm.runtime.rank import _VARIABLES
+from impala_mm.runtime.run_token import TokenFile
 
 MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", 1)
 LEARNER = (sys.executable, ROOT / "experiment.py", "--job_name=learner", "--level_name=catch")
@@ -79,6 +80,30 @@ def test_patches_of_python_and_builds_of_tensorflow_may_differ(monkeypatch):
     agreements = [of("3.11.7", "tensorflow"), of("3.11.9", "tensorflow-cpu")]
     found = _reach(2, lambda rank: agreements[rank])
     assert found == [["3.11.7", "3.11.9"]] * 2
+
+
+def test_token_files_that_differ_are_refused_with_the_command_that_copies_them():
+    """What is compared is a hash; the content never leaves its host."""
+    digests, hosts = ["a", "b", "a", "b"], ["one", "two", "one", "three"]
+
+    def of(rank):
+        return Agreement(
+            Config(), 6, f"x:{rank}", "", TokenFile(hosts[rank], f"/{rank}", digests[rank])
+        )
+
+    for found in _reach(4, of):
+        assert str(found) == (
+            "the learners' token files differ: copy learner 0's to the others' hosts (on one: "
+            "scp /0 two:/1 && scp /0 three:/3)"
+        )
+    hosts = ["one"] * 4
+    for found in _reach(4, of):
+        assert str(found) == (
+            "the learners' token files differ: /0 and /1 on one; give all of them the same "
+            "--token_file"
+        )
+    digests = ["a"] * 4
+    assert _reach(4, of) == [[f"x:{rank}" for rank in range(4)]] * 4
 
 
 def test_protocols_that_differ_are_refused():
@@ -182,6 +207,17 @@ def test_one_address_for_two_learners_is_refused_before_tensorflow_is_loaded(tmp
     assert code == 2, said
     assert said.count(f"error: learners 0 and 1 were both given {address}: each needs an") == 1
     assert "tensorflow" not in modules
+
+
+@needs_horovod
+def test_another_token_file_is_refused_before_tensorflow_is_loaded_and_is_not_printed(tmp_path):
+    flags = [f"--logdir={tmp_path / 'run'}", f"--learner_hosts=127.0.0.1:{free_port()}"]
+    files = [tmp_path / name for name in "ab"]
+    code, said, modules = _start_two(*[([], [*flags, f"--token_file={file}"]) for file in files])
+    assert code == 2, said
+    assert f"error: the learners' token files differ: {files[0]} and {files[1]} on " in said
+    assert "tensorflow" not in modules
+    assert files[0].read_text().partition("\n")[0] not in said
 
 
 @needs_horovod

@@ -287,3 +287,12 @@ def test_our_own_levels_need_no_process(monkeypatch):
 def test_the_check_does_not_load_tensorflow_which_takes_longer_than_itself():
     code = "import sys; import impala_mm.environments.check; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_files_of_the_current_folder_are_not_run_by_the_check(tmp_path, monkeypatch):
+    """The folder may be another user's."""
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    checked = CheckProcess(["faulty_levels:Crashes-v0"], {}, 60.0, hides_gpus=True)
+    [(sentence, _)] = checked.result().errors
+    assert sentence.startswith("faulty_levels:Crashes-v0: ")

@@ -206,3 +206,10 @@ def test_workers_end_when_their_actor_is_killed_whatever_they_do():
     process.kill()
     process.wait()
     until(lambda: not any(map(_is_alive, pids)))
+
+
+def test_files_of_the_current_folder_are_not_run_by_workers(vector, tmp_path, monkeypatch):
+    """The folder may be another user's."""
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    assert len(vector("catch").reset().reward) == ENVS

@@ -31,6 +31,13 @@ def test_a_process_that_has_the_log_open_appends_to_the_new_one(tmp_path):
     rotate_if_long(tmp_path / "none", max_bytes=50)
 
 
+def test_what_a_line_contains_cannot_control_the_terminal(tmp_path, capsys):
+    _sayer(tmp_path)("a\x1b]0;owned\x07\x1b[2J\r\u200f\nb")
+    shown = r"a\x1b]0;owned\x07\x1b[2J\r\u200f" + "\nb\n"
+    assert capsys.readouterr().out == f"[learner 0] {shown}"
+    assert (tmp_path / "learner.log").read_text().endswith(f"[learner 0] {shown}")
+
+
 def test_a_line_is_printed_and_logged_with_the_time(tmp_path, capsys):
     say = _sayer(tmp_path)
     say("two words")

@@ -1,5 +1,6 @@
 """The token file of the user's runs: who makes it, what it contains, and where that fails."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -8,7 +9,8 @@ import pytest
 from processes import ROOT
 
 from impala_mm.config.settings import Config
-from impala_mm.runtime import run_token
+from impala_mm.runtime import certificates, run_token
+from impala_mm.transport.credentials import ACTOR, Credentials
 
 
 def test_a_configuration_folder_that_cannot_be_written_is_named_with_its_variable(
@@ -47,6 +49,83 @@ def test_a_file_of_an_earlier_version_keeps_its_secret_and_gets_certificates(tmp
     assert run_token.read_token(Config(token_file=str(old))) == content
     assert run_token.read_token(Config(token_file=str(old), transport_security="none")) == "secret"
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
+
+
+def test_a_link_to_an_old_file_stays_a_link(tmp_path):
+    old, link = tmp_path / "token", tmp_path / "link"
+    old.write_text("secret")
+    old.chmod(0o600)
+    link.symlink_to(old)
+    content = run_token.read_or_make(str(link))
+    assert link.is_symlink()
+    assert old.read_text() == content
+    assert certificates.is_whole(content)
+
+
+def test_a_host_without_learners_needs_only_the_certificate_of_actors(tmp_path, capsys):
+    path = tmp_path / "token"
+    whole = run_token.read_or_make(str(path))
+    path.write_text(certificates.without_learner(whole))
+    config = Config(token_file=str(path))
+    parts, credentials = Credentials.parse(whole), Credentials.parse(run_token.read_token(config))
+    assert credentials == parts._replace(learner="")
+    credentials.context(ACTOR)
+    assert certificates.without_learner(path.read_text()) == path.read_text()
+    with pytest.raises(SystemExit) as ended:
+        run_token.describe(config)
+    assert ended.value.code == 2
+    assert f"{path} is the token file of a host without learners" in capsys.readouterr().err
+
+
+def _without_secret(content):
+    return content.partition("\n")[2]
+
+
+def _with_swapped_roles(content):
+    parts = Credentials.parse(content)
+    return "\n".join([parts.token, parts.authority, parts.actor, parts.learner])
+
+
+def _with_learner_only(content):
+    parts = Credentials.parse(content)
+    return "\n".join([parts.token, parts.authority, parts.learner])
+
+
+def _with_key_first(content):
+    secret, authority, certificate, key, *actor = [
+        content.partition("\n")[0],
+        *certificates.split(content),
+    ]
+    return "\n".join([secret, authority, key, certificate, *actor])
+
+
+@pytest.mark.parametrize(
+    "change", [_without_secret, _with_swapped_roles, _with_learner_only, _with_key_first]
+)
+def test_a_file_whose_parts_are_not_where_they_belong_is_refused(tmp_path, capsys, change):
+    path = tmp_path / "token"
+    path.write_text(change(run_token.make()))
+    path.chmod(0o600)
+    for security in ("auto", "none"):
+        with pytest.raises(SystemExit):
+            run_token.read_token(Config(token_file=str(path), transport_security=security))
+        assert f"{path} is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can read another user's file")
+def test_another_users_file_is_used_only_from_a_folder_that_not_everybody_can_write(
+    tmp_path, capsys
+):
+    """Root may have the user's own file, as in a container; but not one that anybody made."""
+    path = tmp_path / "token"
+    content = run_token.read_or_make(str(path))
+    os.chown(path, 65534, 65534)
+    config = Config(token_file=str(path))
+    assert run_token.read_token(config) == content
+    tmp_path.chmod(0o1777)
+    with pytest.raises(SystemExit):
+        run_token.read_token(config)
+    assert f"{path} belongs to another user, who can read it: remove it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kept", [-300, 120])

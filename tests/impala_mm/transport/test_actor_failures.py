@@ -29,3 +29,17 @@ def test_an_actor_that_gave_up_is_remembered_with_its_reason():
     assert failures.take(4, "gpu1", FAILURE | {"gave_up": "no environment works"})
     assert said[1:] == ["actor 4 on gpu1 gave up: no environment works"]
     assert failures.gave_up == {4: "no environment works; the first fault: E: no map"}
+
+
+def test_what_an_actor_reports_makes_no_lines_that_look_like_the_learners_own():
+    said, evil = [], "x\x1b[2J\n[learner] checkpoint saved"
+    failures = ActorFailures(said.append)
+    assert failures.take(0, "gpu1", dict.fromkeys(FAILURE, evil))
+    shown = r"x\x1b[2J\n[learner] checkpoint saved"
+    assert said == [
+        f"actor 0 on gpu1: {shown}\n  x\\x1b[2J\n  [learner] checkpoint saved",
+        f"actor 0 on gpu1 gave up: {shown}",
+    ]
+    assert failures.gave_up == {0: f"{shown}; the first fault: {shown}"}
+    failures.take(1, "gpu1", FAILURE | {"kind": "y", "text": "t" * 9999, "traceback": "z" * 99999})
+    assert len(said[-1]) < 11_000

@@ -9,18 +9,24 @@ from impala_mm.transport.admission import Admission
 class Door:
     """An `Admission` with a clock that the test sets."""
 
-    def __init__(self, most=5000):
+    def __init__(self, most=5000, handshakes=admission.HANDSHAKES):
         self.now, self.said = 0.0, []
-        self.admission = Admission(most, self.said.append, lambda: self.now)
+        self.admission = Admission(most, handshakes, self.said.append, lambda: self.now)
 
     def fail(self, peer, times, why="garbage"):
         """Let a peer fail at handshakes, one after the other; return how many it may begin."""
         begun = 0
         for _ in range(times):
-            if self.admission.begin(peer):
-                self.admission.fail(peer, why)
+            if handshake := self.admission.begin(peer):
+                self.admission.fail(handshake, why)
                 begun += 1
         return begun
+
+    def serve(self, peer):
+        """Let a peer succeed; return its connection, or None if it may not begin."""
+        if handshake := self.admission.begin(peer):
+            self.admission.succeed(handshake)
+        return handshake
 
     def report(self, now):
         """Return what is reported at this time."""
@@ -42,32 +48,71 @@ def test_an_address_may_fail_only_so_often_while_others_are_served():
 
 def test_handshakes_that_succeed_do_not_count_however_many_they_are():
     door = Door()
-    for _ in range(admission.PER_PEER):
-        assert door.admission.begin("10.0.0.1")
-        door.admission.succeed("10.0.0.1")
-    assert not door.admission.begin("10.0.0.1"), "it has as many connections as one address may"
-    assert door.admission.begin("10.0.0.2")
-    door.admission.close("10.0.0.1")
-    assert door.admission.begin("10.0.0.1")
+    served = [door.serve("10.0.0.1") for _ in range(admission.PER_PEER)]
+    assert all(served)
+    assert not door.serve("10.0.0.1"), "it has as many connections as one address may"
+    assert door.serve("10.0.0.2")
+    door.admission.close(served[0])
+    assert door.serve("10.0.0.1")
 
 
-def test_open_handshakes_and_connections_are_limited_in_all():
+def test_hosts_of_one_network_of_ipv6_have_connections_of_their_own():
     door = Door()
-    peers = [f"10.0.{n}.1" for n in range(admission.HANDSHAKES)]
-    assert all(map(door.admission.begin, peers))
-    assert not door.admission.begin("10.1.0.1")
-    door.admission.fail(peers[0], "late")
-    assert door.admission.begin("10.1.0.1")
+    for host in range(admission.PER_PEER + 1):
+        assert door.serve(f"2001:db8::{host + 1:x}")
 
+
+def test_where_there_are_too_many_handshakes_the_address_with_most_makes_room():
+    door = Door(handshakes=10)
+    crowds = [door.admission.begin(f"10.0.0.{1 + n % 2}") for n in range(9)]
+    assert all(crowds)
+    assert not door.admission.most_crowded(door.admission.begin("10.0.0.3"))
+    assert door.admission.most_crowded(newest := door.admission.begin("10.0.0.4")) == "10.0.0.1"
+    door.admission.fail(crowds[0], "no room")
+    assert not door.admission.most_crowded(newest)
+
+
+def test_strangers_cannot_keep_an_address_away_that_was_served_lately():
+    """Neither those of its network, nor all others together, nor by failing."""
+    door, actor = Door(handshakes=10), "2001:db8::7"
+    connection = door.serve(actor)
+    door.fail("2001:db8::bad", 1000)
+    assert not door.admission.begin("2001:db8::8")
+    again = door.admission.begin(actor)
+    assert again.is_known
+    for n in range(20):
+        door.admission.most_crowded(door.admission.begin(f"10.0.{n}.1"))
+    assert not door.admission.most_crowded(again)
+    door.now = 10 * admission.KNOWN_SECONDS
+    assert door.admission.begin(actor).is_known, "it is connected"
+    door.admission.close(connection)
+    door.now += admission.KNOWN_SECONDS - 1
+    assert door.admission.begin(actor).is_known
+    door.now += 2
+    assert not door.admission.begin(actor).is_known
+
+
+def test_a_known_address_may_fail_only_so_often_too():
+    door = Door()
+    door.serve("10.0.0.1")
+    assert door.fail("10.0.0.1", 1000) == admission.BURST
+
+
+def test_connections_are_limited_in_all():
     door = Door(most=2)
     for peer in ("10.0.0.1", "10.0.0.2"):
-        assert door.admission.begin(peer)
-        door.admission.succeed(peer)
-    assert not door.admission.begin("10.0.0.3")
+        assert door.serve(peer)
+    assert not door.serve("10.0.0.3")
     assert door.report(0) == [
         "1 connection refused from 10.0.0.3 (there are 2 connections, as many as this process may "
         "open)"
     ]
+
+
+def test_a_connection_that_does_not_reach_the_learner_is_reported():
+    door = Door()
+    door.admission.close(door.serve("10.0.0.1"), "no learner")
+    assert door.report(0) == ["1 connection refused from 10.0.0.1 (no learner)"]
 
 
 def test_refusals_are_reported_at_once_and_then_once_a_minute():
@@ -96,6 +141,20 @@ def test_many_addresses_make_few_lines_and_take_no_memory():
     assert door.report(2) == []
     assert door.report(61) == ["1 connection refused from 10.9.9.9 (garbage)"]
     assert len(door.admission._failed) <= 1
+
+
+def test_no_number_of_addresses_takes_more_memory_than_some_thousands():
+    door = Door()
+    most = admission._COUNTED
+    for n in range(most + 1000):
+        door.fail(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 1)
+        door.serve(f"11.{n >> 16}.{n >> 8 & 255}.{n & 255}")
+    kept = (door.admission._failed, door.admission._known, door.admission._refused)
+    assert [len(each) for each in kept] == [most, most, most + 1]
+    assert len(door.admission._why) == most + 1
+    total = sum(int(line.split()[0].replace(",", "")) for line in door.report(60))
+    assert total == most + 1000 + 1000, "served were 5,000, then there was no room"
+    assert not door.admission._refused
 
 
 @pytest.mark.parametrize(

@@ -116,23 +116,43 @@ def test_a_folder_that_is_not_named_is_the_jobs_own_at_each_of_its_starts(monkey
     assert f"new_logdir={tmp_path}/mine\n" in _script([_learner()], {"logdir": "mine"})
 
 
-@pytest.mark.parametrize(("security", "parts"), [("auto", 5), ("none", 0)])
-def test_a_job_makes_its_own_token_file_at_each_start(tmp_path, security, parts):
+def _share(tmp_path, security="none"):
+    """Return a job's script, and a function that writes what the job's processes share."""
     learner = _learner(python=sys.executable, setup="cd /", workdir=str(tmp_path))
     flags = {"logdir": str(tmp_path / STRANGE), "transport_security": security}
     script = _script([learner, _actor()], flags)
     script = script[: script.rindex('if [ "$#" = 2 ]')]
     made = tmp_path / "made.sh"
     made.write_text(f"{script}\nlogdir=$new_logdir state=$new_logdir/slurm; share\n")
+    call = ["bash", "-c", 'umask 0; exec bash "$0"', made]
+    return script, lambda: subprocess.run(call, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("security", "parts"), [("auto", 5), ("none", 0)])
+def test_a_job_makes_its_own_token_file_at_each_start(tmp_path, security, parts):
+    script, share = _share(tmp_path, security)
     token, contents = tmp_path / STRANGE / "slurm" / "token", set()
     for _ in range(2):
-        ran = subprocess.run(["bash", made], capture_output=True, text=True, check=False)
+        ran = share()
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
         assert token.stat().st_mode & 0o777 == 0o600
         contents.add(token.read_text())
         assert token.read_text().count("-----END ") == parts
     assert len(contents) == 2
     assert not any(content.splitlines()[0] in script for content in contents)
+
+
+def test_a_job_warns_of_a_folder_in_which_others_can_replace_its_script(tmp_path):
+    """It makes none that they can write, whatever the user's umask is."""
+    _, share = _share(tmp_path)
+    folder = tmp_path / STRANGE
+    for mode, warns in ((None, False), (0o775, True), (0o777, True), (0o1777, False)):
+        if mode:
+            folder.chmod(mode)
+        ran = share()
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert ran.stdout.startswith(f"warning: others can write {folder}, replace") == warns
+        assert bool(ran.stdout) == warns
 
 
 def test_every_process_has_what_its_row_says(told, tmp_path):

@@ -1,0 +1,177 @@
+"""The front as a process: how it starts, how it ends, and what is left without it."""
+
+import contextlib
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fronted import TOKEN, Learner
+from processes import ROOT, free_port
+from supervising import until
+
+from impala_mm.runtime.ports import HeldAddress, split_address
+from impala_mm.transport import admission
+from impala_mm.transport.client import Unreachable
+from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials
+from impala_mm.transport.front_process import FrontProcess
+
+
+@pytest.fixture
+def learner():
+    with Learner() as made:
+        yield made
+
+
+def test_a_front_that_is_killed_starts_again_and_actors_reconnect(learner):
+    client = learner.join()
+    first = learner.front.process
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        first.send_signal(number)  # meant for the learner, whose process group it shares
+    assert client.hello({"probe": True})["nonce"]
+    first.kill()
+    assert first.wait(5) == -signal.SIGKILL
+    until(lambda: _answers(client), 20)
+    assert learner.join().nonce == client.nonce
+    assert learner.front.process.pid != first.pid
+    assert (
+        "the process that other hosts connect to has ended (exit code -9); starting it again, and "
+        "actors reconnect" in learner.said
+    )
+
+
+def _answers(client):
+    with contextlib.suppress(Unreachable):
+        return client.hello({"probe": True})
+
+
+_OWNER = """
+import sys, time
+from pathlib import Path
+from impala_mm.runtime.ports import HeldAddress
+from impala_mm.transport.credentials import Credentials
+from impala_mm.transport.front_process import FrontProcess
+text = sys.stdin.readline().replace("|", "\\n")
+held = HeldAddress(sys.argv[1])
+front = FrontProcess(held.take_sockets(), Path("/none"), Credentials.parse(text), print)
+print(front.process.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_files_of_the_folder_where_a_learner_starts_are_not_run(tmp_path, monkeypatch):
+    """The folder may be another user's."""
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    with Learner() as learner:
+        assert learner.join().run
+        assert learner.said == ["actor 1 on " + socket.gethostname() + " joined"]
+
+
+@pytest.fixture
+def lone():
+    """Yield a function that starts a front whose learner does not listen, and what it said."""
+    fronts, said = [], []
+
+    def start():
+        held = HeldAddress(f"127.0.0.1:{free_port()}")
+        credentials = Credentials.parse(TOKEN)
+        front = FrontProcess(held.take_sockets(), Path("/none"), credentials, said.append)
+        fronts.append(front)
+        assert front.serves.wait(10)
+        return front, held.address, said
+
+    yield start
+    for each in fronts:
+        each.stop()
+
+
+def test_a_learners_socket_that_is_gone_is_reported(lone):
+    _, address, said = lone()
+    context = Credentials.parse(TOKEN).context(ACTOR)
+    with (
+        socket.create_connection(split_address(address)) as bare,
+        context.wrap_socket(bare, server_hostname=LEARNER) as secure,
+    ):
+        assert not secure.recv(1)
+    until(lambda: said, 5)
+    assert said == [
+        "1 connection refused from 127.0.0.1 (the learner's own socket cannot be reached: No such "
+        "file or directory)"
+    ]
+
+
+def test_a_front_serves_no_more_connections_than_its_learner_can_open(lone):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    try:
+        front, *_ = lone()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    soft, _ = resource.prlimit(front.process.pid, resource.RLIMIT_NOFILE)
+    assert soft == 2 * (1024 - 500) + 2 * admission.HANDSHAKES + 100
+
+
+def test_few_files_are_shared_by_connections_and_handshakes():
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500));"
+        "from impala_mm.transport import front; print(*front._raise_limit(4000))"
+    )
+    printed = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True)
+    assert printed == "100 100\n"
+
+
+def test_a_learner_without_standard_input_has_a_front():
+    address = f"127.0.0.1:{free_port()}"
+    owner = subprocess.Popen(
+        ["sh", "-c", 'exec "$0" "$@" <&-', sys.executable, "-c", _WITHOUT_INPUT, address],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert owner.stdout.readline() == "listens at 0\n"
+    assert owner.stdout.readline() == "True []\n"
+    owner.kill()
+    owner.wait()
+
+
+_WITHOUT_INPUT = """
+import sys, time
+from pathlib import Path
+from impala_mm.runtime import run_token
+from impala_mm.runtime.ports import HeldAddress
+from impala_mm.transport.credentials import Credentials
+from impala_mm.transport.front_process import FrontProcess
+held, said = HeldAddress(sys.argv[1]), []
+print("listens at", held.sockets[0].fileno(), flush=True)
+front = FrontProcess(
+    held.take_sockets(), Path("/none"), Credentials.parse(run_token.make()), said.append
+)
+print(front.serves.wait(10), said, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_front_ends_with_its_learner_even_if_that_is_killed():
+    address = f"127.0.0.1:{free_port()}"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    pid = int(_ask(owner))
+    owner.kill()
+    owner.wait()
+    until(lambda: not Path(f"/proc/{pid}").exists(), 5)
+    HeldAddress(address).release()
+
+
+def _ask(owner):
+    owner.stdin.write(TOKEN.replace("\n", "|") + "\n")
+    owner.stdin.flush()
+    return owner.stdout.readline()

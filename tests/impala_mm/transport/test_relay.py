@@ -1,0 +1,57 @@
+"""The relay of an actor: it outlives errors of this process and of the learner."""
+
+import os
+import resource
+import socket
+import threading
+
+import pytest
+
+from impala_mm.runtime import run_token
+from impala_mm.transport import local_sockets
+from impala_mm.transport.credentials import Credentials
+from impala_mm.transport.relay import Relay
+
+
+@pytest.fixture
+def relay(monkeypatch, tmp_path):
+    """Yield a relay, and the socket that it dials."""
+    monkeypatch.setattr(local_sockets, "_FOLDER", tmp_path / "own")
+    with socket.create_server(("127.0.0.1", 0)) as front:
+        front.settimeout(5)
+        address = f"127.0.0.1:{front.getsockname()[1]}"
+        yield Relay(address, Credentials.parse(run_token.make())), front
+
+
+def _is_dialled(relay, front):
+    with socket.socket(socket.AF_UNIX) as local:
+        local.connect(str(relay.path))
+        front.accept()[0].close()
+        return True
+
+
+def test_a_relay_serves_again_once_its_process_may_open_files(relay):
+    relay, front = relay
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX) as local:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), before[1]))
+        try:
+            local.connect(str(relay.path))
+            threading.Event().wait(0.3)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert _is_dialled(relay, front)
+
+
+def test_a_relay_serves_again_once_its_process_may_start_threads(relay, monkeypatch):
+    relay, front = relay
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch, socket.socket(socket.AF_UNIX) as local:
+        patch.setattr(threading.Thread, "start", refuse)
+        local.settimeout(5)
+        local.connect(str(relay.path))
+        assert not local.recv(1), "it is closed, and not left open"
+    assert _is_dialled(relay, front)
