@@ -7,14 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import advantages, losses, masking
+from impala_mm.algorithms import advantages, losses, masking, recorded
 from impala_mm.algorithms.actor_critic import ActorCritic
 from impala_mm.algorithms.impala_loss import Losses, impala_loss, vtrace_step
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.regularisers import Regularisation
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Batch
+from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
@@ -46,7 +46,7 @@ class Impala(ActorCritic):
         config, trained = self._config, self.variables.trained
         moments = self._look_ahead(batch, exchange)
         reference = self._regularisers.reference_parameters(batch)
-        (_, loss, regularisation), gradients = exchange.differentiate(
+        (_, loss, regularisation, priorities), gradients = exchange.differentiate(
             lambda: self._loss(batch, moments, reference), trained
         )
         rate = self._schedule_rate(context)
@@ -74,7 +74,15 @@ class Impala(ActorCritic):
             "clipped_share": applied.clipped,
         }
         metrics |= self._regularisers.update(regularisation, exchange)
-        return metrics | self._unit.metrics(), batch.weight
+        return metrics | self._unit.metrics(), priorities
+
+    def compare_features(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the features of the steps, [T, B, F]: those recorded, and the present network's.
+
+        Replay compares them; see `interface.Algorithm`.
+        """
+        present = self._unroll_features(self._normaliser.read(entries), start).policy
+        return entries.extras.features[1:], tf.cast(present[:-1], tf.float32)
 
     def _look_ahead(self, batch: Batch, exchange: GradientReducer) -> losses.Moments | None:
         """Let the values' unit see the targets; return the moments of all learners' advantages.
@@ -96,8 +104,8 @@ class Impala(ActorCritic):
 
     def _loss(
         self, batch: Batch, moments: losses.Moments | None, reference: Any
-    ) -> tuple[tf.Tensor, Losses, Regularisation]:
-        """Return the total loss, its parts, and what the regularisers measured.
+    ) -> tuple[tf.Tensor, Losses, Regularisation, tf.Tensor]:
+        """Return the total loss, its parts, what the regularisers measured, and priorities [B].
 
         `reference` are the parameters of the reference policy, [T+1, B, P], or ().
         """
@@ -108,7 +116,7 @@ class Impala(ActorCritic):
         regularisation = self._regularisers.measure(
             step.policy,
             lambda parameters: self._distribution.make(losses.mask(live, parameters), masks),
-            batch.unrolls.extras[1:],
+            recorded.policy_parameters(batch.unrolls.extras)[1:],
             reference[:-1],
             live,
             weight,
@@ -125,7 +133,9 @@ class Impala(ActorCritic):
             unit=self._unit,
             huber_delta=config.huber_delta,
         )
-        return loss.total, loss, regularisation
+        errors = tf.abs(step.estimates.value_targets - tf.stop_gradient(step.values))
+        priorities = tf.reduce_mean(losses.mask(live, errors), axis=0)
+        return loss.total, loss, regularisation, priorities
 
     def _outputs(self, batch: Batch) -> dict[str, Any]:
         """Return the arguments of `vtrace_step` for a batch but its weight."""

@@ -139,6 +139,13 @@ class Algorithm(Protocol):
     #
     # It is called once for a learner's algorithm, before anything else, and may raise UserMistake.
 
+    # An algorithm may also have this method, which elite and attentive replay need (--replay):
+    #
+    #   compare_features(entries, start) -> (recorded, present)
+    #
+    # It returns the features of the T steps of unrolls, float32 [T, B, F] each: those that the
+    # policy that played has recorded as extras, and those that the present network computes.
+
     # An algorithm may also have this method, which makes it a teacher of other algorithms:
     #
     #   judge_unroll(entries, start) -> PolicyOutput

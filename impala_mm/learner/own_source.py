@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
-from impala_mm.learner.batch_source import BatchSource
+from impala_mm.learner.batch_source import BatchSource, UnrollQueue
 
 _CPU = "/CPU:0"
 
@@ -35,12 +35,12 @@ class OwnSource:
 
     def __init__(
         self,
-        make: Callable[[BatchSource], Any],
-        fresh: BatchSource,
+        make: Callable[[Any], Any],
+        fresh: BatchSource | UnrollQueue,
         unroll: UnrollSpec,
         device: str,
     ):
-        """Make the source; `unroll` describes its batches, and `device` trains on them."""
+        """Make the source from `fresh`; `unroll` is that of its batches, and `device` trains."""
         self._make, self._fresh, self._device = make, fresh, device
         self._source = make(fresh)
         for name in ("next", "feedback"):
@@ -86,6 +86,14 @@ class OwnSource:
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
         """Keep the priorities for the source until it is asked for a batch, or saved."""
         self._priorities.append((keys, priorities))
+
+    def take_stored_steps(self) -> int:
+        """Return the steps of unrolls that the source has stored and that will be fresh nowhere."""
+        return getattr(self._source, "take_stored_steps", lambda: 0)()
+
+    def metrics(self) -> dict[str, float]:
+        """Return the source's own metrics."""
+        return getattr(self._source, "metrics", dict)()
 
     def save(self, folder: Path) -> None:
         """Let the source save its contents to this folder, which exists and is empty."""

@@ -23,8 +23,8 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.inference.batched_inference import BatchedInference
-from impala_mm.learner import resume
-from impala_mm.learner.batch_source import BatchSource, QueueSource
+from impala_mm.learner import replaying, resume
+from impala_mm.learner.batch_source import BatchSource, QueueSource, UnrollQueue
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
@@ -33,12 +33,14 @@ from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.own_source import BadSource, OwnSource
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.profiler import UpdateProfiler
+from impala_mm.learner.replaying import Position
 from impala_mm.learner.round_source import RoundSource
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
+from impala_mm.replay.source import ReplaySource
 from impala_mm.runtime import devices, lifecycle, machine, ports, provenance, run_token
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import process_rank
@@ -131,7 +133,10 @@ def build_learner(
     say(f"listening at {held.address}{reached} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
     limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
-    source, own_source = _make_source(config, algorithm, server, codec)
+    position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
+    source, own_source = _make_source(
+        config, algorithm, server, codec, position, say if folder else lambda _: None
+    )
     own_folder = Path(path or path_of_first)
     local = algorithm.variables.local
     learner = Learner(
@@ -195,9 +200,16 @@ def _make_records(
 
 
 def _make_source(
-    config: Config, algorithm: Algorithm, server: Server, codec: UnrollCodec
+    config: Config,
+    algorithm: Algorithm,
+    server: Server,
+    codec: UnrollCodec,
+    position: Position,
+    say: Say,
 ) -> tuple[BatchSource, OwnSource | None]:
-    """Return the source that the learner reads; the second one is the algorithm's own, if any."""
+    """Return the source that the learner reads; the second one is saved with it, if any."""
+    if config.replay:
+        return _make_replay(config, algorithm, server, codec, position, say)
     make = registry.optional(algorithm, "source")
     # In main memory, where replay is kept; what an own source returns is copied to the device.
     device = "/CPU:0" if make else ""
@@ -213,6 +225,30 @@ def _make_source(
     except BadSource as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")
     return own, own
+
+
+def _make_replay(
+    config: Config,
+    algorithm: Algorithm,
+    server: Server,
+    codec: UnrollCodec,
+    position: Position,
+    say: Say,
+) -> tuple[BatchSource, OwnSource | None]:
+    """Return the source that mixes new unrolls with replayed ones; see `_make_source`."""
+    replaying.refuse_unsuitable(config, algorithm)
+    device, here = devices.training_device(), process_rank().local_size
+    for line in replaying.describe(config, codec, here):
+        say(line)
+
+    def make(queue: UnrollQueue) -> ReplaySource:
+        memory = replaying.memory(config, here)
+        return replaying.make_source(
+            config, algorithm, queue, codec, device, position, memory, server.rank, say
+        )
+
+    source = OwnSource(make, UnrollQueue(server.queue), algorithm.unroll, device)
+    return source, source if config.replay_save else None
 
 
 def _for_task(

@@ -1,0 +1,290 @@
+"""The source of batches that mixes new unrolls with replayed ones.
+
+    actors' queue ---> writer thread ---> stores  --drawn--> preparing thread ---> next batch
+                             |---> new unrolls ------------------^
+
+A limiter lets the learner and its actors wait for each other. Priorities are kept until the next
+draw, so that training never waits for one.
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.config.replay_mix import divide
+from impala_mm.data.trajectory import Batch, Unroll, UnrollCodec
+from impala_mm.replay import shard
+from impala_mm.replay.limiter import RateLimiter
+from impala_mm.replay.parts import Replay
+from impala_mm.replay.store import StoredUnroll, pack, unpack
+from impala_mm.runtime import thread_names
+from impala_mm.runtime.log import Say
+
+_MOST_AT_ONCE = 64  # unrolls that the writer takes from the queue at a time
+
+
+class QueueClosed(Exception):
+    """The actors' queue is closed, since the run ends."""
+
+
+class UnrollQueue(Protocol):
+    """The actors' queue."""
+
+    def size(self) -> int:
+        """Return how many unrolls wait."""
+
+    def take(self, number: int) -> tuple[list[bytes], list[int]]:
+        """Wait for `number` unrolls; return their bytes and versions, or raise QueueClosed."""
+
+
+class Columns(NamedTuple):
+    """The columns of a batch before they are decoded."""
+
+    contents: list[bytes]  # the bytes of `UnrollCodec`
+    keys: np.ndarray  # int64 [B]
+    versions: np.ndarray  # int64 [B]
+    weights: np.ndarray  # float32 [B]
+    fresh: np.ndarray  # bool [B]
+
+
+class ReplaySource:
+    """A `BatchSource` of new and old unrolls."""
+
+    def __init__(
+        self,
+        actors: UnrollQueue,
+        codec: UnrollCodec,
+        decode: Callable[[Columns], Batch],
+        replays: Sequence[Replay],
+        fresh_columns: int,
+        limiter: RateLimiter,
+        overflow: str,
+        progress: Callable[[], float],
+        overlap: int = 1,
+        say: Say = print,
+    ):
+        """Take unrolls from `actors`, whose first `overlap` entries are no new steps.
+
+        `fresh_columns` of every batch are new unrolls, and the others are those of `replays`;
+        `decode` makes the batch. `overflow` is --replay_overflow, and `progress` the share of the
+        run that is done. Threads begin to work when the first batch is asked for.
+        """
+        self._actors, self._codec, self._decode = actors, codec, decode
+        self._replays, self._fresh_columns = list(replays), fresh_columns
+        self._limiter, self._overflow, self._progress = limiter, overflow, progress
+        self._overlap, self._say = overlap, say
+        self._shares = [replay.columns for replay in self._replays]
+        # Whether every batch waits for its new unrolls, or old ones may take their places.
+        self._waits_for_fresh = limiter.ratio * fresh_columns <= 1 + 1e-6
+        self._changed = threading.Condition()  # guards all that follows
+        self._new = deque[StoredUnroll]()  # not yet in a batch, uncompressed; the newest last
+        self._received = 0  # unrolls that were stored: the next one's key
+        self._counted = 0  # unrolls by which the limiter goes: those that did not overflow
+        self._updates = 0  # batches that were drawn
+        self._stored_steps = 0  # steps of unrolls that will be in no batch as new ones
+        self._arrived = self.discarded = self.not_numbers = 0
+        self._measured: dict[str, float] = {}
+        self._began = 0.0
+        self._priorities: deque[tuple[np.ndarray, np.ndarray]] = deque()
+        self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
+        self._failure: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+
+    # -- the learner's side
+
+    def next(self, timeout: float) -> Batch | None:
+        """Return the next batch, or None if there is none within `timeout` seconds."""
+        if not self._threads:
+            self._began = time.monotonic()
+            for name, work in (("replay-write", self._write), ("replay-draw", self._prepare)):
+                self._threads.append(threading.Thread(target=work, name=name, daemon=True))
+                self._threads[-1].start()
+        if self._failure:
+            raise self._failure
+        try:
+            batch = self._ready.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        self._ready.task_done()
+        return batch
+
+    def feedback(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """Keep priorities for the next draw."""
+        self._priorities.append((np.asarray(keys), np.asarray(priorities)))
+
+    def take_stored_steps(self) -> int:
+        """Return the steps since the last call that were stored and count as played."""
+        with self._changed:
+            steps, self._stored_steps = self._stored_steps, 0
+            return steps
+
+    def metrics(self) -> dict[str, float]:
+        """Return the measurements of the last draw, by the keys of metrics."""
+        with self._changed:
+            return dict(self._measured)
+
+    def save(self, folder: Path) -> None:
+        """Write all stored unrolls to this folder."""
+        with self._changed:
+            self._write_priorities()
+            shard.save(folder, self._codec, self._replays)
+
+    def restore(self, folder: Path) -> None:
+        """Store the unrolls that `save` wrote; raise ValueError if they are of another kind."""
+        self.restore_shares([shard.Share(folder)])
+
+    def restore_shares(self, shares: Sequence[shard.Share]) -> None:
+        """Store these shares of what learners have saved; raise ValueError as `restore` does."""
+        with self._changed:
+            self._received = shard.restore(shares, self._codec, self._replays)
+            if min(replay.store.size for replay in self._replays) >= self._limiter.minimum:
+                self._counted = self._limiter.minimum - self._fresh_columns
+
+    # -- the writer thread
+
+    def _write(self) -> None:
+        """Store what actors send until the run ends."""
+        thread_names.name_thread("replay-write")
+        try:
+            while True:
+                contents, versions = self._actors.take(self._wait_for_room())
+                packed = [pack(content) for content in contents]
+                with self._changed:
+                    for each in zip(contents, versions, packed, strict=True):
+                        self._receive(*each)
+                    self._changed.notify_all()
+        except QueueClosed:
+            return
+        except BaseException as error:
+            self._failure = error
+
+    def _wait_for_room(self) -> int:
+        """Wait until unrolls may be taken; return how many."""
+        while True:
+            most = min(max(self._actors.size(), 1), _MOST_AT_ONCE)
+            with self._changed:
+                if self._overflow != "wait":
+                    return most
+                if room := self._limiter.room(self._counted, self._updates, most):
+                    return room
+                self._changed.wait(1.0)
+
+    def _receive(self, content: bytes, version: int, packed: bytes) -> None:
+        """Store an unroll, or discard it if the learner is behind and the flags say so."""
+        behind = not self._limiter.allows_unroll(self._counted, self._updates)
+        self._arrived += 1
+        if behind and (
+            self._overflow == "keep_oldest"
+            or (self._overflow == "alternating" and self._arrived % 2)
+        ):
+            self.discarded += 1
+            return
+        key, self._received = self._received, self._received + 1
+        self._counted += not behind
+        if self._holds_nan(content):
+            self._note_nan(version)
+        else:
+            for replay in self._replays:
+                replay.insert(StoredUnroll(key, version, packed))
+        self._new.append(StoredUnroll(key, version, content))
+        while len(self._new) > self._fresh_columns:
+            self._stored_steps += self._count_steps(self._new.popleft().content)
+
+    def _holds_nan(self, content: bytes) -> bool:
+        leaves = tf.nest.flatten(self._arrays(content))
+        return any(np.isnan(leaf).any() for leaf in leaves if leaf.dtype.kind == "f")
+
+    def _note_nan(self, version: int) -> None:
+        self.not_numbers += 1
+        if self.not_numbers == 1:
+            self._say(
+                f"an unroll of policy version {version} contains NaN and is not stored in the "
+                f"replay; further ones are counted as replay_nan"
+            )
+
+    # -- the preparing thread
+
+    def _prepare(self) -> None:
+        """Prepare one batch after another until the run ends."""
+        thread_names.name_thread("replay-draw")
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(self._may_draw)
+                    drawn = self._draw()
+                    self._changed.notify_all()
+                contents = [unpack(content, self._codec.size) for content in drawn.contents]
+                self._ready.put(self._decode(drawn._replace(contents=contents)))
+                self._ready.join()  # one batch ahead at most: policy lag grows while unrolls wait
+        except BaseException as error:
+            self._failure = error
+
+    def _may_draw(self) -> bool:
+        enough = not self._waits_for_fresh or len(self._new) >= self._fresh_columns
+        filled = all(replay.store.size for replay in self._replays)
+        return enough and filled and self._limiter.allows_update(self._counted, self._updates)
+
+    def _draw(self) -> Columns:
+        """Return the columns of the next batch: the new unrolls, then those of each replay."""
+        if not self._updates:
+            self._note_begin()
+        self._write_priorities()
+        self._updates += 1
+        number = min(self._fresh_columns, len(self._new))
+        chosen = [self._new.popleft() for _ in range(number)]
+        weights = [np.ones(number, np.float32)]
+        measured, uses = dict[str, float](), []
+        extra = divide(self._fresh_columns - number, self._shares)
+        progress = self._progress()
+        for replay, more in zip(self._replays, extra, strict=True):
+            store = replay.store
+            slots, weight, found = replay.sampler.draw(replay.columns + more, progress)
+            uses.append(store.uses[slots])
+            np.add.at(store.uses, slots, 1)
+            chosen += [store[slot] for slot in slots.tolist()]
+            weights.append(weight)
+            measured |= {f"replay_{name}/{replay.kind}": value for name, value in found.items()}
+            measured[f"replay_unrolls/{replay.kind}"] = store.size
+        measured["replay_uses"] = float(np.concatenate(uses).mean())
+        measured["replay_discarded"] = self.discarded
+        measured["replay_nan"] = self.not_numbers
+        self._measured = measured
+        return Columns(
+            [unroll.content for unroll in chosen],
+            np.array([unroll.key for unroll in chosen], np.int64),
+            np.array([unroll.version for unroll in chosen], np.int64),
+            np.concatenate(weights),
+            np.arange(len(chosen)) < number,
+        )
+
+    def _note_begin(self) -> None:
+        """Print what the replays hold, and what their capacity is in time."""
+        seconds = time.monotonic() - self._began
+        rate = self._arrived / seconds if seconds else 0.0
+        held = [
+            f"{replay.kind} {replay.store.size:,} of {replay.store.capacity:,} unrolls"
+            + (f" ({replay.store.capacity / rate / 60:,.1f} minutes of play)" if rate else "")
+            for replay in self._replays
+        ]
+        self._say(f"replay: training begins with {', '.join(held)}, at {rate:,.1f} unrolls/s")
+
+    def _write_priorities(self) -> None:
+        while self._priorities:
+            keys, priorities = self._priorities.popleft()
+            for replay in self._replays:
+                replay.write_priorities(keys, priorities)
+
+    def _count_steps(self, content: bytes) -> int:
+        """Return the new steps of an unroll, without resets."""
+        return int((~self._arrays(content).entries.first[:, self._overlap :]).sum())
+
+    def _arrays(self, content: bytes) -> Unroll:
+        """Return the arrays of an unroll's bytes, with a leading axis of 1."""
+        return self._codec.arrays(np.frombuffer(content, np.uint8)[np.newaxis])
