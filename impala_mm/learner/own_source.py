@@ -10,7 +10,7 @@ therefore needs no locks, and copies its batches to the training device.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import tensorflow as tf
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
 from impala_mm.learner.batch_source import BatchSource, UnrollQueue
+from impala_mm.replay.shard import Share
 
 _CPU = "/CPU:0"
 
@@ -102,6 +103,16 @@ class OwnSource:
             self._waiting.clear()
             self._pass_priorities_on()
             self._source.save(folder)
+
+    @property
+    def deals_out(self) -> bool:
+        """Whether the source can restore parts of what other learners have saved."""
+        return hasattr(self._source, "restore_shares")
+
+    def restore_shares(self, shares: Sequence[Share]) -> None:
+        """Let the source restore these parts of what learners have saved."""
+        with self._turn:
+            self._source.restore_shares(shares)
 
     def restore(self, folder: Path) -> None:
         """Let the source restore what it saved; if it raises an exception, it is made anew."""
