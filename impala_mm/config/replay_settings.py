@@ -33,7 +33,8 @@ class ReplaySettings(TrainingSettings):
         AUTO, group="Replay", least=0, own=True, auto=True,
         text="Most GB (1e9 bytes) that a learner's replay takes, compressed. The oldest unrolls "
              "are removed once it is reached, or the capacity. auto: half of this machine's "
-             "memory, divided by the learners on it.")
+             "memory, or with replay_spill of what its disk has free, divided by the learners "
+             "on it.")
     replay_overflow: str = flag(
         "wait", group="Replay", choices=("wait", "keep_latest", "keep_oldest", "alternating"),
         text="What happens to unrolls that arrive faster than replay_ratio lets the learner "
@@ -45,4 +46,10 @@ class ReplaySettings(TrainingSettings):
         text="Save each learner's replay with every checkpoint, in its own folder "
              "LOGDIR/own/learner-N on its host, so that a resumed run has it back. Training pauses "
              "while it is written.")
+    replay_spill: str = flag(
+        "", group="Replay", own=True,
+        text="Folder on a fast disk of each learner's host, in which its replay lies instead of "
+             "in memory, in a folder for each learner. A learner that is started again, even "
+             "after kill -9, has its replay back but for the newest unrolls, fewer than a file of "
+             "them. Unset: the replay lies in memory.")
     # fmt: on

@@ -24,7 +24,7 @@ def _refuse_replay(config: Config) -> None:
     if not config.replay:
         given = [
             f"--{name}={value}"
-            for name in ("replay_ratio", "replay_min", "replay_save")
+            for name in ("replay_ratio", "replay_min", "replay_save", "replay_spill")
             if (value := getattr(config, name))
         ]
         if given:
@@ -34,6 +34,11 @@ def _refuse_replay(config: Config) -> None:
         flags.refuse(
             f"--replay={config.replay}: --algorithm={config.algorithm} learns only from unrolls of "
             f"its newest policy: leave --replay out, or use --algorithm=impala"
+        )
+    if config.replay_save and config.replay_spill:
+        flags.refuse(
+            f"--replay_save and --replay_spill={config.replay_spill}: give one of them, since the "
+            f"spill keeps the replay, too"
         )
     mix = replay_mix.parse(config.replay)
     if why := replay_mix.why_unsuitable(mix, config.batch_size, config.replay_ratio):

@@ -3,7 +3,9 @@
 `replay` knows neither flags nor TensorFlow's queues nor algorithms; this module connects them.
 """
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from impala_mm.replay.elite import Features, Measures
 from impala_mm.replay.limiter import RateLimiter
 from impala_mm.replay.parts import make_replay
 from impala_mm.replay.source import Columns, ReplaySource
+from impala_mm.replay.spill import Owner, Spill
 from impala_mm.replay.store import StoredUnroll, unpack
 from impala_mm.runtime import machine
 from impala_mm.runtime.log import Say
@@ -54,7 +57,11 @@ def memory(config: Config, learners_here: int) -> float:
     """Return the bytes that a learner's replay may take, of `learners_here` on this machine."""
     if config.replay_max_gb != flags.AUTO:
         return config.replay_max_gb * 1e9
-    return machine.memory_bytes() / 2 / max(learners_here, 1)
+    available = machine.memory_bytes()
+    if config.replay_spill:
+        folder = Path(config.replay_spill).absolute()
+        available = shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
+    return available / 2 / max(learners_here, 1)
 
 
 def describe(config: Config, codec: UnrollCodec, learners_here: int) -> list[str]:
@@ -80,9 +87,13 @@ def make_source(
     position: Position,
     most_bytes: float,
     rank: int,
+    run: str,
     say: Say,
 ) -> ReplaySource:
-    """Return the source of batches on `device`, whose replays take up to `most_bytes`."""
+    """Return the source of batches on `device`, whose replays take up to `most_bytes`.
+
+    `run` is the folder of the run. Raises UserMistake if --replay_spill cannot be used.
+    """
     mix = replay_mix.parse(config.replay)
     columns = replay_mix.split_columns(mix, config.batch_size)
     ratio = config.replay_ratio or 1 / (columns[0] or config.batch_size)
@@ -106,7 +117,19 @@ def make_source(
         position.progress,
         algorithm.unroll.overlap,
         say,
+        _make_spill(config, codec, max(part.capacity for part in mix.replays), rank, run, say),
     )
+
+
+def _make_spill(
+    config: Config, codec: UnrollCodec, capacity: int, rank: int, run: str, say: Say
+) -> Spill | None:
+    """Return the replay on disk that the flags ask for, if they do."""
+    if not config.replay_spill:
+        return None
+    folder = Path(config.replay_spill).absolute() / f"learner-{rank}"
+    per_file = min(max(capacity // 64, 16), 4096)
+    return Spill(folder, Owner(run, codec.digest), per_file, say)
 
 
 def _memory_shares(mix: replay_mix.Mix, total: float) -> list[float]:
@@ -129,8 +152,9 @@ def _make_decode(codec: UnrollCodec, device: str) -> Callable[[Columns], Batch]:
         return decode_batch(codec, contents, versions, keys, fresh, device, weights)
 
     def decode_columns(columns: Columns) -> Batch:
+        contents = [unpack(content, codec.size) for content in columns.contents]
         with tf.device("/CPU:0"):
-            return decode(*map(tf.constant, columns))
+            return decode(*map(tf.constant, columns._replace(contents=contents)))
 
     return decode_columns
 

@@ -16,6 +16,7 @@ from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader, Role
 from impala_mm.config import auto, flags
+from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import agreement, consistency
@@ -135,7 +136,7 @@ def build_learner(
     limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
     position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
     source, own_source = _make_source(
-        config, algorithm, server, codec, position, say if folder else lambda _: None
+        config, algorithm, server, codec, position, path or path_of_first, say
     )
     own_folder = Path(path or path_of_first)
     local = algorithm.variables.local
@@ -205,11 +206,15 @@ def _make_source(
     server: Server,
     codec: UnrollCodec,
     position: Position,
+    run: str,
     say: Say,
 ) -> tuple[BatchSource, OwnSource | None]:
-    """Return the source that the learner reads; the second one is saved with it, if any."""
+    """Return the source that the learner reads; the second one is saved with it, if any.
+
+    `run` is the folder of the run.
+    """
     if config.replay:
-        return _make_replay(config, algorithm, server, codec, position, say)
+        return _make_replay(config, algorithm, server, codec, position, run, say)
     make = registry.optional(algorithm, "source")
     # In main memory, where replay is kept; what an own source returns is copied to the device.
     device = "/CPU:0" if make else ""
@@ -233,21 +238,27 @@ def _make_replay(
     server: Server,
     codec: UnrollCodec,
     position: Position,
+    run: str,
     say: Say,
 ) -> tuple[BatchSource, OwnSource | None]:
     """Return the source that mixes new unrolls with replayed ones; see `_make_source`."""
     replaying.refuse_unsuitable(config, algorithm)
     device, here = devices.training_device(), process_rank().local_size
-    for line in replaying.describe(config, codec, here):
-        say(line)
+    if server.rank == 0:
+        for line in replaying.describe(config, codec, here):
+            say(line)
 
     def make(queue: UnrollQueue) -> ReplaySource:
         memory = replaying.memory(config, here)
         return replaying.make_source(
-            config, algorithm, queue, codec, device, position, memory, server.rank, say
+            *(config, algorithm, queue, codec, device, position, memory),
+            *(server.rank, str(Path(run).resolve()), say),
         )
 
-    source = OwnSource(make, UnrollQueue(server.queue), algorithm.unroll, device)
+    try:
+        source = OwnSource(make, UnrollQueue(server.queue), algorithm.unroll, device)
+    except UserMistake as error:
+        flags.refuse(f"--replay_spill={config.replay_spill}: {error}")
     return source, source if config.replay_save else None
 
 

@@ -23,7 +23,8 @@ from impala_mm.data.trajectory import Batch, Unroll, UnrollCodec
 from impala_mm.replay import shard
 from impala_mm.replay.limiter import RateLimiter
 from impala_mm.replay.parts import Replay
-from impala_mm.replay.store import StoredUnroll, pack, unpack
+from impala_mm.replay.spill import Spill
+from impala_mm.replay.store import StoredUnroll, pack
 from impala_mm.runtime import thread_names
 from impala_mm.runtime.log import Say
 
@@ -45,9 +46,9 @@ class UnrollQueue(Protocol):
 
 
 class Columns(NamedTuple):
-    """The columns of a batch before they are decoded."""
+    """The columns of a batch before they are unpacked and decoded."""
 
-    contents: list[bytes]  # the bytes of `UnrollCodec`
+    contents: Sequence[bytes | memoryview]  # as they are stored
     keys: np.ndarray  # int64 [B]
     versions: np.ndarray  # int64 [B]
     weights: np.ndarray  # float32 [B]
@@ -69,17 +70,19 @@ class ReplaySource:
         progress: Callable[[], float],
         overlap: int = 1,
         say: Say = print,
+        spill: Spill | None = None,
     ):
         """Take unrolls from `actors`, whose first `overlap` entries are no new steps.
 
         `fresh_columns` of every batch are new unrolls, and the others are those of `replays`;
         `decode` makes the batch. `overflow` is --replay_overflow, and `progress` the share of the
-        run that is done. Threads begin to work when the first batch is asked for.
+        run that is done. Threads begin to work when the first batch is asked for. What lies in a
+        `spill` is stored at once.
         """
         self._actors, self._codec, self._decode = actors, codec, decode
         self._replays, self._fresh_columns = list(replays), fresh_columns
         self._limiter, self._overflow, self._progress = limiter, overflow, progress
-        self._overlap, self._say = overlap, say
+        self._overlap, self._say, self._spill = overlap, say, spill
         self._shares = [replay.columns for replay in self._replays]
         # Whether every batch waits for its new unrolls, or old ones may take their places.
         self._waits_for_fresh = limiter.ratio * fresh_columns <= 1 + 1e-6
@@ -96,6 +99,8 @@ class ReplaySource:
         self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
         self._failure: BaseException | None = None
         self._threads: list[threading.Thread] = []
+        if spill:
+            self._read(spill)
 
     # -- the learner's side
 
@@ -144,8 +149,24 @@ class ReplaySource:
         """Store these shares of what learners have saved; raise ValueError as `restore` does."""
         with self._changed:
             self._received = shard.restore(shares, self._codec, self._replays)
-            if min(replay.store.size for replay in self._replays) >= self._limiter.minimum:
-                self._counted = self._limiter.minimum - self._fresh_columns
+            self._count_restored()
+
+    def _count_restored(self) -> None:
+        """Let the first update not wait for as many unrolls again as are stored already."""
+        if min(replay.store.size for replay in self._replays) >= self._limiter.minimum:
+            self._counted = self._limiter.minimum - self._fresh_columns
+
+    def _read(self, spill: Spill) -> None:
+        """Store what lies in the spill."""
+        unrolls = spill.read()
+        for unroll in unrolls:
+            for replay in self._replays:
+                replay.insert(unroll)
+            self._received = unroll.key + 1
+        spill.delete_unused(self._is_stored)
+        self._count_restored()
+        if unrolls:
+            self._say(f"replay: {len(unrolls):,} unrolls of an earlier start were found on disk")
 
     # -- the writer thread
 
@@ -157,9 +178,10 @@ class ReplaySource:
                 contents, versions = self._actors.take(self._wait_for_room())
                 packed = [pack(content) for content in contents]
                 with self._changed:
-                    for each in zip(contents, versions, packed, strict=True):
-                        self._receive(*each)
+                    stored = [*map(self._receive, contents, versions, packed)]
                     self._changed.notify_all()
+                if self._spill:
+                    self._write_to_disk(self._spill, [unroll for unroll in stored if unroll])
         except QueueClosed:
             return
         except BaseException as error:
@@ -176,8 +198,21 @@ class ReplaySource:
                     return room
                 self._changed.wait(1.0)
 
-    def _receive(self, content: bytes, version: int, packed: bytes) -> None:
-        """Store an unroll, or discard it if the learner is behind and the flags say so."""
+    def _write_to_disk(self, spill: Spill, unrolls: Sequence[StoredUnroll]) -> None:
+        """Add unrolls to the spill, and let those in its files no longer take memory."""
+        for unroll in unrolls:
+            if written := spill.add(unroll):
+                with self._changed:
+                    for each in written:
+                        for replay in self._replays:
+                            replay.store.replace(each)
+                    spill.delete_unused(self._is_stored)
+
+    def _is_stored(self, keys: np.ndarray) -> bool:
+        return any((replay.store.slots_of(keys) >= 0).any() for replay in self._replays)
+
+    def _receive(self, content: bytes, version: int, packed: bytes) -> StoredUnroll | None:
+        """Store an unroll, and return it; if the learner is behind the flags may discard it."""
         behind = not self._limiter.allows_unroll(self._counted, self._updates)
         self._arrived += 1
         if behind and (
@@ -185,17 +220,20 @@ class ReplaySource:
             or (self._overflow == "alternating" and self._arrived % 2)
         ):
             self.discarded += 1
-            return
+            return None
         key, self._received = self._received, self._received + 1
         self._counted += not behind
-        if self._holds_nan(content):
+        stored = StoredUnroll(key, version, packed)
+        holds_nan = self._holds_nan(content)
+        if holds_nan:
             self._note_nan(version)
         else:
             for replay in self._replays:
-                replay.insert(StoredUnroll(key, version, packed))
+                replay.insert(stored)
         self._new.append(StoredUnroll(key, version, content))
         while len(self._new) > self._fresh_columns:
             self._stored_steps += self._count_steps(self._new.popleft().content)
+        return None if holds_nan else stored
 
     def _holds_nan(self, content: bytes) -> bool:
         leaves = tf.nest.flatten(self._arrays(content))
@@ -220,8 +258,7 @@ class ReplaySource:
                     self._changed.wait_for(self._may_draw)
                     drawn = self._draw()
                     self._changed.notify_all()
-                contents = [unpack(content, self._codec.size) for content in drawn.contents]
-                self._ready.put(self._decode(drawn._replace(contents=contents)))
+                self._ready.put(self._decode(drawn))
                 self._ready.join()  # one batch ahead at most: policy lag grows while unrolls wait
         except BaseException as error:
             self._failure = error
@@ -281,10 +318,10 @@ class ReplaySource:
             for replay in self._replays:
                 replay.write_priorities(keys, priorities)
 
-    def _count_steps(self, content: bytes) -> int:
+    def _count_steps(self, content: bytes | memoryview) -> int:
         """Return the new steps of an unroll, without resets."""
         return int((~self._arrays(content).entries.first[:, self._overlap :]).sum())
 
-    def _arrays(self, content: bytes) -> Unroll:
+    def _arrays(self, content: bytes | memoryview) -> Unroll:
         """Return the arrays of an unroll's bytes, with a leading axis of 1."""
         return self._codec.arrays(np.frombuffer(content, np.uint8)[np.newaxis])

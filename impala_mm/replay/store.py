@@ -17,7 +17,8 @@ class StoredUnroll(NamedTuple):
 
     key: int  # counts the unrolls that this learner has received
     version: int  # the oldest policy version that chose actions in it
-    content: bytes  # the bytes of `UnrollCodec`, compressed if that makes them shorter
+    # The bytes of `UnrollCodec`, compressed if that makes them shorter; they may lie in a file.
+    content: bytes | memoryview
 
 
 class Follower(Protocol):
@@ -88,6 +89,12 @@ class Store:
         for each in self.followers:
             each.added(slot)
 
+    def replace(self, unroll: StoredUnroll) -> None:
+        """Let the bytes of an unroll, which are the same, lie elsewhere, if it is still stored."""
+        slot = self._slots.get(unroll.key)
+        if slot is not None:
+            self._unrolls[slot] = unroll
+
     def remove(self, slot: int) -> None:
         """Remove the unroll in a slot; the last one takes its slot."""
         last = self.size - 1
@@ -118,7 +125,7 @@ def pack(content: bytes) -> bytes:
     return compress_lz4(content)
 
 
-def unpack(content: bytes, size: int) -> bytes:
+def unpack(content: bytes | memoryview, size: int) -> bytes:
     """Return the `size` bytes of an unroll that was packed, or never was."""
     found = decompress(content, size)
     if found is None:

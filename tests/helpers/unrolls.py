@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from impala_mm.data.trajectory import Batch, Entry, Unroll, UnrollCodec, UnrollSpec
 from impala_mm.replay.source import QueueClosed
+from impala_mm.replay.store import unpack
 
 LENGTH = 4
 _SCALARS = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
@@ -34,7 +35,9 @@ def unroll(number, resets=0):
 
 def decode(columns):
     """Return the batch of these columns, as arrays."""
-    rows = np.stack([np.frombuffer(content, np.uint8) for content in columns.contents])
+    rows = np.stack(
+        [np.frombuffer(unpack(content, CODEC.size), np.uint8) for content in columns.contents]
+    )
     entries, start = CODEC.arrays(rows)
     entries = tf.nest.map_structure(lambda leaf: np.swapaxes(leaf, 0, 1), entries)
     return Batch(entries, start, columns.keys, columns.weights, columns.versions, columns.fresh)

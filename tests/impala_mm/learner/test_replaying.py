@@ -27,7 +27,7 @@ def _source(config, algorithm=ALGORITHM):
 
     def make(fresh):
         return replaying.make_source(
-            config, algorithm, fresh, CODEC, "/CPU:0", position, 1e9, 0, print
+            config, algorithm, fresh, CODEC, "/CPU:0", position, 1e9, 0, "/run", print
         )
 
     return queue, OwnSource(make, UnrollQueue(queue), SPEC, "/CPU:0")

@@ -10,6 +10,7 @@ from impala_mm.config import replay_mix
 from impala_mm.replay.limiter import RateLimiter
 from impala_mm.replay.parts import make_replay
 from impala_mm.replay.source import ReplaySource
+from impala_mm.replay.spill import Owner, Spill
 
 BATCH = 4
 
@@ -21,7 +22,7 @@ def actors():
     made.close()
 
 
-def _source(actors, text, ratio=None, minimum=BATCH, overflow="wait", say=print):
+def _source(actors, text, ratio=None, minimum=BATCH, overflow="wait", say=print, spill=None):
     mix = replay_mix.parse(text)
     columns = replay_mix.split_columns(mix, BATCH)
     random = np.random.default_rng(0)
@@ -31,7 +32,7 @@ def _source(actors, text, ratio=None, minimum=BATCH, overflow="wait", say=print)
     ]
     limiter = RateLimiter(ratio or 1 / (columns[0] or BATCH), minimum)
     source = ReplaySource(
-        actors, CODEC, decode, replays, columns[0], limiter, overflow, lambda: 0.0, 1, say
+        actors, CODEC, decode, replays, columns[0], limiter, overflow, lambda: 0.0, 1, say, spill
     )
     return source, replays
 
@@ -175,6 +176,34 @@ def test_a_failure_of_a_thread_is_raised_to_the_learner(actors):
     source, _ = _source(actors, "queue:0.5,uniform:0.5:100")
     source._decode = lambda columns: 1 / 0
     actors.put(*range(4))
-    assert source.next(0.5) is None
+
+    def ask(number):
+        for _ in range(number):
+            source.next(0.1)
+
     with pytest.raises(ZeroDivisionError):
-        source.next(20)
+        ask(100)
+
+
+def test_a_spill_brings_the_replay_back_and_only_a_few_unrolls_lie_in_memory(actors, tmp_path):
+    def open_source():
+        spill = Spill(tmp_path, Owner("/run", CODEC.digest), 4, print)
+        return spill, _source(actors, "uniform:0.5:8,prioritised:0.5:6", ratio=1, spill=spill)
+
+    spill, (source, (uniform, prioritised)) = open_source()
+    actors.put(*range(22))
+    batches = [source.next(20) for _ in range(15)]
+    assert _taken(actors, 22) or actors.size() <= 4
+    for batch in batches:
+        np.testing.assert_array_equal(batch.unrolls.reward[1], batch.version)
+    in_memory = [u.key for u in uniform.store.in_order() if isinstance(u.content, bytes)]
+    assert len(in_memory) < 4
+    kept = [u.key for u in uniform.store.in_order() if u.key not in in_memory]
+    spill.close()
+    spill, (source, (uniform, prioritised)) = open_source()
+    assert [u.key for u in uniform.store.in_order()][-len(kept) :] == kept
+    assert prioritised.store.size == 6
+    batch = source.next(20)
+    np.testing.assert_array_equal(batch.unrolls.reward[1], batch.version)
+    assert len(list(tmp_path.glob("*.unrolls"))) <= 4, "files of removed unrolls are deleted"
+    spill.close()
