@@ -3,13 +3,15 @@
 V-trace corrects for the updates that the learner has made since an actor chose its actions.
 """
 
+import math
 from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import advantages, losses, masking, recorded
+from impala_mm.algorithms import advantages, losses, masking, recorded, replay_losses
 from impala_mm.algorithms.actor_critic import ActorCritic
-from impala_mm.algorithms.impala_loss import Losses, impala_loss, vtrace_step
+from impala_mm.algorithms.distributions import Distribution
+from impala_mm.algorithms.impala_loss import Losses, Step, impala_loss, vtrace_step
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.regularisers import Regularisation
@@ -46,7 +48,7 @@ class Impala(ActorCritic):
         config, trained = self._config, self.variables.trained
         moments = self._look_ahead(batch, exchange)
         reference = self._regularisers.reference_parameters(batch)
-        (_, loss, regularisation, priorities), gradients = exchange.differentiate(
+        (_, loss, regularisation, replay, priorities), gradients = exchange.differentiate(
             lambda: self._loss(batch, moments, reference), trained
         )
         rate = self._schedule_rate(context)
@@ -73,7 +75,7 @@ class Impala(ActorCritic):
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
         }
-        metrics |= self._regularisers.update(regularisation, exchange)
+        metrics |= self._regularisers.update(regularisation, exchange) | replay
         return metrics | self._unit.metrics(), priorities
 
     def compare_features(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -95,17 +97,18 @@ class Impala(ActorCritic):
         popart = self._config.value_normalization == "popart"
         if not (scales or popart):
             return None
-        steps, *_, found = vtrace_step(weight=batch.weight, **self._outputs(batch))
-        self._unit.see_targets(found.value_targets, steps.live, exchange)
+        step = vtrace_step(weight=batch.weight, **self._outputs(batch))
+        live, found = step.steps.live, step.estimates
+        self._unit.see_targets(found.value_targets, live, exchange)
         if not scales:
             return None
         in_unit = self._unit.scale_advantages(found.advantages)
-        return losses.moments(in_unit, steps.live, exchange)
+        return losses.moments(in_unit, live, exchange)
 
     def _loss(
         self, batch: Batch, moments: losses.Moments | None, reference: Any
-    ) -> tuple[tf.Tensor, Losses, Regularisation, tf.Tensor]:
-        """Return the total loss, its parts, what the regularisers measured, and priorities [B].
+    ) -> tuple[tf.Tensor, Losses, Regularisation, dict[str, tf.Tensor], tf.Tensor]:
+        """Return the loss, its parts, the regularisers' measurements, replay's, and priorities.
 
         `reference` are the parameters of the reference policy, [T+1, B, P], or ().
         """
@@ -135,11 +138,53 @@ class Impala(ActorCritic):
         )
         errors = tf.abs(step.estimates.value_targets - tf.stop_gradient(step.values))
         priorities = tf.reduce_mean(losses.mask(live, errors), axis=0)
-        return loss.total, loss, regularisation, priorities
+        cloned, replay = self._replay_loss(batch, step)
+        loss = loss._replace(total=loss.total + cloned)
+        return loss.total, loss, regularisation, replay, priorities
+
+    def _replay_loss(self, batch: Batch, step: Step) -> tuple[Any, dict[str, tf.Tensor]]:
+        """Return what replay adds to the loss, and its metrics."""
+        config, live, metrics = self._config, step.steps.live, dict[str, tf.Tensor]()
+        if config.trust_region < math.inf:
+            metrics["trusted_share"] = replay_losses.share(step.trusted, live)
+        if not (config.policy_cloning_cost or config.value_cloning_cost):
+            return 0.0, metrics
+        extras = batch.unrolls.extras
+        recorded_values = step.values
+        if config.value_cloning_cost:
+            recorded_values = losses.mask(live, extras.value[1:])
+        found = replay_losses.clone(
+            step.policy,
+            self._transition_behaviour(batch, live),
+            step.values,
+            recorded_values,
+            live=step.trusted,
+            fresh=batch.fresh,
+            weight=batch.weight,
+            cloned=config.cloned,
+            reduction=config.loss_reduction,
+        )
+        if config.policy_cloning_cost:
+            metrics["loss/policy_cloning"] = found.policy
+        if config.value_cloning_cost:
+            metrics["loss/value_cloning"] = found.value
+        costs = config.policy_cloning_cost, config.value_cloning_cost / self._unit.squared()
+        return costs[0] * found.policy + costs[1] * found.value, metrics
+
+    def _transition_behaviour(self, batch: Batch, live: tf.Tensor) -> Distribution:
+        """Return the policy that played at the transitions [T, B]."""
+        parameters = recorded.policy_parameters(batch.unrolls.extras)[1:]
+        masks = masking.allow_all(~live, batch.unrolls.mask)
+        return self._distribution.make(losses.mask(live, parameters), masks)
 
     def _outputs(self, batch: Batch) -> dict[str, Any]:
         """Return the arguments of `vtrace_step` for a batch but its weight."""
         config, entries = self._config, self._normaliser.read(batch.unrolls)
+
+        def trusts(policy: Distribution, live: tf.Tensor) -> tf.Tensor:
+            behaviour = self._transition_behaviour(batch, live)
+            return replay_losses.is_trusted(policy, behaviour, config.trust_region)
+
         parameters, values = self._unroll(entries, batch.start)
         return {
             "distribution": self._distribution.make,
@@ -154,4 +199,5 @@ class Impala(ActorCritic):
             "discounting": config.discounting,
             "clip_pg_rho_threshold": config.clip_pg_rho_threshold,
             "estimate": self._estimate,
+            "trusts": trusts if config.trust_region < math.inf else None,
         }

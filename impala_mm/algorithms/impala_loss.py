@@ -38,6 +38,7 @@ class Step(NamedTuple):
     log_probs: tf.Tensor  # float32: those that it gives to the actions
     weights: tf.Tensor  # float32: truncated importance weights, by which advantages count
     estimates: Estimates
+    trusted: tf.Tensor  # bool: live, and within the trust region
 
 
 def vtrace_step(
@@ -55,6 +56,7 @@ def vtrace_step(
     clip_pg_rho_threshold: float | None = 1.0,
     distribution: Callable[..., Distribution] = policies.categorical,
     masks: Any = (),
+    trusts: Callable[[Distribution, tf.Tensor], tf.Tensor] | None = None,
 ) -> Step:
     """Return the policy of B unrolls, and the advantages and value targets of an `estimate`.
 
@@ -66,6 +68,10 @@ def vtrace_step(
     observation is the bootstrap, as it is at every other entry. `masks`, a nest of [T+1, B, ...],
     are the entries' masks of the actions that follow them, or (); `distribution` takes them as its
     second argument.
+
+    `trusts` returns, for the policy and `live`, at which transitions the unroll is trusted. Others
+    have the importance weight 0: they have no policy loss, their value target is the value itself,
+    and nothing of them reaches the targets of the steps before.
 
     A column of `weight` [B] 0 may hold any values, even NaN.
     """
@@ -86,9 +92,13 @@ def vtrace_step(
     policy = losses.step_policy(distribution, parameters, steps.live, masks)
     log_probs = policy.log_prob(steps.actions)
     log_ratios = tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0)
+    trusted = steps.live
+    if trusts:
+        trusted &= trusts(policy, steps.live)
+        log_ratios = tf.where(trusted | ~steps.live, log_ratios, -math.inf)
     weights = tf.stop_gradient(vtrace.clipped_exp(log_ratios, clip_pg_rho_threshold))
     estimates = estimate(steps, values, log_ratios)
-    return Step(steps, values[:-1], policy, log_probs, weights, estimates)
+    return Step(steps, values[:-1], policy, log_probs, weights, estimates, trusted)
 
 
 def impala_loss(
@@ -117,7 +127,7 @@ def impala_loss(
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
     """
-    steps, values, _, log_probs, weights, estimates = step
+    steps, values, _, log_probs, weights, estimates, _ = step
     unit = unit or RewardUnit()
     advantages, targets = unit.scale_advantages(estimates.advantages), estimates.value_targets
     if scale_advantages:

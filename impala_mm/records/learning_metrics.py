@@ -210,6 +210,19 @@ LEARNING_GROUPS = (
                 "draws",
                 "How often the replayed unrolls of a batch had been drawn before, on average.",
             ),
+            "loss/policy_cloning": _M(
+                _BATCH_LOSS,
+                "Divergence of the policy from the one that played (`--policy_cloning_cost`).",
+            ),
+            "loss/value_cloning": _M(
+                _BATCH_LOSS,
+                "Distance of values from those of the policy that played (`--value_cloning_cost`).",
+            ),
+            "trusted_share": _M(
+                "share of steps, 0 to 1",
+                "Steps within `--trust_region`.",
+                "near 1 for new unrolls; at 0 replay teaches nothing",
+            ),
             "replay_unrolls": _M(
                 "unrolls",
                 "Unrolls that a learner's replay of a kind holds (`--replay`); the mean over "
