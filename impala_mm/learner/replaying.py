@@ -72,8 +72,8 @@ def describe(config: Config, codec: UnrollCodec, learners_here: int) -> list[str
     return [
         f"replay: {number} of a batch's {config.batch_size} unrolls are drawn from {part.kind}, "
         f"which holds up to {part.capacity:,} unrolls ({part.capacity * config.unroll_length:,} "
-        f"steps, {part.capacity * codec.size / 1e9:,.2f} GB before compression), or "
-        f"{most / 1e9:,.2f} GB"
+        f"steps, {part.capacity * codec.size / 1e6:,.1f} MB before compression), or "
+        f"{most / 1e6:,.1f} MB"
         for part, number, most in zip(mix.replays, columns[1:], shares, strict=True)
     ]
 

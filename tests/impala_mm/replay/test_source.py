@@ -169,7 +169,13 @@ def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
     assert measured["replay_unrolls/uniform"] == 5
     assert 0 < measured["replay_uses"] < 12
     assert measured["replay_discarded"] == 0
-    assert "training begins with uniform 5 of 100 unrolls" in said[0]
+    assert said == ["replay: training begins with this many unrolls: uniform: 5"]
+    source._began -= 20
+    actors.put(5)
+    source.next(20)
+    source.next(20)
+    assert "it holds the play of: uniform 100 unrolls, " in said[1]
+    assert said[1].endswith("minutes")
 
 
 def test_a_failure_of_a_thread_is_raised_to_the_learner(actors):
