@@ -88,7 +88,9 @@ class ReplaySource:
         self._shares = [replay.columns for replay in self._replays]
         # Whether every batch waits for its new unrolls, or old ones may take their places.
         self._waits_for_fresh = limiter.ratio * fresh_columns <= 1 + 1e-6
-        self._changed = threading.Condition()  # guards all that follows
+        # The first guards all that follows. It is held during a draw, for which the learner must
+        # not wait; the second one, which it takes, guards `_stored_steps`.
+        self._changed, self._counting = threading.Condition(), threading.Lock()
         self._new = deque[StoredUnroll]()  # not yet in a batch, uncompressed; the newest last
         self._received = 0  # unrolls that were stored: the next one's key
         self._counted = 0  # unrolls by which the limiter goes: those that did not overflow
@@ -128,14 +130,13 @@ class ReplaySource:
 
     def take_stored_steps(self) -> int:
         """Return the steps since the last call that were stored and count as played."""
-        with self._changed:
+        with self._counting:
             steps, self._stored_steps = self._stored_steps, 0
             return steps
 
     def metrics(self) -> dict[str, float]:
         """Return the measurements of the last draw, by the keys of metrics."""
-        with self._changed:
-            return dict(self._measured)
+        return self._measured
 
     def save(self, folder: Path) -> None:
         """Write all stored unrolls to this folder."""
@@ -235,7 +236,9 @@ class ReplaySource:
                 replay.insert(stored)
         self._new.append(StoredUnroll(key, version, content))
         while len(self._new) > self._fresh_columns:
-            self._stored_steps += self._count_steps(self._new.popleft().content)
+            steps = self._count_steps(self._new.popleft().content)
+            with self._counting:
+                self._stored_steps += steps
         return None if holds_nan else stored
 
     def _holds_nan(self, content: bytes) -> bool:
