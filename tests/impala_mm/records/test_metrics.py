@@ -112,8 +112,8 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
         (
             {"wait_share": 0.5, **MOVES, "queue_fill": 0.0, "replay_share": 0.5},
             2,
-            "bottleneck: actors (the learner waits 50% of its time); about 4 actors needed (2 now), "
-            "or a larger --replay_ratio, which trains more on each unroll",
+            "bottleneck: actors (the learner waits 50% of its time); about 4 actors needed (2 "
+            "now), or a larger --replay_ratio, which trains more on each unroll",
         ),
         (
             {"wait_share": 0.05, **MOVES, "queue_fill": 0.2},
