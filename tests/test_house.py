@@ -27,13 +27,14 @@ ALLOWED = {
     "impala_mm.distributed": "config runtime",
     "impala_mm.data": "environments",
     "impala_mm.algorithms": "config runtime environments distributed data nets",
+    "impala_mm.replay": "config runtime data",
     "impala_mm.transport": "config.printable runtime data",
     "impala_mm.records": "config runtime data",
     "impala_mm.inference": "environments data algorithms transport",
     "impala_mm.actor": "config runtime environments data algorithms transport",
     "impala_mm.policy": "config environments data algorithms records",
-    "impala_mm.learner": "config runtime environments distributed data algorithms transport "
-    "records inference",
+    "impala_mm.learner": "config runtime environments distributed data algorithms replay "
+    "transport records inference",
     "impala_mm.evaluation": "config runtime environments data records policy",
     "impala_mm.jobs": "config runtime environments distributed data algorithms transport records "
     "actor policy learner evaluation",

@@ -18,6 +18,7 @@ from impala_mm.algorithms import (
     normalisers,
     optimizers,
     policies,
+    recorded,
     value_targets,
 )
 from impala_mm.algorithms.distributions import Distribution
@@ -54,8 +55,10 @@ class ActorCritic:
         self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._policy_head = policies.make_head(self._distribution, config.policy_init_scale)
         self._baseline_head = snt.Linear(1, name="baseline")
-        parameters = tf.TensorSpec([self._distribution.num_parameters], tf.float32)
-        step = entry_spec(environment, extras=parameters)
+        extras = recorded.extras_spec(
+            config, self._distribution.num_parameters, self._network.num_features
+        )
+        step = entry_spec(environment, extras=extras)
         start = start_spec(self.initial_state(1))
         self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=start)
         for head in (self._policy_head, self._baseline_head):  # creates their variables
@@ -114,7 +117,12 @@ class ActorCritic:
         features, core_state = self._read(entry, core_state)
         parameters = self._policy_head(features.policy)
         policy = self._distribution.make(parameters, entry.mask)
-        return policies.draw(policy, exploration), core_state, parameters
+
+        def value() -> tf.Tensor:
+            return self._unit.values(tf.squeeze(self._baseline_head(features.value), -1))
+
+        extras = recorded.record(self.unroll.step.extras, parameters, value, features.policy)
+        return policies.draw(policy, exploration), core_state, extras
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
@@ -147,16 +155,26 @@ class ActorCritic:
 
         `entries` [T+1, B, ...] are those that the normaliser returns.
         """
-        _, state = self._normaliser.split(start)
-        reward = self._unit.for_network(entries.reward)
-        features, _ = self._network.unroll(
-            entries.observation, reward, entries.action, entries.first, state
-        )  # [T+1, B, F]
-        features = networks.for_policy_and_value(features)
+        features = self._unroll_features(entries, start)
         outputs = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
         parameters = snt.BatchApply(self._policy_head)(features.policy)
         return parameters, self._unit.values(tf.squeeze(outputs, -1))
 
+    def _unroll_features(
+        self, entries: Entry, start: Any, network: nets.Network | nets.Separate | None = None
+    ) -> nets.Features:
+        """Return the features [T+1, B, F] of the entries that the normaliser returns.
+
+        `network` computes them; None: the one in training.
+        """
+        _, state = self._normaliser.split(start)
+        reward = self._unit.for_network(entries.reward)
+        features, _ = (network or self._network).unroll(
+            entries.observation, reward, entries.action, entries.first, state
+        )
+        return networks.for_policy_and_value(features)
+
     def _behaviour(self, entries: Entry) -> Distribution:
         """Return the policy that chose the actions in entries [T+1, B, ...]."""
-        return self._distribution.make(entries.extras, masking.before(entries.mask))
+        parameters = recorded.policy_parameters(entries.extras)
+        return self._distribution.make(parameters, masking.before(entries.mask))

@@ -3,18 +3,21 @@
 V-trace corrects for the updates that the learner has made since an actor chose its actions.
 """
 
+import math
 from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import advantages, losses, masking
+from impala_mm.algorithms import advantages, losses, masking, recorded, replay_losses
 from impala_mm.algorithms.actor_critic import ActorCritic
-from impala_mm.algorithms.impala_loss import Losses, impala_loss, vtrace_step
+from impala_mm.algorithms.distributions import Distribution
+from impala_mm.algorithms.impala_loss import Losses, Step, impala_loss, vtrace_step
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.regularisers import Regularisation
+from impala_mm.algorithms.target_policy import TargetPolicy
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Batch
+from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
@@ -33,20 +36,33 @@ class Impala(ActorCritic):
         self._config: Settings = config
         self._estimate = advantages.make(config)
         self._scale_advantages = self._scales_advantages()
-        self.variables = self._group_variables(
-            [*self._make_optimizer(), *self._make_regularisers(config)]
-            if role is Role.LEARNER
-            else []
+        self._target: TargetPolicy | None = None
+        carried: list[tf.Variable] = []
+        if role is Role.LEARNER:
+            carried = [*self._make_optimizer(), *self._make_regularisers(config)]
+            if config.impact_clip:
+                carried += self._make_target(environment)
+        self.variables = self._group_variables(carried)
+
+    def _make_target(self, environment: EnvironmentSpec) -> list[tf.Variable]:
+        """Make the target policy of IMPACT; return its variables."""
+        config, modules = self._config, (self._network, self._policy_head)
+        policy = [v for module in modules for v in module.trainable_variables]
+        self._target = TargetPolicy(
+            config, environment, self._distribution, policy, config.impact_target_updates
         )
+        return self._target.variables
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Make one update."""
         config, trained = self._config, self.variables.trained
+        if self._target:
+            self._target.begin_update()
         moments = self._look_ahead(batch, exchange)
         reference = self._regularisers.reference_parameters(batch)
-        (_, loss, regularisation), gradients = exchange.differentiate(
+        (_, loss, regularisation, replay, priorities), gradients = exchange.differentiate(
             lambda: self._loss(batch, moments, reference), trained
         )
         rate = self._schedule_rate(context)
@@ -73,8 +89,16 @@ class Impala(ActorCritic):
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
         }
-        metrics |= self._regularisers.update(regularisation, exchange)
-        return metrics | self._unit.metrics(), batch.weight
+        metrics |= self._regularisers.update(regularisation, exchange) | replay
+        return metrics | self._unit.metrics(), priorities
+
+    def compare_features(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the features of the steps, [T, B, F]: those recorded, and the present network's.
+
+        Replay compares them; see `interface.Algorithm`.
+        """
+        present = self._unroll_features(self._normaliser.read(entries), start).policy
+        return entries.extras.features[1:], tf.cast(present[:-1], tf.float32)
 
     def _look_ahead(self, batch: Batch, exchange: GradientReducer) -> losses.Moments | None:
         """Let the values' unit see the targets; return the moments of all learners' advantages.
@@ -87,17 +111,18 @@ class Impala(ActorCritic):
         popart = self._config.value_normalization == "popart"
         if not (scales or popart):
             return None
-        steps, *_, found = vtrace_step(weight=batch.weight, **self._outputs(batch))
-        self._unit.see_targets(found.value_targets, steps.live, exchange)
+        step = vtrace_step(weight=batch.weight, **self._outputs(batch))
+        live, found = step.steps.live, step.estimates
+        self._unit.see_targets(found.value_targets, live, exchange)
         if not scales:
             return None
         in_unit = self._unit.scale_advantages(found.advantages)
-        return losses.moments(in_unit, steps.live, exchange)
+        return losses.moments(in_unit, live, exchange)
 
     def _loss(
         self, batch: Batch, moments: losses.Moments | None, reference: Any
-    ) -> tuple[tf.Tensor, Losses, Regularisation]:
-        """Return the total loss, its parts, and what the regularisers measured.
+    ) -> tuple[tf.Tensor, Losses, Regularisation, dict[str, tf.Tensor], tf.Tensor]:
+        """Return the loss, its parts, the regularisers' measurements, replay's, and priorities.
 
         `reference` are the parameters of the reference policy, [T+1, B, P], or ().
         """
@@ -108,7 +133,7 @@ class Impala(ActorCritic):
         regularisation = self._regularisers.measure(
             step.policy,
             lambda parameters: self._distribution.make(losses.mask(live, parameters), masks),
-            batch.unrolls.extras[1:],
+            recorded.policy_parameters(batch.unrolls.extras)[1:],
             reference[:-1],
             live,
             weight,
@@ -124,13 +149,62 @@ class Impala(ActorCritic):
             advantage_moments=moments,
             unit=self._unit,
             huber_delta=config.huber_delta,
+            surrogate=replay_losses.Surrogate(config.impact_clip) if self._target else None,
         )
-        return loss.total, loss, regularisation
+        errors = tf.abs(step.estimates.value_targets - tf.stop_gradient(step.values))
+        priorities = tf.reduce_mean(losses.mask(live, errors), axis=0)
+        cloned, replay = self._replay_loss(batch, step)
+        loss = loss._replace(total=loss.total + cloned)
+        return loss.total, loss, regularisation, replay, priorities
+
+    def _replay_loss(self, batch: Batch, step: Step) -> tuple[Any, dict[str, tf.Tensor]]:
+        """Return what replay adds to the loss, and its metrics."""
+        config, live, metrics = self._config, step.steps.live, dict[str, tf.Tensor]()
+        if config.trust_region < math.inf:
+            metrics["trusted_share"] = replay_losses.share(step.trusted, live)
+        if not (config.policy_cloning_cost or config.value_cloning_cost):
+            return 0.0, metrics
+        extras = batch.unrolls.extras
+        recorded_values = step.values
+        if config.value_cloning_cost:
+            recorded_values = losses.mask(live, extras.value[1:])
+        found = replay_losses.clone(
+            step.policy,
+            self._transition_behaviour(batch, live),
+            step.values,
+            recorded_values,
+            live=step.trusted,
+            fresh=batch.fresh,
+            weight=batch.weight,
+            cloned=config.cloned,
+            reduction=config.loss_reduction,
+        )
+        if config.policy_cloning_cost:
+            metrics["loss/policy_cloning"] = found.policy
+        if config.value_cloning_cost:
+            metrics["loss/value_cloning"] = found.value
+        costs = config.policy_cloning_cost, config.value_cloning_cost / self._unit.squared()
+        return costs[0] * found.policy + costs[1] * found.value, metrics
+
+    def _transition_behaviour(self, batch: Batch, live: tf.Tensor) -> Distribution:
+        """Return the policy that played at the transitions [T, B]."""
+        parameters = recorded.policy_parameters(batch.unrolls.extras)[1:]
+        masks = masking.allow_all(~live, batch.unrolls.mask)
+        return self._distribution.make(losses.mask(live, parameters), masks)
 
     def _outputs(self, batch: Batch) -> dict[str, Any]:
         """Return the arguments of `vtrace_step` for a batch but its weight."""
         config, entries = self._config, self._normaliser.read(batch.unrolls)
+
+        def trusts(policy: Distribution, live: tf.Tensor) -> tf.Tensor:
+            behaviour = self._transition_behaviour(batch, live)
+            return replay_losses.is_trusted(policy, behaviour, config.trust_region)
+
         parameters, values = self._unroll(entries, batch.start)
+        target = None
+        if self._target:
+            features = self._unroll_features(entries, batch.start, self._target.network)
+            target = self._target.parameters(features.policy)
         return {
             "distribution": self._distribution.make,
             "masks": entries.mask,
@@ -144,4 +218,6 @@ class Impala(ActorCritic):
             "discounting": config.discounting,
             "clip_pg_rho_threshold": config.clip_pg_rho_threshold,
             "estimate": self._estimate,
+            "target_parameters": target,
+            "trusts": trusts if config.trust_region < math.inf else None,
         }

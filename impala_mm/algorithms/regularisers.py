@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses
+from impala_mm.algorithms import losses, recorded
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.entropy_limits import why_unreachable
 from impala_mm.algorithms.interface import LoadedPolicy, PolicyLoader
@@ -107,7 +107,7 @@ class Regularisers:
         if not self.uses("kl_ref_pi"):
             return ()
         if self._reference is None:
-            return tf.zeros_like(batch.unrolls.extras)
+            return tf.zeros_like(recorded.policy_parameters(batch.unrolls.extras))
         start = self._reference.initial_state(tf.shape(batch.weight)[0])
         parameters = self._reference.judge_unroll(batch.unrolls, start).parameters
         return tf.stop_gradient(parameters)

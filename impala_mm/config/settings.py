@@ -1,7 +1,7 @@
 """Every setting of an experiment: each flag of training is one field of `Config` and nothing else.
 
-The fields stand in `run_settings` and `training_settings`, whose texts are those of `--help`. The
-flags of one algorithm are those of a subclass, which `algorithm_settings` finds.
+The fields stand in `run_settings`, `training_settings` and `replay_settings`, whose texts are those
+of `--help`. The flags of one algorithm are those of a subclass, which `algorithm_settings` finds.
 `command_line.parse` makes a `Config` from the command line.
 """
 
@@ -11,11 +11,11 @@ from typing import ClassVar, Self
 
 from impala_mm.config import algorithm_settings
 from impala_mm.config.flags import OldName
-from impala_mm.config.training_settings import TrainingSettings
+from impala_mm.config.replay_settings import ReplaySettings
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(TrainingSettings):
+class Config(ReplaySettings):
     """The settings of one process.
 
     All learners of a run must agree on them, except for those marked `own`, which belong to the

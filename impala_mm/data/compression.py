@@ -28,10 +28,10 @@ def compress_lz4(content: bytes) -> bytes:
 COMPRESSORS: dict[str, Compress] = {"none": leave_uncompressed, "lz4": compress_lz4}
 
 
-def decompress(content: bytes, size: int) -> bytes | None:
+def decompress(content: bytes | memoryview, size: int) -> bytes | None:
     """Return the `size` bytes that an actor compressed; None if the content is something else."""
     if len(content) == size:
-        return content
+        return bytes(content)
     try:
         # `size` limits the memory. The block itself holds no size, so it cannot claim a larger one.
         raw = lz4.block.decompress(content, uncompressed_size=size)

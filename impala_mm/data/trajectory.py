@@ -121,6 +121,7 @@ class UnrollCodec:
         ]
         self._sizes = [int(np.prod(shape)) * dtype.size for shape, dtype, _ in self._leaves]
         self.size = sum(self._sizes)  # bytes of one unroll
+        self.digest = structure_digest((spec.length, spec.overlap, nest))  # equal for equal layouts
 
     def arrays(self, rows: np.ndarray) -> Unroll:
         """Return views of the bytes of E unrolls, uint8 [E, size], as their arrays.
@@ -155,7 +156,9 @@ class UnrollCodec:
 
 def structure_digest(nest_of_specs: Any) -> str:
     """Return a short digest of a structure of tensor specs: equal if all shapes and dtypes are."""
-    described = tf.nest.map_structure(lambda s: f"{list(s.shape)} {s.dtype.name}", nest_of_specs)
+    described = tf.nest.map_structure(
+        lambda s: f"{list(s.shape)} {s.dtype.name}" if hasattr(s, "dtype") else s, nest_of_specs
+    )
     return hashlib.sha256(repr(described).encode()).hexdigest()[:12]
 
 

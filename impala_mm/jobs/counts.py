@@ -5,7 +5,7 @@
 
 import os
 
-from impala_mm.config import auto, flags
+from impala_mm.config import auto, flags, replay_mix
 from impala_mm.config.settings import Config
 from impala_mm.runtime import machine
 from impala_mm.transport.rounds import why_unfit
@@ -19,11 +19,44 @@ def refuse_rounds(config: Config) -> None:
         flags.refuse(f"--algorithm={config.algorithm}: {why}")
 
 
+def _refuse_replay(config: Config) -> None:
+    """Refuse --replay where the flags alone show that it cannot work."""
+    if not config.replay:
+        given = [
+            f"--{name}={value}"
+            for name in ("replay_ratio", "replay_min", "replay_save", "replay_spill")
+            if (value := getattr(config, name))
+        ]
+        if given:
+            flags.refuse(f"{given[0]} has no effect without --replay: give both, or leave it out")
+        return
+    if config.rounds:
+        flags.refuse(
+            f"--replay={config.replay}: --algorithm={config.algorithm} learns only from unrolls of "
+            f"its newest policy: leave --replay out, or use --algorithm=impala"
+        )
+    if config.replay_save and config.replay_spill:
+        flags.refuse(
+            f"--replay_save and --replay_spill={config.replay_spill}: give one of them, since the "
+            f"spill keeps the replay, too"
+        )
+    mix = replay_mix.parse(config.replay)
+    if why := replay_mix.why_unsuitable(mix, config.batch_size, config.replay_ratio):
+        flags.refuse(f"--replay={config.replay}: {why}")
+    least = min(part.capacity for part in mix.replays)
+    if config.replay_min > least:
+        flags.refuse(
+            f"--replay_min={config.replay_min}: --replay={config.replay} has room for {least} "
+            f"unrolls: lower replay_min or raise the capacity"
+        )
+
+
 def check(config: Config, learners: int) -> None:
     """Refuse numbers that cannot work, and warn of those that are slow on this machine.
 
     `learners` is the number of learners on this machine.
     """
+    _refuse_replay(config)
     if config.num_envs != flags.AUTO:
         try:
             auto.check_groups(config, config.num_envs)

@@ -96,13 +96,15 @@ def _refuse_large(config: Config, made: "Agent") -> None:
     """Refuse numbers of unrolls and of environments that cannot work, as the processes do."""
     from impala_mm.algorithms import registry  # noqa: PLC0415
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
-    from impala_mm.learner import setup  # noqa: PLC0415
+    from impala_mm.learner import replaying, setup  # noqa: PLC0415
 
     observation, unroll_bytes = made.spec.observation, UnrollCodec(made.algorithm.unroll).size
     count = auto.num_envs(config, observation)
     if config.job_name != "actor":
         learners = 1 if config.job_name else config.num_learners
         setup.refuse_large_batch(config, unroll_bytes, learners)
+        if config.replay:
+            replaying.refuse_unsuitable(config, made.algorithm)
     if not config.job_name:
         setup.refuse_rounds(config, made)
     if config.job_name != "learner":

@@ -7,6 +7,7 @@ from typing import Protocol
 import tensorflow as tf
 
 from impala_mm.data.trajectory import Batch, UnrollCodec
+from impala_mm.replay.source import QueueClosed
 from impala_mm.runtime import devices, thread_names
 from impala_mm.transport.server import Server
 
@@ -26,6 +27,10 @@ class BatchSource(Protocol):
       * One thread at a time calls its methods. `feedback` for a batch is called before the next
         call of `next`, and with several learners before the one after it: they ask for one batch
         ahead, while they train on the previous one.
+      * With the method `take_stored_steps()`, the steps that it returns, those of unrolls that were
+        stored since the last call and will be fresh in no batch, count as played, too.
+      * With the method `metrics()`, the numbers that it returns by key are added to those of each
+        update.
       * With the methods `save(folder)` and `restore(folder)`, its contents are saved with every
         checkpoint, by each learner for itself, and restored when the run is resumed. `folder` is
         a `pathlib.Path`; training pauses while `save` writes, so that no copy in memory is needed.
@@ -52,20 +57,48 @@ def decode_batch(
     keys: tf.Tensor,
     fresh: tf.Tensor,
     device: str,
+    weight: tf.Tensor | None = None,
 ) -> Batch:
     """Return the batch of B unrolls, string [B], with its entries on `device`; for use in a graph.
 
-    Columns that are not `fresh`, bool [B], are padding of weight 0.
+    Without a `weight`, float32 [B], columns that are not `fresh`, bool [B], are padding of weight
+    0.
     """
     with tf.device("/CPU:0"):
         unrolls = codec.decode(contents)
-        weight = tf.cast(fresh, tf.float32)
+        weight = tf.cast(fresh, tf.float32) if weight is None else weight
     # In one graph with the copy, TensorFlow places the data to copy in pinned memory.
     with tf.device(device):
         entries, start = tf.nest.map_structure(tf.identity, unrolls)
     # `first` stays on the CPU; otherwise counting the steps by it would wait for the GPU.
     entries = entries._replace(first=unrolls[0].first)
     return Batch(entries, start, keys, weight, versions, fresh)
+
+
+class UnrollQueue:
+    """The actors' queue, unroll by unroll: what `replay.source` takes from it."""
+
+    def __init__(self, queue: tf.queue.QueueBase):
+        self._queue = queue
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+        def take(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            with tf.device("/CPU:0"):
+                return tuple(queue.dequeue_many(number))
+
+        self._take = take
+
+    def size(self) -> int:
+        """Return how many unrolls wait."""
+        return int(self._queue.size())
+
+    def take(self, number: int) -> tuple[list[bytes], list[int]]:
+        """Wait for `number` unrolls; return their bytes and versions."""
+        try:
+            contents, versions = self._take(tf.constant(number))
+        except (tf.errors.OutOfRangeError, tf.errors.CancelledError) as error:
+            raise QueueClosed from error
+        return contents.numpy().tolist(), versions.numpy().tolist()
 
 
 class QueueSource:

@@ -201,7 +201,7 @@ class Learner(threading.Thread):
                 acting_values = self._layout.values()  # read again after the repair
         self._source.feedback(batch.key, priorities)
         self._publish(acting_values)
-        values |= self._composition(batch)
+        values |= self._composition(batch) | getattr(self._source, "metrics", dict)()
         values["queue_fill"] = self._server.fill()
         values |= self._server.inference_metrics()
         self.meter.add(values, agreed.own_steps)
@@ -218,9 +218,13 @@ class Learner(threading.Thread):
         if played.any():
             lag = self.updates - 1 - np.asarray(batch.version)[played]
             values["policy_lag"] = float(lag.mean())
-        self._replays |= bool((used & ~played).any())
+        replayed = used & ~played
+        self._replays |= bool(replayed.any())
         if self._replays and used.any():
-            values["replay_share"] = 1.0 - float(played.sum() / used.sum())
+            values["replay_share"] = float(replayed.sum() / used.sum())
+        if replayed.any():
+            age = self.updates - 1 - np.asarray(batch.version)[replayed]
+            values["replay_age"] = float(age.mean())
         return values
 
     def _publish(self, values: list[tf.Tensor]) -> None:

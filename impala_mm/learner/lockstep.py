@@ -158,9 +158,10 @@ class Lockstep:
         """Note that there is a batch; return the number of steps played in it, each counted once.
 
         Repeated entries, resets, padding and replayed columns do not count, and a column counts the
-        same whatever its weight.
+        same whatever its weight. Steps that the source has only stored count, too.
         """
         self.has_received = True
         self._has_batch()
         new = ~np.asarray(batch.unrolls.first)[self._overlap :]  # [T, B]
-        return int((new & batch.played).sum())
+        stored = getattr(self._source, "take_stored_steps", lambda: 0)()
+        return int((new & batch.played).sum()) + stored

@@ -10,7 +10,7 @@ therefore needs no locks, and copies its batches to the training device.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import tensorflow as tf
 
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
-from impala_mm.learner.batch_source import BatchSource
+from impala_mm.learner.batch_source import BatchSource, UnrollQueue
+from impala_mm.replay.shard import Share
 
 _CPU = "/CPU:0"
 
@@ -35,12 +36,12 @@ class OwnSource:
 
     def __init__(
         self,
-        make: Callable[[BatchSource], Any],
-        fresh: BatchSource,
+        make: Callable[[Any], Any],
+        fresh: BatchSource | UnrollQueue,
         unroll: UnrollSpec,
         device: str,
     ):
-        """Make the source; `unroll` describes its batches, and `device` trains on them."""
+        """Make the source from `fresh`; `unroll` is that of its batches, and `device` trains."""
         self._make, self._fresh, self._device = make, fresh, device
         self._source = make(fresh)
         for name in ("next", "feedback"):
@@ -87,6 +88,14 @@ class OwnSource:
         """Keep the priorities for the source until it is asked for a batch, or saved."""
         self._priorities.append((keys, priorities))
 
+    def take_stored_steps(self) -> int:
+        """Return the steps of unrolls that the source has stored and that will be fresh nowhere."""
+        return getattr(self._source, "take_stored_steps", lambda: 0)()
+
+    def metrics(self) -> dict[str, float]:
+        """Return the source's own metrics."""
+        return getattr(self._source, "metrics", dict)()
+
     def save(self, folder: Path) -> None:
         """Let the source save its contents to this folder, which exists and is empty."""
         self._waiting.set()
@@ -94,6 +103,16 @@ class OwnSource:
             self._waiting.clear()
             self._pass_priorities_on()
             self._source.save(folder)
+
+    @property
+    def deals_out(self) -> bool:
+        """Whether the source can restore parts of what other learners have saved."""
+        return hasattr(self._source, "restore_shares")
+
+    def restore_shares(self, shares: Sequence[Share]) -> None:
+        """Let the source restore these parts of what learners have saved."""
+        with self._turn:
+            self._source.restore_shares(shares)
 
     def restore(self, folder: Path) -> None:
         """Let the source restore what it saved; if it raises an exception, it is made anew."""

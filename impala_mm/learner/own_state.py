@@ -25,6 +25,7 @@ from impala_mm.learner.own_source import OwnSource
 from impala_mm.records import checkpoint, durable_folder
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.checkpoint_paths import all_in
+from impala_mm.replay.shard import Share
 from impala_mm.runtime.log import Say
 
 
@@ -108,13 +109,17 @@ class OwnState:
         except _Unusable as error:
             self._say(f"starts with {self._fresh()}: {error}")
         else:
+            dealt = len(about.own_states) != self._size
             megabytes = durable_folder.size(self._path(about.updates)) / 1e6
-            self._say(f"restored {self._what()} ({megabytes:,.1f} MB)")
+            of = f"from what {len(about.own_states)} learners saved" if dealt else ""
+            self._say(f"restored {self._what()} ({of or f'{megabytes:,.1f} MB'})")
 
     def _restore(self, about: CheckpointInfo) -> None:
-        path = self._path(about.updates)
+        path, saved_by = self._path(about.updates), len(about.own_states)
         if not about.own_states:
             raise _Unusable("the checkpoint was saved without any")
+        if saved_by != self._size and self._source and self._source.deals_out:
+            return self._restore_shares(about)
         if self._rank >= len(about.own_states):
             raise _Unusable(f"the checkpoint was saved by {len(about.own_states)} learners")
         if not about.own_states[self._rank]:
@@ -137,6 +142,27 @@ class OwnState:
         except Exception as error:  # a fault in the algorithm's source, or contents that do not fit
             raise _Unusable(f"restoring {path} raised {type(error).__name__}: {error}") from error
 
+    def _restore_shares(self, about: CheckpointInfo) -> None:
+        """Load this learner's part of what another number of learners has saved."""
+        assert self._source
+        shares, problems = [], []
+        for rank, first, of in deal_out(len(about.own_states), self._size, self._rank):
+            path = self._folder.parent / f"learner-{rank}" / self._path(about.updates).name
+            try:
+                if not path.is_dir():
+                    raise _Unusable(f"{path} does not exist on this host")
+                durable_folder.verify(path)
+                if _digest(path) != about.own_states[rank]:
+                    raise _Unusable(f"{path} belongs to another checkpoint")
+                shares.append(Share(path / "source", first, of))
+            except (durable_folder.Damaged, _Unusable) as error:
+                problems.append(str(error))
+        if not shares and problems:
+            raise _Unusable("; ".join(problems))
+        self._source.restore_shares(shares)
+        if problems:
+            self._say(f"starts without a part of its source: {'; '.join(problems)}")
+
     def _path(self, update: int) -> Path:
         return self._folder / f"{update:010d}"
 
@@ -152,6 +178,18 @@ class OwnState:
             "fresh local variables" * bool(self._variables),
         )
         return " and ".join(filter(None, both))
+
+
+def deal_out(saved_by: int, learners: int, rank: int) -> list[tuple[int, int, int]]:
+    """Return which of the states that `saved_by` learners saved go to a learner, and their parts.
+
+    (r, first, of) stands for every `of`-th unroll of learner r's, from number `first` on. Each
+    unroll goes to one of the `learners`.
+    """
+    if learners <= saved_by:
+        return [(r, 0, 1) for r in range(rank, saved_by, learners)]
+    source = rank % saved_by
+    return [(source, rank // saved_by, len(range(source, learners, saved_by)))]
 
 
 class _Unusable(Exception):

@@ -23,7 +23,7 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.inference.batched_inference import BatchedInference
-from impala_mm.learner import resume
+from impala_mm.learner import replaying, resume
 from impala_mm.learner.batch_source import BatchSource, QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoActorsLeft
@@ -33,6 +33,7 @@ from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.own_source import BadSource, OwnSource
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.profiler import UpdateProfiler
+from impala_mm.learner.replaying import Position
 from impala_mm.learner.round_source import RoundSource
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
@@ -132,7 +133,10 @@ def build_learner(
     say(f"listening at {held.address}{reached} ({time.monotonic() - began:.1f} s)")
     server.rank = group.rank
     limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
-    source, own_source = _make_source(config, algorithm, server, codec)
+    position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
+    source, own_source = _make_source(
+        config, algorithm, server, codec, position, path or path_of_first, say
+    )
     own_folder = Path(path or path_of_first)
     local = algorithm.variables.local
     learner = Learner(
@@ -196,9 +200,24 @@ def _make_records(
 
 
 def _make_source(
-    config: Config, algorithm: Algorithm, server: Server, codec: UnrollCodec
+    config: Config,
+    algorithm: Algorithm,
+    server: Server,
+    codec: UnrollCodec,
+    position: Position,
+    run: str,
+    say: Say,
 ) -> tuple[BatchSource, OwnSource | None]:
-    """Return the source that the learner reads; the second one is the algorithm's own, if any."""
+    """Return the source that the learner reads; the second one is saved with it, if any.
+
+    `run` is the folder of the run.
+    """
+    if config.replay:
+        replaying.refuse_unsuitable(config, algorithm)
+        mixed = replaying.make_own_source(
+            config, algorithm, server, codec, position, run, process_rank().local_size, say
+        )
+        return mixed, mixed if config.replay_save else None
     make = registry.optional(algorithm, "source")
     # In main memory, where replay is kept; what an own source returns is copied to the device.
     device = "/CPU:0" if make else ""

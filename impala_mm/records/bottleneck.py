@@ -110,6 +110,8 @@ def _overall_bottleneck(row: dict[str, Any], wait: float, trains: bool, actors: 
             f"{row.get('exchange_share', 0.0):.0%}"
         )
     advice = "a GPU or another learner would help"
+    if "replay_share" in row:
+        advice = "a GPU, another learner or a smaller --replay_ratio would help"
     if held > _ACTORS_WAIT:  # otherwise actors wait little, or their times are not known yet
         evidence += f", actors wait {held:.0%} of theirs"
         advice += _fewer_actors(held, actors)
@@ -165,6 +167,8 @@ def _starving(row: dict[str, Any], wait: float, trains: bool, actors: int | None
             f"learners on other hosts or a faster link would help"
         )
     needed = _needed_actors(wait, actors)
+    if "replay_share" in row:
+        needed += ", or a larger --replay_ratio, which trains more on each unroll"
     return f"bottleneck: actors ({waits}{_actors_main_work(row)}); {needed}{_busy_cores(row)}"
 
 

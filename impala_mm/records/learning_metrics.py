@@ -12,7 +12,9 @@ class MetricDescription(NamedTuple):
     unit: str
     meaning: str
     good: str = ""  # which values are desirable, or what to do about others
-    parts: str = ""  # "learner", "level": its key also occurs with "/learnerN" or "/LEVEL"
+    # "learner", "level": its key also occurs with "/learnerN" or "/LEVEL". "kind": it only occurs
+    # with "/KIND", a kind of replay.
+    parts: str = ""
 
 
 class MetricGroup(NamedTuple):
@@ -188,10 +190,78 @@ LEARNING_GROUPS = (
                 "low; about 20 is common, V-trace corrects for it",
                 parts="learner",
             ),
+        },
+    ),
+    MetricGroup(
+        "Replay",
+        {
             "replay_share": _M(
                 "share of unrolls, 0 to 1",
-                "Replayed unrolls among those of the batch; only if the algorithm's source replays "
-                "any. Replayed unrolls do not count as frames.",
+                "Replayed unrolls among those of the batch; only if any are replayed. They do not "
+                "count as frames.",
+            ),
+            "replay_age": _M(
+                "updates",
+                "How many updates older than the trained policy the behaviour policy of the "
+                "replayed unrolls was, on average.",
+                parts="learner",
+            ),
+            "replay_uses": _M(
+                "draws",
+                "How often the replayed unrolls of a batch had been drawn before, on average.",
+            ),
+            "loss/policy_cloning": _M(
+                _BATCH_LOSS,
+                "Divergence of the policy from the one that played (`--policy_cloning_cost`).",
+            ),
+            "loss/value_cloning": _M(
+                _BATCH_LOSS,
+                "Distance of values from those of the policy that played (`--value_cloning_cost`).",
+            ),
+            "trusted_share": _M(
+                "share of steps, 0 to 1",
+                "Steps within `--trust_region`.",
+                "near 1 for new unrolls; at 0 replay teaches nothing",
+            ),
+            "replay_unrolls": _M(
+                "unrolls",
+                "Unrolls that a learner's replay of a kind holds (`--replay`); the mean over "
+                "updates and learners.",
+                parts="kind",
+            ),
+            "replay_priority_largest": _M(
+                "the algorithm's",
+                "The largest priority of an unroll so far.",
+                parts="kind",
+            ),
+            "replay_priority_spread": _M(
+                "share",
+                "Standard deviation of the drawn unrolls' probabilities, in units of their mean.",
+                "above 0; at 0 draws are uniform",
+                parts="kind",
+            ),
+            "replay_distance": _M(
+                "of the features",
+                "Mean distance of the unrolls that elite or attentive replay has drawn.",
+                parts="kind",
+            ),
+            "replay_distance_of_candidates": _M(
+                "of the features",
+                "The same of all candidates for this draw.",
+                "well above `replay_distance`; else the choice makes no difference",
+                parts="kind",
+            ),
+            "replay_cached_share": _M(
+                "share, 0 to 1",
+                "Distances that were known and not computed again, since the start.",
+                "high; a larger `max_age` raises it",
+                parts="kind",
+            ),
+            "replay_discarded": _M(
+                "unrolls", "Unrolls that a learner has discarded (`--replay_overflow`)."
+            ),
+            "replay_nan": _M(
+                "unrolls", "Unrolls that were not stored since they contain NaN.", "0"
             ),
         },
     ),

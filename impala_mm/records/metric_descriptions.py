@@ -170,8 +170,9 @@ Learner 0 writes a row of metrics every 2 s: to `metrics.jsonl` in the run's fol
 object per line, and to TensorBoard's event files, with `frames` as the step. A value that is not
 known yet is absent. Values are averages over all updates and all learners since the previous row,
 unless the table says otherwise. `/learnerN` after a key is learner N's own value, in runs of
-several learners; `/LEVEL` is that of one level, in runs of several levels. An algorithm of your own
-adds the metrics that its `update` returns; name its losses as here and they appear in the plots.
+several learners; `/LEVEL` is that of one level, in runs of several levels; `/KIND` that of one kind
+of replay, such as `/uniform`. An algorithm of your own adds the metrics that its `update` returns;
+name its losses as here and they appear in the plots.
 Updates that did not measure a metric, and return NaN for it, are left out of its average.
 Evaluators write their results to `evaluations.jsonl` and, as `evaluation/...`, to TensorBoard.
 
@@ -187,7 +188,7 @@ def find_description(key: str) -> MetricDescription | None:
     found = METRICS.get(name)
     if found and part and found.parts == "learner":
         return found if part.removeprefix("learner").isdecimal() else None
-    return found if found and part and found.parts == "level" else None
+    return found if found and part and found.parts in {"level", "kind"} else None
 
 
 def format_description(key: str) -> str:
@@ -205,7 +206,8 @@ def render_page() -> str:
         lines += [f"## {group.heading}", "", "| key | unit | meaning | good |", "|---|---|---|---|"]
         for key, found in group.metrics.items():
             suffix = {"learner": ", also `/learnerN`", "level": ", also `/LEVEL`"}
-            name = f"`{key}`{suffix.get(found.parts, '')}"
+            name = f"`{key}/KIND`" if found.parts == "kind" else f"`{key}`"
+            name += suffix.get(found.parts, "")
             lines.append(f"| {name} | {found.unit} | {found.meaning} | {found.good} |")
         lines.append("")
     return "\n".join(lines)

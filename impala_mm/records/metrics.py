@@ -201,7 +201,10 @@ class MetricsAggregator:
 
 
 # Metrics that a row of several learners also holds for each learner.
-_PER_LEARNER = {"steps", "queue_fill", "policy_lag", *(f"{name}_share" for name in LEARNER_TIMES)}
+_PER_LEARNER = {
+    *("steps", "queue_fill", "policy_lag", "replay_age"),
+    *(f"{name}_share" for name in LEARNER_TIMES),
+}
 
 
 def _averages(parts: list[MeterReading], seconds: float) -> dict[str, float]:

@@ -103,6 +103,23 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"agent_name": "MLPAgnt"}, "did you mean MLPAgent"),
         ({"algorithm": "impalla"}, "there is no such algorithm; write impala"),
         ({"agent_name": "ResNetLSTMAgent"}, "--agent_name=ResNetLSTMAgent: "),
+        (
+            {"replay": "queue:0.5,uniform:0.5:9", "batch_size": 10},
+            "uniform has room for 9 unrolls, less than --batch_size=10: give it a capacity",
+        ),
+        (
+            {"replay": "uniform:1:90", "replay_min": 91},
+            "--replay_min=91: --replay=uniform:1:90 has room for 90 unrolls",
+        ),
+        (
+            {"replay": "elite:1:90", "algorithm": "tests.helpers.dqn_like"},
+            "records no features, which elite compare: use uniform or prioritised instead",
+        ),
+        (
+            {"replay": "uniform:1:90", "algorithm": "tests.helpers.replaying"},
+            "--algorithm=tests.helpers.replaying has a source of its own: leave --replay out",
+        ),
+        ({"replay_save": True}, "--replay_save=True has no effect without --replay"),
         ({"sticky_actions": 0.1}, "catch is not an Atari game, and sticky_actions works only with"),
         (
             {"learner_hosts": "a:1,localhost"},

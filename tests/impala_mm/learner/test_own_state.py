@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from impala_mm.learner.own_source import OwnSource
-from impala_mm.learner.own_state import OwnState
+from impala_mm.learner.own_state import OwnState, deal_out
 from impala_mm.records.checkpoint import CheckpointInfo
 from tests.impala_mm.learner.test_own_source import UNROLL, Returning
 
@@ -166,3 +168,46 @@ def test_the_states_of_learners_that_the_run_has_no_more_go_with_their_checkpoin
     assert left == {f"learner-{n}/0000000002" for n in (0, 1, 2)} | {"learner-0/0000000003"}
     alone.state.prune([3])
     assert {p.name for p in (tmp_path / "own").iterdir()} == {"learner-0", "learner-notes"}
+
+
+@given(saved_by=st.integers(1, 9), learners=st.integers(1, 9))
+def test_each_part_of_what_was_saved_goes_to_one_learner(saved_by, learners):
+    unrolls = [(rank, number) for rank in range(saved_by) for number in range(20)]
+    dealt = [
+        (shard, number)
+        for rank in range(learners)
+        for shard, first, of in deal_out(saved_by, learners, rank)
+        for number in range(first, 20, of)
+    ]
+    assert sorted(dealt) == unrolls
+
+
+class Dealing(Counting):
+    """A source that may be dealt out; its content is then the list of shares."""
+
+    def restore_shares(self, shares):
+        self.content = [(share.folder.parts[-3], share.first, share.of) for share in shares]
+
+
+def _dealing(folder, rank, size):
+    said = []
+    own = OwnSource(lambda fresh: Dealing(), None, UNROLL, "/CPU:0")
+    return own, OwnState(folder, rank, size, own, [], said.append), said
+
+
+def test_another_number_of_learners_shares_what_was_saved_and_says_what_is_missing(tmp_path):
+    digests = [_dealing(tmp_path, rank, 3)[1].save(7).digest for rank in range(3)]
+    about = ABOUT._replace(own_states=tuple(digests))
+    own, state, said = _dealing(tmp_path, 0, 2)
+    state.restore(about)
+    assert own._source.content == [("learner-0", 0, 1), ("learner-2", 0, 1)]
+    assert said == ["restored its source (from what 3 learners saved)"]
+    (tmp_path / "own" / "learner-2").rename(tmp_path / "elsewhere")
+    own, state, said = _dealing(tmp_path, 0, 2)
+    state.restore(about)
+    assert own._source.content == [("learner-0", 0, 1)]
+    assert "starts without a part of its source: " in said[0]
+    assert "learner-2/0000000007 does not exist on this host" in said[0]
+    own, state, said = _dealing(tmp_path, 4, 6)
+    state.restore(about)
+    assert own._source.content == [("learner-1", 1, 2)]

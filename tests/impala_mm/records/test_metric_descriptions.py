@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from processes import ROOT, free_port, needs_horovod, run
 
+from impala_mm.config import replay_mix
 from impala_mm.learner.row_writer import RowWriter
 from impala_mm.records import metrics
 from impala_mm.records.metric_descriptions import METRICS, find_description, render_page
@@ -35,7 +36,7 @@ def _aggregator_keys():
         meter.add_actor_times({"playing": 1e-9} | dict.fromkeys(metrics.ACTOR_TIMES, 1e-10))
         # inference_batch comes from the server, with --inference=learner, and replay_share from an
         # algorithm's source.
-        values = {"queue_fill": 1.0, "policy_lag": 2.0}
+        values = {"queue_fill": 1.0, "policy_lag": 2.0, "replay_age": 9.0}
         meter.add(values | {"inference_batch": 8.0, "replay_share": 0.5}, 8)
         for level in scores:
             meter.add_episodes(level, np.array([(1, 1.0, 9), (0, 1.0, 9)], np.float32))
@@ -70,11 +71,17 @@ def test_every_key_that_runs_write_is_described_and_every_description_is_of_such
     keys |= _run_keys(tmp_path / "ppo", *flags, "--algorithm=ppo", "--value_normalization=popart")
     for name in ("awr", "vmpo"):
         keys |= _run_keys(tmp_path / name, *flags, f"--algorithm={name}")
+    kinds = ",".join(f"{kind}:0.2:200" for kind in replay_mix.OPTIONS if kind != "queue")
+    replay = (f"--replay=queue:0.2,{kinds}", "--batch_size=10", "--trust_region=0.3")
+    cloning = ("--policy_cloning_cost=0.01", "--value_cloning_cost=0.005")
+    keys |= _run_keys(tmp_path / "replay", *flags, *replay, *cloning)
     keys |= _aggregator_keys()
     undescribed = {key for key in keys if find_description(key) is None}
     assert not undescribed
-    assert not METRICS.keys() - keys
+    of_kinds = {key for key, found in METRICS.items() if found.parts == "kind"}
+    assert not METRICS.keys() - keys - of_kinds
     parts = {key.partition("/") for key in keys - METRICS.keys()}
+    assert {name for name, _, part in parts if part in replay_mix.OPTIONS} == of_kinds
     assert {name for name, _, part in parts if part.startswith("learner")} == {
         key for key, found in METRICS.items() if found.parts == "learner"
     }

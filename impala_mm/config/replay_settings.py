@@ -1,0 +1,55 @@
+"""The flags of replay, for every algorithm that may learn from old unrolls."""
+
+import dataclasses
+
+from impala_mm.config import replay_mix
+from impala_mm.config.flags import AUTO, flag
+from impala_mm.config.training_settings import TrainingSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplaySettings(TrainingSettings):
+    """The settings of training, and of replay."""
+
+    # fmt: off
+    replay: str = flag(
+        "", group="Replay", rewrite=replay_mix.rewrite,
+        text="Train on old unrolls besides new ones: the parts of every batch as "
+             "KIND:SHARE:CAPACITY, separated by commas, such as "
+             "queue:0.5,uniform:0.3:10000,elite:0.2:1000, or a file FILE.toml of them. queue: new "
+             "unrolls. uniform, prioritised, attentive, elite: unrolls that the replay of this "
+             "kind draws; it holds CAPACITY of them on each learner. sandbox/replay.md explains "
+             "the kinds and their options. Unset: no replay.")
+    replay_ratio: float = flag(
+        0.0, group="Replay", least=0,
+        text="Updates for each new unroll of a learner, at most: if its actors are slower it "
+             "waits for them, and if they are faster they wait for it. Where fewer new unrolls "
+             "have arrived than the queue's share, old ones take their places. 0: one update for "
+             "as many new unrolls as the queue's share; without a queue, as a batch has unrolls.")
+    replay_min: int = flag(
+        0, group="Replay", least=0,
+        text="Unrolls that each learner stores before its first update. 0: batch_size.")
+    replay_max_gb: float = flag(
+        AUTO, group="Replay", least=0, own=True, auto=True,
+        text="Most GB (1e9 bytes) that a learner's replay takes, compressed. The oldest unrolls "
+             "are removed once it is reached, or the capacity. auto: half of this machine's "
+             "memory, or with replay_spill of what its disk has free, divided by the learners "
+             "on it.")
+    replay_overflow: str = flag(
+        "wait", group="Replay", choices=("wait", "keep_latest", "keep_oldest", "alternating"),
+        text="What happens to unrolls that arrive faster than replay_ratio lets the learner "
+             "train. wait: actors wait, and none is lost. keep_latest: they are stored, and take "
+             "the places of older new ones that were not trained on yet. keep_oldest: they are "
+             "discarded. alternating: every other one is discarded.")
+    replay_save: bool = flag(
+        False, group="Replay", own=True,
+        text="Save each learner's replay with every checkpoint, in its own folder "
+             "LOGDIR/own/learner-N on its host, so that a resumed run has it back. Training pauses "
+             "while it is written.")
+    replay_spill: str = flag(
+        "", group="Replay", own=True,
+        text="Folder on a fast disk of each learner's host, in which its replay lies instead of "
+             "in memory, in a folder for each learner. A learner that is started again, even "
+             "after kill -9, has its replay back but for the newest unrolls, fewer than a file of "
+             "them. Unset: the replay lies in memory.")
+    # fmt: on

@@ -1,0 +1,234 @@
+"""The replay that --replay asks for, as the source of a learner's batches.
+
+`replay` knows neither flags nor TensorFlow's queues nor algorithms; this module connects them.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.interface import Algorithm
+from impala_mm.config import flags, replay_mix
+from impala_mm.config.messages import UserMistake
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch, UnrollCodec
+from impala_mm.learner.batch_source import UnrollQueue, decode_batch
+from impala_mm.learner.own_source import OwnSource
+from impala_mm.replay.contents import unpack
+from impala_mm.replay.elite import Features, Measures
+from impala_mm.replay.limiter import RateLimiter
+from impala_mm.replay.parts import make_replay
+from impala_mm.replay.source import Columns, ReplaySource
+from impala_mm.replay.spill import Owner, Spill
+from impala_mm.replay.store import StoredUnroll
+from impala_mm.runtime import devices, machine
+from impala_mm.runtime.log import Say
+from impala_mm.transport.server import Server
+
+
+class Position(NamedTuple):
+    """The learner's position in the run, as functions."""
+
+    updates: Callable[[], int]
+    progress: Callable[[], float]  # share of --total_environment_frames, 0 to 1
+
+
+def refuse_unsuitable(config: Config, algorithm: Algorithm) -> None:
+    """Refuse --replay for an algorithm that cannot use it."""
+    given = f"--replay={config.replay}: --algorithm={config.algorithm}"
+    if registry.optional(algorithm, "rounds"):
+        flags.refuse(
+            f"{given} learns only from unrolls of its newest policy: leave --replay out, or use "
+            f"--algorithm=impala"
+        )
+    if registry.optional(algorithm, "source"):
+        flags.refuse(f"{given} has a source of its own: leave --replay out")
+    mix = replay_mix.parse(config.replay)
+    if mix.needs_features and not registry.optional(algorithm, "compare_features"):
+        kinds = [part.kind for part in mix.replays if part.kind in replay_mix.WITH_FEATURES]
+        flags.refuse(
+            f"{given} records no features, which {' and '.join(kinds)} compare: use uniform or "
+            f"prioritised instead"
+        )
+
+
+def make_own_source(
+    config: Config,
+    algorithm: Algorithm,
+    server: Server,
+    codec: UnrollCodec,
+    position: Position,
+    run: str,
+    learners_here: int,
+    say: Say,
+) -> OwnSource:
+    """Return the source as the training loop uses it; print what it will hold, or refuse it.
+
+    `run` is the folder of the run, and `learners_here` are on this machine.
+    """
+    device = devices.training_device()
+    for line in describe(config, codec, learners_here) if server.rank == 0 else []:
+        say(line)
+
+    def make(queue: UnrollQueue) -> ReplaySource:
+        return make_source(
+            *(config, algorithm, queue, codec, device, position, memory(config, learners_here)),
+            *(server.rank, str(Path(run).resolve()), say),
+        )
+
+    try:
+        return OwnSource(make, UnrollQueue(server.queue), algorithm.unroll, device)
+    except UserMistake as error:
+        flags.refuse(f"--replay_spill={config.replay_spill}: {error}")
+
+
+def memory(config: Config, learners_here: int) -> float:
+    """Return the bytes that a learner's replay may take, of `learners_here` on this machine."""
+    if config.replay_max_gb != flags.AUTO:
+        return config.replay_max_gb * 1e9
+    available = machine.memory_bytes()
+    if config.replay_spill:
+        folder = Path(config.replay_spill).absolute()
+        available = shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
+    return available / 2 / max(learners_here, 1)
+
+
+def describe(config: Config, codec: UnrollCodec, learners_here: int) -> list[str]:
+    """Return what each replay will hold, in words."""
+    mix = replay_mix.parse(config.replay)
+    columns = replay_mix.split_columns(mix, config.batch_size)
+    shares = _memory_shares(mix, memory(config, learners_here))
+    return [
+        f"replay: {number} of a batch's {config.batch_size} unrolls are drawn from {part.kind}, "
+        f"which holds up to {part.capacity:,} unrolls ({part.capacity * config.unroll_length:,} "
+        f"steps, {part.capacity * codec.size / 1e6:,.1f} MB before compression), or "
+        f"{most / 1e6:,.1f} MB"
+        for part, number, most in zip(mix.replays, columns[1:], shares, strict=True)
+    ]
+
+
+def make_source(
+    config: Config,
+    algorithm: Algorithm,
+    queue: UnrollQueue,
+    codec: UnrollCodec,
+    device: str,
+    position: Position,
+    most_bytes: float,
+    rank: int,
+    run: str,
+    say: Say,
+) -> ReplaySource:
+    """Return the source of batches on `device`, whose replays take up to `most_bytes`.
+
+    `run` is the folder of the run. Raises UserMistake if --replay_spill cannot be used.
+    """
+    mix = replay_mix.parse(config.replay)
+    columns = replay_mix.split_columns(mix, config.batch_size)
+    ratio = config.replay_ratio or 1 / (columns[0] or config.batch_size)
+    minimum = max(config.replay_min or config.batch_size, columns[0])
+    random = np.random.default_rng([config.seed, rank])
+    measures = _make_measures(algorithm, codec, position) if mix.needs_features else None
+    replays = [
+        make_replay(part, number, most, random, measures)
+        for part, number, most in zip(
+            mix.replays, columns[1:], _memory_shares(mix, most_bytes), strict=True
+        )
+    ]
+    return ReplaySource(
+        queue,
+        codec,
+        _make_decode(codec, device),
+        replays,
+        columns[0],
+        RateLimiter(ratio, minimum),
+        config.replay_overflow,
+        position.progress,
+        algorithm.unroll.overlap,
+        say,
+        _make_spill(config, codec, max(part.capacity for part in mix.replays), rank, run, say),
+        _make_first_priorities(algorithm, codec, mix),
+    )
+
+
+def _make_first_priorities(
+    algorithm: Algorithm, codec: UnrollCodec, mix: replay_mix.Mix
+) -> Callable[[list[bytes]], np.ndarray] | None:
+    """Return the function from unrolls to their first priorities, if it is needed and known."""
+    judge = registry.optional(algorithm, "first_priorities")
+    if judge is None or "prioritised" not in {part.kind for part in mix.replays}:
+        return None
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def judge_contents(contents: tf.Tensor) -> tf.Tensor:
+        return judge(*codec.decode(contents))
+
+    return lambda contents: judge_contents(tf.constant(contents)).numpy()
+
+
+def _make_spill(
+    config: Config, codec: UnrollCodec, capacity: int, rank: int, run: str, say: Say
+) -> Spill | None:
+    """Return the replay on disk that the flags ask for, if they do."""
+    if not config.replay_spill:
+        return None
+    folder = Path(config.replay_spill).absolute() / f"learner-{rank}"
+    per_file = min(max(capacity // 64, 16), 4096)
+    return Spill(folder, Owner(run, codec.digest), per_file, say)
+
+
+def _memory_shares(mix: replay_mix.Mix, total: float) -> list[float]:
+    """Return the bytes of each replay, by their capacities."""
+    capacity = sum(part.capacity for part in mix.replays)
+    return [total * part.capacity / capacity for part in mix.replays]
+
+
+def _make_decode(codec: UnrollCodec, device: str) -> Callable[[Columns], Batch]:
+    """Return the function that makes a batch on this device."""
+
+    @tf.function(autograph=False)
+    def decode(
+        contents: tf.Tensor,
+        keys: tf.Tensor,
+        versions: tf.Tensor,
+        weights: tf.Tensor,
+        fresh: tf.Tensor,
+    ) -> Batch:
+        return decode_batch(codec, contents, versions, keys, fresh, device, weights)
+
+    def decode_columns(columns: Columns) -> Batch:
+        contents = [unpack(content, codec.size) for content in columns.contents]
+        with tf.device("/CPU:0"):
+            return decode(*map(tf.constant, columns._replace(contents=contents)))
+
+    return decode_columns
+
+
+def _make_measures(algorithm: Algorithm, codec: UnrollCodec, position: Position) -> Measures:
+    """Return the functions that compute features of stored unrolls."""
+    compare = registry.optional(algorithm, "compare_features")
+    contents = [tf.TensorSpec([None], tf.string)]
+
+    @tf.function(input_signature=contents, autograph=False)
+    def recorded(contents: tf.Tensor) -> tf.Tensor:
+        features, _ = compare(*codec.decode(contents))
+        return tf.transpose(features, [1, 0, 2])  # [T, B, F] -> [B, T, F]
+
+    @tf.function(input_signature=contents, autograph=False)
+    def both(contents: tf.Tensor) -> list[tf.Tensor]:
+        found = compare(*codec.decode(contents))
+        return [tf.transpose(features, [1, 0, 2]) for features in found]
+
+    def unpacked(unrolls: list[StoredUnroll]) -> tf.Tensor:
+        return tf.constant([unpack(unroll.content, codec.size) for unroll in unrolls])
+
+    return Measures(
+        lambda unrolls: recorded(unpacked(unrolls)).numpy(),
+        lambda unrolls: Features(*(each.numpy() for each in both(unpacked(unrolls)))),
+        position.updates,
+    )

@@ -1,0 +1,119 @@
+"""The store of a replay: unrolls as they travelled, compressed, in slots without gaps.
+
+A store holds references to the unrolls' bytes, so an unroll that several stores hold takes its
+memory once. `samplers` draw slots, `removal` chooses those that make room.
+"""
+
+from collections import deque
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+
+class StoredUnroll(NamedTuple):
+    """One unroll."""
+
+    key: int  # counts the unrolls that this learner has received
+    version: int  # the oldest policy version that chose actions in it
+    # The bytes of `UnrollCodec`, compressed if that makes them shorter; they may lie in a file.
+    content: bytes | memoryview
+    priority: float | None = None  # the one that it begins with; None: the largest so far
+
+
+class Follower(Protocol):
+    """Something that keeps a value for each slot of a store, such as a priority."""
+
+    def added(self, slot: int) -> None:
+        """Take note of a new unroll in this slot."""
+
+    def moved(self, slot: int, to: int) -> None:
+        """Take note that the unroll of a slot is now in another one, whose unroll is removed."""
+
+    def removed(self, slot: int) -> None:
+        """Take note that a slot is empty."""
+
+
+class Store:
+    """Unrolls in the slots 0 to `size` - 1.
+
+    Where an unroll is removed, the last one takes its slot, so a caller that kept a slot asks by
+    key again.
+    """
+
+    def __init__(self, capacity: int, max_bytes: float = float("inf")):
+        self.capacity, self.max_bytes = capacity, max_bytes
+        self.size, self.bytes = 0, 0
+        self.keys = np.full(capacity, -1, np.int64)
+        self.versions = np.zeros(capacity, np.int64)
+        self.uses = np.zeros(capacity, np.int64)  # how often each unroll was drawn
+        self._unrolls: list[StoredUnroll] = []
+        self._slots: dict[int, int] = {}  # by key
+        self._order = deque[int]()  # keys from the oldest to the newest; some were removed
+        self.followers: list[Follower] = []
+
+    def __getitem__(self, slot: int) -> StoredUnroll:
+        return self._unrolls[slot]
+
+    def slots_of(self, keys: np.ndarray) -> np.ndarray:
+        """Return the slot of each key, int64 [N]; -1 where the store no longer holds the unroll."""
+        return np.array([self._slots.get(key, -1) for key in keys.tolist()], np.int64)
+
+    def oldest(self) -> int:
+        """Return the slot of the unroll that was stored first; the store is not empty."""
+        while self._order[0] not in self._slots:
+            self._order.popleft()
+        return self._slots[self._order[0]]
+
+    def newest(self) -> int:
+        """Return the slot of the unroll that was stored last; the store is not empty."""
+        while self._order[-1] not in self._slots:
+            self._order.pop()
+        return self._slots[self._order[-1]]
+
+    def lacks_room(self, content_bytes: int) -> bool:
+        """Return whether one more unroll of this size exceeds the capacity or the memory."""
+        return bool(self.size) and (
+            self.size == self.capacity or self.bytes + content_bytes > self.max_bytes
+        )
+
+    def add(self, unroll: StoredUnroll) -> None:
+        """Store an unroll, for which there is room, and whose key is new."""
+        slot = self.size
+        self._unrolls.append(unroll)
+        self.keys[slot], self.versions[slot], self.uses[slot] = unroll.key, unroll.version, 0
+        self._slots[unroll.key] = slot
+        self._order.append(unroll.key)
+        self.size += 1
+        self.bytes += len(unroll.content)
+        for each in self.followers:
+            each.added(slot)
+
+    def replace(self, unroll: StoredUnroll) -> None:
+        """Let the bytes of an unroll, which are the same, lie elsewhere, if it is still stored."""
+        slot = self._slots.get(unroll.key)
+        if slot is not None:
+            self._unrolls[slot] = unroll
+
+    def remove(self, slot: int) -> None:
+        """Remove the unroll in a slot; the last one takes its slot."""
+        last = self.size - 1
+        gone, moved = self._unrolls[slot], self._unrolls.pop()
+        del self._slots[gone.key]
+        self.bytes -= len(gone.content)
+        if slot != last:
+            self._unrolls[slot] = moved
+            self._slots[moved.key] = slot
+            for column in (self.keys, self.versions, self.uses):
+                column[slot] = column[last]
+            for each in self.followers:
+                each.moved(last, slot)
+        self.keys[last] = -1
+        self.size = last
+        for each in self.followers:
+            each.removed(last)
+        if len(self._order) > 2 * self.capacity:  # removed ones that `oldest` has not met
+            self._order = deque(key for key in self._order if key in self._slots)
+
+    def in_order(self) -> list[StoredUnroll]:
+        """Return all unrolls, from the oldest to the newest."""
+        return [self._unrolls[self._slots[key]] for key in self._order if key in self._slots]

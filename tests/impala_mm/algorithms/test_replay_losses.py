@@ -1,0 +1,215 @@
+"""Cloning and the trust region against NumPy in float64, on hand-made unrolls."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.algorithms import policies, replay_losses
+from impala_mm.algorithms.advantages import VTrace
+from impala_mm.algorithms.impala_loss import vtrace_step
+from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.interface import Context
+from impala_mm.distributed import gradients, group
+from tests.impala_mm.algorithms.test_recorded import _played
+from tests.impala_mm.algorithms.test_vtrace import paper
+
+T, B, A = 4, 3, 3
+RANDOM = np.random.default_rng(0)
+PI, MU = RANDOM.normal(0, 1, (2, T, B, A))  # logits
+VALUES, RECORDED = RANDOM.normal(0, 2, (2, T, B))
+LIVE = np.array([[1, 1, 1], [1, 0, 1], [1, 1, 1], [0, 1, 1]], bool)
+FRESH, WEIGHT = np.array([False, True, False]), np.array([1.0, 1.0, 0.25])
+
+
+def _log_softmax(x):
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def _kl(p, q):
+    """Return KL(p || q) of logits in float64."""
+    return (np.exp(_log_softmax(p)) * (_log_softmax(p) - _log_softmax(q))).sum(-1)
+
+
+def _clone(cloned, reduction="sum", values=VALUES, recorded=RECORDED):
+    pi, mu, values, recorded = (tf.constant(x, tf.float32) for x in (PI, MU, values, recorded))
+    with tf.GradientTape() as tape:
+        tape.watch([pi, values])
+        found = replay_losses.clone(
+            policies.categorical(pi),
+            policies.categorical(mu),
+            values,
+            recorded,
+            live=tf.constant(LIVE),
+            fresh=tf.constant(FRESH),
+            weight=tf.constant(WEIGHT, tf.float32),
+            cloned=cloned,
+            reduction=reduction,
+        )
+        total = found.policy + found.value
+    return found, tape.gradient(total, [pi, values])
+
+
+def test_clears_terms_are_those_of_the_paper_on_replay_alone():
+    found, gradients = _clone("replay")
+    counts = LIVE * ~FRESH * WEIGHT
+    np.testing.assert_allclose(found.policy, (counts * _kl(MU, PI)).sum(), rtol=1e-5)
+    np.testing.assert_allclose(found.value, (counts * (VALUES - RECORDED) ** 2).sum(), rtol=1e-5)
+    pi, mu = np.exp(_log_softmax(PI)), np.exp(_log_softmax(MU))
+    np.testing.assert_allclose(gradients[0], counts[..., None] * (pi - mu), atol=1e-6)
+    np.testing.assert_allclose(gradients[1], counts * 2 * (VALUES - RECORDED), atol=1e-5)
+    mean, _ = _clone("replay", "mean")
+    np.testing.assert_allclose(mean.policy, found.policy / (T * B), rtol=1e-6)
+
+
+def test_the_predecessors_terms_count_new_unrolls_and_take_the_root():
+    found, _ = _clone("all")
+    counts = LIVE * WEIGHT
+    np.testing.assert_allclose(found.policy, (counts * _kl(PI, MU)).sum(), rtol=1e-5)
+    norm = np.sqrt((counts * (VALUES - RECORDED) ** 2).sum())
+    np.testing.assert_allclose(found.value, norm, rtol=1e-5)
+    found, gradients = _clone("all", values=VALUES, recorded=VALUES)
+    assert found.value == 0
+    assert np.isfinite(gradients[1]).all()
+
+
+def test_states_beyond_the_threshold_are_not_trusted():
+    divergence = _kl(PI, MU)
+    threshold = float(np.median(divergence)) + 1e-4
+    found = replay_losses.is_trusted(
+        policies.categorical(tf.constant(PI, tf.float32)),
+        policies.categorical(tf.constant(MU, tf.float32)),
+        threshold,
+    )
+    np.testing.assert_array_equal(found, divergence <= threshold)
+    assert 0 < found.numpy().sum() < T * B
+    half = tf.constant(np.arange(12).reshape(4, 3) < 6)
+    np.testing.assert_allclose(replay_losses.share(half, tf.constant(LIVE)), 5 / 10)
+
+
+def test_an_untrusted_step_teaches_nothing_and_cuts_the_trace():
+    """Against V-trace by the paper, with importance weights of 0 at untrusted steps."""
+    values = RANDOM.normal(0, 2, (T + 1, B))
+    rewards = RANDOM.normal(0, 1, (T + 1, B))
+    actions = RANDOM.integers(0, A, (T + 1, B))
+    pi, mu = RANDOM.normal(0, 1, (2, T + 1, B, A))
+    trusted = RANDOM.random((T, B)) < 0.6
+    behaviour = np.zeros((T + 1, B))
+    behaviour[1:] = np.take_along_axis(_log_softmax(mu[:-1]), actions[1:, :, None], -1)[..., 0]
+    log_pi = np.take_along_axis(_log_softmax(pi[:-1]), actions[1:, :, None], -1)[..., 0]
+    log_rhos = np.where(trusted, log_pi - behaviour[1:], -np.inf)
+    vs, _ = paper(
+        *(log_rhos, np.full((T, B), 0.9), rewards[1:], values[:-1], values[-1]),
+        *(1.0, 1.0, 1.0, 0.95),
+    )
+    step = vtrace_step(
+        parameters=tf.constant(pi, tf.float32),
+        values=tf.constant(values, tf.float32),
+        actions=tf.constant(actions, tf.int32),
+        rewards=tf.constant(rewards, tf.float32),
+        terminated=tf.zeros([T + 1, B], tf.bool),
+        first=tf.zeros([T + 1, B], tf.bool),
+        behaviour_log_probs=tf.constant(behaviour, tf.float32),
+        weight=tf.ones([B]),
+        discounting=0.9,
+        estimate=VTrace(0.95),
+        trusts=lambda policy, live: tf.constant(trusted),
+    )
+    np.testing.assert_allclose(step.estimates.value_targets, vs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(step.weights.numpy() > 0, trusted)
+    untrusted = ~trusted
+    np.testing.assert_allclose(vs[untrusted], values[:-1][untrusted])
+    np.testing.assert_array_equal(step.trusted, trusted)
+
+
+def test_the_surrogate_is_that_of_impact():
+    log_pi, log_mu, log_target, advantages = RANDOM.normal(0, 1, (4, 50, 20))
+    ratio = np.minimum(np.exp(log_mu - log_target), 2.0) * np.exp(log_pi - log_mu)
+    defined = np.minimum(ratio * advantages, np.clip(ratio, 0.7, 1.3) * advantages)
+    inputs = [tf.constant(x, tf.float32) for x in (log_pi, log_mu, log_target, advantages)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        gains = replay_losses.Surrogate(0.3).gains(*inputs)
+        total = tf.reduce_sum(gains)
+    np.testing.assert_allclose(gains, defined, rtol=1e-4, atol=1e-6)
+    clipped = (ratio > 1.3) & (advantages > 0) | (ratio < 0.7) & (advantages < 0)
+    gradients = tape.gradient(total, inputs)
+    np.testing.assert_allclose(
+        gradients[0], np.where(clipped, 0.0, ratio * advantages), rtol=1e-4, atol=1e-6
+    )
+    assert gradients[1] is None
+    assert gradients[2] is None
+    far = tf.constant([[500.0]]), tf.zeros([1, 1]), tf.zeros([1, 1]), tf.constant([[-1.0]])
+    assert np.isfinite(replay_losses.Surrogate(0.3).gains(*far)).all()
+
+
+def _weights_after(updates, **settings):
+    """Return (algorithm, weights after each update) for updates on the same batch."""
+    config, algorithm, batch = _played(**settings)
+    alone = gradients.GradientReducer(group.SingleLearner(), config)
+    weights = []
+    for _ in range(updates):
+        algorithm.update(batch, Context(tf.constant(0.0), tf.ones([]), tf.constant(0.0)), alone)
+        weights.append([v.numpy() for v in algorithm.variables.trained])
+    return algorithm, weights
+
+
+def test_the_first_update_by_the_surrogate_is_the_policy_gradients():
+    """The policy, its target and the one that played are still the same: all ratios are 1."""
+    (_, plain), (_, impact) = _weights_after(2), _weights_after(2, impact_clip=0.2)
+    for a, b in zip(plain[0], impact[0], strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(plain[1], impact[1], strict=True))
+
+
+def test_the_target_policy_is_copied_every_few_updates():
+    algorithm, weights = _weights_after(3, impact_clip=0.2, impact_target_updates=2)
+    copies = algorithm._target.variables[:-1]
+    policy = algorithm._target._policy
+    places = [[v is p for v in algorithm.variables.trained].index(True) for p in policy]
+    for copy, place in zip(copies, places, strict=True):
+        np.testing.assert_array_equal(copy.numpy(), weights[1][place])
+    assert set(map(id, copies)) <= set(map(id, algorithm.variables.carried))
+    assert not set(map(id, copies)) & set(map(id, algorithm.variables.acting))
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_an_update_has_the_terms_with_their_costs(xla):
+    totals = {}
+    for policy_cost, value_cost in ((0.0, 0.0), (0.5, 0.25)):
+        config, algorithm, batch = _played(
+            replay="queue:0.5,uniform:0.5:100",
+            policy_cloning_cost=policy_cost,
+            value_cloning_cost=value_cost,
+            trust_region=0.3,
+            xla=xla,
+        )
+        for variable in algorithm.variables.trained:
+            variable.assign(variable * 1.5)  # the policy has moved since
+        batch = batch._replace(fresh=tf.constant([True, True, False, False]))
+        alone = gradients.GradientReducer(group.SingleLearner(), config)
+        context = Context(tf.constant(0.0), tf.ones([]), tf.constant(0.0))
+        update = tf.function(lambda: algorithm.update(batch, context, alone)[0], autograph=False)  # noqa: B023
+        metrics = {name: float(value) for name, value in update().items()}
+        assert 0 < metrics["trusted_share"] <= 1
+        totals[policy_cost] = metrics["loss/total"]
+    added = 0.5 * metrics["loss/policy_cloning"] + 0.25 * metrics["loss/value_cloning"]
+    assert metrics["loss/policy_cloning"] > 0
+    assert metrics["loss/value_cloning"] > 0
+    np.testing.assert_allclose(totals[0.5] - totals[0.0], added, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            {"policy_cloning_cost": 0.1},
+            "has no effect without --replay: give both, or --cloned=all",
+        ),
+        ({"value_cloning_cost": 0.1}, "--value_cloning_cost=0.1 clones replayed unrolls"),
+        ({"trust_region": 0.3, "advantages": "gae"}, "leave out --advantages=gae"),
+    ],
+)
+def test_flags_without_effect_are_refused(flags, said):
+    with pytest.raises(ValueError, match=said):
+        Settings(**flags)
+    Settings(policy_cloning_cost=0.1, cloned="all")

@@ -1,0 +1,134 @@
+"""Replay as the flags ask for it, with TensorFlow's queue and a learner's batches."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from unrolls import CODEC, LENGTH, SPEC, unroll
+
+from impala_mm.config.settings import Config
+from impala_mm.distributed.group import SingleLearner
+from impala_mm.learner import replaying
+from impala_mm.learner.batch_source import UnrollQueue
+from impala_mm.learner.lockstep import Lockstep
+from impala_mm.learner.own_source import OwnSource
+
+ALGORITHM = SimpleNamespace(unroll=SPEC)
+
+
+def _config(text="queue:0.5,prioritised:0.5:100:exponent=1", **flags):
+    return Config(batch_size=4, unroll_length=LENGTH, replay=text, **flags)
+
+
+def _source(config, algorithm=ALGORITHM):
+    queue = tf.queue.FIFOQueue(100, [tf.string, tf.int64], [[], []])
+    position = replaying.Position(lambda: 0, lambda: 0.0)
+
+    def make(fresh):
+        return replaying.make_source(
+            config, algorithm, fresh, CODEC, "/CPU:0", position, 1e9, 0, "/run", print
+        )
+
+    return queue, OwnSource(make, UnrollQueue(queue), SPEC, "/CPU:0")
+
+
+def _put(queue, *numbers):
+    queue.enqueue_many([[unroll(n) for n in numbers], list(numbers)])
+
+
+def test_batches_are_tensors_with_what_the_actors_sent():
+    queue, source = _source(_config())
+    _put(queue, *range(14))
+    for _ in range(6):
+        batch = source.next(20)
+        assert tf.is_tensor(batch.weight)
+        assert batch.fresh.numpy().tolist() == [True, True, False, False]
+        assert batch.unrolls.reward.shape == (LENGTH + 1, 4)
+        np.testing.assert_array_equal(batch.unrolls.reward[2], batch.version)
+        source.feedback(batch.key, tf.cast(batch.key, tf.float32))
+    assert batch.weight.numpy()[2:].min() < 1, "priorities differ by now"
+    queue.close()
+
+
+def test_steps_that_are_only_stored_count_as_played():
+    queue, source = _source(_config("uniform:1:100", replay_ratio=2.0, replay_min=3))
+    _put(queue, *range(3))
+    lockstep = Lockstep(source, SingleLearner(), 1, lambda: float("nan"))
+    assert lockstep.next(20).steps == 3 * LENGTH
+    queue.close()
+    assert source.metrics()["replay_unrolls/uniform"] == 3
+
+
+def test_what_replays_will_hold_is_said_in_unrolls_steps_and_bytes():
+    config = _config("queue:0.5,uniform:0.25:300,prioritised:0.25:100", replay_max_gb=0.5)
+    first, second = replaying.describe(config, CODEC, 1)
+    assert "1 of a batch's 4 unrolls are drawn from uniform" in first
+    assert "up to 300 unrolls (1,200 steps, " in first
+    assert first.endswith("or 375.0 MB")
+    assert second.endswith("or 125.0 MB")
+    half = replaying.memory(_config(), 1)
+    assert replaying.memory(_config(), 2) == half / 2
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        (SimpleNamespace(rounds=True), "learns only from unrolls of its newest policy"),
+        (SimpleNamespace(source=len), "has a source of its own"),
+        (SimpleNamespace(), "records no features, which elite compare"),
+    ],
+)
+def test_algorithms_that_cannot_use_it_are_refused(algorithm, said, capsys):
+    with pytest.raises(SystemExit):
+        replaying.refuse_unsuitable(_config("queue:0.5,elite:0.5:100"), algorithm)
+    assert said in capsys.readouterr().err
+
+
+class Comparing:
+    """An algorithm whose features are rewards, recorded, and 0, computed now."""
+
+    unroll = SPEC
+
+    def compare_features(self, entries, start):
+        recorded = tf.stack([entries.reward[1:]] * 2, -1)  # [T, B, F]
+        return recorded, tf.zeros_like(recorded)
+
+
+def test_elite_draws_by_the_features_that_the_algorithm_compares():
+    config = _config("queue:0.5,elite:0.5:100:strategy=1:lambda=1000", replay_min=20)
+    queue, source = _source(config, Comparing())
+    _put(queue, *range(20))
+    batch = source.next(20)
+    assert sorted(batch.version.numpy()[2:].tolist()) == [0, 1]
+    measured = source.metrics()
+    assert measured["replay_distance/elite"] < measured["replay_distance_of_candidates/elite"]
+    queue.close()
+
+
+def test_new_unrolls_have_the_priorities_that_the_algorithm_gives_them():
+    def first_priorities(entries, start):
+        return entries.reward[1]
+
+    algorithm = SimpleNamespace(unroll=SPEC, first_priorities=first_priorities)
+    queue, source = _source(_config(), algorithm)
+    _put(queue, 0, 1, 5, 3)
+    assert source.next(20) is not None
+    (replay,) = source._source._replays
+    slots = replay.store.slots_of(np.arange(4))
+    np.testing.assert_allclose(replay.sampler.scaled(slots), [1e-6, 1, 5, 3])
+    queue.close()
+
+
+def test_a_source_is_saved_and_restored_with_its_unrolls(tmp_path):
+    queue, source = _source(_config("uniform:1:100"))
+    _put(queue, *range(4))
+    assert source.next(20) is not None
+    source.save(tmp_path)
+    queue.close()
+    _, again = _source(_config("uniform:1:100"))
+    again.restore(tmp_path)
+    batch = again.next(20)
+    assert set(batch.version.numpy().tolist()) <= set(range(4))
+    assert not batch.fresh.numpy().any()
+    assert again.take_stored_steps() == 0

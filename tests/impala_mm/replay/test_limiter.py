@@ -1,0 +1,44 @@
+"""The balance of unrolls and updates."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impala_mm.replay.limiter import RateLimiter
+
+
+def test_an_update_needs_as_many_unrolls_as_the_ratio_says():
+    limiter = RateLimiter(ratio=0.25, minimum=6)
+    assert [limiter.allowed_updates(n) for n in (0, 5, 6, 9, 10, 14)] == [0, 0, 1, 1, 2, 3]
+    assert not limiter.allows_update(9, 1)
+    assert limiter.allows_update(10, 1)
+
+
+def test_actors_wait_once_an_update_is_possible():
+    limiter = RateLimiter(ratio=0.25, minimum=6)
+    assert limiter.room(0, 0, most=64) == 6
+    assert limiter.room(6, 0, most=64) == 0
+    assert limiter.room(6, 1, most=64) == 4
+    assert limiter.room(6, 1, most=3) == 3
+
+
+@settings(deadline=None)
+@given(
+    ratio=st.floats(0.02, 40),
+    minimum=st.integers(1, 50),
+    wishes=st.lists(st.booleans(), max_size=300),
+)
+def test_neither_side_gets_far_ahead_and_one_of_them_may_always_go_on(ratio, minimum, wishes):
+    limiter, unrolls, updates = RateLimiter(ratio, minimum), 0, 0
+    for wants_update in wishes:
+        may_take, may_update = (
+            limiter.allows_unroll(unrolls, updates),
+            limiter.allows_update(unrolls, updates),
+        )
+        assert may_take or may_update
+        if wants_update and may_update:
+            updates += 1
+        elif not wants_update and may_take:
+            unrolls += 1
+        assert updates <= max(0, ratio * (unrolls - minimum) + 1 + 1e-6)
+        if unrolls >= minimum:
+            assert ratio * (unrolls - minimum) - updates <= 2 * max(1, ratio)

@@ -1,0 +1,85 @@
+"""The replay's files: what is restored, and what is refused."""
+
+import numpy as np
+import pytest
+from unrolls import CODEC, SPEC, unroll
+
+from impala_mm.config import replay_mix
+from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.replay import shard
+from impala_mm.replay.contents import pack, unpack
+from impala_mm.replay.parts import make_replay
+from impala_mm.replay.store import StoredUnroll
+
+TEXT = "uniform:0.5:6,prioritised:0.5:4:exponent=1"
+
+
+def _replays(text=TEXT):
+    random = np.random.default_rng(0)
+    return [make_replay(part, 2, 1e9, random, None) for part in replay_mix.parse(text).replays]
+
+
+def _filled(numbers, text=TEXT):
+    replays = _replays(text)
+    for number in numbers:
+        for replay in replays:
+            replay.insert(StoredUnroll(number, 100 + number, pack(unroll(number))))
+    return replays
+
+
+def _held(replay):
+    """Return the number in each unroll's rewards, from the oldest to the newest."""
+    found = []
+    for each in replay.store.in_order():
+        rows = np.frombuffer(unpack(each.content, CODEC.size), np.uint8)[np.newaxis]
+        found.append(int(CODEC.arrays(rows).entries.reward[0, 1]))
+        assert each.version == 100 + found[-1]
+    return found
+
+
+def test_a_shard_brings_back_unrolls_uses_and_priorities(tmp_path):
+    before = _filled(range(10))
+    before[0].store.uses[:] = np.arange(6)
+    before[1].sampler.feedback(np.arange(4), np.array([4.0, 3.0, 2.0, 1.0]))
+    shard.save(tmp_path, CODEC, before)
+    after = _replays()
+    assert shard.restore([shard.Share(tmp_path)], CODEC, after) == 6
+    for old, new in zip(before, after, strict=True):
+        assert _held(new) == _held(old)
+        old_slots, new_slots = (
+            np.array([r.store.slots_of(np.array([u.key]))[0] for u in r.store.in_order()])
+            for r in (old, new)
+        )
+        np.testing.assert_array_equal(new.store.uses[new_slots], old.store.uses[old_slots])
+        if old.kind == "prioritised":
+            np.testing.assert_array_equal(
+                new.sampler.scaled(new_slots), old.sampler.scaled(old_slots)
+            )
+
+
+def test_another_mix_takes_the_newest_unrolls_of_all(tmp_path):
+    shard.save(tmp_path, CODEC, _filled(range(10)))
+    (smaller,) = _replays("uniform:1:3")
+    shard.restore([shard.Share(tmp_path)], CODEC, [smaller])
+    assert _held(smaller) == [7, 8, 9]
+
+
+def test_two_shards_become_one_and_one_becomes_two(tmp_path):
+    folders = [tmp_path / name for name in "ab"]
+    for folder, numbers in zip(folders, (range(3), range(10, 13)), strict=True):
+        folder.mkdir()
+        shard.save(folder, CODEC, _filled(numbers))
+    merged = _replays()
+    assert shard.restore([shard.Share(f) for f in folders], CODEC, merged) == 6
+    assert _held(merged[0]) == [0, 1, 2, 10, 11, 12]
+    halves = [_replays() for _ in range(2)]
+    for first, half in enumerate(halves):
+        shard.restore([shard.Share(folders[0], first, 2)], CODEC, half)
+    assert [_held(half[0]) for half in halves] == [[0, 2], [1]]
+
+
+def test_unrolls_of_another_network_are_refused_by_name(tmp_path):
+    shard.save(tmp_path, CODEC, _filled(range(3)))
+    other = UnrollCodec(SPEC._replace(length=5))
+    with pytest.raises(ValueError, match="holds unrolls of another network, environment or"):
+        shard.restore([shard.Share(tmp_path)], other, _replays())

@@ -1,0 +1,242 @@
+"""The source that mixes: which unrolls are in a batch, who waits for whom, and what is counted."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from unrolls import CODEC, LENGTH, Actors, decode
+
+from impala_mm.config import replay_mix
+from impala_mm.replay.limiter import RateLimiter
+from impala_mm.replay.parts import make_replay
+from impala_mm.replay.source import ReplaySource
+from impala_mm.replay.spill import Owner, Spill
+
+BATCH = 4
+
+
+@pytest.fixture
+def actors():
+    made = Actors()
+    yield made
+    made.close()
+
+
+def _source(actors, text, ratio=None, minimum=BATCH, overflow="wait", say=print, spill=None):
+    mix = replay_mix.parse(text)
+    columns = replay_mix.split_columns(mix, BATCH)
+    random = np.random.default_rng(0)
+    replays = [
+        make_replay(part, number, 1e9, random, None)
+        for part, number in zip(mix.replays, columns[1:], strict=True)
+    ]
+    limiter = RateLimiter(ratio or 1 / (columns[0] or BATCH), minimum)
+    source = ReplaySource(
+        actors, CODEC, decode, replays, columns[0], limiter, overflow, lambda: 0.0, 1, say, spill
+    )
+    return source, replays
+
+
+def _taken(actors, number):
+    """Wait until the source has taken this many unrolls, and return whether it takes no more."""
+    deadline = time.monotonic() + 20
+    while actors.taken < number and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    return actors.taken == number
+
+
+def test_a_batch_holds_new_unrolls_once_and_old_ones_by_the_shares(actors):
+    source, _ = _source(actors, "queue:0.5,uniform:0.25:100,prioritised:0.25:100")
+    actors.put(*range(20))
+    batches = [source.next(20) for _ in range(6)]
+    new = [n for batch in batches for n in batch.version[batch.fresh].tolist()]
+    assert new == list(range(2, 14)), "each once, in their order; the first two filled the replay"
+    for batch in batches:
+        assert batch.fresh.tolist() == [True, True, False, False]
+        np.testing.assert_array_equal(batch.unrolls.reward[1], batch.version)
+        np.testing.assert_array_equal(batch.key, batch.version)
+        assert batch.weight.dtype == np.float32
+        assert (batch.version <= batch.version[batch.fresh].max() + 4).all()
+
+
+def test_without_a_new_unroll_no_batch_is_returned_at_the_mixs_own_ratio(actors):
+    source, _ = _source(actors, "queue:0.5,uniform:0.5:100")
+    actors.put(*range(5))
+    assert source.next(20) is not None
+    assert source.next(0.3) is None
+    actors.put(5)
+    assert source.next(20).version[:2].tolist() == [4, 5]
+    actors.close()
+    assert source.next(0.3) is None
+
+
+def test_a_larger_ratio_fills_the_queues_share_with_old_unrolls(actors):
+    source, _ = _source(actors, "queue:0.5,uniform:0.5:100", ratio=2)
+    actors.put(*range(6))
+    batches = [source.next(20) for _ in range(5)]
+    assert source.next(0.3) is None, "4 unrolls allow one update, and two more allow 4"
+    new = [n for batch in batches for n in batch.version[batch.fresh].tolist()]
+    assert new == sorted(set(new))
+    assert new[-1] == 5
+    assert source.take_stored_steps() == (6 - len(new)) * LENGTH, "each counts once"
+    assert all(len(batch.fresh) == BATCH for batch in batches)
+
+
+def test_actors_wait_while_the_learner_does_not_train(actors):
+    source, _ = _source(actors, "queue:0.5,uniform:0.5:100")
+    actors.put(*range(50))
+    assert source.next(20) is not None
+    # One batch is trained on, one is prepared, and the unrolls of one more are stored.
+    assert _taken(actors, BATCH + 2 + 2)
+    assert actors.size() == 50 - 8
+
+
+@pytest.mark.parametrize(
+    ("overflow", "stored"),
+    [("keep_latest", 40), ("keep_oldest", 8), ("alternating", 24)],
+)
+def test_actors_need_not_wait_if_unrolls_may_be_lost(actors, overflow, stored):
+    source, (replay,) = _source(actors, "queue:0.5,uniform:0.5:100", overflow=overflow)
+    assert source.next(0.1) is None
+    actors.put(*range(4))
+    assert source.next(20) is not None
+    actors.put(4, 5)
+    assert _taken(actors, 6)
+    actors.put(6, 7)
+    assert _taken(actors, 8)
+    actors.put(*range(8, 40))
+    assert _taken(actors, 40)
+    assert replay.store.size == stored
+    assert source.discarded == 40 - stored
+    batches = [source.next(20) for _ in range(2)]
+    assert batches[-1].version[1] == (7 if overflow == "keep_oldest" else 39)
+
+
+def test_a_replay_alone_counts_the_steps_that_it_stores(actors):
+    source, _ = _source(actors, "uniform:1:100", ratio=3, minimum=2)
+    actors.put(0, 1)
+    actors.put(2, resets=1)
+    batches = [source.next(20) for _ in range(4)]
+    assert not any(batch.fresh.any() for batch in batches)
+    assert source.next(0.3) is None
+    assert source.take_stored_steps() == 3 * LENGTH - 1
+    assert source.take_stored_steps() == 0
+
+
+def test_unrolls_that_only_filled_the_replay_are_counted_and_those_in_batches_are_not(actors):
+    source, _ = _source(actors, "queue:0.5,uniform:0.5:100", minimum=10)
+    actors.put(*range(10))
+    assert source.next(20).fresh.sum() == 2
+    assert source.take_stored_steps() == 8 * LENGTH
+
+
+def test_priorities_reach_the_unrolls_that_are_still_stored_and_no_others(actors):
+    source, (replay,) = _source(actors, "queue:0.5,prioritised:0.5:4:exponent=1")
+    actors.put(*range(4))
+    batch = source.next(20)
+    source.feedback(np.arange(4), np.array([1.0, 2.0, 3.0, 4.0]))
+    actors.put(4, 5)  # they take the places of 0 and 1
+    source.next(20)
+    source.feedback(np.array([0, 1, 4]), np.array([50.0, 50.0, 7.0]))
+    actors.put(6, 7)
+    source.next(20)
+    keys = np.array([4, 5, 6, 7])
+    scaled = replay.sampler.scaled(replay.store.slots_of(keys))
+    assert scaled.max() <= 7, "50 was for unrolls that are gone"
+    assert scaled[0] == 7
+    assert batch.key.max() < 4
+
+
+def test_an_unroll_with_nan_is_not_stored_and_said_once(actors):
+    said = []
+    source, (replay,) = _source(actors, "queue:0.5,uniform:0.5:100", say=said.append)
+    actors.put(0, np.nan, np.nan, 3, 4, 5)
+    for _ in range(2):
+        source.next(20)
+    assert replay.store.size == 4
+    assert sum("contains NaN and is not stored" in line for line in said) == 1
+    assert source.metrics()["replay_nan"] == 2
+
+
+def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
+    said = []
+    source, _ = _source(actors, "queue:0.5,uniform:0.5:100", ratio=5, say=said.append)
+    actors.put(*range(5))
+    for _ in range(6):
+        source.next(20)
+    measured = source.metrics()
+    assert measured["replay_unrolls/uniform"] == 5
+    assert 0 < measured["replay_uses"] < 12
+    assert measured["replay_discarded"] == 0
+    assert said == ["replay: training begins with this many unrolls: uniform: 5"]
+    source._began -= 20
+    actors.put(5)
+    source.next(20)
+    source.next(20)
+    assert "it holds the play of: uniform 100 unrolls, " in said[1]
+    assert said[1].endswith("minutes")
+
+
+def test_the_learner_does_not_wait_for_a_draw(actors):
+    """A draw may compute features of many unrolls; it goes on while the learner trains."""
+    source, (replay,) = _source(actors, "queue:0.5,uniform:0.5:100")
+    actors.put(*range(6))
+    drawn, may_end = threading.Event(), threading.Event()
+    draw, calls = replay.sampler.draw, []
+
+    def slowly(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            drawn.set()
+            assert may_end.wait(60)
+        return draw(*arguments)
+
+    replay.sampler.draw = slowly
+    first = source.next(20)
+    assert drawn.wait(20)
+    begin = time.monotonic()
+    source.take_stored_steps()
+    source.metrics()
+    source.feedback(first.key, first.weight)
+    assert time.monotonic() - begin < 10
+    may_end.set()
+    assert source.next(20) is not None
+
+
+def test_a_failure_of_a_thread_is_raised_to_the_learner(actors):
+    source, _ = _source(actors, "queue:0.5,uniform:0.5:100")
+    source._decode = lambda columns: 1 / 0
+    actors.put(*range(4))
+
+    def ask(number):
+        for _ in range(number):
+            source.next(0.1)
+
+    with pytest.raises(ZeroDivisionError):
+        ask(100)
+
+
+def test_a_spill_brings_the_replay_back_and_only_a_few_unrolls_lie_in_memory(actors, tmp_path):
+    def open_source():
+        spill = Spill(tmp_path, Owner("/run", CODEC.digest), 4, print)
+        return spill, _source(actors, "uniform:0.5:8,prioritised:0.5:6", ratio=1, spill=spill)
+
+    spill, (source, (uniform, prioritised)) = open_source()
+    actors.put(*range(22))
+    batches = [source.next(20) for _ in range(15)]
+    assert _taken(actors, 22) or actors.size() <= 4
+    for batch in batches:
+        np.testing.assert_array_equal(batch.unrolls.reward[1], batch.version)
+    in_memory = [u.key for u in uniform.store.in_order() if isinstance(u.content, bytes)]
+    assert len(in_memory) < 4
+    kept = [u.key for u in uniform.store.in_order() if u.key not in in_memory]
+    spill.close()
+    spill, (source, (uniform, prioritised)) = open_source()
+    assert [u.key for u in uniform.store.in_order()][-len(kept) :] == kept
+    assert prioritised.store.size == 6
+    batch = source.next(20)
+    np.testing.assert_array_equal(batch.unrolls.reward[1], batch.version)
+    assert len(list(tmp_path.glob("*.unrolls"))) <= 4, "files of removed unrolls are deleted"
+    spill.close()

@@ -1,0 +1,155 @@
+"""A replay on disk: what survives, what is refused, and what a full disk does."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from processes import ROOT
+
+from impala_mm.config.messages import UserMistake
+from impala_mm.replay import spill
+from impala_mm.replay.spill import Owner, Spill
+from impala_mm.replay.store import StoredUnroll
+
+OWNER = Owner("/runs/a", "layout")
+
+
+def _open(folder, owner=OWNER, per_file=4):
+    said = []
+    return Spill(folder, owner, per_file, said.append), said
+
+
+def _unroll(key):
+    return StoredUnroll(key, 100 + key, f"unroll {key} ".encode() * (key % 7 + 1))
+
+
+def _fill(made, keys):
+    return [each for key in keys for each in made.add(_unroll(key))]
+
+
+def test_complete_files_are_read_back_and_their_bytes_lie_in_the_file(tmp_path):
+    made, _ = _open(tmp_path)
+    written = _fill(made, range(10))
+    assert [u.key for u in written] == list(range(8)), "two are not enough for a file"
+    made.close()
+    again, said = _open(tmp_path)
+    for found in (written, again.read()):
+        assert [(u.key, u.version, bytes(u.content)) for u in found] == [
+            _unroll(key)[:3] for key in range(8)
+        ]
+        assert isinstance(found[0].content, memoryview)
+    assert not said
+
+
+def test_files_that_no_replay_uses_are_deleted_and_their_bytes_stay_readable(tmp_path):
+    made, _ = _open(tmp_path)
+    written = _fill(made, range(12))
+    made.delete_unused(lambda keys: (keys >= 6).any())
+    assert sorted(p.name for p in tmp_path.glob("*.unrolls")) == [
+        "0000000004.unrolls",
+        "0000000008.unrolls",
+    ]
+    assert bytes(written[0].content) == _unroll(0).content
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda content: content[:-1],
+        lambda content: content[:-1] + b"?",
+        lambda content: b"0" + content[1:] if content[:1] != b"0" else b"1" + content[1:],
+        lambda content: b"",
+        lambda content: content[:5],
+    ],
+)
+def test_a_damaged_file_is_left_out_by_name_and_the_others_are_read(tmp_path, harm):
+    made, _ = _open(tmp_path)
+    _fill(made, range(8))
+    made.close()
+    path = tmp_path / "0000000000.unrolls"
+    path.write_bytes(harm(path.read_bytes()))
+    again, said = _open(tmp_path)
+    assert [u.key for u in again.read()] == list(range(4, 8))
+    assert f"{path} is damaged and left out" in said[0]
+
+
+def test_folders_of_others_are_refused_and_left_as_they_are(tmp_path):
+    _open(tmp_path / "a")[0].close()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "letter.txt").write_text("dear")
+    for folder, owner, said in (
+        ("a", Owner("/runs/b", "layout"), "belongs to the run in /runs/a: name another folder"),
+        ("a", Owner("/runs/a", "other"), "holds unrolls of another network, environment or"),
+        ("b", OWNER, "is not empty, and no replay lies there: name an empty or new folder"),
+        ("b/letter.txt", OWNER, "cannot be written: File exists"),
+    ):
+        with pytest.raises(UserMistake, match=said):
+            _open(tmp_path / folder, owner)
+    assert [p.name for p in (tmp_path / "b").iterdir()] == ["letter.txt"]
+    held, _ = _open(tmp_path / "a")
+    with pytest.raises(UserMistake, match="is used by another process"):
+        _open(tmp_path / "a")
+    held.close()
+
+
+def test_a_full_disk_ends_the_spill_and_not_the_run(tmp_path, monkeypatch):
+    made, said = _open(tmp_path)
+    _fill(made, range(4))
+
+    def refuse(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(spill.os, "fsync", refuse)
+    assert _fill(made, range(4, 20)) == []
+    assert len(said) == 1
+    assert "cannot be written (No space left on device); nothing more is spilled" in said[0]
+    monkeypatch.undo()
+    assert not list(tmp_path.glob("*.part"))
+    made.close()
+    assert [u.key for u in _open(tmp_path)[0].read()] == list(range(4))
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.impala_mm.replay import test_spill
+made, _ = test_spill._open(Path(sys.argv[1]))
+kept = {u.key for u in made.read()}
+key = max(kept, default=-1) + 1
+while True:
+    for each in made.add(test_spill._unroll(key)):
+        print(each.key, flush=True)
+    key += 1
+"""
+
+
+@pytest.mark.slow
+def test_fifty_kills_lose_nothing_that_was_written(tmp_path):
+    written = set()
+    random = np.random.default_rng(0)
+    paths = [str(ROOT), str(ROOT / "tests" / "helpers")]
+    for _ in range(50):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, tmp_path],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            text=True,
+        )
+        process.stdout.readline()
+        time.sleep(random.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        lines = process.communicate()[0].split("\n")
+        written |= {int(line) for line in lines[:-1]}
+        made, said = _open(tmp_path)
+        found = made.read()
+        made.close()
+        assert not said
+        assert {u.key for u in found} >= written
+        assert [u.key for u in found] == list(range(len(found)))
+        assert all(bytes(u.content) == _unroll(u.key).content for u in found[-8:])
+    assert len(written) > 100
