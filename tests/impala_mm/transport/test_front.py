@@ -169,7 +169,7 @@ _MINE = Credentials.parse(TOKEN)
 
 
 def _text(days_before=certificates.DAYS_BEFORE, days_after=certificates.DAYS_AFTER):
-    return f"{_SECRET}\n{certificates.make(days_before, days_after)}"
+    return f"{_SECRET}\n{certificates.make(certificates.ROLES, days_before, days_after)}"
 
 
 @pytest.mark.parametrize(
