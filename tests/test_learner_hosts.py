@@ -187,10 +187,14 @@ def test_learners_restart_on_both_hosts_while_no_frontend_is_attached(far):
     assert far.left() == {}
 
 
-def test_an_mpirun_that_lost_its_daemon_has_failed(far):
+@pytest.mark.parametrize(
+    ("name", "words"), [("learner2", "/bin/prted "), ("learner1", "launcher.node.mpirun_agent ")]
+)
+def test_an_mpirun_that_lost_its_daemon_or_its_agent_has_failed(far, name, words):
+    """It exits with code 0 if its agent was killed."""
     frontend = _start(far)
     _until_up(far)
-    for pid in far.lan.learner2.pids("/bin/prted "):
+    for pid in far.lan.hosts[name].pids(words):
         os.kill(pid, signal.SIGKILL)
     assert frontend.wait(30) == 1, frontend.printed()
     assert "learners on 10.77.1.11 failed" in frontend.printed()

@@ -25,7 +25,7 @@ from launcher.node import child_process, daemon_line, order_channel, procfs
 from launcher.node.lease import Lease
 from launcher.node.order_listener import OrderListener
 from launcher.node.process_output import ProcessOutput
-from launcher.node.task import LEARNERS_VARIABLE, read_json, write_json
+from launcher.node.task import read_json, write_json
 
 STATE_FILE = "daemon.json"  # in the run's state folder: its pid, its port and its id
 _CHECK_SECONDS = 0.4
@@ -42,7 +42,7 @@ class DaemonTask(NamedTuple):
     credentials: str  # of the role "supervisor" (`order_channel`)
     prefix: str  # the folder of Open MPI on this host
     announced: list[str]  # words of the user's arguments of mpirun (`daemon_line.parse`)
-    start: str  # the id of the run's start, by which the daemon's processes are known
+    start: str  # the id of the run's start, in the environment of all processes on this host
     folder: str  # the run's state folder; empty: the supervisor ends with its input
     lease_secs: float  # seconds without an order and without a frontend; 0: no limit
 
@@ -130,7 +130,6 @@ class DaemonSupervisor:
         variables = dict.fromkeys(command.variables & {"PMIX_PREFIX", "OPAL_PREFIX"}, prefix) | {
             "PRTE_PREFIX": prefix,
             "LD_LIBRARY_PATH": f"{prefix}/lib:{libraries}".rstrip(":"),
-            LEARNERS_VARIABLE: self._task.start,
         }
         self._process = child_process.start(
             [f"{prefix}/bin/prted", *command.arguments],

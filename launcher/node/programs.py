@@ -9,11 +9,14 @@ They need no installed packages; without them Python starts in half the time.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from launcher.node.task import LEARNERS_VARIABLE
 
 # The project's clone, or the archive of this package.
 _CODE_ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +67,7 @@ def start_daemon_supervisor(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        env=os.environ | {LEARNERS_VARIABLE: task["start"]},  # by which it is found, too
     )
     assert process.stdin
     assert process.stdout
