@@ -81,10 +81,6 @@ class Supervisor:
             wait = self._seconds_to_restart(code)
             if wait is None or self._wait_for_restart(wait):
                 break
-        if self._task.has_other_hosts:
-            from launcher.node import mpirun_agent  # noqa: PLC0415 - it loads ssl
-
-            mpirun_agent.end_supervisors(self._run_folder)
         state = self._state.fields
         if state["state"] == "waits":  # a stop request came before the restart
             self._state.write(state="stopped")
@@ -92,6 +88,10 @@ class Supervisor:
         code = int(state.get("code") or 0)
         shown = "" if state["state"] == "stopped" else f", exit code {code}"
         self._output.write_message(f"-- {self._task.name}: {state['state']}{shown} --")
+        if self._task.has_other_hosts:
+            from launcher.node import mpirun_agent  # noqa: PLC0415 - it loads ssl
+
+            mpirun_agent.end_supervisors(self._run_folder)
         if self._requests.has_parent_ended():  # it would have removed this folder
             import shutil  # noqa: PLC0415 - it is needed by few and would delay all
 
