@@ -8,6 +8,7 @@ what the daemon prints. Its exit code is the daemon's; 255 if the daemon could n
 the connection was lost.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -20,7 +21,7 @@ from typing import Any
 from launcher.node import order_channel, programs
 from launcher.node.task import read_json, write_json
 
-_SECONDS = 5.0  # timeout of a connection and of an answer to a short order
+SECONDS = 5.0  # timeout of a connection and of an answer to a short order
 _FILE, _SCRIPT = "daemons.json", "agent"
 _FAILED = 255  # ssh's exit code for its own failures
 
@@ -41,23 +42,35 @@ def write(folder: Path, credentials: str, supervisors: dict[str, dict[str, Any]]
     return script
 
 
-def find_silent(folder: Path) -> list[str]:
-    """Return the hosts whose supervisor does not answer."""
-    known = read_json(folder / _FILE)
-    return [host for host in known.get("supervisors", {}) if not _answers(known, host, "ping")]
+def read(folder: Path) -> dict[str, Any]:
+    """Return what `write` has written; empty if nothing has."""
+    return read_json(folder / _FILE)
 
 
-def end_supervisors(folder: Path) -> None:
+def find_silent(known: dict[str, Any]) -> list[str]:
+    """Return the hosts whose supervisor does not answer; `known` comes from `read`."""
+    return [host for host, answers in _order_all(known, "ping").items() if not answers]
+
+
+def end_supervisors(known: dict[str, Any]) -> None:
     """End the supervisors of all hosts that answer: the run is over."""
-    known = read_json(folder / _FILE)
-    for host in known.get("supervisors", {}):
-        _answers(known, host, "end")
+    _order_all(known, "end")
+
+
+def _order_all(known: dict[str, Any], order: str) -> dict[str, bool]:
+    """Give a short order to all hosts at once; return whether their supervisors accepted it."""
+    hosts = list(known.get("supervisors", {}))
+    if not hosts:
+        return {}
+    with concurrent.futures.ThreadPoolExecutor(len(hosts)) as pool:
+        return dict(
+            zip(hosts, pool.map(lambda host: _answers(known, host, order), hosts), strict=True)
+        )
 
 
 def _answers(known: dict[str, Any], host: str, order: str) -> bool:
-    """Return whether a host's supervisor has accepted a short order."""
     with contextlib.suppress(OSError, ValueError, KeyError):
-        return any("ready" in reply for reply in _send(known, host, {"order": order}, _SECONDS))
+        return any("ready" in reply for reply in _send(known, host, {"order": order}, SECONDS))
     return False
 
 
@@ -69,7 +82,7 @@ def _send(
     `seconds`: timeout for each reply. Raises OSError, ValueError, KeyError.
     """
     supervisor = known["supervisors"][host]
-    with order_channel.connect(host, supervisor, known["credentials"], _SECONDS) as connection:
+    with order_channel.connect(host, supervisor, known["credentials"], SECONDS) as connection:
         connection.sendall(order_channel.encode(order | {"id": supervisor["id"]}))
         connection.settimeout(seconds)
         for line in connection.makefile("rb"):
@@ -78,7 +91,7 @@ def _send(
 
 def main(folder: str, host: str, *command: str) -> int:
     """Start the daemon by a host's supervisor; return its exit code once it has ended."""
-    known = read_json(Path(folder) / _FILE)
+    known = read(Path(folder))
     why = "it ended the connection"
     try:
         for reply in _send(known, host, {"order": "start", "line": " ".join(command)}, None):

@@ -38,6 +38,7 @@ _HOSTS_CHECK_SECONDS = 0.05  # the same while actors may wait for the learners' 
 _READ_BYTES = 1 << 16  # bytes of output that are read at once
 _ANSWER_SECONDS = 2.0  # seconds between attempts to reach the supervisors on other hosts
 _KILL_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
+_LOCK_SECONDS = 8.0  # seconds that the supervisor of an ended process may need to exit
 
 
 class Supervisor:
@@ -50,6 +51,7 @@ class Supervisor:
         self._heartbeat = HeartbeatMonitor(self._process_folder / "beat")
         self._hosts_file = self._process_folder / "hosts.json"
         self._awaits_hosts = False  # whether this start of the learners has not reported addresses
+        self._other_hosts: dict[str, Any] = {}  # as this start of the learners knows them
         self._requests = StopRequests(task, self._heartbeat)
         self._started = time.monotonic()
         self._process: subprocess.Popen | None = None
@@ -91,7 +93,7 @@ class Supervisor:
         if self._task.has_other_hosts:
             from launcher.node import mpirun_agent  # noqa: PLC0415 - it loads ssl
 
-            mpirun_agent.end_supervisors(self._run_folder)
+            mpirun_agent.end_supervisors(self._other_hosts)
         if self._requests.has_parent_ended():  # it would have removed this folder
             import shutil  # noqa: PLC0415 - it is needed by few and would delay all
 
@@ -107,7 +109,11 @@ class Supervisor:
             return False
         from launcher.node import mpirun_agent  # noqa: PLC0415 - it is needed by few and loads ssl
 
-        while silent := mpirun_agent.find_silent(self._run_folder):
+        while True:
+            self._other_hosts = mpirun_agent.read(self._run_folder)
+            silent = mpirun_agent.find_silent(self._other_hosts)
+            if not silent:
+                break
             if silent != self._state.fields.get("awaits"):
                 hosts = " and ".join(silent)
                 self._output.write_message(
@@ -341,7 +347,7 @@ def main(path: Path) -> int:
         print(f"{path} holds no task, or a supervisor has already taken it", file=sys.stderr)
         return USER_ERROR
     task = Task(**content)
-    if file_lock.acquire(path.with_name("lock")) is None:
+    if file_lock.acquire(path.with_name("lock"), _LOCK_SECONDS) is None:
         print(f"{task.name} already has a supervisor", file=sys.stderr)
         return USER_ERROR
     return Supervisor(task).run()

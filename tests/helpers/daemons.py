@@ -48,6 +48,10 @@ class DaemonHost:
         supervisors = {"127.0.0.1": self.entry | changes}
         self.agent = mpirun_agent.write(self.first, credentials, supervisors)
 
+    def find_silent(self):
+        """Return the hosts that the first one finds silent."""
+        return mpirun_agent.find_silent(mpirun_agent.read(self.first))
+
     def order(self, line=LINE):
         """Start mpirun's agent, which orders a daemon by this line."""
         return subprocess.Popen(

@@ -111,7 +111,7 @@ def test_a_killed_supervisor_is_a_failure_and_its_daemon_ends(host):
     assert wait(agent, 5) == 255
     assert "the supervisor of mpirun's daemon on 127.0.0.1 is lost" in agent.stdout.read()
     until(lambda: _are_gone([daemon]), 5)
-    assert mpirun_agent.find_silent(made.first) == ["127.0.0.1"]
+    assert made.find_silent() == ["127.0.0.1"]
     agent = made.order()
     assert wait(agent, 5) == 255
     assert "Connection refused" in agent.stdout.read()
@@ -225,11 +225,11 @@ def test_peers_that_send_nothing_are_bounded_and_keep_no_daemon_from_running(hos
         until(lambda: "it has too many connections without an order" in made.log())
         assert len(list(Path(f"/proc/{made.process.pid}/fd").iterdir())) < 25
         assert not _are_gone(pids)
-    until(lambda: mpirun_agent.find_silent(made.first) == [])
+    until(lambda: made.find_silent() == [])
 
 
 def _end_by_order(host):
-    mpirun_agent.end_supervisors(host.first)
+    mpirun_agent.end_supervisors(mpirun_agent.read(host.first))
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def test_a_host_whose_supervisor_was_not_started_is_an_error(tmp_path):
             f"error: the supervisor of mpirun's daemon on {host} is lost: no frontend has started "
             f"it\n",
         )
-    assert mpirun_agent.find_silent(folder) == ["10.0.0.2"]
-    mpirun_agent.end_supervisors(folder)
+    assert mpirun_agent.find_silent(mpirun_agent.read(folder)) == ["10.0.0.2"]
+    mpirun_agent.end_supervisors(mpirun_agent.read(folder))
 
 
 def test_what_it_needs_can_be_read_by_its_owner_alone(tmp_path):
@@ -35,5 +35,5 @@ def test_what_it_needs_can_be_read_by_its_owner_alone(tmp_path):
 
 
 def test_without_other_hosts_nothing_is_waited_for(tmp_path):
-    assert mpirun_agent.find_silent(tmp_path) == []
-    mpirun_agent.end_supervisors(tmp_path)
+    assert mpirun_agent.find_silent(mpirun_agent.read(tmp_path)) == []
+    mpirun_agent.end_supervisors(mpirun_agent.read(tmp_path))
