@@ -57,6 +57,7 @@ def main(argv: list[str]) -> None:
         find_sources=lambda: user_sources.of_run(config),
         check_free=ports.check_free,
         make_token=lambda: run_token.make(config.transport_security != "none"),
+        make_certificates=certificates.make,
         policies=checkpoint_paths.shipped_names(),
     )
     try:

@@ -123,7 +123,7 @@ def test_training_starts_over_if_the_learners_host_is_lost_before_the_first_chec
 
 
 def test_learners_are_restarted_without_a_frontend(far):
-    """Their supervisor keeps the other host's credentials in memory."""
+    """The supervisor on the other host starts mpirun's daemon again."""
     flags = ("--stop_at_return=2", "--restart_learners", "--save_checkpoint_secs=3", "--detach")
     assert far.start(far.of(LEARNERS, ["actor1"]), *flags).wait(60) == 0
     until(lambda: far.status().get("frames", 0) > 0, 120)

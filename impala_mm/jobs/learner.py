@@ -141,7 +141,7 @@ def _train(
             code = lifecycle.exit_code(ending) if monitor.saved else 1
         group.gather(None, "saved")  # a rank that exits earlier could end rank 0
         if folder:
-            say(result)
+            _report_end(say, result, code, agreement)
         if not monitor.saved:
             say(f"error: the last checkpoint could not be written; {_resume_hint(config, path)}")
         event_hook.call("end", result)
@@ -236,6 +236,13 @@ def _hold(config: Config, address: str) -> tuple[str, ports.HeldAddress]:
     reserved = [ports.split_address(each.strip())[1] for each in addresses]
     held = hold(f"{bind_host}:{bind_port or port}", flag, reserved)
     return f"{host}:{port or held.port}", held
+
+
+def _report_end(say: ProcessLogger, result: str, code: int, agreement: Agreement) -> None:
+    """Print how the run ended, and report to the supervisor that it ended as it should, if so."""
+    say(result)
+    if code == 0:
+        heartbeat.report_end(agreement.addresses)
 
 
 def _describe_result(row: dict[str, Any], reason: str, logdir: Path) -> str:

@@ -1,4 +1,7 @@
-"""Certificates for the connections of one user's runs, or of one run; `run_token` keeps them.
+"""Certificates for the connections of one user's runs, or of one run.
+
+`run_token` keeps those of learners and actors, the frontend those of mpirun and of the supervisors
+that start its daemons.
 
 Only what makes them needs the package cryptography: it is imported there.
 """
@@ -7,6 +10,7 @@ import binascii
 import datetime
 import re
 import secrets
+from collections.abc import Sequence
 
 DAYS_BEFORE, DAYS_AFTER = 1, 3650  # hosts' clocks differ; a user's file lasts for years
 ROLES = "learner", "actor"
@@ -19,8 +23,12 @@ class CannotMake(Exception):
     """Certificates cannot be made here; the message says what is missing."""
 
 
-def make(days_before: int = DAYS_BEFORE, days_after: int = DAYS_AFTER) -> str:
+def make(
+    roles: Sequence[str] = ROLES, days_before: int = DAYS_BEFORE, days_after: int = DAYS_AFTER
+) -> str:
     """Return a new certificate authority and, for each role, a certificate and its key, as PEM.
+
+    The first role is a server's, the second its client's.
 
     The certificates name the run and the role, not hosts. They are valid from `days_before` days
     ago until `days_after` days from now. The authority's own key is not kept. Raises CannotMake.
@@ -55,7 +63,7 @@ def make(days_before: int = DAYS_BEFORE, days_after: int = DAYS_AFTER) -> str:
     constraint = x509.BasicConstraints(ca=True, path_length=0)
     parts = [sign(begin(issuer, authority).add_extension(constraint, critical=True))]
     usages = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
-    for role, usage in zip(ROLES, usages, strict=True):
+    for role, usage in zip(roles, usages, strict=True):
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = (NameOID.ORGANIZATION_NAME, run), (NameOID.COMMON_NAME, role)
         name = x509.Name([x509.NameAttribute(*each) for each in attributes])

@@ -13,7 +13,8 @@ before it exits: its supervisor does not restart it if it has never worked befor
 
 A supervisor also learns where the learners listen: the first learner writes `{"learner_hosts":
 [address, ...]}`, in the order of ranks, to the path in IMPALA_MM_LEARNER_HOSTS, as soon as the
-addresses of all learners are known; usually before it loads TensorFlow.
+addresses of all learners are known; usually before it loads TensorFlow. When all learners are done
+and the run is saved, it adds `"ended": true`: mpirun's exit code is 0 also if it lost learners.
 """
 
 import contextlib
@@ -82,6 +83,13 @@ def report_learner_hosts(addresses: Sequence[str]) -> None:
         _write(path, {"learner_hosts": list(addresses)})
     except OSError as error:
         flags.refuse(f"{HOSTS_VARIABLE}={path}: {error.strerror}")
+
+
+def report_end(addresses: Sequence[str]) -> None:
+    """Report to the supervisor, if there is one, that the learners at these addresses are done."""
+    if path := os.environ.get(HOSTS_VARIABLE, ""):
+        with contextlib.suppress(OSError):
+            _write(path, {"learner_hosts": list(addresses), "ended": True})
 
 
 def _write(path: str, content: dict[str, Any]) -> None:

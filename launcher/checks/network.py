@@ -1,19 +1,20 @@
 """The checks between machines: actors can reach their learner, and learners each other."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from launcher.checks.finding import Finding
-from launcher.node import mpirun
+from launcher.node import mpirun, order_channel
 from launcher.node.task import LEARNERS_VARIABLE, START_VARIABLE
 from launcher.plan import process_plan
-from launcher.plan.host_environment import InstallationOf
+from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
 from launcher.remote import parallel
 from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
-from launcher.running import start
+from launcher.running import mpirun_daemons
 
 _MAX_SENDERS = 4  # hosts that send at the same time: more would compete for the bandwidth
 _SEND_SECONDS = 0.5
@@ -37,8 +38,10 @@ class NetworkChecks:
         workers: Sequence[Worker],
         installation_of: InstallationOf,
         config: LauncherConfig,
+        make_certificates: Callable[[Sequence[str]], str],
     ):
         self._hosts, self._installation_of, self._config = hosts, installation_of, config
+        self._make_certificates = make_certificates  # for roles, as `Request` describes it
         self._learners = [worker for worker in workers if worker.job == "learner"]
         self._actors = [worker for worker in workers if worker.job == "actor"]
 
@@ -169,18 +172,27 @@ class NetworkChecks:
             *(self._learners, self._config, self._installation_of, list(environment), "AGENT"),
             lambda installation: [installation.python, "-c", _ALL_REDUCE_PROGRAM],
         )
-        code, output = self._hosts.call(
-            *(first.host_id, "run_mpirun"),
-            command=process_plan.with_setup(self._learners[0], self._config, command),
-            agent=start.mpirun_agent_command(first),
-            credentials=start.mpirun_credentials(self._hosts, first, others, "check"),
-            environment=environment
-            | mpirun.environment(first.as_root)
-            | {LEARNERS_VARIABLE: "check", START_VARIABLE: "check"},
-            workdir=first.workdir,
-            seconds=_ALL_REDUCE_SECONDS,
-            timeout=_ALL_REDUCE_SECONDS + 10,
-        )
+        credentials = self._make_certificates(order_channel.ROLES)
+        host_ids = list(dict.fromkeys(each.host_id for each in others))
+        try:
+            code, output = self._hosts.call(
+                *(first.host_id, "run_mpirun"),
+                command=process_plan.with_setup(self._learners[0], self._config, command),
+                credentials=order_channel.split(credentials)[order_channel.MPIRUN],
+                supervisors=self._start_trial_supervisors(others, credentials),
+                environment=environment
+                | mpirun.environment(first.as_root)
+                | {LEARNERS_VARIABLE: "check", START_VARIABLE: "check"},
+                workdir=first.workdir,
+                seconds=_ALL_REDUCE_SECONDS,
+                timeout=_ALL_REDUCE_SECONDS + 10,
+            )
+        except (HostUnavailable, OperationFailed, OSError) as error:
+            code, output = 1, str(error)
+        finally:
+            for host_id in host_ids:
+                with contextlib.suppress(HostUnavailable, OperationFailed):
+                    self._hosts.call(host_id, "end_trial_supervisors")
         hosts = len(self._learners)
         if code == 0:
             return [Finding("all-reduce", True, f"works between {hosts} learners")]
@@ -189,3 +201,16 @@ class NetworkChecks:
         remedy = "open the firewalls between learners; with several networks, name one by "
         remedy += "--mpirun_args"
         return [Finding("all-reduce", False, message, remedy)]
+
+    def _start_trial_supervisors(
+        self, others: Sequence[Installation], credentials: str
+    ) -> dict[str, dict[str, Any]]:
+        """Start a supervisor of mpirun's daemon on each host; return where they listen."""
+        found: dict[str, dict[str, Any]] = {}
+        for each in others:
+            if each.address not in found:
+                task = mpirun_daemons.make_task(each, credentials, self._config, "check")
+                found[each.address] = self._hosts.call(
+                    each.host_id, "start_trial_supervisor", task=task
+                )
+        return found

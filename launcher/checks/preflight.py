@@ -40,6 +40,7 @@ class PlannedRun(NamedTuple):
     flags: dict[str, str]
     logdir: Path  # the run's folder on this machine
     check_free: Callable[[str], None]  # raises OSError if an address is in use
+    make_certificates: Callable[[Sequence[str]], str]  # see `Request`
 
 
 def check_run(planned: PlannedRun) -> list[Finding]:
@@ -88,7 +89,8 @@ def check_run(planned: PlannedRun) -> list[Finding]:
     found = [*ssh, *_mark_different_versions(found), *_check_evaluators(planned, learners[0])]
     if not has_failed(found):
         found += NetworkChecks(
-            planned.hosts, planned.workers, planned.installation_of, planned.config
+            *(planned.hosts, planned.workers, planned.installation_of, planned.config),
+            planned.make_certificates,
         ).check()
     return found
 

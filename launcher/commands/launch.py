@@ -8,6 +8,7 @@ from pathlib import Path
 from launcher.checks import preflight
 from launcher.checks.finding import Finding
 from launcher.deploy import deploy
+from launcher.node import order_channel
 from launcher.node.run_registry import Run, check_runs_folder
 from launcher.plan import host_environment, process_plan
 from launcher.plan.host_environment import Installation, InstallationOf
@@ -15,7 +16,7 @@ from launcher.plan.process_plan import Process
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts, find_targets, host_id_of
-from launcher.running import connect, follow, names, start
+from launcher.running import connect, follow, mpirun_daemons, names, start
 from launcher.running.console import say
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
@@ -39,7 +40,8 @@ def launch(run: Run, request: Request) -> int:
                 config,
                 request.flags | {"logdir": str(expected_logdir)},
                 _default_installations(run),
-            )
+            ),
+            process_plan.names_from_shell(config),
         )
         return 0
     if config.wheelhouse and not config.deploy:
@@ -140,6 +142,7 @@ class _Launcher:
                 self._request.flags,
                 logdir=self._expected_logdir,
                 check_free=self._request.check_free,
+                make_certificates=self._request.make_certificates,
             )
         )
         counts = [sum(finding.ok is ok for finding in found) for ok in (True, None, False)]
@@ -189,6 +192,10 @@ class _Launcher:
         except OSError as error:
             raise UserError(f"--logdir={self._expected_logdir}: {error.strerror}") from None
         run.create_state(self._request.make_token())
+        learners = [worker for worker in self._workers if worker.job == "learner"]
+        if process_plan.other_installations(learners, installation_of):
+            roles = order_channel.ROLES
+            mpirun_daemons.write_credentials(run, self._request.make_certificates(roles))
         learners_logdir = self._learners_logdir(first, logdir)
         shared = connect.is_shared_folder(
             hosts, first.host_id, learners_logdir, logdir, "is-shared"
@@ -230,12 +237,6 @@ class _Launcher:
             f"{run.name}: started {processes}{on_hosts} in "
             f"{time.monotonic() - started:.1f} s; results: {logdir}"
         )
-        if len(record.learner_places) > 1:
-            say(
-                f"note: the learners' supervisor on {first.host_id or 'this machine'} keeps the "
-                f"credentials for the other learners' hosts only in memory: if it crashes, "
-                f"only a frontend that follows the run can restart them, with --restart_learners"
-            )
         if config.detach and not follower.interrupted and not has_ended:
             say(follow.detached_message(run))
             return lambda: 0
@@ -268,7 +269,7 @@ def _default_installations(run: Run) -> InstallationOf:
     return installation_of
 
 
-def _print_commands(processes: list[Process]) -> None:
+def _print_commands(processes: list[Process], from_shell: list[str]) -> None:
     if any(
         part.startswith("--learner_hosts=") and process_plan.chooses_port(part)
         for part in processes[0].command
@@ -276,4 +277,4 @@ def _print_commands(processes: list[Process]) -> None:
         say("# port 0: the learner takes a free port, which actors get instead of it once it has")
     for process in processes:
         say(f"# {process.name} on {process.worker.ip}, in {process.workdir}")
-        say(process.shell_line())
+        say(process.shell_line(from_shell))

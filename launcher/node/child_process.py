@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.node import procfs
-from launcher.node.task import Task
 
 _LIBC = ctypes.CDLL(None)
 _REAP_SECONDS = 2.0  # seconds that killed processes have to vanish
@@ -20,17 +20,22 @@ def adopt_orphans() -> None:
     _LIBC.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 
 
-def start(task: Task) -> subprocess.Popen:
-    """Start the command of a task; its output comes through `stdout`. Raises OSError."""
+def start(
+    command: Sequence[str], environment: Mapping[str, str], workdir: str, death_signal: int
+) -> subprocess.Popen:
+    """Start a command; its output comes through `stdout`. Raises OSError.
+
+    `death_signal`: what the kernel sends it when this process ends.
+    """
     return subprocess.Popen(
-        task.command,
+        command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        cwd=task.workdir,
-        env=task.environment,
+        cwd=workdir,
+        env=environment,
         start_new_session=True,  # the supervisor handles Ctrl-C in the terminal
-        preexec_fn=_signal_on_parent_death(task),  # noqa: PLW1509 - there is no other thread
+        preexec_fn=_signal_on_parent_death(death_signal),  # noqa: PLW1509 - there is no other thread
     )
 
 
@@ -69,12 +74,8 @@ def describe_exit(code: int) -> str:
     return f"exited with code {code}"
 
 
-def _signal_on_parent_death(task: Task) -> Any:
-    """Return a function that makes the kernel signal this process when its supervisor ends.
-
-    Learners get SIGTERM: they may run under mpirun, which must end its ranks. Others get SIGKILL.
-    """
-    number = signal.SIGTERM if task.rows else signal.SIGKILL
+def _signal_on_parent_death(number: int) -> Any:
+    """Return a function that makes the kernel signal this process when its supervisor ends."""
     supervisor = os.getpid()
 
     def request_signal() -> None:

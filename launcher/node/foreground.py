@@ -126,7 +126,7 @@ class _Foreground:
             leader="" if is_learners else LEARNERS,
             lease_secs=0.0,
             rows=str(self._local_run.folder.absolute() / "metrics.jsonl") if is_learners else "",
-            agent=[],
+            has_other_hosts=False,
             restarts=0 if is_learners else MAX_CRASHES - 1,
             stall_secs=0.0,
             # A save takes as long as it takes (30 years, since JSON has no infinity): the user can

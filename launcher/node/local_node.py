@@ -11,15 +11,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.node import keyring, logind, programs, tmux
+from launcher.node import (
+    daemon_supervisor,
+    file_lock,
+    logind,
+    mpirun_agent,
+    procfs,
+    programs,
+    tmux,
+)
 from launcher.node.leftovers import remove_leftovers
 from launcher.node.run_registry import Record, Run, RunInUse, boot_id
 from launcher.node.task import (
     FINAL_STATES,
-    LEARNERS,
     LEARNERS_VARIABLE,
     RANK_BEATS_FOLDER,
     Task,
+    read_json,
     write_json,
 )
 
@@ -209,16 +217,37 @@ class LocalNode:
         """Kill all processes, or only those that lost their supervisor; return their number."""
         return self.run.kill(lost_only) if self._is_selected() else 0
 
-    def give_credentials(self, credentials: dict[str, Any]) -> None:
-        """Send credentials to the learners' supervisor, as soon as it listens."""
-        until = time.monotonic() + _END_SECONDS
-        while True:
-            try:
-                return keyring.send_credentials(self.run.folder / LEARNERS, credentials)
-            except OSError:
-                if time.monotonic() > until:
-                    raise
-            time.sleep(0.1)
+    def start_daemon_supervisor(self, task: dict[str, Any], replace: bool) -> dict[str, Any]:
+        """Start the supervisor of mpirun's daemon; return where it listens for orders.
+
+        `task`: a `DaemonTask` without the run's state folder. One that is running already is kept,
+        unless `replace`: then those who could order it no longer can.
+        """
+        record = self.run.record
+        if record is None or record.id != task["start"]:
+            raise RunInUse(f"{self.run.name} was not begun on that host")
+        path = self.run.folder / daemon_supervisor.STATE_FILE
+        lock = file_lock.acquire(path.with_suffix(".lock"), _END_SECONDS)  # of other frontends
+        try:
+            running = read_json(path)
+            if procfs.is_alive(running.get("supervisor")):
+                if not replace:
+                    return {"port": running["port"], "id": running["id"]}
+                os.kill(running["supervisor"][0], signal.SIGKILL)
+            before = logind.staying_command() or []
+            process, entry = programs.start_daemon_supervisor(
+                task | {"folder": str(self.run.folder)}, before
+            )
+            assert process.stdin
+            process.stdin.close()
+            return entry
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    def write_mpirun_agent(self, credentials: str, supervisors: dict[str, dict[str, Any]]) -> None:
+        """Write what the learners' mpirun calls to start its daemon on other hosts."""
+        mpirun_agent.write(self.run.folder, credentials, supervisors)
 
     def kill_learners(self, start: str) -> int:
         """Kill this machine's ranks of a start and their mpirun daemon; return their number."""

@@ -23,9 +23,10 @@ from launcher.node import (
     deployed_files,
     file_service,
     folder_use,
-    keyring,
     logind,
     mpirun,
+    mpirun_agent,
+    programs,
     run_registry,
     tmux,
 )
@@ -40,6 +41,7 @@ class MachineProbe:
         self._run = run
         self._servers: list[bandwidth.BandwidthServer] = []
         self._programs: set[subprocess.Popen] = set()
+        self._daemon_supervisors: list[subprocess.Popen] = []
 
     def facts(self, roots: list[str], pythons: list[str]) -> dict[str, Any]:
         """Return facts of the machine, and of the project's clone in the first of `roots` with one.
@@ -173,40 +175,43 @@ class MachineProbe:
         """Return the Mbit/s to a host that listens. Raises OSError."""
         return bandwidth.measure(host, port, seconds)
 
+    def start_trial_supervisor(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Start a supervisor of mpirun's daemon for `run_mpirun`; return where it listens.
+
+        `task`: a `DaemonTask` without a state folder. It ends with this program. Raises OSError.
+        """
+        process, entry = programs.start_daemon_supervisor(task | {"folder": ""})
+        self._daemon_supervisors.append(process)
+        return entry
+
+    def end_trial_supervisors(self) -> None:
+        """End all supervisors that `start_trial_supervisor` started."""
+        for process in self._daemon_supervisors:
+            assert process.stdin
+            process.stdin.close()
+            process.wait()
+        self._daemon_supervisors.clear()
+
     def run_mpirun(
         self,
         command: list[str],
-        agent: list[str],
-        credentials: dict[str, Any],
+        credentials: str,
+        supervisors: dict[str, dict[str, Any]],
         environment: dict[str, str],
         workdir: str,
         seconds: float,
     ) -> tuple[int, str]:
         """Run an mpirun that reaches other hosts the way the learners' mpirun will.
 
-        In `command`, "AGENT" stands for the program that mpirun calls for other hosts.
+        In `command`, "AGENT" stands for the program that mpirun calls for other hosts;
+        `credentials` and `supervisors` are those of `mpirun_agent.write`.
         """
         with tempfile.TemporaryDirectory(
             prefix="impala_mm-", dir=run_registry.runs_folder().parent
         ) as name:
-            folder = Path(name)
-            server = keyring.Keyring(folder)
-            server.add(credentials)
-            program = str(keyring.write_agent_script(folder, agent))
-            done = threading.Event()
-
-            def answer() -> None:
-                while not done.is_set():
-                    server.serve(0.2)
-
-            answering = threading.Thread(target=answer, daemon=True)
-            answering.start()
-            parts = [program if part == "AGENT" else part for part in command]
-            try:
-                return self.run_program(parts, workdir, environment, seconds)
-            finally:
-                done.set()
-                answering.join()
+            program = mpirun_agent.write(Path(name), credentials, supervisors)
+            parts = [str(program) if part == "AGENT" else part for part in command]
+            return self.run_program(parts, workdir, environment, seconds)
 
 
 def _has_project(folder: str) -> bool:

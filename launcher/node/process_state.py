@@ -32,6 +32,7 @@ class ProcessState:
             "restarts": 0,
             "failure": None,
             "learner_hosts": [],  # addresses of all learners by rank, once they are known
+            "awaits": [],  # other learners' hosts whose supervisor does not answer
         }
 
     def write_if_due(self) -> None:

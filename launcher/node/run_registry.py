@@ -6,6 +6,7 @@ The frontend's machine records the complete run; another host records only its o
     ~/.local/state/impala_mm/runs/NAME/      ($XDG_STATE_HOME, where it is set); mode 0700
         run.json     what was started (`Record`); mode 0600
         token        the secret that actors send to learners, and certificates; mode 0600
+        orders       the credentials of `order_channel`, on the frontend's machine; mode 0600
         ...          the files of supervisors (see `task`); those of processes on other hosts are
                      copies, which a connected frontend updates
         seen/PLACE   updated while a frontend is connected to that host; holds the error otherwise

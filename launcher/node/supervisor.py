@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.node import child_process, file_lock, keyring, procfs
+from launcher.node import child_process, file_lock, procfs
 from launcher.node.leftovers import remove_leftovers
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
@@ -36,9 +36,9 @@ _STABLE_SECONDS = 600.0  # seconds that a process must run for its count of cras
 _CHECK_SECONDS = 0.4  # seconds between checks; one machine may have hundreds of supervisors
 _HOSTS_CHECK_SECONDS = 0.05  # the same while actors may wait for the learners' addresses
 _READ_BYTES = 1 << 16  # bytes of output that are read at once
-_LOST_MESSAGE = "lost communication with a remote daemon"  # part of a message of Open MPI 5
-_CREDENTIALS_SECONDS = 60.0  # seconds that a frontend has for sending credentials
+_ANSWER_SECONDS = 2.0  # seconds between attempts to reach the supervisors on other hosts
 _KILL_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
+_LOCK_SECONDS = 8.0  # seconds that the supervisor of an ended process may need to exit
 
 
 class Supervisor:
@@ -51,7 +51,7 @@ class Supervisor:
         self._heartbeat = HeartbeatMonitor(self._process_folder / "beat")
         self._hosts_file = self._process_folder / "hosts.json"
         self._awaits_hosts = False  # whether this start of the learners has not reported addresses
-        self._keyring = keyring.Keyring(self._process_folder) if task.agent else None
+        self._other_hosts: dict[str, Any] = {}  # as this start of the learners knows them
         self._requests = StopRequests(task, self._heartbeat)
         self._started = time.monotonic()
         self._process: subprocess.Popen | None = None
@@ -75,8 +75,9 @@ class Supervisor:
         self._state.write()
         (self._process_folder / "task.json").unlink(missing_ok=True)
         child_process.adopt_orphans()
-        self._wait_for_credentials()
         while True:
+            if self._wait_for_other_hosts():
+                break
             self._start()
             code = self._run_to_end()
             wait = self._seconds_to_restart(code)
@@ -86,22 +87,44 @@ class Supervisor:
         if state["state"] == "waits":  # a stop request came before the restart
             self._state.write(state="stopped")
         # The code of a process that was stopped is that of the signal, which is no failure.
-        shown = "" if state["state"] == "stopped" else f", exit code {state['code']}"
+        code = int(state.get("code") or 0)
+        shown = "" if state["state"] == "stopped" else f", exit code {code}"
         self._output.write_message(f"-- {self._task.name}: {state['state']}{shown} --")
+        if self._task.has_other_hosts:
+            from launcher.node import mpirun_agent  # noqa: PLC0415 - it loads ssl
+
+            mpirun_agent.end_supervisors(self._other_hosts)
         if self._requests.has_parent_ended():  # it would have removed this folder
             import shutil  # noqa: PLC0415 - it is needed by few and would delay all
 
             shutil.rmtree(self._run_folder, ignore_errors=True)
-        return int(state["code"])
+        return code
 
-    def _wait_for_credentials(self) -> None:
-        """Write the program that mpirun calls for other hosts; wait for their credentials."""
-        if self._keyring is None:
-            return
-        keyring.write_agent_script(self._process_folder, self._task.agent)
-        until = time.monotonic() + _CREDENTIALS_SECONDS
-        while not self._keyring and not self._requests.newest() and time.monotonic() < until:
-            self._keyring.serve(_CHECK_SECONDS)
+    def _wait_for_other_hosts(self) -> bool:
+        """Wait until the supervisors on other learners' hosts answer; a frontend starts them.
+
+        Return whether a stop request came first.
+        """
+        if not self._task.has_other_hosts:
+            return False
+        from launcher.node import mpirun_agent  # noqa: PLC0415 - it is needed by few and loads ssl
+
+        while True:
+            self._other_hosts = mpirun_agent.read(self._run_folder)
+            silent = mpirun_agent.find_silent(self._other_hosts)
+            if not silent:
+                break
+            if silent != self._state.fields.get("awaits"):
+                hosts = " and ".join(silent)
+                self._output.write_message(
+                    f"waiting for {hosts}: no supervisor of the run answers there; a frontend that "
+                    f"follows the run (--attach) starts it"
+                )
+            self._state.write(state="waits", awaits=silent)
+            if self._wait_for_restart(_ANSWER_SECONDS):
+                return True
+        self._state.write(awaits=[])
+        return False
 
     # -- one run of the process
 
@@ -121,7 +144,13 @@ class Supervisor:
                 environment=task.environment | {HOSTS_VARIABLE: str(self._hosts_file)},
             )
         try:
-            self._process = child_process.start(task)
+            self._process = child_process.start(
+                task.command,
+                task.environment,
+                task.workdir,
+                # Learners may run under mpirun, which must end its ranks.
+                death_signal=signal.SIGTERM if task.rows else signal.SIGKILL,
+            )
         except OSError as error:
             self._output.write_message(
                 f"error: {error.filename or self._task.command[0]}: {error.strerror}"
@@ -147,8 +176,6 @@ class Supervisor:
             self._read_learner_hosts()
             if time.monotonic() - self._checked > _CHECK_SECONDS:  # also while output never stops
                 self._checked = time.monotonic()
-                if self._keyring is not None:
-                    self._keyring.serve()
                 self._send_stop_signals(process)
                 self._check_heartbeat(process)
                 self._state.write_if_due()
@@ -158,9 +185,12 @@ class Supervisor:
             open_still = self._read_output(pipe)
         process.stdout.close()
         code = child_process.exit_code(process)
-        # mpirun exits with 0 even if it lost a host of other learners.
-        lost = self._task.agent and any(_LOST_MESSAGE in line for line in self._output.lines)
-        return 1 if code == 0 and lost else code
+        # mpirun exits with 0 even if it lost learners on another host.
+        needs_sign = code == 0 and self._task.has_other_hosts
+        if needs_sign and not read_json(self._hosts_file).get("ended"):
+            self._kill_reason = "mpirun exited with code 0, but learner 0 did not report its end"
+            return 1
+        return code
 
     def _read_learner_hosts(self) -> None:
         """Write the learners' addresses to the state once this start of them has reported them."""
@@ -317,7 +347,7 @@ def main(path: Path) -> int:
         print(f"{path} holds no task, or a supervisor has already taken it", file=sys.stderr)
         return USER_ERROR
     task = Task(**content)
-    if file_lock.acquire(path.with_name("lock")) is None:
+    if file_lock.acquire(path.with_name("lock"), _LOCK_SECONDS) is None:
         print(f"{task.name} already has a supervisor", file=sys.stderr)
         return USER_ERROR
     return Supervisor(task).run()

@@ -6,11 +6,14 @@ In the run's state folder, which only its owner can read:
     NAME/state.json    its state (fields: see `Supervisor`), written on every change and every 2 s
     NAME/stop, stop    a stop request, to this process and to all: "save", or "now"
     NAME/hosts.json    the addresses of all learners, written by the first learner of this start as
-                       soon as they are known; the supervisor copies them to its state
+                       soon as they are known; the supervisor copies them to its state; when the
+                       first learner ends without an error, it adds "ended"
     NAME/beat          the heartbeat, written by the process itself while it makes progress; with
                        several learners each writes its own, NAME/beat-RANK
     ranks/             heartbeats of learners whose supervisor is on another host
     news               touched while a frontend on another host is connected to this one
+    agent, daemons.json    what mpirun calls to start its daemon on another host (`mpirun_agent`)
+    daemon.json, daemon.log    of the supervisor of mpirun's daemon (`daemon_supervisor`)
 
 This package (`launcher/node`) imports only Python's standard library, since it is sent to hosts
 that may have nothing else of this project.
@@ -62,7 +65,7 @@ class Task(NamedTuple):
     # after which this process ends. 0: the leader is on this machine.
     lease_secs: float
     rows: str  # file that grows once there is something to save by SIGUSR1; "": there never is
-    agent: list[str]  # command by which mpirun reaches other hosts; empty: it needs none
+    has_other_hosts: bool  # whether it is an mpirun that starts learners on other hosts, too
     restarts: int  # crashes in a row after which the process is restarted
     stall_secs: float  # seconds without a heartbeat before the process is killed; 0: no limit
     grace_secs: float  # seconds between SIGUSR1, if there is something to save, and SIGTERM

@@ -5,9 +5,10 @@ mpirun; a single learner runs without mpirun.
 """
 
 import dataclasses
+import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from launcher.node import mpirun
@@ -47,9 +48,15 @@ class Process:
         Installation, ...
     ] = ()  # for the learners: those on other machines than the first learner's
 
-    def shell_line(self) -> str:
-        """Return the environment and command as a line of shell; secrets are masked."""
-        variables = [f"{name}={_masked(name, value)}" for name, value in self.environment.items()]
+    def shell_line(self, from_shell: Collection[str] = ()) -> str:
+        """Return the environment and command as a line of shell; secrets are masked.
+
+        `from_shell`: variables whose values the user's shell has.
+        """
+        variables = [
+            f'{name}="${name}"' if name in from_shell else f"{name}={_masked(name, value)}"
+            for name, value in self.environment.items()
+        ]
         return " ".join([*variables, shlex.join(self.command)])
 
 
@@ -246,11 +253,8 @@ def mpirun_command(
     parts = [first.mpirun, *mpirun.OPTIONS]
     if agent:
         parts += ["--prtemca", "plm_ssh_agent", agent]
-        parts += [
-            "--prtemca",
-            "plm_ssh_no_tree_spawn",
-            "1",
-        ]  # only this machine has the credentials
+        # Only this machine can order daemons on other hosts.
+        parts += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]
         for name, value in _TCP_KEEPALIVE.items():
             parts += ["--prtemca", f"oob_tcp_keepalive_{name}", value]
         parts += ["--prefix", mpi_prefix(first)] if mpi_prefix(first) else []
@@ -272,11 +276,8 @@ def mpirun_command(
 
 
 def _agent_path(installation: Installation) -> str:
-    """Return the path of the program that mpirun calls for other hosts.
-
-    The learners' supervisor writes it.
-    """
-    path = f"{installation.folder}/{LEARNERS}/agent"
+    """Return the path of the program that mpirun calls for other hosts (`mpirun_agent.write`)."""
+    path = f"{installation.folder}/agent"
     if re.search(r"[\s:]", path):
         raise PlanError(f"mpirun cannot start {path}: the path contains a space or a colon")
     return path
@@ -348,14 +349,25 @@ def common_environment(config: LauncherConfig) -> dict[str, str]:
     variables = {}
     for pair in config.env:
         name, equals, value = pair.partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise PlanError(f"--env={name if equals else '...'}: write NAME=value")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise PlanError(
+                f"--env={name if equals else '...'}: write NAME=value, or NAME for its value in "
+                f"the shell that starts the frontend"
+            )
+        if not equals and name not in os.environ:
+            raise PlanError(f"--env={name}: this shell has no such variable: `export {name}=value`")
+        value = value if equals else os.environ[name]
         if "\n" in value:
             raise PlanError(
                 f"--env={name}: its value contains a line break, which no process can get"
             )
         variables[name] = value
     return variables
+
+
+def names_from_shell(config: LauncherConfig) -> list[str]:
+    """Return the variables of --env whose values come from the frontend's own environment."""
+    return [pair for pair in config.env if "=" not in pair]
 
 
 def split_arguments(arguments: str) -> list[str]:

@@ -43,6 +43,8 @@ class Request(NamedTuple):
     check_free: Callable[[str], None]  # raises OSError if an address is taken
     find_sources: Callable[[], dict[str, Path]] = dict  # files of the user's modules, by name
     make_token: Callable[[], str] = str  # returns the content of a new token file
+    # Returns the certificates of a new authority, and those of a server's and a client's role.
+    make_certificates: Callable[[Sequence[str]], str] = lambda roles: ""
     policies: Sequence[str] = ()  # names that --checkpoint takes besides paths
 
     @property

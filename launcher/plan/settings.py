@@ -23,8 +23,8 @@ class LauncherConfig:
         text="Additional arguments for mpirun, split as a shell would.")
     env: tuple[str, ...] = flag(
         (), group="Cluster",
-        text="NAME=value to set in the environment of every process, including mpirun; may be "
-             "repeated.")
+        text="NAME=value to set in the environment of every process, including mpirun; NAME alone "
+             "takes the value from this shell, so that no command line shows it. May be repeated.")
     setup: str = flag(
         "", group="Cluster",
         text="Shell commands to run before every process, such as `module load cuda`. The column "

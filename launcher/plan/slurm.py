@@ -54,8 +54,9 @@ def list_notes(
         if name in given
     ]
     found += [
-        f"--env={name} may be secret and is not in the script: export it before you call sbatch"
-        for name in _secrets(config)
+        f"--env={name} is not in the script, since it may be secret or is to come from the shell: "
+        f"export it before you call sbatch"
+        for name in _exported(config)
     ]
     gpu_counts = {_gpu_count(worker) for worker in workers if worker.job == "learner"}
     if len(gpu_counts) > 1:
@@ -132,14 +133,16 @@ def _logdir(name: str, flags: dict[str, str]) -> str:
 
 def _environment(config: LauncherConfig) -> str:
     variables = process_plan.common_environment(config)
-    secrets = _secrets(config)
-    lines = [f"{n}={shlex.quote(v)}" for n, v in variables.items() if n not in secrets]
+    exported = _exported(config)
+    lines = [f"{n}={shlex.quote(v)}" for n, v in variables.items() if n not in exported]
     return "".join(f"export {line}\n" for line in ["PYTHONUNBUFFERED=1", *lines])
 
 
-def _secrets(config: LauncherConfig) -> list[str]:
+def _exported(config: LauncherConfig) -> list[str]:
+    """Return the variables of --env that sbatch takes from the user's shell."""
     variables = process_plan.common_environment(config)
-    return [name for name, value in variables.items() if process_plan.is_secret(name, value)]
+    shell = process_plan.names_from_shell(config)
+    return [n for n, value in variables.items() if n in shell or process_plan.is_secret(n, value)]
 
 
 def _bash_function(job: str, rows: Sequence[Worker], config: LauncherConfig) -> str:
@@ -168,7 +171,7 @@ def _settings(learners: Sequence[Worker], counts: dict[str, int], config: Launch
         *mpirun.OPTIONS,
         *process_plan.split_arguments(config.mpirun_args),
     ]
-    words += [part for name in _secrets(config) for part in ("-x", name)]
+    words += [part for name in _exported(config) for part in ("-x", name)]
     return "\n".join(
         [
             "set -o pipefail",

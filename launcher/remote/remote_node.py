@@ -26,7 +26,7 @@ from launcher.ssh.ssh_config import Settings, Target, Unreachable, find_route
 if TYPE_CHECKING:
     from paramiko import Channel
 
-    from launcher.ssh.connection import Connection, Credential
+    from launcher.ssh.connection import Connection
 
 ANSWER_SECONDS = 30.0
 _PING_SECONDS = 2.0
@@ -68,7 +68,6 @@ class RemoteNode:
         self.route = find_route(target, settings)
         self._settings, self._candidate_pythons = settings, pythons
         self._agent: _AgentConnection | None = None
-        self.credential: Credential | None = None
         self.error = "not connected yet"
         self._listener: HostListener | None = None
         self._closed = threading.Event()
@@ -88,10 +87,8 @@ class RemoteNode:
         try:
             from launcher.ssh.connection import connect  # noqa: PLC0415 - paramiko takes a while
 
-            connected = connect(self.target, self._settings)
-            self.credential = connected.credential
             self._agent = _AgentConnection(
-                connected,
+                connect(self.target, self._settings),
                 agent_bundle.start_command(self._candidate_pythons),
                 name,
                 self._on_message,
@@ -231,7 +228,7 @@ class _AgentConnection:
             self._client.close()
             what = str(error) or type(error).__name__
             raise HostUnavailable(
-                f"{connection.credential.host}: could not start Python on the host: {what}"
+                f"{connection.route.host}: could not start Python on the host: {what}"
             ) from None
         threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
         threading.Thread(target=self._keep_alive, name=f"ping {name}", daemon=True).start()

@@ -27,7 +27,7 @@ from launcher.plan.workers_csv import ANY_LEARNER, Worker
 from launcher.remote.hosts import host_id_of
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.remote.state_mirror import StateMirror
-from launcher.running import connect, start
+from launcher.running import connect, mpirun_daemons, start
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
 from launcher.transfer.checkpoints import has_checkpoint
@@ -43,6 +43,7 @@ _STUCK_SECONDS = 20.0
 _RETRY_SECONDS = 30.0  # seconds between attempts to restart learners on other hosts
 _STARTING_SECONDS = 120.0  # timeout for the learners' first heartbeat
 _END_SECONDS = 20.0  # timeout for learners to exit before they are restarted on other hosts
+_DAEMONS_SECONDS = 5.0  # seconds between attempts to start supervisors that learners wait for
 _SETTLE_SECONDS = 3.0  # seconds that a reconnected host has to report the states of its processes
 
 
@@ -73,6 +74,7 @@ class Recovery:
         self._restore_times: dict[str, float] = {}  # when to check a reconnected host's processes
         self._last_sentence = ""
         self._retry_time = 0.0
+        self._daemons_time = 0.0  # when supervisors that the learners wait for may be started
         self._lock: int | None = None
 
     @property
@@ -162,9 +164,7 @@ class Recovery:
             for name in stopping & {p["name"] for p in record.processes if p["place"] == host_id}:
                 # The host was unreachable when the stop was requested.
                 self._hosts.call(host_id, "request_stop", mode="save", name=name)
-            if not self._hosts.call(host_id, "has_start", start=record.id):
-                start.begin_on_hosts(self._run, self._hosts, record, [host_id], self._say)
-                self._mirror.on_connected(host_id)
+            self._begin_if_unknown(record, host_id)
             # Learners that ran on this host before have moved to another.
             if host_id != record.host_id_of(LEARNERS):
                 self._hosts.call(host_id, "request_stop", mode="now", name=LEARNERS)
@@ -185,9 +185,7 @@ class Recovery:
         Processes whose row was removed from the CSV are left out.
         """
         rows = [*self._workers, *connect.rows_of(record)]  # --apply may have added rows
-        self._installation_of = connect.find_installations(
-            rows, self._hosts, self._config.deploy, self._say
-        )
+        self._find_installations(rows)
         found = []
         for entry in record.processes:
             rows_alike = [w for w in rows if process_plan.row_signature(w) == entry["kind"]]
@@ -200,11 +198,26 @@ class Recovery:
                 )
         return found
 
+    def _find_installations(self, rows: Sequence[Worker]) -> None:
+        self._installation_of = connect.find_installations(
+            rows, self._hosts, self._config.deploy, self._say
+        )
+
+    def _begin_if_unknown(self, record: Record, host_id: str) -> None:
+        """Begin the run on a host that does not know it, such as one that was rebooted."""
+        if not self._hosts.call(host_id, "has_start", start=record.id):
+            start.begin_on_hosts(self._run, self._hosts, record, [host_id], self._say)
+            self._mirror.on_connected(host_id)
+
     # -- learners
 
     def _check_learners(self, record: Record, now: float) -> None:
         if now < self._retry_time:
             return
+        awaits = self._run.states()[LEARNERS].get("awaits")
+        if awaits and now > self._daemons_time:
+            self._daemons_time = now + _DAEMONS_SECONDS
+            self._start_daemon_supervisors(record)
         host_id, host_ids = record.host_id_of(LEARNERS), record.learner_places
         lost = self._run.states()[LEARNERS]["state"] == "lost" and not self._is_away(host_id)
         gone = {p for p in host_ids if now - self._away_since.get(p, now) > self._config.lost_secs}
@@ -236,6 +249,26 @@ class Recovery:
         except (HostUnavailable, OperationFailed, OSError) as error:
             self._retry_time = now + _RETRY_SECONDS
             self._say(f"could not restart the learners: {error}; retry in {_RETRY_SECONDS:g} s")
+
+    def _start_daemon_supervisors(self, record: Record) -> None:
+        """Start those on which the learners wait, after their host was rebooted for example."""
+        host_ids = record.learner_places
+        learners = [w for w in self._workers if w.job == "learner" and host_id_of(w) in host_ids]
+        learners.sort(key=lambda worker: host_ids.index(host_id_of(worker)))
+        if {host_id_of(worker) for worker in learners} != set(host_ids):
+            return  # the CSV has changed
+        try:
+            for host_id in host_ids:
+                if host_id and not self._is_away(host_id):
+                    self._begin_if_unknown(record, host_id)
+            self._find_installations(self._workers)
+            mpirun_daemons.start_supervisors(
+                *(self._run, self._hosts, self._installation_of(learners[0])),
+                process_plan.other_installations(learners, self._installation_of),
+                *(self._config, record.id, False),
+            )
+        except (HostUnavailable, OperationFailed, OSError) as error:
+            self._say_once(f"could not start the supervisor of mpirun's daemon: {error}")
 
     def _is_away(self, host_id: str) -> bool:
         return host_id != "" and (host_id in self._away_since or self._run.why_away(host_id) != "")
@@ -269,10 +302,7 @@ class Recovery:
         """Restart the learners on the hosts of these rows, from the last checkpoint."""
         self._end_learners(record)
         for host_id in {host_id_of(worker) for worker in left} - {""}:
-            # A host that was rebooted does not know the run.
-            if not self._hosts.call(host_id, "has_start", start=record.id):
-                start.begin_on_hosts(self._run, self._hosts, record, [host_id], self._say)
-                self._mirror.on_connected(host_id)
+            self._begin_if_unknown(record, host_id)
         others = [worker for worker in self._workers if worker.job != "learner"]
         rows = [*left, *[dataclasses.replace(worker, learner=ANY_LEARNER) for worker in others]]
         first = self._installation_of(left[0])

@@ -21,13 +21,13 @@ from launcher.node.task import (
     with_learner_hosts,
 )
 from launcher.plan import process_plan
-from launcher.plan.host_environment import Installation, InstallationOf
+from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts, libtmux_server
 from launcher.remote.remote_node import HostUnavailable
-from launcher.running import connect
+from launcher.running import connect, mpirun_daemons
 from launcher.running.pending_stops import PendingStops
 
 _WINDOWS_SECONDS = 60.0  # timeout for a host to open its tmux windows
@@ -213,6 +213,12 @@ def start_processes(
             "start_processes", tasks=some, entries=host_entries, timeout=_WINDOWS_SECONDS
         )
 
+    for process in processes:
+        if process.other_installations:
+            mpirun_daemons.start_supervisors(
+                *(run, hosts, process.installation, process.other_installations, config),
+                *(record.id, True),
+            )
     for host_id, result in hosts.for_each(start_on, list(tasks), say).items():
         if isinstance(result, HostUnavailable):
             run.record_contact(host_id, str(result))
@@ -220,29 +226,6 @@ def start_processes(
             raise result
         elif result and say:
             say(f"note: {host_id or 'this machine'}: {result}")
-    for process in processes:
-        if process.other_installations:
-            entries = mpirun_credentials(
-                hosts, process.installation, process.other_installations, record.id
-            )
-            hosts.call(process.installation.host_id, "give_credentials", credentials=entries)
-
-
-def mpirun_credentials(
-    hosts: Hosts, first: Installation, others: Sequence[Installation], start: str
-) -> dict[str, dict[str, Any]]:
-    """Return what mpirun on the `first` machine needs to connect to the `others`, by address."""
-    credentials = {}
-    for installation in others:
-        credential = (
-            hosts.remote_nodes[installation.host_id].credential if installation.host_id else None
-        )
-        if credential:
-            credentials[installation.address] = credential._asdict() | {
-                "prefixes": [process_plan.mpi_prefix(first), process_plan.mpi_prefix(installation)],
-                "mark": f"{LEARNERS_VARIABLE}={start}",
-            }
-    return credentials
 
 
 def record_entry(process: Process, learners_host_id: str, record: Record) -> dict[str, Any]:
@@ -288,16 +271,8 @@ def _make_task(
         if process.installation.host_id == record.host_id_of(LEARNERS)
         else config.orphan_secs,
         rows=str(Path(process.logdir) / "metrics.jsonl") if is_learners else "",
-        agent=mpirun_agent_command(process.installation) if process.other_installations else [],
+        has_other_hosts=bool(process.other_installations),
         restarts=config.max_restarts if config.restart_learners or not is_learners else 0,
         stall_secs=config.stall_secs,
         grace_secs=config.stop_secs,
     )
-
-
-def mpirun_agent_command(installation: Installation) -> list[str]:
-    """Return the command by which mpirun on that machine connects to other hosts, instead of ssh.
-
-    The learners' supervisor adds the arguments that it needs.
-    """
-    return ["env", "-C", installation.root, installation.python, "-m", "launcher.remote.mpirun_ssh"]

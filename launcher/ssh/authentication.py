@@ -1,8 +1,7 @@
 """The login at a host: tries the keys first, then the password.
 
 paramiko's own login ends if a server hangs up after too many keys; this one then tries the password
-on a second connection. It remembers what succeeded, so that another machine can log in the same
-way.
+on a second connection.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,9 +37,6 @@ class Login(AuthStrategy):
         self._troubles, self._remedy = list(troubles), remedy
         self._tried: list[str] = []
         self._allowed_types: list[str] = []
-        # What the server accepted:
-        self.key_text = ""
-        self.password = ""
 
     def get_sources(self) -> Iterator[AuthSource]:
         """Return nothing: `authenticate` does not use paramiko's sources."""
@@ -82,10 +78,8 @@ class Login(AuthStrategy):
                 lambda sent=sent: transport.auth_publickey(self._route.username, sent),  # type: ignore[misc]
             )
             self._allowed_types = wanted if accepted or wanted else self._allowed_types
-            if accepted:
-                self.key_text = each.text
-                if not wanted:  # some servers want a key and a password
-                    return True
+            if accepted and not wanted:  # some servers want a key and a password
+                return True
         return False
 
     def _try_password(self, transport: paramiko.Transport) -> bool:
@@ -104,7 +98,6 @@ class Login(AuthStrategy):
                 transport, lambda: transport.auth_interactive(name, prompts)
             )
         self._troubles += [f"it also asks {prompt!r}" for prompt in prompts.unanswered]
-        self.password = self._password
         return accepted and not wanted
 
     def _attempt(

@@ -2,7 +2,6 @@
 
     connection = connect(target, settings)            from a row of the CSV; raises Unreachable
     connection.client.exec_command(...)               paramiko's client
-    connect_with_credential(connection.credential)    the same login from another machine
 
 `ssh_config` finds the route, `proxy_transport` opens the socket, `known_hosts` verifies the host,
 `keys` and `authentication` log in. Every step has a timeout.
@@ -20,7 +19,6 @@ import paramiko
 
 from launcher.ssh import keys, known_hosts, proxy_transport, ssh_config
 from launcher.ssh.authentication import ConnectionClosed, Login
-from launcher.ssh.known_hosts import HostKeyRefused
 from launcher.ssh.ssh_config import Route, Settings, Target, Unreachable, find_route
 
 _HANDSHAKE_SECONDS = 15.0  # until the host has sent its key
@@ -36,28 +34,11 @@ _CONFIG_REMEDY = "fix User or IdentityFile of the SSH configuration, or ssh-add 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 
-class Credential(NamedTuple):
-    """The strings and numbers that another machine needs to log in as this one did."""
-
-    host: str  # as the CSV calls it
-    address: str
-    port: int
-    username: str
-    password: str  # empty: it was not needed
-    key: str  # the private key's text; empty: a password or the agent was used
-    host_key: str  # "ssh-ed25519 AAAA...", as it was verified
-
-    def __repr__(self) -> str:
-        shown = self._replace(password="***" * bool(self.password), key="***" * bool(self.key))
-        return f"Credential{tuple(shown)}"
-
-
 class Connection(NamedTuple):
     """A connection that is open until its client is closed."""
 
     client: paramiko.SSHClient
     route: Route
-    credential: Credential
 
 
 class HostKeyVerifier(NamedTuple):
@@ -74,56 +55,13 @@ class _ConnectionDropped(Exception):
 def connect(target: Target, settings: Settings) -> Connection:
     """Connect to the host of a row of the CSV; raise Unreachable."""
     route = find_route(target, settings)
-    client, login = _connect_route(route, settings, target.ssh_password, _CSV_REMEDY, ())
-    credential = Credential(
-        *(route.host, route.address, route.port, route.username),
-        password=login.password,
-        key=login.key_text,
-        host_key=_key_line(_get_transport(client).get_remote_server_key()),
-    )
-    return Connection(client, route, credential)
-
-
-def connect_with_credential(credential: Credential) -> paramiko.SSHClient:
-    """Connect from another machine, without its configuration.
-
-    The machine's own keys are tried only if the credential holds neither key nor password.
-    """
-    route = ssh_config.route_without_config(*credential[:4])
-    own = not credential.key and not credential.password
-    agent = keys.SshAgent(route.agent if own else "")
-    found, troubles = keys.find_keys(route, agent) if own else ([], [])
-    if credential.key:
-        found = [keys.Key("the key that was given", keys.private_key(credential.key))]
-    remedy = (
-        "the machine that starts the run is let in: name a key that works from this machine, too"
-    )
-    login = Login(route, found, credential.password, troubles, remedy)
-    verifier = HostKeyVerifier(
-        {credential.host_key.split()[0]}, functools.partial(_check_same_key, route, credential)
-    )
-    with contextlib.closing(agent):
-        return _connect_with_retries(
-            route, login, verifier, lambda: proxy_transport.connect_tcp(route)
-        )
-
-
-def _check_same_key(route: Route, credential: Credential, key: paramiko.PKey) -> None:
-    if _key_line(key) != credential.host_key:
-        raise HostKeyRefused(
-            f"{route.display_name} shows another key to this machine, {key.get_name()} "
-            f"{key.fingerprint}, than to the machine that starts the run: does its name mean "
-            f"another host on this machine?"
-        )
-
-
-def _key_line(key: paramiko.PKey) -> str:
-    return f"{key.get_name()} {key.get_base64()}"
+    client = _connect_route(route, settings, target.ssh_password, _CSV_REMEDY, ())
+    return Connection(client, route)
 
 
 def _connect_route(
     route: Route, settings: Settings, password: str, remedy: str, passed_hops: tuple[str, ...]
-) -> tuple[paramiko.SSHClient, Login]:
+) -> paramiko.SSHClient:
     """Connect along a route and its jump hosts; `passed_hops`: the jump hosts so far."""
     agent = keys.SshAgent(route.agent)
     with contextlib.closing(agent):
@@ -134,7 +72,7 @@ def _connect_route(
         )
         return _connect_with_retries(
             route, login, verifier, lambda: _open_socket(route, settings, passed_hops)
-        ), login
+        )
 
 
 def _open_socket(route: Route, settings: Settings, passed_hops: tuple[str, ...]) -> Any:
@@ -150,7 +88,7 @@ def _open_socket(route: Route, settings: Settings, passed_hops: tuple[str, ...])
         target_route = find_route(ssh_config.jump_target(hop), settings)
         if earlier_hops:  # they lead to it, whatever its own configuration is
             target_route = target_route._replace(proxy_jump=tuple(earlier_hops), proxy_command="")
-        client, _ = _connect_route(target_route, settings, "", _CONFIG_REMEDY, (*passed_hops, hop))
+        client = _connect_route(target_route, settings, "", _CONFIG_REMEDY, (*passed_hops, hop))
     except Unreachable as error:
         raise type(error)(f"{route.host}: through {hop}: {error}") from None
     try:

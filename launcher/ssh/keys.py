@@ -2,7 +2,7 @@
 
 The CSV's key is first, then the configuration's, then the agent's other keys; the order matters,
 since servers hang up after a handful. A key that is in a file and in the agent is taken from the
-file, so that another machine can use it, too.
+file.
 """
 
 import base64

@@ -127,17 +127,6 @@ def find_route(target: Target, settings: Settings) -> Route:
     )
 
 
-def route_without_config(host: str, address: str, port: int, username: str) -> Route:
-    """Return a route that uses this machine's own keys and agent, and no SSH configuration."""
-    return Route(
-        *(host, address, port, username),
-        identity_files=_expand_paths(
-            _DEFAULT_KEYS, _token_expander(host, address, port, username, host)
-        ),
-        agent=os.environ.get("SSH_AUTH_SOCK", ""),
-    )
-
-
 def jump_target(hop: str) -> Target:
     """Parse a hop of `Route.proxy_jump`; the SSH configuration provides its keys."""
     found = re.fullmatch(r"(?:ssh://)?(?:(.*)@)?(\[[^\]]+\]|[^:/@]+)(?::(\d+))?/?", hop)

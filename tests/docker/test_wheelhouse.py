@@ -83,8 +83,8 @@ def test_a_compiled_horovod_travels_in_it_and_makes_a_compiler_needless(
     assert not fresh
 
 
-def test_learners_get_what_reaches_the_other_learners():
-    assert "launcher" in package_sets.EXTRAS["learner"], "paramiko, for launcher.remote.mpirun_ssh"
+def test_the_image_for_learners_has_what_the_frontend_needs():
+    assert "launcher" in package_sets.EXTRAS["learner"], "paramiko"
 
 
 def test_without_a_package_index_the_remedy_is_named(tmp_path):

@@ -51,6 +51,10 @@ class FarCluster(FrontendUser):
         flags = ("--skip_check", "--level_name=catch", "--logdir=/root/run", *flags)
         return self.lan.laptop.start(*FRONTEND, *flags, **env)
 
+    def start_following(self, *flags, **env):
+        """Start a frontend that follows the run which another one has started."""
+        return self.lan.laptop.start(*FRONTEND, "--attach", *flags, **env)
+
     def run(self, *flags, timeout=90):
         """Run the frontend to its end, and return its exit code and output."""
         ran = self.lan.laptop.run(*FRONTEND, *flags, check=False, timeout=timeout)

@@ -22,8 +22,20 @@ if os.environ.get("TOLD") == "refuse" and job == "learner":
     sys.exit("error: the learner cannot listen")
 
 
+addresses = []  # of all learners, once they are known
+
+
+def report(**more):
+    """Report to the supervisor as the learner of rank 0 does."""
+    if path := os.environ.get("IMPALA_MM_LEARNER_HOSTS"):
+        with open(path, "w") as file:
+            json.dump({"learner_hosts": addresses} | more, file)
+
+
 def end(number, _):
     print("got", signal.Signals(number).name)
+    if job == "learner" and number == signal.SIGUSR1:
+        report(ended=True)
     sys.exit(0 if number == signal.SIGUSR1 else 143)
 
 
@@ -33,14 +45,13 @@ if job == "learner":
     print("reporting")
     while os.environ.get("TOLD") == "late" and not os.path.exists(f"{flags['logdir']}/go"):
         time.sleep(0.05)
-    if path := os.environ.get("IMPALA_MM_LEARNER_HOSTS"):
-        given = flags["learner_hosts"].split(",")
-        with open(path, "w") as file:
-            addresses = [address.replace(":0", f":{8001 + i}") for i, address in enumerate(given)]
-            json.dump({"learner_hosts": addresses}, file)
-    with open(os.path.join(flags["logdir"], "metrics.jsonl"), "a") as file:
-        row = {"frames": 1000, "frames_per_second": 10, "verdict": "all is well", "policy_lag": 1.5}
-        file.write(json.dumps(row) + "\n")
+    given = flags["learner_hosts"].split(",")
+    addresses = [address.replace(":0", f":{8001 + i}") for i, address in enumerate(given)]
+    report()
+    row = {"frames": 1000, "frames_per_second": 10, "verdict": "all is well", "policy_lag": 1.5}
+    if os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
+        with open(os.path.join(flags["logdir"], "metrics.jsonl"), "a") as file:
+            file.write(json.dumps(row) + "\n")
 print("up")
 while True:
     time.sleep(0.1)

@@ -42,7 +42,7 @@ class Supervised:
             "log_max_mb": 1.0,
             "leader": "",
             "lease_secs": 0.0,
-            "agent": [],
+            "has_other_hosts": False,
             "rows": "",
             "restarts": 0,
             "stall_secs": 0.0,

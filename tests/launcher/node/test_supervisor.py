@@ -9,10 +9,11 @@ import sys
 import time
 
 import pytest
-from processes import ROOT
+from daemons import DaemonHost
+from processes import ROOT, wait
 from supervising import Supervised, until
 
-from launcher.node import keyring
+from launcher.node import mpirun_agent
 from launcher.node.process_output import error_lines
 from launcher.node.procfs import is_alive, start_time
 
@@ -326,15 +327,51 @@ def test_an_error_without_an_end_of_its_line_is_one(supervise):
     assert "\nerror: boom\n" in "\n" + told.log.read_text()
 
 
-def test_an_mpirun_that_lost_a_host_has_failed_whatever_its_exit_code_says(supervise):
-    """Open MPI 5 ends with 0 then. It is started once it knows how to reach the other hosts."""
-    command = ["sh", "-c", 'echo "PRTE has lost communication with a remote daemon."; exit 0']
-    learners = supervise(command, agent=["true"])
-    until(lambda: learners.folder.joinpath("keys").exists())
-    time.sleep(0.3)
-    assert learners.state["state"] == "starting"
-    keyring.send_credentials(learners.folder, {"there": {"password": "secret"}})
-    assert learners.until("failed")["code"] == 1
+@pytest.mark.parametrize(("reports", "state"), [("{}", "failed"), ('{"ended": true}', "ended")])
+def test_an_mpirun_that_reaches_other_hosts_succeeds_only_if_learner_0_reports_its_end(
+    supervise, reports, state
+):
+    """Open MPI 5 exits with code 0 also if it lost a host."""
+    command = ["sh", "-c", f"echo '{reports}' >$IMPALA_MM_LEARNER_HOSTS"]
+    learners = supervise(command, has_other_hosts=True)
+    assert learners.wait() == (state == "failed")
+    assert learners.state["state"] == state
+    if state == "failed":
+        why = "mpirun exited with code 0, but learner 0 did not report its end"
+        assert learners.state["failure"]["why"] == why
+        assert f"{why}; the run ends" in learners.log.read_text()
+
+
+def test_learners_wait_for_the_supervisors_on_other_hosts_at_each_start(supervise, tmp_path):
+    host = DaemonHost(tmp_path / "host", "time.sleep(60)")
+    mpirun_agent.write(tmp_path, host.credentials, {"127.0.0.1": {}})
+    try:
+        learners = supervise(STAYS, restarts=5, has_other_hosts=True)
+        assert learners.until("waits")["awaits"] == ["127.0.0.1"]
+        assert "waiting for 127.0.0.1: no supervisor of the run answers" in learners.log.read_text()
+        mpirun_agent.write(tmp_path, host.credentials, {"127.0.0.1": host.entry})
+        learners.until_it_says("up")
+        assert learners.state["awaits"] == []
+        host.end()
+        os.kill(learners.state["process"][0], signal.SIGKILL)
+        until(lambda: learners.state["awaits"])
+        state = learners.until("waits")
+        assert state["restarts"] == 1, "waiting is no crash"
+        (tmp_path / "stop").write_text("save")
+        assert learners.wait() == 137
+        assert learners.state["state"] == "stopped"
+    finally:
+        host.end()
+
+
+def test_the_supervisors_on_other_hosts_end_with_the_learners(supervise, tmp_path):
+    host = DaemonHost(tmp_path / "host", "time.sleep(60)")
+    mpirun_agent.write(tmp_path, host.credentials, {"127.0.0.1": host.entry})
+    try:
+        assert supervise(["true"], has_other_hosts=True).wait() == 1
+        assert wait(host.process, 5) == 0
+    finally:
+        host.end()
 
 
 # Reports its address, then prints its flags and ends with the code in the file `code`, if it is

@@ -166,10 +166,23 @@ def test_a_line_can_be_pasted_into_a_shell_and_holds_no_secret():
     assert "--logdir=/a'b; $(c)" in words
 
 
+def test_a_variable_without_a_value_has_that_of_the_shell_and_no_line_shows_it(monkeypatch):
+    monkeypatch.setenv("WORD", "between us")
+    config = LauncherConfig(env=("WORD", "A=1"))
+    learners, actor = _made([_learner(8001), _learner(8002), _actor()], config, {})
+    for process in (learners, actor):
+        assert process.environment["WORD"] == "between us"
+        assert "between us" not in " ".join(process.command)
+        line = process.shell_line(process_plan.names_from_shell(config))
+        assert line.startswith('WORD="$WORD" A=1 ')
+        assert "between us" not in line
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (LauncherConfig(env=("SECRET",)), "--env=...: write NAME=value"),
+        (LauncherConfig(env=("a secret",)), "--env=...: write NAME=value, or NAME for its value"),
+        (LauncherConfig(env=("UNSET",)), "--env=UNSET: this shell has no such variable"),
         (LauncherConfig(env=("A B=1",)), "--env=A B: write NAME=value"),
         (LauncherConfig(env=("A=1\n2",)), "--env=A: its value contains a line break"),
         (LauncherConfig(mpirun_args="'x"), "--mpirun_args='x: No closing quotation"),

@@ -249,14 +249,16 @@ def test_strange_values_reach_a_process_as_they_are(told, value):
     assert (flags["level_name"], environment["A"]) == (value, value)
 
 
-def test_what_may_be_secret_is_not_in_the_script():
-    config = {"env": ("API_KEY=hunter2", "DB=postgres://u:hunter2@h", "A=1")}
+def test_what_may_be_secret_or_comes_from_the_shell_is_not_in_the_script(monkeypatch):
+    monkeypatch.setenv("WORD", "hunter2")
+    config = {"env": ("API_KEY=hunter2", "DB=postgres://u:hunter2@h", "A=1", "WORD")}
     script = _script([_learner(), _actor()], **config)
     assert "hunter2" not in script
     assert "export A=1\n" in script
     assert [note.split(" ")[0] for note in slurm.list_notes([], LauncherConfig(**config), [])] == [
-        *("--env=API_KEY", "--env=DB"),
+        *("--env=API_KEY", "--env=DB", "--env=WORD"),
     ]
+    assert "\n  -x\n  WORD\n" in script, "mpirun passes it on"
 
 
 def test_what_only_the_frontend_itself_does_is_noted():

@@ -1,6 +1,5 @@
 """SSH to real servers: silent, busy, behind jump hosts; and logins from another machine."""
 
-import json
 import os
 import re
 import socket
@@ -14,17 +13,15 @@ from pathlib import Path
 import paramiko
 import pytest
 from processes import ROOT, free_port
-from ssh_servers import Obedient, agent, saying
+from ssh_servers import Obedient, saying
 from ssh_user import needs_sshd, says
 
 from launcher.ssh import connection as ssh
 from launcher.ssh.authentication import LoginRejected
 from launcher.ssh.connection import (
-    Credential,
     Target,
     Unreachable,
     connect,
-    connect_with_credential,
 )
 from launcher.ssh.known_hosts import HostKeyRefused
 
@@ -148,8 +145,6 @@ def test_a_host_is_reached_through_others_each_with_its_own_key_and_host_key(ssh
     connection = connect(Target("innermost"), ssh_user.settings)
     assert says(connection.client) == "hello"
     connection.client.close()
-    with connect_with_credential(connection.credential) as client:
-        assert says(client) == "hello"
     ssh_user.known.write_text(servers["inner"].known())
     with pytest.raises(HostKeyRefused, match=r"^inner: through outer: outer \(.*is not known"):
         connect(Target("inner"), ssh_user.settings)
@@ -209,51 +204,6 @@ def test_a_proxy_command_carries_the_connection_and_ends_with_it(ssh_user, monke
     assert servers
 
 
-def test_another_machine_logs_in_with_the_credential_alone(ssh_user):
-    path = ssh_user.key()
-    server = ssh_user.sshd(lets_in=[path])
-    credential = ssh_user.enters(server, path).credential
-    sent = json.dumps(credential)
-    program = (
-        "import json, sys\n"
-        "from launcher.ssh.connection import Credential, connect_with_credential\n"
-        "with connect_with_credential(Credential(*json.load(sys.stdin))) as client:\n"
-        "    print(client.exec_command('echo hello')[1].read())\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        input=sent,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(ssh_user.folder / "other")},
-    )
-    assert (ran.stdout, ran.stderr, ran.returncode) == ("b'hello\\n'\n", "", 0)
-    assert path.read_text().splitlines()[1] not in f"{credential} {credential!r}"
-    other = ssh_user.sshd(name="other")
-    for wrong in (other.listed(), other.listed().replace("ssh-ed25519", "ssh-rsa")):
-        with pytest.raises(
-            HostKeyRefused, match="shows another key to this machine, ssh-ed25519 SHA256:"
-        ):
-            connect_with_credential(credential._replace(host_key=wrong))
-    with pytest.raises(LoginRejected, match="there is no key or password to try"):
-        connect_with_credential(credential._replace(key="", password=""))
-
-
-def test_after_a_login_by_the_agent_another_machine_needs_its_own_key(ssh_user, monkeypatch):
-    path = ssh_user.key()
-    server = ssh_user.sshd(lets_in=[path])
-    with agent(ssh_user.folder, path) as address:
-        ssh_user.wants("Host *", f"  IdentityAgent {address}")
-        credential = ssh_user.enters(server).credential
-        assert (credential.key, credential.password) == ("", "")
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
-        with connect_with_credential(credential) as client:
-            assert says(client) == "hello"
-
-
 def test_a_server_that_ends_is_noticed_and_nothing_is_printed(ssh_user, capfd):
     path = ssh_user.key()
     server = ssh_user.sshd(lets_in=[path])
@@ -279,4 +229,3 @@ def test_many_logins_at_once_to_a_server_that_takes_few(ssh_user):
     with ThreadPoolExecutor(20) as pool:
         found = list(pool.map(lambda _: ssh_user.enters(server, path), range(20)))
     assert {says(connection.client) for connection in found[::8]} == {"hello"}
-    assert repr(Credential(*found[0].credential)).count("***") == 1

@@ -1,0 +1,77 @@
+"""Credentials by role, and the socket at which orders are taken."""
+
+import re
+import socket
+import ssl
+
+import pytest
+
+from impala_mm.runtime import certificates
+from launcher.node import order_channel
+from launcher.node.order_channel import MPIRUN, SUPERVISOR
+
+
+@pytest.fixture(scope="module")
+def content():
+    return certificates.make(order_channel.ROLES)
+
+
+def test_each_role_gets_its_own_key_and_no_other(content):
+    parts = order_channel.split(content)
+    keys = re.findall(r"-----BEGIN PRIVATE KEY-----.*?-----END", content, re.DOTALL)
+    assert len(keys) == 2
+    for role, own, other in ((SUPERVISOR, *keys), (MPIRUN, *reversed(keys))):
+        assert own in parts[role]
+        assert other not in parts[role]
+        assert parts[role].count("BEGIN CERTIFICATE") == 2, "its own, and the authority's"
+
+
+def _connect(server, client):
+    """Shake hands in memory; raise ssl.SSLError if one refuses the other."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    accepting = server.wrap_bio(to_server, to_client, server_side=True)
+    connecting = client.wrap_bio(to_client, to_server, server_hostname=SUPERVISOR)
+    for _ in range(4):
+        for end in (connecting, accepting):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    connecting.write(b"x")
+    assert accepting.read() == b"x"
+    return connecting.version()
+
+
+def test_supervisor_and_mpirun_of_one_run_accept_each_other_and_nobody_else(content):
+    own = order_channel.split(content)
+    other = order_channel.split(certificates.make(order_channel.ROLES))
+
+    def contexts(server, client):
+        return (
+            order_channel.context(server, SUPERVISOR),
+            order_channel.context(client, MPIRUN),
+        )
+
+    assert _connect(*contexts(own[SUPERVISOR], own[MPIRUN])) == "TLSv1.3"
+    for server, client in (
+        (own[SUPERVISOR], other[MPIRUN]),
+        (other[SUPERVISOR], own[MPIRUN]),
+        (own[SUPERVISOR], own[SUPERVISOR]),
+        (own[MPIRUN], own[MPIRUN]),
+    ):
+        with pytest.raises(ssl.SSLError):
+            _connect(*contexts(server, client))
+
+
+def test_the_first_free_port_is_taken_at_the_address_that_is_named():
+    with order_channel.listen("127.0.0.1") as first, order_channel.listen("127.0.0.1") as second:
+        address, port = first.getsockname()
+        assert address == "127.0.0.1"
+        assert order_channel.FIRST_PORT <= port < second.getsockname()[1]
+
+
+def test_an_address_that_is_not_this_machines_stands_for_all_of_its_addresses():
+    with order_channel.listen("192.0.2.99") as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"
+        with socket.create_connection(("127.0.0.1", listener.getsockname()[1]), 5):
+            pass

@@ -1,0 +1,250 @@
+"""Learners on two hosts, whose mpirun orders its daemon from the other host's supervisor.
+
+The processes are stand-ins for experiment.py; mpirun, its daemon, sshd and the supervisors are
+real.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cluster import write_stand_in
+from cryptography.hazmat.primitives import serialization
+from far_cluster import FarCluster
+from processes import needs_horovod
+from supervising import until
+
+pytestmark = [pytest.mark.slow, needs_horovod]
+LEARNERS = "learner1", "learner2"
+
+
+PYTHON = "/tmp/mpi/bin/python"
+
+
+@pytest.fixture
+def far(lan):
+    """Each host has a folder with mpirun, and a stand-in for Python beside it."""
+    for host in lan.hosts.values():
+        prefix = host.path("/tmp/mpi")
+        (prefix / "bin").mkdir(parents=True)
+        write_stand_in(prefix / "bin" / "python")
+        for name in ("bin/mpirun", "bin/prted", "bin/prterun", "lib", "share"):
+            (prefix / name).symlink_to(Path(sys.prefix, name))
+    return FarCluster(lan, python=PYTHON)
+
+
+def _start(far, *flags, **env):
+    """Start a run with learners on two hosts, and return the frontend once they are running."""
+    frontend = far.start(far.of(LEARNERS, ["actor1"]), *flags, **env)
+    frontend.until("started", 30)
+    return frontend
+
+
+def _stand_ins(host):
+    return host.pids("--job_name=learner --token_file")
+
+
+def _until_up(far, but=()):
+    """Wait until the learners on both hosts are running, others than these; return their pids."""
+
+    def found():
+        pids = [set(_stand_ins(far.lan.hosts[name])) - set(but) for name in LEARNERS]
+        return pids[0] | pids[1] if all(pids) else set()
+
+    return until(found, 30)
+
+
+def _stop(far, frontend):
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.wait(60) == 130, frontend.printed()
+    assert far.left() == {}, frontend.printed()
+
+
+def _secrets_of(laptop, key, passphrase):
+    """Return the parts of a private key by which each copy of it is found."""
+    path = laptop.path(key)
+    private = serialization.load_ssh_private_key(path.read_bytes(), passphrase or None)
+    seed = private.private_bytes(
+        serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
+    )
+    lines = path.read_bytes().splitlines()[1:-1]
+    # From the fourth line on, the file's text is the private part.
+    return [seed, *lines[3:5], *([passphrase] if passphrase else [])]
+
+
+def _places_of(host, secrets):
+    """Return where a host holds one of the secrets: files, memory, environments, command lines."""
+    inside = Path(f"/proc/{host.pids('')[0]}/root")
+    folders = host.root, inside / "dev" / "shm", inside / "run"
+    found = [path for each in folders for path in each.rglob("*") if _has(path, secrets)]
+    for process in (Path(f"/proc/{pid}") for pid in host.pids("")):
+        files = process / "environ", process / "cmdline"
+        found += [path for path in files if _has(path, secrets)]
+        with contextlib.suppress(OSError), (process / "mem").open("rb") as memory:
+            for line in (process / "maps").read_text().splitlines():
+                begin, end = (int(each, 16) for each in line.split()[0].split("-"))
+                with contextlib.suppress(OSError, OverflowError, ValueError):
+                    memory.seek(begin)
+                    content = memory.read(end - begin)
+                    if any(secret in content for secret in secrets):
+                        found.append(process / "mem")
+                        break
+    return found
+
+
+def _has(path, secrets):
+    with contextlib.suppress(OSError):
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
+            return any(secret in content for secret in secrets)
+    return False
+
+
+@pytest.mark.parametrize(
+    "passphrase", [b"", b"1 passphrase of 26 letters"], ids=["a file", "an agent"]
+)
+def test_no_key_of_the_operator_is_on_a_host_of_the_run(far, passphrase):
+    """The key is in a file of the laptop, or encrypted there and held by the laptop's agent."""
+    laptop, key = far.lan.laptop, far.lan.key
+    env = {}
+    if passphrase:
+        laptop.run("ssh-keygen", "-q", "-p", "-P", "", "-N", passphrase.decode(), "-f", key)
+        laptop.path("/root/ask").write_text(f"#!/bin/sh\necho '{passphrase.decode()}'\n")
+        laptop.path("/root/ask").chmod(0o700)
+        env = {"SSH_AUTH_SOCK": "/root/agent.sock"}
+        agent = laptop.start("ssh-agent", "-D", "-a", "/root/agent.sock")
+        until(laptop.path("/root/agent.sock").exists)
+        asks = {"SSH_ASKPASS": "/root/ask", "SSH_ASKPASS_REQUIRE": "force"}
+        laptop.run("ssh-add", key, env=env | asks)
+    secrets = _secrets_of(laptop, key, passphrase)
+    frontend = _start(far, **env)
+    _until_up(far)
+    assert laptop.path(key) in _places_of(laptop, secrets)
+    if not passphrase:  # an agent keeps its keys encrypted in memory
+        in_memory = [path for path in _places_of(laptop, secrets) if path.name == "mem"]
+        assert in_memory, "the frontend's memory has it"
+    for name in (*LEARNERS, "actor1"):
+        host = far.lan.hosts[name]
+        assert _places_of(host, secrets) == []
+        sockets = host.run("cat", "/proc/net/unix").stdout
+        assert "agent" not in sockets
+        assert "keys" not in sockets
+        assert not any("SSH_AUTH_SOCK" in _environment(pid) for pid in host.pids(""))
+    orders = {
+        name: [path for path in host.root.rglob("*") if _has(path, [_orders(far)])]
+        for name, host in far.lan.hosts.items()
+    }
+    assert [path.name for path in orders.pop("laptop")] == ["orders"]
+    assert [path.name for path in orders.pop("learner1")] == ["daemons.json"]
+    assert not any(orders.values()), "only the first learner's host can give orders"
+    if passphrase:
+        agent.process.terminate()
+        agent.process.wait()
+    _stop(far, frontend)
+
+
+def _environment(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    return ""
+
+
+def _orders(far):
+    """Return a part of the private key of mpirun's role."""
+    path = far.lan.laptop.path("/root/.local/state/impala_mm/runs/impala/orders")
+    assert path.stat().st_mode & 0o777 == 0o600
+    return path.read_bytes().split(b"-----BEGIN PRIVATE KEY-----\n")[2][:60]
+
+
+def test_a_variable_of_the_frontends_shell_reaches_both_hosts_and_no_command_line(far):
+    frontend = _start(far, "--env=WORD", WORD="between us")
+    for pid in [*_until_up(far), *until(lambda: far.lan.actor1.pids("--job_name=actor"))]:
+        assert "\0WORD=between us\0" in f"\0{_environment(pid)}"
+    for host in far.lan.hosts.values():
+        assert not host.pids("between us")
+    _stop(far, frontend)
+
+
+def test_learners_restart_on_both_hosts_while_no_frontend_is_attached(far):
+    frontend = _start(far, "--restart_learners", "--detach")
+    assert frontend.wait(30) == 0
+    before = _until_up(far)
+    laptop, second = far.lan.laptop, far.lan.learner2
+    laptop.kill_all()
+    for pid in _stand_ins(second):
+        os.kill(pid, signal.SIGKILL)
+    between = _until_up(far, before)
+    for pid in second.pids("/bin/prted "):  # mpirun's daemon
+        os.kill(pid, signal.SIGKILL)
+    _until_up(far, before | between)
+    laptop.boot()
+    assert far.status("learners")["restarts"] == 2
+    assert far.run("--stop")[0] == 0
+    assert far.left() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("learner2", "/bin/prted "), ("learner1", "launcher.node.mpirun_agent ")]
+)
+def test_an_mpirun_that_lost_its_daemon_or_its_agent_has_failed(far, name, words):
+    """It exits with code 0 if its agent was killed."""
+    frontend = _start(far)
+    _until_up(far)
+    for pid in far.lan.hosts[name].pids(words):
+        os.kill(pid, signal.SIGKILL)
+    assert frontend.wait(30) == 1, frontend.printed()
+    assert "learners on 10.77.1.11 failed" in frontend.printed()
+    assert far.left() == {}
+
+
+def test_learners_wait_for_a_host_until_a_frontend_has_started_its_supervisor_again(far):
+    """A host that was rebooted while no frontend was attached."""
+    frontend = _start(far, "--restart_learners", "--detach")
+    assert frontend.wait(30) == 0
+    before = _until_up(far)
+    second = far.lan.learner2
+    second.kill_all()
+    second.boot()
+    log = far.lan.learner1.path("/root/run/learners.log")
+    until(lambda: "waiting for 10.77.1.12: no supervisor" in log.read_text(), 90)
+    time.sleep(5)
+    assert not _stand_ins(second)
+    frontend = far.start_following("--restart_learners", "--lost_secs=600")
+    _until_up(far, before)
+    assert far.status("learners")["restarts"] == 1, "waiting is no crash"
+    _stop(far, frontend)
+
+
+def test_a_killed_supervisor_is_started_again_by_the_frontend_that_follows(far):
+    frontend = _start(far, "--restart_learners")
+    before = _until_up(far)
+    for pid in far.lan.learner2.pids("launcher.node.daemon_supervisor"):
+        os.kill(pid, signal.SIGKILL)
+    _until_up(far, before)
+    _stop(far, frontend)
+
+
+def test_nothing_is_left_when_learners_end_while_no_frontend_is_attached(far):
+    frontend = _start(far, "--detach")
+    assert frontend.wait(30) == 0
+    _until_up(far)
+    far.lan.laptop.kill_all()
+    state = far.lan.learner1.path("/root/.local/state/impala_mm/hosts/learner1/runs/impala")
+    (state / "learners" / "stop").write_text("save")
+    until(lambda: not far.left().get("learner2"), 20)
+    far.lan.laptop.boot()
+    assert far.status("learners")["state"] == "stopped"
+    assert far.run("--stop")[0] == 0
+
+
+def test_this_machine_may_have_the_second_learner(far):
+    """mpirun on the first host starts its daemon where no sshd is running."""
+    laptop = far.lan.laptop
+    rows = far.csv(far.row("learner", "learner1"), f"learner,{laptop.address},,,,,{PYTHON},")
+    frontend = far.start(rows)
+    until(lambda: _stand_ins(laptop) and _stand_ins(far.lan.learner1), 30)
+    _stop(far, frontend)
