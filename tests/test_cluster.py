@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from cluster import FRONTEND
-from processes import ROOT, Process, free_port, needs_horovod, run
+from processes import ROOT, Process, free_port, is_running, needs_horovod, run
 from rows import read_rows
 from supervising import until
 
@@ -120,6 +120,22 @@ def test_learners_whose_supervisor_is_killed_resume_from_the_last_checkpoint(clu
     frontend.until(r"resumed at [1-9][\d,]* frames", 90)
     frontend.until(r"checkpoint at update", 90)
     until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"running"}, 30)
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.wait(60) == 130
+
+
+def test_an_actor_whose_supervisor_is_killed_is_restarted(cluster):
+    """Without `--restart_learners`, which is about learners; its process is a stand-in."""
+    frontend = cluster.start(cluster.rows(actors=3))
+    before = [cluster.process(f"actor-{i}") for i in range(3)]
+    states = [cluster.state / f"actor-{i}" / "state.json" for i in range(3)]
+    for i in (0, 2):
+        os.kill(read_json(states[i])["supervisor"][0], signal.SIGKILL)
+    frontend.until("this machine: restarted actor-0, actor-2, whose supervisor was killed", 20)
+    until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"running"}, 30)
+    after = [read_json(path)["process"] for path in states]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [False, True, False]
+    assert not any(is_running(before[i][0]) for i in (0, 2))
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.wait(60) == 130
 

@@ -83,6 +83,37 @@ def test_learners_resume_on_the_other_host_from_the_last_checkpoint_if_one_is_lo
     assert far.left() == {}
 
 
+def test_a_learners_host_that_was_cut_off_is_named_left_out_and_used_again_later(far):
+    flags = ("--stop_at_return=2", "--restart_learners", "--lost_secs=30", "--rejoin_secs=10")
+    frontend = far.start(far.of(LEARNERS, ACTORS), *flags)
+    frontend.until(r"weights on 2 learners", 90)
+    frontend.until(r"\[learner 0\] [1-9][\d,]* frames \|", 90)
+    actors = {name: far.status(name)["up"] for name in ("actor-0", "actor-1", "actor-2")}
+    frontend.until(r"checkpoint at update", 90)
+    far.lan.learner2.cut()
+    silent = "bottleneck: learner 1 (10.77.1.12:8001 has not answered for 1"
+    until(lambda: far.status()["verdict"].startswith(silent), 40)
+    frontend.until(r"10.77.1.12 stays unreachable: restarting the learners on 10.77.1.11 from", 60)
+    frontend.until(r"resumed at [1-9][\d,]* frames", 60)
+    frontend.until(r"\[learner\] [1-9][\d,]* frames \|", 60)
+    far.lan.learner2.restore()
+    again = "10.77.1.12 answers again: the learners are restarted with it once it has answered"
+    frontend.until(f"{again} for 10 s", 60)
+    frontend.until("saving, to restart the learners on 10.77.1.11, 10.77.1.12 from this", 60)
+    played = _rows(far.lan)[-1]["frames"]
+    resumed = frontend.until(r"resumed at ([\d,]+) frames", 90)[1]
+    assert int(resumed.replace(",", "")) >= played, "the checkpoint is a new one"
+    frontend.until(r"\[learner 0\] [1-9][\d,]* frames \|", 60)
+    until(lambda: _rows(far.lan)[-1].get("steps/learner1"), 60)
+    known = far.status()["processes"]
+    assert {p["state"] for p in known} == {"running"}
+    for name, before in actors.items():
+        assert next(p["up"] for p in known if p["name"] == name) > before, "it was not restarted"
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.wait(60) == 130, frontend.printed()
+    assert far.left() == {}
+
+
 def test_learners_resume_after_the_first_learners_host_is_lost_if_its_folder_is_mirrored(far):
     flags = ("--stop_at_return=2", "--restart_learners", "--lost_secs=10", "--mirror_logdir")
     frontend = far.start(far.of(LEARNERS, ACTORS), *flags, "--save_checkpoint_secs=3")

@@ -4,6 +4,7 @@ The processes are stand-ins for experiment.py; `test_far_training` tests complet
 """
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -174,6 +175,20 @@ def test_the_first_error_of_a_remote_process_is_printed_within_seconds(far):
     assert far.lan.actor3.path(
         re.search(r"; log: (\S+actor-2\.log)", frontend.printed())[1]
     ).exists()
+
+
+def test_an_actor_whose_supervisor_is_killed_on_another_host_is_restarted(far):
+    frontend = far.start(far.of(["learner1"], ["actor1", "actor3"]))
+    frontend.until(r"\nup\n", 20)
+    far.until_all("running")
+    [supervisor] = far.lan.actor1.pids("launcher.node.supervisor")
+    os.kill(supervisor, signal.SIGKILL)
+    frontend.until("10.77.1.21: restarted actor-0, whose supervisor was killed", 20)
+    far.until_all("running")
+    assert sum("standing_in" in line for line in far.lan.actor1.processes()) == 1
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.wait(40) == 130
+    assert far.left() == {}, frontend.printed()
 
 
 def test_each_unusable_host_is_reported_with_how_to_fix_it(far):

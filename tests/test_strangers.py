@@ -85,6 +85,32 @@ def test_an_actor_finds_its_learner_again_after_a_cut_and_after_the_learners_end
     again.until(r"[1-9][0-9,]* frames \|", seconds=60)
 
 
+@pytest.mark.parametrize(
+    ("security", "inference", "direction"),
+    [("auto", "actor", "both"), ("none", "actor", "both"), ("auto", "learner", "to the actor")],
+)
+def test_an_actor_is_back_within_seconds_after_a_minute_without_network(
+    lan, security, inference, direction
+):
+    _give_token(lan.learner1, lan.actor1)
+    flags = (*_FLAGS, f"--transport_security={security}", f"--inference={inference}")
+    learner = lan.learner1.start(
+        *flags, "--job_name=learner", "--logdir=/root/run", "--total_environment_frames=1e9"
+    )
+    actor = lan.actor1.start(*flags, "--job_name=actor")
+    learner.until("actor 0 on actor1 joined", seconds=90)
+    learner.until(r"[1-9][0-9,]* frames \|", seconds=90)  # the actor knows that it is connected
+    if direction == "both":
+        lan.actor1.cut()
+    else:
+        lan.learner1.lose_packets_to(lan.actor1)
+    time.sleep(62)
+    assert "trying again" in actor.printed()
+    lan.actor1.restore()
+    lan.learner1.lose_packets_to(lan.actor1, lost=False)
+    learner.until("actor 0 on actor1 joined", seconds=10)
+
+
 def test_a_tunnel_of_ssh_to_localhost_leads_to_the_learner(lan):
     """As `sandbox/cluster.md` describes it."""
     _give_token(lan.learner1, lan.laptop)

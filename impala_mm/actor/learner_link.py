@@ -172,6 +172,7 @@ class LearnerLink(threading.Thread):
             batch, sent = None, False  # `sent`: it is not known yet what the learner has now
             only_learner = len(self._addresses) == 1
             while not self._stop_asked.is_set():
+                client = None  # gRPC would give a new client the broken connection of a former one
                 client = self._client or self._connect()
                 if client is None:
                     return

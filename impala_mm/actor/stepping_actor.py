@@ -91,6 +91,7 @@ class SteppingActor(threading.Thread):
             faults = FaultCounter(self._groups, self._heartbeat, self._say, self._tell)
             while not self._stop_asked.is_set():
                 self.waits = True
+                connection = None  # gRPC would give a new client its broken connection
                 if connection := self._connect():
                     self._play(connection, faults)
             faults.say_counts()

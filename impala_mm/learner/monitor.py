@@ -66,17 +66,24 @@ class LearnerMonitor:
         records: Records | None,
         say: Say,
         note: Callable[[], str] = str,
+        silence: Callable[[float], str] = lambda reported_at: "",
     ):
-        """Watch a learner; rank 0 prints what `note` returns after the first update."""
+        """Watch a learner; rank 0 prints what `note` returns after the first update.
+
+        `silence` returns which learners have not answered since the last reports, see
+        `SilentLearners.describe`.
+        """
         self._config, self._group, self._algorithm = config, group, algorithm
         self._learner, self._server, self._limits = learner, server, limits
         self._records, self._say, self._note = records, say, note
         self._aggregator = MetricsAggregator(
             {name: spec.scores for name, spec in levels.items()}, group.size
         )
-        self._status = RunStatus(config, group, learner, server, self._aggregator)
+        self._status = status = RunStatus(config, group, learner, server, self._aggregator)
+        self._silence = lambda: silence(status.reported_at)
         self._rows = RowWriter(
-            config, group, learner, server, self._status, self._aggregator, limits
+            *(config, group, learner, server, self._status, self._aggregator, limits),
+            self._silence,
         )
         self._heartbeat = heartbeat.of_learner()
         self._updates_at_beat: int | None = None
@@ -247,9 +254,9 @@ class LearnerMonitor:
             if waits:  # the lines of the wait are printed anyway
                 message = self._describe_wait()
             else:
-                message = (
-                    f"no update for {STALL_SECONDS:g} s{unfinished_update(self._status.reports)}"
-                )
+                silent = self._silence()
+                why = f": {silent}" if silent else unfinished_update(self._status.reports)
+                message = f"no update for {STALL_SECONDS:g} s{why}"
                 self._say(message)
             records.event_hook.call("stall", message)
         if learner.own_state:

@@ -1,6 +1,6 @@
 """The rows of metrics of all learners, and the histograms, that rank 0's `monitor` writes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.learner import Learner, between_updates
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.run_status import RunStatus
+from impala_mm.records.bottleneck import describe_silence
 from impala_mm.records.eta import EtaEstimator
 from impala_mm.records.metrics import MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
@@ -31,10 +32,15 @@ class RowWriter:
         status: RunStatus,
         aggregator: MetricsAggregator,
         limits: RunLimits,
+        silence: Callable[[], str] = str,
     ):
-        """Make rows of what `status` and `aggregator` hold of all learners."""
+        """Make rows of what `status` and `aggregator` hold of all learners.
+
+        `silence` returns which learners have not answered since the last reports, or "".
+        """
         self._config, self._group, self._learner = config, group, learner
         self._server, self._status, self._aggregator = server, status, aggregator
+        self._silence = silence
         self._eta_estimator = EtaEstimator(limits.frames, limits.seconds)
         self.eta: float | None = None  # seconds until a limit, once they can be estimated
         self._verdicts = VerdictWriter()
@@ -66,8 +72,13 @@ class RowWriter:
         row |= self._status.actor_counts()
         alone = not row["actors"] and learner.has_received and not self._server.has_received
         progress = [report.round_progress for report in self._status.reports]
-        row["verdict"] = self._verdicts.update(
-            row, row["actors"], without_actors=alone, round_progress=progress
+        silent = self._silence()
+        row["verdict"] = (
+            describe_silence(silent)
+            if silent
+            else self._verdicts.update(
+                row, row["actors"], without_actors=alone, round_progress=progress
+            )
         )
         self.eta = self._eta_estimator.update(row, counted_seconds)
         metrics_writer.write(row)

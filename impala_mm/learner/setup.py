@@ -35,6 +35,7 @@ from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.learner.replaying import Position
 from impala_mm.learner.round_source import RoundSource
+from impala_mm.learner.silent_learners import SilentLearners
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 from impala_mm.records.metrics_writer import MetricsWriter
@@ -155,6 +156,7 @@ def build_learner(
     monitor = LearnerMonitor(
         *(config, group, algorithm, learner, server, agent.levels, limits, records, say),
         note=lambda: flag_reads.note_unread(given, agent.flags_read),
+        silence=SilentLearners(addresses, group.rank, token).describe,
     )
     monitor.resume()
     if folder:

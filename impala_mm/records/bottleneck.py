@@ -71,6 +71,11 @@ def describe_bottleneck(
     return _slow_learner(row, wait, trains) or _overall_bottleneck(row, wait, trains, actors)
 
 
+def describe_silence(silent: str) -> str:
+    """Return the verdict for a run whose learners wait for those that `silent` names."""
+    return f"bottleneck: {silent}; check the host and its network"
+
+
 def describe_without_actors(row: dict[str, Any]) -> str:
     """Return the verdict for a run whose batches all come from the algorithm's own source."""
     wait = row.get("wait_share")

@@ -94,14 +94,16 @@ class Client:
         self.environments = 0  # `NumberRange.bound` in its last reply
         self.next_learner: int | None = None  # rank of the learner to feed next; None: this one
         try:  # an RPC client without a server would leave its threads behind
-            target = route.find(address, credentials, min(timeout, 5), from_outside)
+            self._target = route.find(address, credentials, min(timeout, 5), from_outside)
         except route.NotAccepted as error:
             raise Refused(str(error)) from None
         except OSError as error:
             raise Unreachable(f"nothing answers at {address} ({error.strerror or error})") from None
         try:
             client = tf.distribute.experimental.rpc.Client.create(
-                "grpc", target, name=secrets.token_hex(8), timeout_in_ms=min(self._timeout, 5000)
+                *("grpc", self._target),
+                name=secrets.token_hex(8),
+                timeout_in_ms=min(self._timeout, 5000),
             )
         except tf.errors.OpError as error:
             raise Unreachable(f"nothing answers at {address} ({type(error).__name__})") from None
@@ -115,8 +117,7 @@ class Client:
         """
         own = {"host": socket.gethostname(), "start": provenance.start_id()}
         request = {"protocol": PROTOCOL} | own | request
-        [answer] = self._call("hello", json.dumps(request).encode(), result=_TEXT)
-        identity = json.loads(answer.numpy())
+        identity = self._greet(request)
         if "other_run" in identity:
             raise OtherRun(identity["other_run"])
         if "refused" in identity:
@@ -131,12 +132,16 @@ class Client:
         If it does, a call that got no answer was waiting for room in the learner's queue.
         """
         try:
-            request = json.dumps({"probe": True}).encode()
-            timeout = min(self._timeout, 5000)
-            [answer] = self._call("hello", request, result=_TEXT, timeout=timeout)
+            answer = self._greet({"probe": True}, timeout=min(self._timeout, 5000))
         except Unreachable:
             return False
-        return json.loads(answer.numpy())["nonce"] == self.nonce
+        return answer["nonce"] == self.nonce
+
+    def _greet(self, request: dict[str, Any], timeout: int = 0) -> dict[str, Any]:
+        """Call `hello`, and return its answer; the connection now exists."""
+        [answer] = self._call("hello", json.dumps(request).encode(), result=_TEXT, timeout=timeout)
+        route.watch(self._target)
+        return json.loads(answer.numpy())
 
     def header(self, actor: int, incarnation: int, stream: int = UNROLLS) -> MessageHeader:
         """Return the header of a stream's first message to this learner."""

@@ -1,10 +1,14 @@
 """The way from an actor to a learner: a Unix socket on the same machine, TLS, or neither."""
 
+import contextlib
+import os
 import socket
 import ssl
+import stat
 
 from impala_mm.runtime import ports
 from impala_mm.transport import local_sockets
+from impala_mm.transport.carrier import keep_watch
 from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.handshake import NO_TOKEN
 from impala_mm.transport.relay import relay_to
@@ -39,6 +43,30 @@ def find(address: str, credentials: Credentials, seconds: float, from_outside: b
     except ssl.SSLError as error:
         raise _refusal(address, error) from None
     return f"unix:{relay.path}"
+
+
+def watch(target: str) -> None:
+    """Let the kernel close gRPC's connections to a target whose host has vanished.
+
+    Otherwise the kernel repeats what was not acknowledged after ever longer pauses, and goes on to
+    wait for nearly as long as the network was down. gRPC takes no such options for its sockets.
+    """
+    if target.startswith("unix:"):  # the relay watches its own connections
+        return
+    host, port = ports.split_address(target)
+    with contextlib.suppress(OSError):
+        hosts = [each[4][0] for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        found = {(f"{prefix}{each}", port) for each in hosts for prefix in ("", "::ffff:")}
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):  # it is closed by now, or not a connection
+                own = os.dup(number)
+                if not stat.S_ISSOCK(os.fstat(own).st_mode):
+                    os.close(own)
+                    continue
+                # Addresses of every family fit into those of this one.
+                with socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=own) as connection:
+                    if connection.getpeername()[:2] in found:
+                        keep_watch(connection)
 
 
 def _wait_for_server(connection: socket.socket) -> None:

@@ -21,6 +21,11 @@ def find(python: str) -> str:
     return shutil.which("mpirun", path=path) or ""
 
 
+def stays_here(command: Sequence[str]) -> bool:
+    """Return whether a command is an mpirun with these options and ranks on its machine only."""
+    return OPTIONS[0] in command and "--host" not in command
+
+
 def local_command(program: str, count: int, command: Sequence[str]) -> list[str]:
     """Return the command that runs `count` ranks of `command` on this machine."""
     return [program, *OPTIONS, "-np", str(count), *command]

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.node import child_process, file_lock, procfs
+from launcher.node import child_process, file_lock, loopback, procfs
 from launcher.node.leftovers import remove_leftovers
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
@@ -139,9 +139,13 @@ class Supervisor:
             self._awaits_hosts = True
             self._hosts_file.unlink(missing_ok=True)
             # A restarted learner takes its former port, since actors know that one.
+            local_only, note = loopback.variables(task, self._process_folder)
+            if note:
+                self._output.write_message(f"note: {note}")
+            hosts = {HOSTS_VARIABLE: str(self._hosts_file)}
             task = task._replace(
                 command=with_learner_hosts(task.command, self._state.fields["learner_hosts"]),
-                environment=task.environment | {HOSTS_VARIABLE: str(self._hosts_file)},
+                environment=task.environment | hosts | local_only,
             )
         try:
             self._process = child_process.start(

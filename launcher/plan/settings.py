@@ -72,6 +72,11 @@ class LauncherConfig:
         60, group="Other hosts", least=5,
         text="Seconds for which a learner's host must be unreachable before restart_learners "
              "restarts the learners on the other hosts.")
+    rejoin_secs: float = flag(
+        120, group="Other hosts", least=0,
+        text="With restart_learners: seconds for which a lost learner's host must answer again "
+             "before the learners save and are restarted with it. The seconds double with each "
+             "return of a host, which returns at most 5 times. 0: it stays unused.")
     mirror_logdir: bool = flag(
         False, group="Other hosts",
         text="Download logs and checkpoints from the learners' host every 20 s while the frontend "

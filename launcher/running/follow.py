@@ -126,6 +126,8 @@ class Follower:
                 if not interrupted:
                     self._end_without_actors(states)
                 has_ended = learners["state"] in FINAL_STATES
+                if learners["state"] in ("stopped", "failed") and recovery.is_restarting_learners:
+                    has_ended = interrupted > 0
                 if learners["state"] == "lost":
                     has_ended = interrupted > 0 or not recovery.can_restart_learners
                 if has_ended:

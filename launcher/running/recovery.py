@@ -1,12 +1,13 @@
 """Recovers a run from lost hosts and supervisors while a frontend follows the run.
 
-With `--restart_learners`, learners whose supervisor was killed are restarted from the last
-checkpoint, on any machine.
+Actors and evaluators whose supervisor was killed are restarted, and with `--restart_learners` also
+learners, from the last checkpoint; on any machine.
 
 `remote_node` keeps trying to reconnect to an unreachable host. Once it is connected again, its
 processes that are not running are restarted. If a learner's host stays unreachable and the
 learners make no progress without it, `--restart_learners` restarts them on the remaining learner
-hosts from the last checkpoint.
+hosts from the last checkpoint. Once it has answered for `--rejoin_secs`, they save, and are
+restarted with it (`returning`).
 """
 
 import contextlib
@@ -28,22 +29,26 @@ from launcher.remote.hosts import host_id_of
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, mpirun_daemons, start
+from launcher.running.returning import ReturningHosts
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
 from launcher.transfer.checkpoints import has_checkpoint
 
 # A file in the run's state folder, by which `--status` asks a connected frontend to open windows.
 WINDOWS_REQUEST = "open-windows"
+# Another one, which exists while learners that stop or fail are restarted, for all frontends.
+_RESTARTING = "restarting-learners"
 _CHECK_SECONDS = 1.0
 # Seconds before an unreachable host is reported: perhaps another frontend has just disconnected.
 _AWAY_SECONDS = 4.0
 # Seconds without a heartbeat after which learners count as stuck: a learner whose peers are gone
 # waits in its all-reduce.
 _STUCK_SECONDS = 20.0
-_RETRY_SECONDS = 30.0  # seconds between attempts to restart learners on other hosts
+_RETRY_SECONDS = 30.0  # seconds between attempts to restart learners, or a lost process
 _STARTING_SECONDS = 120.0  # timeout for the learners' first heartbeat
 _END_SECONDS = 20.0  # timeout for learners to exit before they are restarted on other hosts
 _DAEMONS_SECONDS = 5.0  # seconds between attempts to start supervisors that learners wait for
+_SAVE_SECONDS = 10.0  # timeout for learners to exit, in addition to that for saving
 _SETTLE_SECONDS = 3.0  # seconds that a reconnected host has to report the states of its processes
 
 
@@ -72,9 +77,13 @@ class Recovery:
         self._away_since: dict[str, float] = {}  # unreachable hosts, and since when
         self._reported_away: set[str] = set()  # unreachable hosts that a message was printed for
         self._restore_times: dict[str, float] = {}  # when to check a reconnected host's processes
+        self._lost_retry_times: dict[str, float] = {}  # by process that was lost and restarted
         self._last_sentence = ""
         self._retry_time = 0.0
         self._daemons_time = 0.0  # when supervisors that the learners wait for may be started
+        self._learner_rows = [worker for worker in workers if worker.job == "learner"]
+        self._returning = ReturningHosts(config.rejoin_secs)
+        self._restarting = control.run.folder / _RESTARTING
         self._lock: int | None = None
 
     @property
@@ -82,12 +91,18 @@ class Recovery:
         """Whether learners whose supervisor is lost can be restarted, so that the run continues."""
         return self._config.restart_learners and self._holds_lock()
 
+    @property
+    def is_restarting_learners(self) -> bool:
+        """Whether learners that stopped or failed are being restarted: the run continues."""
+        if not self._restarting.exists() or (self._run.folder / "stop").exists():
+            return False
+        return self._config.restart_learners or not self._holds_lock()
+
     def recover(self) -> None:
         """Check the hosts and the learners, and restart what has to be; call it repeatedly."""
         record = self._run.record
         now = time.monotonic()
-        has_work = self._hosts.remote_nodes or self._config.restart_learners
-        if not has_work or record is None or now - self._checked < _CHECK_SECONDS:
+        if record is None or now - self._checked < _CHECK_SECONDS:
             return
         self._checked = now
         if self._hosts.remote_nodes:  # local processes of remote learners wait for this
@@ -105,6 +120,7 @@ class Recovery:
         for host_id in [p for p, due in self._restore_times.items() if due < now]:
             del self._restore_times[host_id]
             self._restore_host(host_id)
+        self._restart_lost(record, now)
         self._check_learners(record, now)
 
     def _holds_lock(self) -> bool:
@@ -179,6 +195,38 @@ class Recovery:
         except (HostUnavailable, OperationFailed) as error:
             self._say(f"could not restart the processes of a host: {error}")
 
+    def _restart_lost(self, record: Record, now: float) -> None:
+        """Restart actors and evaluators whose supervisor was killed, while the learners run."""
+        states, folder = self._run.states(), self._run.folder
+        if states[LEARNERS]["state"] != "running" or (folder / "stop").exists():
+            return
+        lost: dict[str, set[str]] = {}  # by host
+        for name, state in states.items():
+            host_id = state.get("place") or ""
+            if state["state"] != "lost" or name == LEARNERS or (folder / name / "stop").exists():
+                continue
+            if self._is_away(host_id) or host_id in self._restore_times:  # restored as a whole
+                continue
+            if now >= self._lost_retry_times.get(name, 0.0):
+                lost.setdefault(host_id, set()).add(name)
+                self._lost_retry_times[name] = now + _RETRY_SECONDS
+        for host_id, names in lost.items():
+            where = host_id or "this machine"
+            try:
+                self._hosts.call(host_id, "kill", lost_only=True)  # what they left
+                processes = self._plan_restarts(record, names)
+                start.start_processes(
+                    self._run, self._hosts, processes, self._config, record, self._log_max_mb
+                )
+            except (HostUnavailable, OperationFailed) as error:
+                self._say(f"could not restart the processes of a host: {error}")
+            else:
+                restarted = [process.name for process in processes]
+                if restarted:
+                    self._say(
+                        f"{where}: restarted {_join_names(restarted)}, whose supervisor was killed"
+                    )
+
     def _plan_restarts(self, record: Record, names: set[str]) -> list[Process]:
         """Return the processes of these names, with their hosts' present installations.
 
@@ -219,9 +267,17 @@ class Recovery:
             self._daemons_time = now + _DAEMONS_SECONDS
             self._start_daemon_supervisors(record)
         host_id, host_ids = record.host_id_of(LEARNERS), record.learner_places
-        lost = self._run.states()[LEARNERS]["state"] == "lost" and not self._is_away(host_id)
+        learners = self._run.states()[LEARNERS]
+        state, crashed = learners["state"], bool(learners.get("failure"))
+        stopped = state == "stopped" and self.is_restarting_learners
+        lost = (state == "lost" or stopped) and not self._is_away(host_id)
         gone = {p for p in host_ids if now - self._away_since.get(p, now) > self._config.lost_secs}
-        if not lost and not (gone and self._are_learners_stuck(record)):
+        failed = self._returning.failed(crashed, lambda: self._are_learners_stuck(record), now)
+        if state in ("running", "failed") and not failed and not self._returning.has_trial:
+            self._restarting.unlink(missing_ok=True)
+        if not lost and not failed and not (gone and self._are_learners_stuck(record)):
+            if state == "running":
+                self._take_back_hosts(record, now)
             return
         if not self._config.restart_learners:
             if host_id in gone:
@@ -230,24 +286,62 @@ class Recovery:
                     f"`--attach --restart_learners` restarts the learners on the other hosts"
                 )
             return
-        learners = [worker for worker in self._workers if worker.job == "learner"]
+        rows = [worker for worker in self._workers if worker.job == "learner"]
         left = [
-            w for w in learners if not self._is_away(host_id_of(w)) and host_id_of(w) in host_ids
+            worker
+            for worker in rows
+            if (place := host_id_of(worker)) in host_ids
+            and place not in failed
+            and not self._is_away(place)
         ]
         if not left:
             self._say_once("all learner hosts are unreachable: the run waits for one of them")
             return
         names = [worker.ip for worker in left]
         why = f"{_join_names(sorted(gone))} stays unreachable"
-        if lost:
+        if failed:
+            why = f"the learners do not work with {_join_names(sorted(failed))}"
+        elif lost:
             why = f"the learners on {host_id or 'this machine'} are not running any more"
         self._say(
             f"{why}: restarting the learners on {_join_names(names)} from the last checkpoint"
         )
+        self._returning.end_trials()
+        self._restart_learners_on(left, record)
+
+    def _take_back_hosts(self, record: Record, now: float) -> None:
+        """Restart running learners with the lost hosts that have answered for a while."""
+        config, used = self._config, set(record.learner_places)
+        if not config.restart_learners or (self._run.folder / "stop").exists():
+            return
+        lost = {host_id_of(worker) for worker in self._learner_rows} - used
+        answering = {host_id for host_id in lost if not self._is_away(host_id)}
+        for host_id in self._returning.update(answering, now):
+            self._say(
+                f"{host_id or 'this machine'} answers again: the learners are restarted with it "
+                f"once it has answered for {self._returning.wait(host_id):g} s"
+            )
+        if not (due := self._returning.due(now)):
+            return
+        self._returning.begin_trial(due, now)
+        first = record.host_id_of(LEARNERS)  # it stays the first one: it has the checkpoints
+        rows = [worker for worker in self._learner_rows if host_id_of(worker) in used | due]
+        rows.sort(key=lambda worker: host_id_of(worker) != first)
+        names = _join_names([worker.ip for worker in rows])
+        self._say(f"saving, to restart the learners on {names} from this checkpoint")
+        self._restarting.touch(mode=0o600)
+        self._control.request_stop("save", LEARNERS)
+        self._wait_for_learners_to_end(config.stop_secs + _SAVE_SECONDS)
+        self._find_installations([*self._workers, *rows])
+        self._restart_learners_on(rows, record)
+
+    def _restart_learners_on(self, rows: Sequence[Worker], record: Record) -> None:
+        """Restart the learners on the hosts of these rows; if that fails, try again later."""
+        self._restarting.touch(mode=0o600)
         try:
-            self._start_learners_on(left, record)
+            self._start_learners_on(rows, record)
         except (HostUnavailable, OperationFailed, OSError) as error:
-            self._retry_time = now + _RETRY_SECONDS
+            self._retry_time = time.monotonic() + _RETRY_SECONDS
             self._say(f"could not restart the learners: {error}; retry in {_RETRY_SECONDS:g} s")
 
     def _start_daemon_supervisors(self, record: Record) -> None:
@@ -321,19 +415,20 @@ class Recovery:
         flags = record.flags | {"logdir": logdir}
         learners = process_plan.make_processes(rows, self._config, flags, self._installation_of)[0]
         flags = process_plan.join_common_flags(rows, flags, self._installation_of)
-        # Actors that are running know the learners' ports, so they remain.
-        addresses = process_plan.known_addresses(
-            flags["learner_hosts"], record.flags["learner_hosts"]
-        )
+        # Actors that are running know the learners' ports, so they remain, also those of learners
+        # on lost hosts, which may return.
+        known = record.flags["learner_hosts"]
+        addresses = process_plan.known_addresses(flags["learner_hosts"], known).split(",")
+        of_actors = list(dict.fromkeys([*addresses, *known.split(",")]))
         new_record = dataclasses.replace(
             record,
-            flags=flags | {"learner_hosts": addresses},
+            flags=flags | {"learner_hosts": ",".join(of_actors)},
             learners=learners.command,
             shared=shared,
             learner_places=start.learner_host_ids(learners),
         )
         learners = dataclasses.replace(
-            learners, command=with_learner_hosts(learners.command, addresses.split(","))
+            learners, command=with_learner_hosts(learners.command, addresses)
         )
         learners_entry = start.record_entry(learners, first.host_id, new_record)
         new_record.processes[0] = learners_entry
@@ -356,10 +451,7 @@ class Recovery:
         """End all learners that are still running, on every host that is connected."""
         self._control.request_stop("now", LEARNERS)
         until = time.monotonic() + _END_SECONDS
-        while time.monotonic() < until:
-            if self._run.states()[LEARNERS]["state"] in (*FINAL_STATES, "lost", "away"):
-                break
-            time.sleep(0.1)
+        self._wait_for_learners_to_end(_END_SECONDS)
         for host_id in record.learner_places:
             if host_id not in self._away_since:
                 try:
@@ -371,6 +463,13 @@ class Recovery:
                     self._hosts.call(host_id, "kill_learners", start=record.id)
                 except (HostUnavailable, OperationFailed) as error:
                     self._say(f"could not end the learners of a host: {error}")
+
+    def _wait_for_learners_to_end(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self._run.states()[LEARNERS]["state"] in (*FINAL_STATES, "lost", "away"):
+                return
+            time.sleep(0.1)
 
     def _provide_checkpoints(self, record: Record, first: Installation) -> tuple[str, bool]:
         """Copy the run's folder to the host of the new first learner, unless it is shared.

@@ -32,6 +32,10 @@ def snapshot(run: Run) -> dict[str, Any]:
         return {}
     states = run.states()
     row = _last_row(Path(record.logdir) / "metrics.jsonl", record.time)
+    learners = states.get(LEARNERS, {})
+    if learners.get("state") == "away":  # no newer row can come
+        where = f"the learners' host {learners['host']} is unreachable from this machine"
+        row["verdict"] = f"{where}; the figures are the last that it sent"
     return {
         "name": run.name,
         "state": _summarize_state(record, states),

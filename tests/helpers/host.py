@@ -162,6 +162,11 @@ class Host:
         """Reconnect the cables after `cut`."""
         self._switch(*self._plugs())
 
+    def lose_packets_to(self, other: "Host", lost: bool = True) -> None:
+        """Lose what this host sends to another one silently, but not what that one sends."""
+        nic, to = next(iter(self.machine.nics)), mac("0.0.0.0" if lost else other.address)
+        self.run(*f"ip neigh replace {other.address} lladdr {to} dev {nic} nud permanent".split())
+
     def entering(self, command: Sequence[object]) -> list[str]:
         """Return the command that runs `command` inside, as root, in root's home."""
         flags = [f"--target={self._pid}", *NAMESPACES]

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -499,3 +500,30 @@ def test_the_environments_of_actors_are_numbered_and_keep_their_numbers_after_a_
     links[0].send(_group(links[0], b"x"))
     _until(lambda: links[0].numbers.bound == 7)
     assert join(0, groups=[2, 1]).numbers == (0, 1, 7), "as if it were restarted"
+
+
+def test_a_client_is_freed_before_the_next_one_connects(here, monkeypatch):
+    """gRPC shares connections and their pauses between clients of an address."""
+    server, join = here
+    server.publish(0, lambda: b"0")
+    made, left = [], []
+
+    class Failing(Client):
+        def __init__(self, *arguments):
+            left.append([each() for each in made if each()])
+            super().__init__(*arguments)
+            made.append(weakref.ref(self))
+
+        def enqueue(self, *arguments):
+            if len(made) < 3:
+                raise Unreachable("lost")
+            return super().enqueue(*arguments)
+
+        def still_answers(self):
+            return False
+
+    monkeypatch.setattr(learner_link, "Client", Failing)
+    one = join(0)
+    assert one.send(_group(one, b"x"))
+    _until(lambda: int(server.queue.size()))
+    assert left == [[], [], []]

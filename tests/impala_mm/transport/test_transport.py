@@ -1,5 +1,6 @@
 """The data plane: each unroll is trained once, parameters stay intact, strangers are refused."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -476,3 +477,19 @@ def test_a_call_that_the_learners_end_interrupts_says_so_in_plain_words(serve):
         wait_for_answer("enqueue", waiting)
     assert raised.value.log_line == "the learner has ended; trying again"
     assert not client.still_answers()
+
+
+def test_the_kernel_closes_the_connection_to_a_learner_whose_host_has_vanished(serve):
+    """Otherwise calls would wait for retransmissions long after the network is back."""
+    _, address = serve()
+    client = _join(address)
+    port, found = int(address.rpartition(":")[2]), []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as each:
+            if each.getpeername()[1:2] == (port,):
+                found.append(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    assert found
+    assert all(0 < milliseconds <= 20_000 for milliseconds in found)
+    before = len(os.listdir("/proc/self/fd"))
+    assert all(client.still_answers() for _ in range(20))
+    assert len(os.listdir("/proc/self/fd")) <= before + 5, "no copies of them are left open"

@@ -388,3 +388,15 @@ def test_a_row_without_numbers_is_shown_without_them(run, tmp_path, capsys):
     assert "started 60 s ago | 5 frames | 1/s | lag nan" in _table(run)
     status.show_status(run, as_json=True)
     assert "NaN" not in capsys.readouterr().out
+
+
+def test_the_verdict_of_an_unreachable_learners_host_is_not_its_last_one(run, tmp_path):
+    _write(run, tmp_path / "a", LEARNERS)
+    row = {"frames": 8.0, "frames_per_second": 2.0, "verdict": "balanced: all keep pace"}
+    (tmp_path / "a" / "metrics.jsonl").write_text(f"{json.dumps(row)}\n")
+    assert "balanced: all keep pace" in _table(run)
+    away = LEARNERS | {"host": "10.1.1.1", "supervisor": ME, "state": "away"}
+    (run.folder / "learners" / "state.json").write_text(json.dumps(away))
+    table = _table(run)
+    assert "the learners' host 10.1.1.1 is unreachable from this machine; the figures" in table
+    assert "keep pace" not in table

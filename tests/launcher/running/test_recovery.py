@@ -1,0 +1,52 @@
+"""Whether learners that stopped are being restarted; `test_far_training` tests that they are."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.running.follow import Follower
+from launcher.running.recovery import Recovery
+
+
+def _recovery(folder, restarts=True):
+    control = SimpleNamespace(run=SimpleNamespace(folder=folder), hosts=None)
+    config = SimpleNamespace(restart_learners=restarts, rejoin_secs=1)
+    return Recovery(control, None, config, [], None, 1.0, print)
+
+
+def test_a_stop_by_the_user_counts_more_than_a_restart(tmp_path):
+    recovery = _recovery(tmp_path)
+    assert not recovery.is_restarting_learners
+    recovery._restarting.touch()
+    assert recovery.is_restarting_learners
+    (tmp_path / "stop").write_text("save")
+    assert not recovery.is_restarting_learners
+
+
+def test_a_frontend_that_restarts_nothing_waits_only_for_one_that_does(tmp_path):
+    first, second = _recovery(tmp_path), _recovery(tmp_path, restarts=False)
+    first._restarting.touch()
+    assert first._holds_lock()
+    assert second.is_restarting_learners
+    (tmp_path / "another run").mkdir()
+    alone = _recovery(tmp_path / "another run", restarts=False)
+    alone._restarting.touch()
+    assert not alone.is_restarting_learners
+
+
+@pytest.mark.parametrize(("restarting", "code"), [(True, 0), (False, 7)])
+def test_a_run_whose_learners_are_being_restarted_has_not_ended(tmp_path, restarting, code):
+    learners = {"name": "learners", "job": "learner", "host": "h", "log": "/l", "code": 7}
+    coming = [{"state": "failed"}, {"state": "stopped"}, {"state": "running"}, {"state": "ended"}]
+
+    def states():
+        return {"learners": learners | coming[0]}
+
+    def recover():
+        if restarting and len(coming) > 1:
+            coming.pop(0)
+
+    run = SimpleNamespace(states=states, folder=tmp_path)
+    control = SimpleNamespace(run=run, end_remaining=lambda say: [])
+    recovery = SimpleNamespace(recover=recover, is_restarting_learners=restarting)
+    assert Follower(control, tmp_path, lambda said: None).follow(recovery, 1.0) == code
