@@ -160,11 +160,16 @@ class ActorCritic:
         parameters = snt.BatchApply(self._policy_head)(features.policy)
         return parameters, self._unit.values(tf.squeeze(outputs, -1))
 
-    def _unroll_features(self, entries: Entry, start: Any) -> nets.Features:
-        """Return the features [T+1, B, F] of the entries that the normaliser returns."""
+    def _unroll_features(
+        self, entries: Entry, start: Any, network: nets.Network | nets.Separate | None = None
+    ) -> nets.Features:
+        """Return the features [T+1, B, F] of the entries that the normaliser returns.
+
+        `network` computes them; None: the one in training.
+        """
         _, state = self._normaliser.split(start)
         reward = self._unit.for_network(entries.reward)
-        features, _ = self._network.unroll(
+        features, _ = (network or self._network).unroll(
             entries.observation, reward, entries.action, entries.first, state
         )
         return networks.for_policy_and_value(features)

@@ -15,6 +15,7 @@ from impala_mm.algorithms.impala_loss import Losses, Step, impala_loss, vtrace_s
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.regularisers import Regularisation
+from impala_mm.algorithms.target_policy import TargetPolicy
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
@@ -35,17 +36,30 @@ class Impala(ActorCritic):
         self._config: Settings = config
         self._estimate = advantages.make(config)
         self._scale_advantages = self._scales_advantages()
-        self.variables = self._group_variables(
-            [*self._make_optimizer(), *self._make_regularisers(config)]
-            if role is Role.LEARNER
-            else []
+        self._target: TargetPolicy | None = None
+        carried: list[tf.Variable] = []
+        if role is Role.LEARNER:
+            carried = [*self._make_optimizer(), *self._make_regularisers(config)]
+            if config.impact_clip:
+                carried += self._make_target(environment)
+        self.variables = self._group_variables(carried)
+
+    def _make_target(self, environment: EnvironmentSpec) -> list[tf.Variable]:
+        """Make the target policy of IMPACT; return its variables."""
+        config, modules = self._config, (self._network, self._policy_head)
+        policy = [v for module in modules for v in module.trainable_variables]
+        self._target = TargetPolicy(
+            config, environment, self._distribution, policy, config.impact_target_updates
         )
+        return self._target.variables
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Make one update."""
         config, trained = self._config, self.variables.trained
+        if self._target:
+            self._target.begin_update()
         moments = self._look_ahead(batch, exchange)
         reference = self._regularisers.reference_parameters(batch)
         (_, loss, regularisation, replay, priorities), gradients = exchange.differentiate(
@@ -135,6 +149,7 @@ class Impala(ActorCritic):
             advantage_moments=moments,
             unit=self._unit,
             huber_delta=config.huber_delta,
+            surrogate=replay_losses.Surrogate(config.impact_clip) if self._target else None,
         )
         errors = tf.abs(step.estimates.value_targets - tf.stop_gradient(step.values))
         priorities = tf.reduce_mean(losses.mask(live, errors), axis=0)
@@ -186,6 +201,10 @@ class Impala(ActorCritic):
             return replay_losses.is_trusted(policy, behaviour, config.trust_region)
 
         parameters, values = self._unroll(entries, batch.start)
+        target = None
+        if self._target:
+            features = self._unroll_features(entries, batch.start, self._target.network)
+            target = self._target.parameters(features.policy)
         return {
             "distribution": self._distribution.make,
             "masks": entries.mask,
@@ -199,5 +218,6 @@ class Impala(ActorCritic):
             "discounting": config.discounting,
             "clip_pg_rho_threshold": config.clip_pg_rho_threshold,
             "estimate": self._estimate,
+            "target_parameters": target,
             "trusts": trusts if config.trust_region < math.inf else None,
         }

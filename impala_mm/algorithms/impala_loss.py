@@ -13,6 +13,7 @@ from impala_mm.algorithms import losses, policies, value_targets, vtrace
 from impala_mm.algorithms.advantages import Estimates, Estimator
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.regularisers import Regularisation
+from impala_mm.algorithms.replay_losses import Surrogate
 from impala_mm.algorithms.value_targets import RewardUnit, ValueUnit
 
 
@@ -39,6 +40,8 @@ class Step(NamedTuple):
     weights: tf.Tensor  # float32: truncated importance weights, by which advantages count
     estimates: Estimates
     trusted: tf.Tensor  # bool: live, and within the trust region
+    # float32: log-probabilities that IMPACT's target policy gives to the actions; None without it
+    target_log_probs: tf.Tensor | None
 
 
 def vtrace_step(
@@ -57,6 +60,7 @@ def vtrace_step(
     distribution: Callable[..., Distribution] = policies.categorical,
     masks: Any = (),
     trusts: Callable[[Distribution, tf.Tensor], tf.Tensor] | None = None,
+    target_parameters: tf.Tensor | None = None,
 ) -> Step:
     """Return the policy of B unrolls, and the advantages and value targets of an `estimate`.
 
@@ -71,7 +75,8 @@ def vtrace_step(
 
     `trusts` returns, for the policy and `live`, at which transitions the unroll is trusted. Others
     have the importance weight 0: they have no policy loss, their value target is the value itself,
-    and nothing of them reaches the targets of the steps before.
+    and nothing of them reaches the targets of the steps before. With `target_parameters` [T+1, B,
+    P], importance weights are those of that policy instead of the one in training.
 
     A column of `weight` [B] 0 may hold any values, even NaN.
     """
@@ -91,14 +96,20 @@ def vtrace_step(
     )
     policy = losses.step_policy(distribution, parameters, steps.live, masks)
     log_probs = policy.log_prob(steps.actions)
-    log_ratios = tf.where(steps.live, log_probs - steps.behaviour_log_probs, 0.0)
+    judged, target_log_probs = log_probs, None
+    if target_parameters is not None:
+        target = losses.step_policy(distribution, target_parameters, steps.live, masks)
+        judged = target_log_probs = target.log_prob(steps.actions)
+    log_ratios = tf.where(steps.live, judged - steps.behaviour_log_probs, 0.0)
     trusted = steps.live
     if trusts:
         trusted &= trusts(policy, steps.live)
         log_ratios = tf.where(trusted | ~steps.live, log_ratios, -math.inf)
     weights = tf.stop_gradient(vtrace.clipped_exp(log_ratios, clip_pg_rho_threshold))
     estimates = estimate(steps, values, log_ratios)
-    return Step(steps, values[:-1], policy, log_probs, weights, estimates, trusted)
+    return Step(
+        *(steps, values[:-1], policy, log_probs, weights, estimates, trusted, target_log_probs)
+    )
 
 
 def impala_loss(
@@ -112,6 +123,7 @@ def impala_loss(
     advantage_moments: losses.Moments | None = None,
     unit: ValueUnit | None = None,
     huber_delta: float = math.inf,
+    surrogate: Surrogate | None = None,
 ) -> Losses:
     """Return the loss of B unrolls and its parts, from what `vtrace_step` returned for them.
 
@@ -122,17 +134,23 @@ def impala_loss(
 
     `regularisation` is that of the step's policy. `unit` (None: that of the rewards) is the one of
     advantages, and of `huber_delta`, above which the errors of the baseline count linearly;
-    `baseline_cost` is that of errors in the unit of the rewards.
+    `baseline_cost` is that of errors in the unit of the rewards. `surrogate` takes the place of the
+    policy gradient, for a step with a target policy.
 
     `weight` [B] multiplies all terms of its column. A column of weight 0 may hold any values, even
     NaN: it adds 0 to every loss and to every gradient.
     """
-    steps, values, _, log_probs, weights, estimates, _ = step
+    steps, values, _, log_probs, weights, estimates, _, target_log_probs = step
     unit = unit or RewardUnit()
     advantages, targets = unit.scale_advantages(estimates.advantages), estimates.value_targets
     if scale_advantages:
         advantages = losses.standardise(advantages, steps.live, advantage_moments)
     terms = -log_probs * (weights * advantages)
+    if surrogate:
+        assert target_log_probs is not None
+        terms = -surrogate.gains(
+            log_probs, steps.behaviour_log_probs, target_log_probs, weights * advantages
+        )
     policy_loss = losses.reduce(terms, steps.live, weight, reduction)
     error = losses.reduce(value_targets.errors(values, targets), steps.live, weight, reduction)
     baseline_loss = error

@@ -47,6 +47,15 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
         text="Largest KL(pi || mu), in nats, at which a step counts: beyond it, the step teaches "
              "neither policy nor values, and cuts the V-trace of earlier ones (LASER; 0.3, for "
              "example). inf: all steps count.")
+    impact_clip: float = flag(
+        0.0, group=_REPLAY, learner_only=True, least=0,
+        text="Train the policy by IMPACT's surrogate: the ratio of its probability of an action "
+             "to that of a target policy, an older copy of it, gains nothing beyond 1 plus or "
+             "minus this number (0.2, for example); V-trace then judges the target policy. 0: the "
+             "policy gradient.")
+    impact_target_updates: int = flag(
+        16, group=_REPLAY, learner_only=True, least=1,
+        text="Updates after which IMPACT's target policy becomes a copy of the policy.")
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -4,6 +4,8 @@
                    played, and values near those that were recorded
     trust region   LASER (arXiv 1909.11583): a step whose state has KL(pi || mu) beyond a threshold
                    counts for neither policy nor values, and cuts the V-trace of the steps before it
+    surrogate      IMPACT (arXiv 1912.00167): the policy stays near a target policy, which changes
+                   every few updates and is the one that V-trace judges
 
 `impala.Impala` calls these functions with the transitions [T, B] of a batch.
 """
@@ -16,7 +18,7 @@ import tensorflow as tf
 from impala_mm.algorithms import losses
 from impala_mm.algorithms.distributions import Distribution
 
-CLONED = ("replay", "all")  # by --cloned, the columns that are cloned and how
+_LARGEST_LOG = 20.0  # of a ratio, so that it is finite
 
 
 class Cloning(NamedTuple):
@@ -24,6 +26,31 @@ class Cloning(NamedTuple):
 
     policy: tf.Tensor  # []
     value: tf.Tensor  # []
+
+
+class Surrogate(NamedTuple):
+    """The clipped objective of IMPACT.
+
+    The ratio r is that of the policy pi to its target, as far as the target is not much less likely
+    to act as the behaviour policy mu did: r = min(mu / target, limit) x pi / mu.
+    """
+
+    clip: float  # how far r may be from 1 and still gain
+    limit: float = 2.0  # largest mu / target
+
+    def gains(
+        self,
+        log_probs: tf.Tensor,
+        behaviour: tf.Tensor,
+        target: tf.Tensor,
+        advantages: tf.Tensor,
+    ) -> tf.Tensor:
+        """Return min(r A, clip(r, 1 - clip, 1 + clip) A) from log-probabilities, [T, B] each."""
+        log_limited = tf.minimum(behaviour - target, math.log(self.limit))
+        log_ratio = tf.stop_gradient(log_limited - behaviour) + log_probs
+        ratio = tf.exp(tf.minimum(log_ratio, _LARGEST_LOG))
+        clipped = tf.clip_by_value(ratio, 1.0 - self.clip, 1.0 + self.clip)
+        return tf.minimum(ratio * advantages, clipped * advantages)
 
 
 def is_trusted(policy: Distribution, behaviour: Distribution, threshold: float) -> tf.Tensor:

@@ -14,17 +14,20 @@ import tensorflow as tf
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config import flags, replay_mix
+from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.learner.batch_source import UnrollQueue, decode_batch
+from impala_mm.learner.own_source import OwnSource
 from impala_mm.replay.elite import Features, Measures
 from impala_mm.replay.limiter import RateLimiter
 from impala_mm.replay.parts import make_replay
 from impala_mm.replay.source import Columns, ReplaySource
 from impala_mm.replay.spill import Owner, Spill
 from impala_mm.replay.store import StoredUnroll, unpack
-from impala_mm.runtime import machine
+from impala_mm.runtime import devices, machine
 from impala_mm.runtime.log import Say
+from impala_mm.transport.server import Server
 
 
 class Position(NamedTuple):
@@ -53,6 +56,36 @@ def refuse_unsuitable(config: Config, algorithm: Algorithm) -> None:
         )
 
 
+def make_own_source(
+    config: Config,
+    algorithm: Algorithm,
+    server: Server,
+    codec: UnrollCodec,
+    position: Position,
+    run: str,
+    learners_here: int,
+    say: Say,
+) -> OwnSource:
+    """Return the source as the training loop uses it; print what it will hold, or refuse it.
+
+    `run` is the folder of the run, and `learners_here` are on this machine.
+    """
+    device = devices.training_device()
+    for line in describe(config, codec, learners_here) if server.rank == 0 else []:
+        say(line)
+
+    def make(queue: UnrollQueue) -> ReplaySource:
+        return make_source(
+            *(config, algorithm, queue, codec, device, position, memory(config, learners_here)),
+            *(server.rank, str(Path(run).resolve()), say),
+        )
+
+    try:
+        return OwnSource(make, UnrollQueue(server.queue), algorithm.unroll, device)
+    except UserMistake as error:
+        flags.refuse(f"--replay_spill={config.replay_spill}: {error}")
+
+
 def memory(config: Config, learners_here: int) -> float:
     """Return the bytes that a learner's replay may take, of `learners_here` on this machine."""
     if config.replay_max_gb != flags.AUTO:
@@ -72,8 +105,8 @@ def describe(config: Config, codec: UnrollCodec, learners_here: int) -> list[str
     return [
         f"replay: {number} of a batch's {config.batch_size} unrolls are drawn from {part.kind}, "
         f"which holds up to {part.capacity:,} unrolls ({part.capacity * config.unroll_length:,} "
-        f"steps, {part.capacity * codec.size / 1e9:,.2f} GB before compression), or "
-        f"{most / 1e9:,.2f} GB"
+        f"steps, {part.capacity * codec.size / 1e6:,.1f} MB before compression), or "
+        f"{most / 1e6:,.1f} MB"
         for part, number, most in zip(mix.replays, columns[1:], shares, strict=True)
     ]
 

@@ -16,7 +16,6 @@ from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader, Role
 from impala_mm.config import auto, flags
-from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import agreement, consistency
@@ -25,7 +24,7 @@ from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.learner import replaying, resume
-from impala_mm.learner.batch_source import BatchSource, QueueSource, UnrollQueue
+from impala_mm.learner.batch_source import BatchSource, QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
@@ -41,7 +40,6 @@ from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.replay.source import ReplaySource
 from impala_mm.runtime import devices, lifecycle, machine, ports, provenance, run_token
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import process_rank
@@ -214,7 +212,11 @@ def _make_source(
     `run` is the folder of the run.
     """
     if config.replay:
-        return _make_replay(config, algorithm, server, codec, position, run, say)
+        replaying.refuse_unsuitable(config, algorithm)
+        mixed = replaying.make_own_source(
+            config, algorithm, server, codec, position, run, process_rank().local_size, say
+        )
+        return mixed, mixed if config.replay_save else None
     make = registry.optional(algorithm, "source")
     # In main memory, where replay is kept; what an own source returns is copied to the device.
     device = "/CPU:0" if make else ""
@@ -230,36 +232,6 @@ def _make_source(
     except BadSource as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")
     return own, own
-
-
-def _make_replay(
-    config: Config,
-    algorithm: Algorithm,
-    server: Server,
-    codec: UnrollCodec,
-    position: Position,
-    run: str,
-    say: Say,
-) -> tuple[BatchSource, OwnSource | None]:
-    """Return the source that mixes new unrolls with replayed ones; see `_make_source`."""
-    replaying.refuse_unsuitable(config, algorithm)
-    device, here = devices.training_device(), process_rank().local_size
-    if server.rank == 0:
-        for line in replaying.describe(config, codec, here):
-            say(line)
-
-    def make(queue: UnrollQueue) -> ReplaySource:
-        memory = replaying.memory(config, here)
-        return replaying.make_source(
-            *(config, algorithm, queue, codec, device, position, memory),
-            *(server.rank, str(Path(run).resolve()), say),
-        )
-
-    try:
-        source = OwnSource(make, UnrollQueue(server.queue), algorithm.unroll, device)
-    except UserMistake as error:
-        flags.refuse(f"--replay_spill={config.replay_spill}: {error}")
-    return source, source if config.replay_save else None
 
 
 def _for_task(

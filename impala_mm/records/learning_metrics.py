@@ -236,7 +236,7 @@ LEARNING_GROUPS = (
             ),
             "replay_priority_spread": _M(
                 "share",
-                "Standard deviation of the drawn unrolls' priorities, in units of their mean.",
+                "Standard deviation of the drawn unrolls' probabilities, in units of their mean.",
                 "above 0; at 0 draws are uniform",
                 parts="kind",
             ),

@@ -7,6 +7,7 @@ A limiter lets the learner and its actors wait for each other. Priorities are ke
 draw, so that training never waits for one.
 """
 
+import math
 import queue
 import threading
 import time
@@ -28,6 +29,7 @@ from impala_mm.replay.store import StoredUnroll, pack
 from impala_mm.runtime import thread_names
 from impala_mm.runtime.log import Say
 
+_RATE_SECONDS = 10.0  # seconds after which the rate of new unrolls is known
 _MOST_AT_ONCE = 64  # unrolls that the writer takes from the queue at a time
 
 
@@ -86,7 +88,9 @@ class ReplaySource:
         self._shares = [replay.columns for replay in self._replays]
         # Whether every batch waits for its new unrolls, or old ones may take their places.
         self._waits_for_fresh = limiter.ratio * fresh_columns <= 1 + 1e-6
-        self._changed = threading.Condition()  # guards all that follows
+        # The first guards all that follows. It is held during a draw, for which the learner must
+        # not wait; the second one, which it takes, guards `_stored_steps`.
+        self._changed, self._counting = threading.Condition(), threading.Lock()
         self._new = deque[StoredUnroll]()  # not yet in a batch, uncompressed; the newest last
         self._received = 0  # unrolls that were stored: the next one's key
         self._counted = 0  # unrolls by which the limiter goes: those that did not overflow
@@ -94,7 +98,8 @@ class ReplaySource:
         self._stored_steps = 0  # steps of unrolls that will be in no batch as new ones
         self._arrived = self.discarded = self.not_numbers = 0
         self._measured: dict[str, float] = {}
-        self._began = 0.0
+        self._began = math.inf  # time.monotonic() when the first unroll had arrived
+        self._said_rate = False
         self._priorities: deque[tuple[np.ndarray, np.ndarray]] = deque()
         self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
         self._failure: BaseException | None = None
@@ -107,7 +112,6 @@ class ReplaySource:
     def next(self, timeout: float) -> Batch | None:
         """Return the next batch, or None if there is none within `timeout` seconds."""
         if not self._threads:
-            self._began = time.monotonic()
             for name, work in (("replay-write", self._write), ("replay-draw", self._prepare)):
                 self._threads.append(threading.Thread(target=work, name=name, daemon=True))
                 self._threads[-1].start()
@@ -126,14 +130,13 @@ class ReplaySource:
 
     def take_stored_steps(self) -> int:
         """Return the steps since the last call that were stored and count as played."""
-        with self._changed:
+        with self._counting:
             steps, self._stored_steps = self._stored_steps, 0
             return steps
 
     def metrics(self) -> dict[str, float]:
         """Return the measurements of the last draw, by the keys of metrics."""
-        with self._changed:
-            return dict(self._measured)
+        return self._measured
 
     def save(self, folder: Path) -> None:
         """Write all stored unrolls to this folder."""
@@ -221,6 +224,7 @@ class ReplaySource:
         ):
             self.discarded += 1
             return None
+        self._began = min(self._began, time.monotonic())
         key, self._received = self._received, self._received + 1
         self._counted += not behind
         stored = StoredUnroll(key, version, packed)
@@ -232,7 +236,9 @@ class ReplaySource:
                 replay.insert(stored)
         self._new.append(StoredUnroll(key, version, content))
         while len(self._new) > self._fresh_columns:
-            self._stored_steps += self._count_steps(self._new.popleft().content)
+            steps = self._count_steps(self._new.popleft().content)
+            with self._counting:
+                self._stored_steps += steps
         return None if holds_nan else stored
 
     def _holds_nan(self, content: bytes) -> bool:
@@ -270,8 +276,7 @@ class ReplaySource:
 
     def _draw(self) -> Columns:
         """Return the columns of the next batch: the new unrolls, then those of each replay."""
-        if not self._updates:
-            self._note_begin()
+        self._note_progress()
         self._write_priorities()
         self._updates += 1
         number = min(self._fresh_columns, len(self._new))
@@ -301,16 +306,20 @@ class ReplaySource:
             np.arange(len(chosen)) < number,
         )
 
-    def _note_begin(self) -> None:
-        """Print what the replays hold, and what their capacity is in time."""
+    def _note_progress(self) -> None:
+        """Print once that training begins, and once how long the replays take to fill."""
+        stores = [(replay.kind, replay.store) for replay in self._replays]
+        if not self._updates:
+            held = ", ".join(f"{kind}: {store.size:,}" for kind, store in stores)
+            self._say(f"replay: training begins with this many unrolls: {held}")
         seconds = time.monotonic() - self._began
-        rate = self._arrived / seconds if seconds else 0.0
-        held = [
-            f"{replay.kind} {replay.store.size:,} of {replay.store.capacity:,} unrolls"
-            + (f" ({replay.store.capacity / rate / 60:,.1f} minutes of play)" if rate else "")
-            for replay in self._replays
-        ]
-        self._say(f"replay: training begins with {', '.join(held)}, at {rate:,.1f} unrolls/s")
+        if seconds > _RATE_SECONDS and not self._said_rate:
+            self._said_rate, rate = True, self._arrived / seconds
+            times = ", ".join(
+                f"{kind} {store.capacity:,} unrolls, {store.capacity / rate / 60:,.1f} minutes"
+                for kind, store in stores
+            )
+            self._say(f"replay: at this rate, {rate:,.1f} unrolls/s, it holds the play of: {times}")
 
     def _write_priorities(self) -> None:
         while self._priorities:

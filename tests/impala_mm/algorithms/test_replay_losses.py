@@ -121,6 +121,57 @@ def test_an_untrusted_step_teaches_nothing_and_cuts_the_trace():
     np.testing.assert_array_equal(step.trusted, trusted)
 
 
+def test_the_surrogate_is_that_of_impact():
+    log_pi, log_mu, log_target, advantages = RANDOM.normal(0, 1, (4, 50, 20))
+    ratio = np.minimum(np.exp(log_mu - log_target), 2.0) * np.exp(log_pi - log_mu)
+    defined = np.minimum(ratio * advantages, np.clip(ratio, 0.7, 1.3) * advantages)
+    inputs = [tf.constant(x, tf.float32) for x in (log_pi, log_mu, log_target, advantages)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        gains = replay_losses.Surrogate(0.3).gains(*inputs)
+        total = tf.reduce_sum(gains)
+    np.testing.assert_allclose(gains, defined, rtol=1e-4, atol=1e-6)
+    clipped = (ratio > 1.3) & (advantages > 0) | (ratio < 0.7) & (advantages < 0)
+    gradients = tape.gradient(total, inputs)
+    np.testing.assert_allclose(
+        gradients[0], np.where(clipped, 0.0, ratio * advantages), rtol=1e-4, atol=1e-6
+    )
+    assert gradients[1] is None
+    assert gradients[2] is None
+    far = tf.constant([[500.0]]), tf.zeros([1, 1]), tf.zeros([1, 1]), tf.constant([[-1.0]])
+    assert np.isfinite(replay_losses.Surrogate(0.3).gains(*far)).all()
+
+
+def _weights_after(updates, **settings):
+    """Return (algorithm, weights after each update) for updates on the same batch."""
+    config, algorithm, batch = _played(**settings)
+    alone = gradients.GradientReducer(group.SingleLearner(), config)
+    weights = []
+    for _ in range(updates):
+        algorithm.update(batch, Context(tf.constant(0.0), tf.ones([]), tf.constant(0.0)), alone)
+        weights.append([v.numpy() for v in algorithm.variables.trained])
+    return algorithm, weights
+
+
+def test_the_first_update_by_the_surrogate_is_the_policy_gradients():
+    """The policy, its target and the one that played are still the same: all ratios are 1."""
+    (_, plain), (_, impact) = _weights_after(2), _weights_after(2, impact_clip=0.2)
+    for a, b in zip(plain[0], impact[0], strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(plain[1], impact[1], strict=True))
+
+
+def test_the_target_policy_is_copied_every_few_updates():
+    algorithm, weights = _weights_after(3, impact_clip=0.2, impact_target_updates=2)
+    copies = algorithm._target.variables[:-1]
+    policy = algorithm._target._policy
+    places = [[v is p for v in algorithm.variables.trained].index(True) for p in policy]
+    for copy, place in zip(copies, places, strict=True):
+        np.testing.assert_array_equal(copy.numpy(), weights[1][place])
+    assert set(map(id, copies)) <= set(map(id, algorithm.variables.carried))
+    assert not set(map(id, copies)) & set(map(id, algorithm.variables.acting))
+
+
 @pytest.mark.parametrize("xla", [False, True])
 def test_an_update_has_the_terms_with_their_costs(xla):
     totals = {}

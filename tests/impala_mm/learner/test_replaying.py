@@ -65,8 +65,8 @@ def test_what_replays_will_hold_is_said_in_unrolls_steps_and_bytes():
     first, second = replaying.describe(config, CODEC, 1)
     assert "1 of a batch's 4 unrolls are drawn from uniform" in first
     assert "up to 300 unrolls (1,200 steps, " in first
-    assert first.endswith("or 0.38 GB")
-    assert second.endswith("or 0.12 GB")
+    assert first.endswith("or 375.0 MB")
+    assert second.endswith("or 125.0 MB")
     half = replaying.memory(_config(), 1)
     assert replaying.memory(_config(), 2) == half / 2
 

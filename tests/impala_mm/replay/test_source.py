@@ -1,5 +1,6 @@
 """The source that mixes: which unrolls are in a batch, who waits for whom, and what is counted."""
 
+import threading
 import time
 
 import numpy as np
@@ -169,7 +170,39 @@ def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
     assert measured["replay_unrolls/uniform"] == 5
     assert 0 < measured["replay_uses"] < 12
     assert measured["replay_discarded"] == 0
-    assert "training begins with uniform 5 of 100 unrolls" in said[0]
+    assert said == ["replay: training begins with this many unrolls: uniform: 5"]
+    source._began -= 20
+    actors.put(5)
+    source.next(20)
+    source.next(20)
+    assert "it holds the play of: uniform 100 unrolls, " in said[1]
+    assert said[1].endswith("minutes")
+
+
+def test_the_learner_does_not_wait_for_a_draw(actors):
+    """A draw may compute features of many unrolls; it goes on while the learner trains."""
+    source, (replay,) = _source(actors, "queue:0.5,uniform:0.5:100")
+    actors.put(*range(6))
+    drawn, may_end = threading.Event(), threading.Event()
+    draw, calls = replay.sampler.draw, []
+
+    def slowly(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            drawn.set()
+            assert may_end.wait(60)
+        return draw(*arguments)
+
+    replay.sampler.draw = slowly
+    first = source.next(20)
+    assert drawn.wait(20)
+    begin = time.monotonic()
+    source.take_stored_steps()
+    source.metrics()
+    source.feedback(first.key, first.weight)
+    assert time.monotonic() - begin < 10
+    may_end.set()
+    assert source.next(20) is not None
 
 
 def test_a_failure_of_a_thread_is_raised_to_the_learner(actors):
