@@ -139,6 +139,14 @@ class Algorithm(Protocol):
     #
     # It is called once for a learner's algorithm, before anything else, and may raise UserMistake.
 
+    # An algorithm may also have this method, for prioritised replay (--replay):
+    #
+    #   first_priorities(entries, start) -> priorities
+    #
+    # It returns the priorities, float32 [B], with which unrolls of entries [T+overlap, B, ...] are
+    # stored, for example from errors that `act` has recorded as extras. Without it, new unrolls
+    # have the largest priority; `update` returns the later ones.
+
     # An algorithm may also have this method, which elite and attentive replay need (--replay):
     #
     #   compare_features(entries, start) -> (recorded, present)

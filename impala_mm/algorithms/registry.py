@@ -28,6 +28,7 @@ _OPTIONAL: dict[str, Any] = {
     "rounds_overlap": False,
     "masks": False,
     "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
+    "first_priorities": None,  # the method that gives new unrolls a priority for their replay
     "compare_features": None,  # the method that elite and attentive replay need
     "load_policies": None,  # the method that loads the policies of other runs
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`

@@ -151,7 +151,23 @@ def make_source(
         algorithm.unroll.overlap,
         say,
         _make_spill(config, codec, max(part.capacity for part in mix.replays), rank, run, say),
+        _make_first_priorities(algorithm, codec, mix),
     )
+
+
+def _make_first_priorities(
+    algorithm: Algorithm, codec: UnrollCodec, mix: replay_mix.Mix
+) -> Callable[[list[bytes]], np.ndarray] | None:
+    """Return the function from unrolls to their first priorities, if it is needed and known."""
+    judge = registry.optional(algorithm, "first_priorities")
+    if judge is None or "prioritised" not in {part.kind for part in mix.replays}:
+        return None
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def judge_contents(contents: tf.Tensor) -> tf.Tensor:
+        return judge(*codec.decode(contents))
+
+    return lambda contents: judge_contents(tf.constant(contents)).numpy()
 
 
 def _make_spill(

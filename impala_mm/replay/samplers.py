@@ -65,8 +65,8 @@ def importance_weights(priorities: np.ndarray, smallest: float, correction: floa
 class Prioritised:
     """A sampler that draws in proportion to priorities to the power of `exponent`.
 
-    An unroll has the largest priority so far until an update has given it one. The power
-    `correction` of the importance weights rises to 1 over the share `anneal` of the run.
+    Until an update has given an unroll a priority, it has its own first one or the largest so far.
+    The power `correction` of the importance weights rises to 1 over the share `anneal` of the run.
     """
 
     def __init__(
@@ -115,8 +115,9 @@ class Prioritised:
         self._tree.set(slots, priorities)
 
     def added(self, slot: int) -> None:
-        """Give a new unroll the largest priority."""
-        self._write(np.array([slot]), np.array([self._largest]))
+        """Give a new unroll its first priority, or the largest one."""
+        first = self._store[slot].priority
+        self.feedback(np.array([slot]), np.array([self._largest if first is None else first]))
 
     def moved(self, slot: int, to: int) -> None:
         """Let a priority follow its unroll."""

@@ -73,18 +73,20 @@ class ReplaySource:
         overlap: int = 1,
         say: Say = print,
         spill: Spill | None = None,
+        first_priorities: Callable[[list[bytes]], np.ndarray] | None = None,
     ):
         """Take unrolls from `actors`, whose first `overlap` entries are no new steps.
 
         `fresh_columns` of every batch are new unrolls, and the others are those of `replays`;
         `decode` makes the batch. `overflow` is --replay_overflow, and `progress` the share of the
         run that is done. Threads begin to work when the first batch is asked for. What lies in a
-        `spill` is stored at once.
+        `spill` is stored at once. `first_priorities` returns those of new unrolls, float [N].
         """
         self._actors, self._codec, self._decode = actors, codec, decode
         self._replays, self._fresh_columns = list(replays), fresh_columns
         self._limiter, self._overflow, self._progress = limiter, overflow, progress
         self._overlap, self._say, self._spill = overlap, say, spill
+        self._first_priorities = first_priorities
         self._shares = [replay.columns for replay in self._replays]
         # Whether every batch waits for its new unrolls, or old ones may take their places.
         self._waits_for_fresh = limiter.ratio * fresh_columns <= 1 + 1e-6
@@ -180,8 +182,11 @@ class ReplaySource:
             while True:
                 contents, versions = self._actors.take(self._wait_for_room())
                 packed = [pack(content) for content in contents]
+                first: Sequence[float | None] = [None] * len(contents)
+                if self._first_priorities:
+                    first = self._first_priorities(contents).tolist()
                 with self._changed:
-                    stored = [*map(self._receive, contents, versions, packed)]
+                    stored = [*map(self._receive, contents, versions, packed, first)]
                     self._changed.notify_all()
                 if self._spill:
                     self._write_to_disk(self._spill, [unroll for unroll in stored if unroll])
@@ -214,7 +219,9 @@ class ReplaySource:
     def _is_stored(self, keys: np.ndarray) -> bool:
         return any((replay.store.slots_of(keys) >= 0).any() for replay in self._replays)
 
-    def _receive(self, content: bytes, version: int, packed: bytes) -> StoredUnroll | None:
+    def _receive(
+        self, content: bytes, version: int, packed: bytes, priority: float | None
+    ) -> StoredUnroll | None:
         """Store an unroll, and return it; if the learner is behind the flags may discard it."""
         behind = not self._limiter.allows_unroll(self._counted, self._updates)
         self._arrived += 1
@@ -227,7 +234,7 @@ class ReplaySource:
         self._began = min(self._began, time.monotonic())
         key, self._received = self._received, self._received + 1
         self._counted += not behind
-        stored = StoredUnroll(key, version, packed)
+        stored = StoredUnroll(key, version, packed, priority)
         holds_nan = self._holds_nan(content)
         if holds_nan:
             self._note_nan(version)

@@ -19,6 +19,7 @@ class StoredUnroll(NamedTuple):
     version: int  # the oldest policy version that chose actions in it
     # The bytes of `UnrollCodec`, compressed if that makes them shorter; they may lie in a file.
     content: bytes | memoryview
+    priority: float | None = None  # the one that it begins with; None: the largest so far
 
 
 class Follower(Protocol):

@@ -1,6 +1,6 @@
 """The time that replay takes besides training: priorities, draws, and bytes that become arrays.
 
-    python sandbox/benchmarks/replay.py [--replay_benchmark_items=1000000]
+    python sandbox/benchmarks/replay.py [--items=1000000]
 
 Priorities: 512 of a million items are drawn, weighted, and written back. Unrolls: those of 20 steps
 of a game of Atari are stored, drawn and unpacked, in one thread; the frames are made up, of
@@ -28,7 +28,7 @@ _STEPS, _SIDE = 20, 84
 class Settings:
     """The settings of this benchmark."""
 
-    replay_benchmark_items: int = flag(
+    items: int = flag(
         1_000_000, group="Benchmark", least=_DRAWN, text="Items that have a priority."
     )
 
@@ -83,9 +83,9 @@ def measure_unrolls() -> dict[str, float]:
 def main() -> None:
     """Print both measurements."""
     (settings,), _ = command_line.parse(sys.argv, __doc__ or "", Settings)
-    draw, write = measure_priorities(settings.replay_benchmark_items)
+    draw, write = measure_priorities(settings.items)
     print(
-        f"{settings.replay_benchmark_items:,} priorities: {_DRAWN} drawn in {draw:.2f} ms, written "
+        f"{settings.items:,} priorities: {_DRAWN} drawn in {draw:.2f} ms, written "
         f"back in {write:.2f} ms"
     )
     found = measure_unrolls()

@@ -106,6 +106,20 @@ def test_elite_draws_by_the_features_that_the_algorithm_compares():
     queue.close()
 
 
+def test_new_unrolls_have_the_priorities_that_the_algorithm_gives_them():
+    def first_priorities(entries, start):
+        return entries.reward[1]
+
+    algorithm = SimpleNamespace(unroll=SPEC, first_priorities=first_priorities)
+    queue, source = _source(_config(), algorithm)
+    _put(queue, 0, 1, 5, 3)
+    assert source.next(20) is not None
+    (replay,) = source._source._replays
+    slots = replay.store.slots_of(np.arange(4))
+    np.testing.assert_allclose(replay.sampler.scaled(slots), [1e-6, 1, 5, 3])
+    queue.close()
+
+
 def test_a_source_is_saved_and_restored_with_its_unrolls(tmp_path):
     queue, source = _source(_config("uniform:1:100"))
     _put(queue, *range(4))

@@ -104,6 +104,18 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
             "bottleneck: learner (it trains 90% of its time); a GPU or another learner would help",
         ),
         (
+            {"wait_share": 0.0, **MOVES, "queue_fill": 1.0, "replay_share": 0.5},
+            2,
+            "bottleneck: learner (it trains 90% of its time); a GPU, another learner or a smaller "
+            "--replay_ratio would help",
+        ),
+        (
+            {"wait_share": 0.5, **MOVES, "queue_fill": 0.0, "replay_share": 0.5},
+            2,
+            "bottleneck: actors (the learner waits 50% of its time); about 4 actors needed (2 "
+            "now), or a larger --replay_ratio, which trains more on each unroll",
+        ),
+        (
             {"wait_share": 0.05, **MOVES, "queue_fill": 0.2},
             2,
             "balanced: learner and actors keep pace",

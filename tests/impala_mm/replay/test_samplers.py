@@ -67,6 +67,14 @@ def test_a_new_unroll_has_the_largest_priority_so_far():
     assert 0 < scaled[0] < 1e-5, "it may still be drawn"
 
 
+def test_a_new_unroll_may_bring_its_first_priority():
+    store = Store(3)
+    sampler = Prioritised(store, _random(), exponent=1.0)
+    for key, priority in enumerate([3.0, 0.5, float("nan")]):
+        store.add(StoredUnroll(key, 0, b"", priority))
+    assert sampler.scaled(np.arange(3)).tolist() == [3, 0.5, 3]
+
+
 def test_priorities_that_are_no_numbers_count_as_the_largest():
     store, fill = _filled(3)
     sampler = Prioritised(store, _random(), exponent=1.0)

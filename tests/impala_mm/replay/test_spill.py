@@ -40,7 +40,7 @@ def test_complete_files_are_read_back_and_their_bytes_lie_in_the_file(tmp_path):
     again, said = _open(tmp_path)
     for found in (written, again.read()):
         assert [(u.key, u.version, bytes(u.content)) for u in found] == [
-            tuple(_unroll(key)) for key in range(8)
+            _unroll(key)[:3] for key in range(8)
         ]
         assert isinstance(found[0].content, memoryview)
     assert not said
