@@ -67,7 +67,10 @@ class QLearning:
         self._epsilon = tf.Variable(config.epsilon_start, trainable=False, name="epsilon")
         start = start_spec(self.initial_state(1))
         self.unroll = UnrollSpec(
-            config.unroll_length, overlap, entry_spec(environment, extras=()), start
+            config.unroll_length,
+            overlap,
+            entry_spec(environment, extras=tf.TensorSpec([2], tf.float32)),
+            start,
         )
         trained, inputs = list(self._online.trainable_variables), self._normaliser
         copied, slots = self._prepare_updates(environment) if role is Role.LEARNER else ([], [])
@@ -104,13 +107,41 @@ class QLearning:
         exploration: tf.Tensor,
         environment: EnvironmentNumber,
     ) -> tuple[tf.Tensor, Any, Any]:
-        """Choose the best actions, or random ones with each environment's probability."""
+        """Choose the best actions, or random ones with each environment's probability.
+
+        Record the value of the chosen action, and the largest value, for `first_priorities`.
+        """
         values, core_state = self._read(entry, core_state)
         if self._config.epsilon_schedule == "ladder":
             share = epsilon.of_ladder(environment, self._config.epsilon_base)
         else:
             share = self._epsilon
-        return epsilon.choose(values, entry.mask, exploration * share), core_state, ()
+        action = epsilon.choose(values, entry.mask, exploration * share)
+        best = tf.reduce_max(masking.allowed_only(values, entry.mask), -1)
+        recorded = tf.stack([tf.gather(values, action, batch_dims=1), best], -1)
+        return action, core_state, recorded
+
+    def first_priorities(self, entries: Entry, start: Any) -> tf.Tensor:
+        """Return the priorities [B] of new unrolls, by the values that their actors recorded.
+
+        The value of the last entry is recorded in the next unroll, so errors are those of the steps
+        before the last one. Without such steps they are NaN, which stands for a large priority.
+        """
+        del start
+        entries = tf.nest.map_structure(lambda x: x[self._burn_in :], entries)
+        entries = self._normaliser.read(entries)
+        if entries.first.shape[0] < 3:
+            return tf.fill(tf.shape(entries.first)[1:], float("nan"))
+        chosen, best = tf.unstack(entries.extras[1:], axis=-1)
+        reward, terminated, live = (
+            x[1:-1] for x in (entries.reward, entries.terminated, ~entries.first)
+        )
+        values = self._in_rewards(best)
+        goals = q_values.n_step_targets(values, reward, terminated, live, self._rule)
+        if self._rule.rescaling:
+            goals = q_values.rescale(goals, self._rule.rescaling)
+        errors = q_values.Errors(tf.where(live, goals - chosen[:-1], 0.0), live)
+        return q_values.priorities(errors, self._config.largest_error_share)
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the greedy policy and its values."""

@@ -91,7 +91,7 @@ class TrainingSettings(RunSettings):
     # -- Algorithm
     algorithm: str = flag(
         "impala", group="Algorithm",
-        text="impala, ppo, a2c, vpg, awr, vmpo, dqn, sac, or a module of your own "
+        text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, or a module of your own "
              "(package.module); impala_mm/algorithms/interface.py says what it must define. Each "
              "has flags and defaults of its own, which --help --algorithm=NAME shows.")
     xla: bool = flag(
