@@ -1,6 +1,7 @@
 """The flags of --algorithm=sac, and its defaults for the flags of all algorithms."""
 
 import dataclasses
+from typing import ClassVar
 
 from impala_mm.config.flags import default, flag
 from impala_mm.config.settings import Config
@@ -11,6 +12,8 @@ _GROUP = "SAC"
 @dataclasses.dataclass(frozen=True)
 class Settings(Config):
     """The settings of a process of SAC."""
+
+    own_replay: ClassVar[bool] = True
 
     # fmt: off
     batch_size: int = default(Config, "batch_size", 4)
