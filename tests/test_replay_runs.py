@@ -70,11 +70,11 @@ def test_a_learner_that_is_killed_has_its_replay_back(tmp_path):
 
 @pytest.mark.slow
 def test_a_replay_that_is_saved_with_checkpoints_is_there_when_the_run_is_resumed(tmp_path):
-    flags = (f"--logdir={tmp_path}", "--replay_save", *FLAGS)
-    code, printed = run(*EXPERIMENT, _address(), *flags, "--max_seconds=4")
-    assert code == 0, printed
-    code, printed = run(*EXPERIMENT, _address(), *flags, "--max_seconds=8")
-    assert code == 0, printed
+    flags = (f"--logdir={tmp_path}", "--replay_save", "--stop_at_return=2", *FLAGS)
+    for frames in (2000, 3000):
+        total = f"--total_environment_frames={frames}"
+        code, printed = run(*EXPERIMENT, _address(), *flags, total)
+        assert code == 0, printed
     assert "restored its source (" in printed
     begun = re.search(r"training begins with this many unrolls: uniform: (\d+)", printed)
     assert int(begun[1]) > 50
