@@ -33,7 +33,7 @@ class Settings(Config):
         text="Let the network compute the observation's value and the actions' advantages apart, "
              "of which the actions' values are the sum.")
     value_rescaling: float = flag(
-        0.0, group=GROUP, least=0, most=1,
+        0.0, group=GROUP, learner_only=True, least=0, most=1,
         text="Learn h(value) = sign(value) (sqrt(|value| + 1) - 1) + value_rescaling x value "
              "instead of the value, for rewards of any size without clipping (R2D2: 0.001). 0: "
              "learn the value itself.")
@@ -54,13 +54,13 @@ class Settings(Config):
         text="Share of random actions in the first environment, with epsilon_schedule=ladder; the "
              "last one has its 8th power.")
     epsilon_start: float = flag(
-        1.0, group=GROUP, least=0, most=1,
+        1.0, group=GROUP, learner_only=True, least=0, most=1,
         text="Share of random actions at the start, with epsilon_schedule=decay.")
     epsilon_end: float = flag(
-        0.01, group=GROUP, least=0, most=1,
+        0.01, group=GROUP, learner_only=True, least=0, most=1,
         text="Share of random actions after epsilon_frames, with epsilon_schedule=decay.")
     epsilon_frames: float = flag(
-        50_000, group=GROUP, least=0,
+        50_000, group=GROUP, learner_only=True, least=0,
         text="Environment frames of all learners over which the share of random actions falls in a "
              "line from epsilon_start to epsilon_end.")
     largest_error_share: float = flag(
