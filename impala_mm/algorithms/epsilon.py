@@ -16,7 +16,7 @@ _ALONE = 4.5  # the power of an environment that is the only one: the middle of 
 def of_ladder(environment: EnvironmentNumber, base: float) -> tf.Tensor:
     """Return `base` to the power of linspace(1, 8, count), at each environment's number."""
     last = tf.cast(environment.count - 1, tf.float32)
-    place = tf.math.divide_no_nan(tf.cast(environment.number, tf.float32), last)
+    place = tf.cast(environment.number, tf.float32) / tf.maximum(last, 1.0)
     power = tf.where(last > 0, 1.0 + 7.0 * place, _ALONE)
     return tf.pow(tf.constant(base, tf.float32), power)
 

@@ -118,8 +118,9 @@ class QLearning:
             share = self._epsilon
         action = epsilon.choose(values, entry.mask, exploration * share)
         best = tf.reduce_max(masking.allowed_only(values, entry.mask), -1)
-        recorded = tf.stack([tf.gather(values, action, batch_dims=1), best], -1)
-        return action, core_state, recorded
+        # Not tf.gather, so that actors can compute this function by NumPy.
+        chosen = tf.reduce_sum(tf.one_hot(action, values.shape[-1]) * values, -1)
+        return action, core_state, tf.stack([chosen, best], -1)
 
     def first_priorities(self, entries: Entry, start: Any) -> tf.Tensor:
         """Return the priorities [B] of new unrolls, by the values that their actors recorded.

@@ -149,7 +149,7 @@ class SAC:
     def _uniform(self, action: Any) -> Any:
         """Return random actions like these, within the bounds; numbers without bounds as given."""
         drawn = [
-            losses.select(tf.constant(part.rescaled), tf.random.uniform(tf.shape(x), -1.0, 1.0), x)
+            tf.where(part.rescaled, tf.random.uniform(tf.shape(x), -1.0, 1.0), x)
             for part, x in zip(self._boxes, tf.nest.flatten(action), strict=True)
         ]
         return tf.nest.pack_sequence_as(action, drawn)

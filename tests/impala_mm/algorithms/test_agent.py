@@ -112,12 +112,14 @@ def test_an_actor_needs_none_of_the_flags_that_our_algorithms_read_in_learners_a
 
 def _another_value(field):
     """Return a value of a flag that is not its default, and that any network allows."""
-    if field.name == "minibatch_of":
-        return "unrolls"
-    if field.name == "trust_region":  # V-trace alone has one
-        return math.inf
-    if field.name in {"minibatch_steps", "replay_steps"}:  # there must be enough of them
-        return 2 * field.default
+    fitting = {
+        "minibatch_of": "unrolls",
+        "trust_region": math.inf,  # V-trace alone has one
+        "minibatch_steps": 512,
+        "replay_steps": 5000,
+    }
+    if field.name in fitting:
+        return fitting[field.name]
     if field.metadata["choices"]:
         return next(choice for choice in field.metadata["choices"] if choice != field.default)
     if field.type is bool:

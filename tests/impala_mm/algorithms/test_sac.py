@@ -14,7 +14,8 @@ from impala_mm.data.trajectory import Batch
 from impala_mm.distributed import minibatches
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
-from impala_mm.environments.actions import UnsuitableActions
+from impala_mm.environments.action_parts import Box
+from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 from impala_mm.environments.make import level_spec
 from impala_mm.replay.steps import SavedStepReplay
 from tests.helpers import in_threads
@@ -25,10 +26,15 @@ SMALL = {"batch_size": 2, "unroll_length": 2, "minibatch_steps": 8, "updates_per
 B = 16
 
 
-def _made(group=None, role=Role.LEARNER, level="Pendulum-v1", **settings):
-    config = Config.of_algorithm("sac")(
-        algorithm="sac", level_name=level, **{"mlp_sizes": "8,8"} | SMALL | settings
-    )
+def _config(level="Pendulum-v1", **settings):
+    return Config.of_algorithm("sac")(
+        algorithm="sac", level_name=level, precision="float32", reward_clipping="none",
+        **{"mlp_sizes": "8,8"} | SMALL | settings,
+    )  # fmt: skip
+
+
+def _made(group=None, role=Role.LEARNER, **settings):
+    config = _config(**settings)
     tf.random.set_seed(1)
     made = registry.make_algorithm(config, level_spec(config.level_name), role)
     return made, GradientReducer(group or SingleLearner(), config)
@@ -229,6 +235,25 @@ def test_actors_play_at_random_until_the_first_update():
     assert any(v is algorithm._plays_randomly for v in algorithm.variables.acting)
     algorithm.update(_tensors(_batch(algorithm)), PROGRESS, exchange)
     assert np.histogram(play(), 4, (-1, 1))[0].min() < 0.8 * n / 4
+
+
+def test_numbers_without_bounds_are_drawn_from_the_policy_before_the_first_update():
+    def box(low, high, *shape):
+        return Box(shape, (low,) * np.prod(shape), (high,) * np.prod(shape))
+
+    parts = {"arm": box(-2.0, 2.0, 6), "free": box(-np.inf, np.inf, 2, 3)}
+    environment = level_spec("Pendulum-v1")._replace(actions=ActionSpec(parts))
+    algorithm = sac.make(_config(random_steps=9, policy_init_scale=0.0), environment, Role.ACTOR)
+    n = 2000
+    entry = tf.nest.map_structure(
+        lambda spec: tf.zeros([n, *spec.shape], spec.dtype), algorithm.unroll.step
+    )
+    action, _, _ = algorithm.act(entry, algorithm.initial_state(n), tf.ones([n]))
+    for name, bounded in (("arm", True), ("free", False)):
+        drawn = action[name].numpy()
+        assert drawn.shape == (n, *parts[name].shape)
+        counts = np.histogram(drawn, 4, (-1, 1))[0] / drawn.size
+        assert (counts.min() > 0.22) == bounded
 
 
 def test_the_replay_is_saved_only_if_that_is_asked_for():
