@@ -107,6 +107,8 @@ class Algorithm(Protocol):
     # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
     # `masking` has what it takes.
     masks: bool = False
+    # Optional: a sentence for the user, which the learner prints at the start.
+    note: str = ""
     # Optional: the name of the network, which a resumed run must share, such as
     # `networks.chosen_name` returns. Empty: not known, unless --agent_name gives it.
     network_name: str = ""

@@ -32,6 +32,7 @@ _OPTIONAL: dict[str, Any] = {
     "compare_features": None,  # the method that elite and attentive replay need
     "load_policies": None,  # the method that loads the policies of other runs
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
+    "note": "",  # what the learner says at the start
     "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
 }
 _METHODS = ("initial_state", "act", "judge", "update")

@@ -29,7 +29,8 @@ from impala_mm.config.printable import escape
 
 # The modules of the algorithms that belong to this project, by name.
 BUILT_IN = {
-    name: f"impala_mm.algorithms.{name}" for name in ("impala", "ppo", "a2c", "vpg", "awr", "vmpo")
+    name: f"impala_mm.algorithms.{name}"
+    for name in ("impala", "ppo", "a2c", "vpg", "awr", "vmpo", "dqn", "r2d2", "sac")
 }
 _TYPES = (int, float, bool, str, tuple[str, ...])
 

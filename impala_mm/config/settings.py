@@ -25,6 +25,8 @@ class Config(ReplaySettings):
     # Whether the algorithm plays in rounds. Actors that cannot fill them are then refused before
     # anything starts, instead of by the learner.
     rounds: ClassVar[bool] = False
+    # Whether the algorithm has a replay of its own, which --replay_save saves, instead of --replay.
+    own_replay: ClassVar[bool] = False
 
     # Other names of flags, by name.
     ALIASES: ClassVar = {"policy": "checkpoint"}

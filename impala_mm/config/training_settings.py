@@ -91,9 +91,9 @@ class TrainingSettings(RunSettings):
     # -- Algorithm
     algorithm: str = flag(
         "impala", group="Algorithm",
-        text="impala, ppo, a2c, vpg, awr, vmpo, or a module of your own (package.module); "
-             "impala_mm/algorithms/interface.py says what it must define. Each has flags and "
-             "defaults of its own, which --help --algorithm=NAME shows.")
+        text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, or a module of your own "
+             "(package.module); impala_mm/algorithms/interface.py says what it must define. Each "
+             "has flags and defaults of its own, which --help --algorithm=NAME shows.")
     xla: bool = flag(
         False, group="Algorithm",
         text="Compile the forward and backward pass with XLA, at the first update. Meant for "

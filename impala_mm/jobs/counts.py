@@ -22,11 +22,10 @@ def refuse_rounds(config: Config) -> None:
 def _refuse_replay(config: Config) -> None:
     """Refuse --replay where the flags alone show that it cannot work."""
     if not config.replay:
-        given = [
-            f"--{name}={value}"
-            for name in ("replay_ratio", "replay_min", "replay_save", "replay_spill")
-            if (value := getattr(config, name))
-        ]
+        names = ["replay_ratio", "replay_min", "replay_save", "replay_spill"]
+        if config.own_replay:
+            names.remove("replay_save")
+        given = [f"--{name}={value}" for name in names if (value := getattr(config, name))]
         if given:
             flags.refuse(f"{given[0]} has no effect without --replay: give both, or leave it out")
         return

@@ -118,8 +118,9 @@ def build_learner(
             f"{' and '.join(levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
             f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
         )
-        if spec.note:
-            say(spec.note)
+        for note in (spec.note, registry.optional(algorithm, "note")):
+            if note:
+                say(note)
     chosen = auto.inference(config, agent.weights, devices.training_device(), rounds)
     path = str(folder.path) if folder else config.logdir
     own = agent.identity["run_id"], chosen, path

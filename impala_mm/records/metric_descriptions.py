@@ -7,6 +7,7 @@ page. After a change here, write the page again:
 """
 
 from impala_mm.records.learning_metrics import LEARNING_GROUPS, MetricDescription, MetricGroup
+from impala_mm.records.value_metrics import VALUES
 
 _M = MetricDescription
 _SHARE = "share of time, 0 to 1"
@@ -66,6 +67,7 @@ GROUPS = (
         },
     ),
     *LEARNING_GROUPS,
+    VALUES,
     MetricGroup(
         "Where time goes",
         {

@@ -183,3 +183,28 @@ def test_a_player_acts_by_the_policy_that_it_loaded_last():
     for version in (1, 2, 3):
         unrolls, _ = codec.decode(tf.constant(player.play(lambda v=version: load(v))))
         assert (unrolls.extras.numpy()[1:] == version).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "agent_name", "actions", "masked"),
+    [
+        ("dqn", "MLPAgent", Discrete(4), True),
+        ("r2d2", "MLPLSTMAgent", Discrete(4), False),
+        ("sac", "MLPAgent", BOX, False),
+    ],
+)
+def test_numpy_computes_the_acting_of_algorithms_that_learn_values(
+    monkeypatch, name, agent_name, actions, masked
+):
+    algorithm = _algorithm(VECTOR, actions, masked, agent_name, algorithm=name)
+    entry = _entries(algorithm, np.random.default_rng(1))
+    state = tf.nest.flatten(algorithm.initial_state(SIZE))
+    number = [tf.range(SIZE), tf.constant(SIZE)] if registry.takes_environment(algorithm) else []
+    (chosen, after, extras), (_, expected, of_tensorflow) = (
+        act(entry, state, number) for act in _both(algorithm, monkeypatch)
+    )
+    assert tf.nest.flatten(chosen)[0].shape[0] == SIZE
+    for one, other in zip(after, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    for one, other in zip(extras, of_tensorflow, strict=True):  # the largest value is not random
+        np.testing.assert_allclose(one[:, 1], other[:, 1], atol=1e-5)

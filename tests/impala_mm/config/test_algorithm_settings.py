@@ -151,7 +151,7 @@ def test_settings_that_postpone_annotations_are_read(here):
 
 def test_a_missing_algorithm_names_the_folders_that_were_searched(here, capsys):
     said = _refusal(capsys, "--algorithm=mien")
-    names = "impala, ppo, a2c, vpg, awr, vmpo"
+    names = "impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac"
     assert f"--algorithm=mien: there is no such algorithm; write {names} or the name of a" in said
     assert f"no module named 'mien' was found in {here} (the current folder), " in said
     assert said.endswith("; did you mean mine?\n")

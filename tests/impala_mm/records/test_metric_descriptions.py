@@ -75,6 +75,7 @@ def test_every_key_that_runs_write_is_described_and_every_description_is_of_such
     replay = (f"--replay=queue:0.2,{kinds}", "--batch_size=10", "--trust_region=0.3")
     cloning = ("--policy_cloning_cost=0.01", "--value_cloning_cost=0.005")
     keys |= _run_keys(tmp_path / "replay", *flags, *replay, *cloning)
+    keys |= _run_keys(tmp_path / "dqn", *flags, "--algorithm=dqn")
     keys |= _aggregator_keys()
     undescribed = {key for key in keys if find_description(key) is None}
     assert not undescribed

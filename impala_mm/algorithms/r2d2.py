@@ -1,0 +1,36 @@
+"""R2D2: recurrent Q-learning from replayed sequences (Kapturowski et al. 2019).
+
+Before its steps, an unroll has `burn_in` entries of the unroll before, which only fill the
+networks' memory, from the state that the actor recorded. So unrolls overlap by these.
+"""
+
+import dataclasses
+
+from impala_mm.algorithms import networks
+from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.q_learning import QLearning
+from impala_mm.algorithms.r2d2_settings import Settings
+from impala_mm.config.settings import Config
+from impala_mm.environments.types import EnvironmentSpec
+
+
+def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER) -> "R2D2":
+    """Return the algorithm for this environment; only a learner's has an optimizer."""
+    return R2D2(Settings.of(config), environment, role)
+
+
+class R2D2(QLearning):
+    """Q-learning with a memory, by default the LSTM that suits the observations."""
+
+    note = ""  # what the learner says at the start
+
+    def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role):
+        if config.agent_name == "auto":
+            name = networks.chosen_name(config, environment).replace("Agent", "LSTMAgent")
+            config = dataclasses.replace(config, agent_name=name)
+        super().__init__(config, environment, role, 1 + config.burn_in, config.burn_in)
+        if not self._online.remembers:
+            self.note = (
+                f"R2D2 with {self.network_name}, which remembers nothing: --burn_in="
+                f"{config.burn_in} entries of each unroll are read for nothing"
+            )

@@ -1,0 +1,88 @@
+"""The networks of SAC: a policy's, and Q-networks that read observations and actions."""
+
+from typing import Any
+
+import sonnet as snt
+import tensorflow as tf
+
+from impala_mm.algorithms import networks, policies
+from impala_mm.algorithms.distributions import Distribution
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Entry
+from impala_mm.environments.types import EnvironmentSpec
+
+
+class PolicyNetwork(snt.Module):
+    """A network with the head of a policy."""
+
+    def __init__(self, config: Config, environment: EnvironmentSpec):
+        super().__init__(name="policy_network")
+        self.distribution = policies.choose(
+            environment.actions, config.box_policy, config.box_deviation
+        )
+        self._body = networks.make_network(config, environment)
+        self._head = policies.make_head(self.distribution, config.policy_init_scale)
+        self._head(tf.zeros([1, self._body.num_features]))  # creates the variables
+
+    def initial_state(self, batch: int | tf.Tensor) -> Any:
+        """Return the network's state at the start of an episode."""
+        return self._body.initial_state(batch)
+
+    def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
+        """Return (parameters [B, P], state) after entries [B, ...]."""
+        features, state = self._body.step(
+            entry.observation, entry.reward, entry.action, entry.first, state
+        )
+        return self._head(features), state
+
+    def parameters(self, entries: Entry, state: Any) -> tf.Tensor:
+        """Return the distribution's parameters [T+1, B, P] at entries [T+1, B, ...]."""
+        e = entries
+        features, _ = self._body.unroll(e.observation, e.reward, e.action, e.first, state)
+        return snt.BatchApply(self._head)(features)
+
+    def unroll(self, entries: Entry, state: Any) -> Distribution:
+        """Return the policy at entries [T+1, B, ...]."""
+        return self.distribution.make(self.parameters(entries, state))
+
+
+class CriticNetwork(snt.Module):
+    """Two Q-networks. They read vectors as they are, and other observations by a network."""
+
+    def __init__(self, config: Config, environment: EnvironmentSpec):
+        super().__init__(name="critic_network")
+        leaves = tf.nest.flatten(environment.observation)
+        plain = all(leaf.dtype.is_floating and not hasattr(leaf, "choices") for leaf in leaves)
+        direct = plain and networks.chosen_name(config, environment) == "MLPAgent"
+        direct = direct and environment.frame_stack == 1
+        self._body = None if direct else networks.make_network(config, environment)
+        size = sum(leaf.shape.num_elements() for leaf in leaves)
+        features = self._body.num_features if self._body else size
+        self._critics = networks.make_critics(config, environment, features)
+
+    def initial_state(self, batch: int | tf.Tensor) -> Any:
+        """Return the state at the start of an episode; () if observations are read as they are."""
+        return self._body.initial_state(batch) if self._body else ()
+
+    def unroll(self, entries: Entry, state: Any) -> tf.Tensor:
+        """Return the features [T+1, B, F] of entries [T+1, B, ...]."""
+        if not self._body:
+            leaves = tf.nest.flatten(entries.observation)
+            axes = tf.shape(entries.first)
+            return tf.concat(
+                [tf.reshape(x, [axes[0], axes[1], x.shape[2:].num_elements()]) for x in leaves], -1
+            )
+        e = entries
+        return self._body.unroll(e.observation, e.reward, e.action, e.first, state)[0]
+
+    def values(self, features: tf.Tensor, actions: Any) -> tf.Tensor:
+        """Return both values [2, ...] of actions at features [..., F]."""
+        return self._critics(features, actions)
+
+    def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
+        """Return (features [B, F], state) after entries [B, ...]."""
+        if not self._body:
+            one = tf.nest.map_structure(lambda x: x[tf.newaxis], entry)
+            return tf.squeeze(self.unroll(one, ()), 0), ()
+        e = entry
+        return self._body.step(e.observation, e.reward, e.action, e.first, state)

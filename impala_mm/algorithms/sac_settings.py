@@ -1,0 +1,91 @@
+"""The flags of --algorithm=sac, and its defaults for the flags of all algorithms."""
+
+import dataclasses
+from typing import ClassVar
+
+from impala_mm.config.flags import default, flag
+from impala_mm.config.settings import Config
+
+_GROUP = "SAC"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Config):
+    """The settings of a process of SAC."""
+
+    own_replay: ClassVar[bool] = True
+
+    # fmt: off
+    batch_size: int = default(Config, "batch_size", 4)
+    unroll_length: int = default(Config, "unroll_length", 8)
+    num_envs: int = default(Config, "num_envs", 4)
+    learning_rate: float = default(Config, "learning_rate", 0.0003)
+    learning_rate_schedule: str = default(Config, "learning_rate_schedule", "constant")
+    mlp_sizes: str = default(Config, "mlp_sizes", "256,256")
+    activation: str = default(Config, "activation", "relu")
+    box_policy: str = default(Config, "box_policy", "tanh")
+    box_deviation: str = default(Config, "box_deviation", "learnt")
+
+    critic_rate: float = flag(
+        0.001, group=_GROUP, learner_only=True, least=0,
+        text="Learning rate of the Q-networks at the start of the run.")
+    temperature: float = flag(
+        1.0, group=_GROUP, learner_only=True, least=1e-6,
+        text="Weight of the entropy: at the start, or always with fixed_temperature.")
+    fixed_temperature: bool = flag(
+        False, group=_GROUP, learner_only=True,
+        text="Keep the temperature. Unset: it is trained until the policy has target_entropy.")
+    temperature_rate: float = flag(
+        0.001, group=_GROUP, learner_only=True, least=0,
+        text="Learning rate of the temperature at the start of the run.")
+    target_entropy: float = flag(
+        -1.0, group=_GROUP, learner_only=True,
+        text="Entropy of the policy that the temperature is trained for, in nats for each number "
+             "of an action; 0 is that of even actions over half of their range.")
+    target_share: float = flag(
+        0.005, group=_GROUP, learner_only=True, least=0, most=1,
+        text="Share of the way to the Q-networks that their targets go in each optimizer step. 1: "
+             "they become copies.")
+    updates_per_step: float = flag(
+        1.0, group=_GROUP, learner_only=True, least=0,
+        text="Optimizer steps for each new step of a learner's environments; one update of the "
+             "learner makes all those of its batch_size new unrolls.")
+    minibatch_steps: int = flag(
+        256, group=_GROUP, learner_only=True, least=1,
+        text="Steps that each learner trains on in one optimizer step: the new ones once each, and "
+             "others from the replay.")
+    replay_steps: int = flag(
+        1_000_000, group=_GROUP, learner_only=True, least=1,
+        text="Newest steps that each learner replays.")
+    random_steps: int = flag(
+        5_000, group=_GROUP, learner_only=True, least=0,
+        text="Steps of each learner's environments before its first update, with random actions.")
+    compile_updates: bool = flag(
+        True, group=_GROUP, learner_only=True,
+        text="Compile all optimizer steps of an update with XLA, where it pays: for one learner on "
+             "a CPU, and observations of fewer than 1,000 numbers.")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that do not fit together."""
+        if self.replay:
+            raise ValueError(
+                f"--replay={self.replay}: SAC has a replay of its own, of steps: leave it out, "
+                f"and set --replay_steps and --updates_per_step"
+            )
+        if self.optimizer_steps * self.minibatch_steps < self.batch_size * self.unroll_length:
+            raise ValueError(
+                f"--minibatch_steps={self.minibatch_steps}, {self.optimizer_steps} times an "
+                f"update, has no room for the {self.batch_size * self.unroll_length} new steps of "
+                f"--batch_size x --unroll_length: raise it, or --updates_per_step"
+            )
+        if self.replay_steps < self.minibatch_steps:
+            raise ValueError(
+                f"--replay_steps={self.replay_steps} is less than "
+                f"--minibatch_steps={self.minibatch_steps}: raise it to at least that"
+            )
+
+    @property
+    def optimizer_steps(self) -> int:
+        """The optimizer steps of one update."""
+        return max(1, round(self.updates_per_step * self.batch_size * self.unroll_length))

@@ -1,0 +1,146 @@
+"""A replay of single steps, for algorithms that make many small updates, such as SAC.
+
+    actors' new unrolls ---> arrays of unrolls ---steps drawn at random---> one batch of many steps
+             |---> their steps, once each, among these ---------------------^
+
+The arrays hold the newest unrolls uncompressed, so that drawing thousands of steps takes two
+gathers of NumPy. Where a step means nothing without those before it, whole unrolls are drawn.
+"""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.data import batches
+from impala_mm.data.trajectory import Batch, UnrollSpec
+
+
+class Fresh(Protocol):
+    """The source of new unrolls."""
+
+    def next(self, timeout: float) -> Batch | None:
+        """Return a batch of new unrolls, or None."""
+
+
+class StepReplay:
+    """A `BatchSource` of new steps and of old ones, which it draws with equal probability.
+
+    A batch consists of columns of two entries, or with `whole` of unrolls. Its new steps are in one
+    batch, and count as played there; those before the first batch are only stored.
+    """
+
+    def __init__(
+        self,
+        fresh: Fresh,
+        unroll: UnrollSpec,
+        capacity: int,
+        columns: int,
+        minimum: int,
+        seed: list[int],
+        whole: bool = False,
+    ):
+        """Hold `capacity` unrolls, and return batches of `columns` once `minimum` are stored."""
+        self._fresh, self._columns, self._whole = fresh, columns, whole
+        self._minimum, self._length = minimum, unroll.length
+        self._held = batches.zeros(unroll, capacity)
+        self._added = 0  # unrolls since the beginning of the run
+        self._stored_steps = 0  # steps that will be in no batch as new ones
+        self._random = np.random.default_rng(seed)
+
+    @property
+    def size(self) -> int:
+        """The unrolls that are held."""
+        return min(self._added, len(self._held.weight))
+
+    def next(self, timeout: float) -> Batch | None:
+        """Return the next batch, or None if there is none within `timeout` seconds."""
+        batch = self._fresh.next(timeout)
+        if batch is None:
+            return None
+        new = batches.to_numpy(batch)
+        count = len(new.weight)
+        places = (self._added + np.arange(count)) % len(self._held.weight)
+        batches.assign(self._held, places, new)
+        self._added += count
+        if self._added < self._minimum:
+            self._stored_steps += int((~new.unrolls.first[1:]).sum())
+            return None
+        return self._draw(places)
+
+    def _draw(self, places: np.ndarray) -> Batch:
+        """Return a batch of the new unrolls at these places, and of unrolls drawn at random."""
+        times = np.arange(1 if self._whole else self._length)
+        drawn = self._columns - len(places) * len(times)
+        at = np.concatenate(
+            [np.repeat(places, len(times)), self._random.integers(self.size, size=drawn)]
+        )
+        t = np.concatenate(
+            [np.tile(times, len(places)), self._random.integers(len(times), size=drawn)]
+        )
+        fresh = np.arange(self._columns) < self._columns - drawn
+        held = self._held
+        if self._whole:
+            return batches.columns(held, at)._replace(fresh=fresh)
+
+        def pick(leaf: np.ndarray) -> np.ndarray:
+            flat = leaf.reshape(-1, *leaf.shape[2:])
+            number = t * leaf.shape[1] + at
+            return flat.take(np.stack([number, number + leaf.shape[1]]), axis=0)
+
+        entries = tf.nest.map_structure(pick, held.unrolls)
+        start = tf.nest.map_structure(lambda leaf: leaf[at], held.start)
+        return Batch(entries, start, held.key[at], held.weight[at], held.version[at], fresh)
+
+    def feedback(self, keys: Any, priorities: Any) -> None:
+        """Ignore priorities: all steps are drawn alike."""
+
+    def take_stored_steps(self) -> int:
+        """Return the steps since the last call that will be in no batch as new ones."""
+        steps, self._stored_steps = self._stored_steps, 0
+        return steps
+
+    def metrics(self) -> dict[str, float]:
+        """Return how many unrolls are held."""
+        return {"replay_unrolls/uniform": float(self.size)}
+
+
+class SavedStepReplay(StepReplay):
+    """A `StepReplay` that is saved with checkpoints."""
+
+    def save(self, folder: Path) -> None:
+        """Write what is held, and the state of the random numbers, to this folder."""
+        batches.save(self._filled(), folder)
+        np.savez(folder / "state.npz", added=self._added, random=_encode(self._random))
+
+    def restore(self, folder: Path) -> None:
+        """Hold what `save` wrote; raise ValueError if it is of another size or kind."""
+        saved = np.load(folder / "state.npz")
+        self._added = int(saved["added"])
+        batches.restore(self._filled(), folder)
+        _decode(self._random, saved["random"])
+
+    def _filled(self) -> Batch:
+        """Return a view of the unrolls that are held."""
+        size, held = self.size, self._held
+        unrolls = tf.nest.map_structure(lambda leaf: leaf[:, :size], held.unrolls)
+        start, *rest = tf.nest.map_structure(lambda leaf: leaf[:size], list(held[1:]))
+        return Batch(unrolls, start, *rest)
+
+
+def _encode(random: np.random.Generator) -> np.ndarray:
+    """Return the state of NumPy's generator, as 64-bit numbers."""
+    state = random.bit_generator.state
+    large = [state["state"]["state"], state["state"]["inc"]]
+    words = [(number >> shift) & (2**64 - 1) for number in large for shift in (64, 0)]
+    return np.array([*words, state["has_uint32"], state["uinteger"]], np.uint64)
+
+
+def _decode(random: np.random.Generator, words: np.ndarray) -> None:
+    """Give a generator the state that `_encode` returned."""
+    a, b, c, d, has, rest = map(int, words)
+    state = dict(random.bit_generator.state)
+    state["state"] = {"state": (a << 64) | b, "inc": (c << 64) | d}
+    state["has_uint32"], state["uinteger"] = has, rest
+    random.bit_generator.state = state

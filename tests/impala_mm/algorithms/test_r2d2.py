@@ -1,0 +1,119 @@
+"""R2D2: its burn-in, its networks, and the first priorities of unrolls."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.algorithms import q_values, registry
+from impala_mm.algorithms.interface import Context, EnvironmentNumber
+from impala_mm.config import command_line
+from impala_mm.config.settings import Config
+from impala_mm.data import batches
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import SingleLearner
+from impala_mm.environments.make import level_spec
+
+T, BURN_IN, B = 6, 3, 5
+PROGRESS = Context(tf.constant(300.0), tf.constant(1000.0), tf.constant(0.0))
+
+
+def _made(level="memory", **settings):
+    config = Config.of_algorithm("r2d2")(
+        algorithm="r2d2", level_name=level,
+        **{"unroll_length": T, "n_steps": 2, "burn_in": BURN_IN} | settings,
+    )  # fmt: skip
+    tf.random.set_seed(1)
+    made = registry.make_algorithm(config, level_spec(config.level_name))
+    return made, GradientReducer(SingleLearner(), config)
+
+
+def _played(algorithm, steps):
+    """Return [steps, B] entries as an actor with the present network writes them, and a start."""
+    random, state = np.random.default_rng(0), algorithm.initial_state(B)
+    spec = algorithm.unroll.step
+    entry = tf.nest.map_structure(lambda s: tf.zeros([B, *s.shape], s.dtype), spec)
+    entry, written = entry._replace(first=tf.fill([B], True)), []
+    written.append(entry)
+    for _ in range(1, steps):
+        number = EnvironmentNumber(tf.range(B), tf.constant(B))
+        action, state, extras = algorithm.act(entry, state, tf.ones([B]), number)
+        ends = written[-1].terminated
+        entry = entry._replace(
+            action=action,
+            reward=tf.constant(random.normal(size=B), tf.float32),
+            terminated=tf.constant(random.random(B) < 0.2) & ~ends,
+            observation=tf.constant(random.random([B, *spec.observation.shape]), tf.float32),
+            first=ends,
+            extras=extras,
+        )
+        written.append(entry)
+    return tf.nest.map_structure(lambda *x: tf.stack(x), *written), algorithm.initial_state(B)
+
+
+@pytest.mark.parametrize(
+    ("level", "name"), [("memory", "MLPLSTMAgent"), ("PongNoFrameskip-v4", "ShallowConvLSTMAgent")]
+)
+def test_the_default_network_is_the_recurrent_one_for_the_observations(level, name):
+    algorithm, _ = _made(level)
+    assert algorithm.network_name == name
+    assert algorithm.note == ""
+
+
+def test_a_network_without_memory_is_allowed_and_said():
+    algorithm, _ = _made(agent_name="MLPAgent")
+    assert "MLPAgent, which remembers nothing: --burn_in=3" in algorithm.note
+
+
+def test_the_first_priorities_are_those_of_the_update_without_its_last_step():
+    algorithm, _ = _made(value_rescaling=0.01)
+    entries, start = _played(algorithm, T + 1 + BURN_IN)
+    found = algorithm.first_priorities(entries, start).numpy()
+    values = algorithm._online.unroll(entries, start, BURN_IN)
+    used = tf.nest.map_structure(lambda x: x[BURN_IN:-1], entries)
+    rule = algorithm._rule._replace(double=False)
+    errors = q_values.find_errors(values[:-1], values[:-1], used, tf.ones([B]), rule)
+    np.testing.assert_allclose(found, q_values.priorities(errors, 0.9), rtol=1e-4, atol=1e-5)
+    assert np.ptp(found) > 0.01
+
+
+def test_unrolls_without_a_whole_step_have_the_largest_priority():
+    algorithm, _ = _made(unroll_length=1, n_steps=1, burn_in=0)
+    assert np.isnan(algorithm.first_priorities(*_played(algorithm, 2))).all()
+
+
+def test_the_steps_after_the_burn_in_are_trained_on_from_the_recorded_state():
+    algorithm, exchange = _made(learning_rate=0.01)
+    entries, start = _played(algorithm, T + 1 + BURN_IN)
+    batch = batches.zeros(algorithm.unroll, B)._replace(weight=np.ones(B, np.float32))
+    batch = tf.nest.map_structure(tf.constant, batch._replace(unrolls=entries, start=start))
+    values, future = (
+        n.unroll(entries, start, BURN_IN) for n in (algorithm._online, algorithm._target)
+    )
+    used = tf.nest.map_structure(lambda x: x[BURN_IN:], entries)
+    errors = q_values.find_errors(values, future, used, batch.weight, algorithm._rule)
+    assert errors.error.shape == (T, B)
+    before = [v.numpy() for v in algorithm.variables.trained]
+    metrics, priorities = algorithm.update(batch, PROGRESS, exchange)
+    half_squares = 0.5 * np.square(errors.error)
+    assert float(metrics["loss/total"]) == pytest.approx(half_squares.mean(), rel=1e-4)
+    np.testing.assert_allclose(priorities, q_values.priorities(errors, 0.9), rtol=1e-4)
+    after = [v.numpy() for v in algorithm.variables.trained]
+    assert any(np.abs(a - b).max() > 0 for a, b in zip(before, after, strict=True))
+    other = tf.nest.map_structure(lambda x: x + 1.0, start)
+    endless = entries._replace(first=tf.zeros_like(entries.first))
+    read, again = (algorithm._online.unroll(endless, x, BURN_IN) for x in (start, other))
+    assert np.abs(read - again).max() > 1e-3, "the state before the burn-in matters"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--burn_in=21"], "--burn_in=21 is longer than --unroll_length=20: lower it"),
+        (["--n_steps=21"], "--n_steps=21 is longer than --unroll_length=20, so no target"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):
+    with pytest.raises(SystemExit) as ended:
+        command_line.parse(["experiment.py", "--algorithm=r2d2", *given], "", Config)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

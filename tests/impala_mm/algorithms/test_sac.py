@@ -1,0 +1,309 @@
+"""SAC: its updates against float64 computations, alone and on several learners."""
+
+import numpy as np
+import pytest
+import sonnet as snt
+import tensorflow as tf
+
+from impala_mm.algorithms import normals, policies, registry, sac
+from impala_mm.algorithms.interface import Context, Role
+from impala_mm.config import command_line
+from impala_mm.config.settings import Config
+from impala_mm.data import batches
+from impala_mm.data.trajectory import Batch
+from impala_mm.distributed import minibatches
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import SingleLearner
+from impala_mm.environments.action_parts import Box
+from impala_mm.environments.actions import ActionSpec, UnsuitableActions
+from impala_mm.environments.make import level_spec
+from impala_mm.replay.steps import SavedStepReplay
+from tests.helpers import in_threads
+
+PROGRESS = Context(tf.constant(300.0), tf.constant(1000.0), tf.constant(0.0))
+# Two new unrolls of two steps, and four optimizer steps with four columns each.
+SMALL = {"batch_size": 2, "unroll_length": 2, "minibatch_steps": 8, "updates_per_step": 0.5}
+B = 16
+
+
+def _config(level="Pendulum-v1", **settings):
+    return Config.of_algorithm("sac")(
+        algorithm="sac", level_name=level, precision="float32", reward_clipping="none",
+        **{"mlp_sizes": "8,8"} | SMALL | settings,
+    )  # fmt: skip
+
+
+def _made(group=None, role=Role.LEARNER, **settings):
+    config = _config(**settings)
+    tf.random.set_seed(1)
+    made = registry.make_algorithm(config, level_spec(config.level_name), role)
+    return made, GradientReducer(group or SingleLearner(), config)
+
+
+def _batch(algorithm, seed=0, columns=B, length=1):
+    """Return a batch with terminations, truncations, resets, and a column of padding."""
+    random = np.random.default_rng(seed)
+
+    def draw(spec):
+        shape = [length + 1, columns, *spec.shape]
+        if spec.dtype == tf.bool:
+            return np.zeros(shape, bool)
+        return random.uniform(-0.9, 0.9, shape).astype(spec.dtype.as_numpy_dtype)
+
+    entries = tf.nest.map_structure(draw, algorithm.unroll.step)
+    entries.terminated[1, 0] = entries.truncated[1, 1] = entries.first[1, 2] = True
+    start = tf.nest.map_structure(lambda x: x.numpy(), algorithm.initial_state(columns))
+    weight, numbers = np.ones(columns, np.float32), np.arange(columns)
+    weight[-1] = 0
+    return Batch(entries, start, numbers, weight, numbers, numbers < 4)
+
+
+def _tensors(batch):
+    return tf.nest.map_structure(tf.constant, batch)
+
+
+class Linear(snt.Module):
+    """A linear layer in float64."""
+
+    def __init__(self, inputs, outputs, name):
+        super().__init__(name=name)
+        self.w = tf.Variable(tf.zeros([inputs, outputs], tf.float64), name="w")
+
+    def __call__(self, x):
+        return tf.tensordot(tf.cast(x, tf.float64), self.w, 1)
+
+
+class DoublePolicy(snt.Module):
+    """A policy's network in float64."""
+
+    def __init__(self, config, environment):
+        super().__init__(name="policy")
+        self.distribution = policies.choose(environment.actions, "tanh", "learnt")
+        self.layer = Linear(3, 2, "layer")
+
+    def initial_state(self, batch):
+        return ()
+
+    def parameters(self, entries, state):
+        return self.layer(entries.observation)
+
+    def unroll(self, entries, state):
+        return self.distribution.make(self.parameters(entries, state))
+
+
+class DoubleCritic(snt.Module):
+    """Two Q-networks in float64: Q(o, a) = tanh(w (o, a, a^2))."""
+
+    def __init__(self, config, environment):
+        super().__init__(name="critic")
+        self.layer = Linear(5, 2, "layer")
+
+    def initial_state(self, batch):
+        return ()
+
+    def unroll(self, entries, state):
+        return entries.observation
+
+    def values(self, features, actions):
+        actions = tf.cast(actions, tf.float64)
+        both = tf.concat([tf.cast(features, tf.float64), actions, actions**2], -1)
+        return tf.stack(tf.unstack(tf.tanh(self.layer(both)), axis=-1))
+
+
+def _noise(self):
+    """Draw what depends on nothing but the means, so that learners' draws are those of one."""
+    return self.mean + self.deviation * tf.sin(1e3 * tf.stop_gradient(self.mean))
+
+
+@pytest.fixture
+def double(monkeypatch):
+    monkeypatch.setattr(sac, "PolicyNetwork", DoublePolicy)
+    monkeypatch.setattr(sac, "CriticNetwork", DoubleCritic)
+    monkeypatch.setattr(normals.Normal, "sample", _noise)
+
+
+def _fill(algorithm, seed=7):
+    random = np.random.default_rng(seed)
+    for variable in (*algorithm.variables.trained, *algorithm._targets.trainable_variables):
+        variable.assign(random.normal(size=variable.shape) * 0.5)
+
+
+def test_goals_are_soft_values_of_the_policys_next_action(double):
+    algorithm, _ = _made(temperature=0.3, discounting=0.9)
+    _fill(algorithm)
+    batch = _tensors(_batch(algorithm))
+    e = batch.unrolls
+    live = ~e.first[1:] & (batch.weight > 0)
+    part = sac._Part(e, ((), ()), live, batch.weight)
+    found = algorithm._goals(part, tf.constant(0.3, tf.float64)).numpy()[0]
+
+    after = e.observation[1].numpy().astype(np.float64)
+    parameters = after @ algorithm._policy.layer.w.numpy()
+    policy = algorithm._policy.distribution.make(tf.constant(parameters))
+    action = policy.sample().numpy()
+    inputs = np.concatenate([after, action, action**2], -1)
+    values = np.tanh(inputs @ algorithm._targets.layer.w.numpy()).min(-1)
+    # The density of the hyperbolic tangent of a normal number.
+    mean, deviation = policy.mean.numpy(), policy.deviation.numpy()
+    z = (np.arctanh(action) - mean) / deviation
+    log_prob = -0.5 * z**2 - np.log(deviation) - 0.5 * np.log(2 * np.pi) - np.log(1 - action**2)
+    soft = values - 0.3 * log_prob.sum(-1)
+    expected = e.reward[1].numpy() + 0.9 * np.where(e.terminated[1], 0.0, soft)
+    expected[[2, -1]] = 0  # a reset, and padding
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_temperature_moves_towards_the_target_entropy(fixed):
+    for target, sign in ((-5.0, -1), (5.0, 1)):
+        algorithm, exchange = _made(
+            target_entropy=target, fixed_temperature=fixed, temperature=0.5, compile_updates=False
+        )
+        metrics, _ = algorithm.update(_tensors(_batch(algorithm)), PROGRESS, exchange)
+        assert -5 < float(metrics["entropy"]) < 5
+        change = float(algorithm._log_temperature) - np.log(0.5)
+        assert np.sign(round(change, 6)) == (0 if fixed else sign)
+
+
+def test_compiled_updates_are_those_of_the_graph(monkeypatch):
+    monkeypatch.setattr(normals.Normal, "sample", _noise)
+    found = []
+    for compiled in (False, True):
+        algorithm, exchange = _made(compile_updates=compiled, learning_rate=0.01)
+        _fill(algorithm)
+        update = tf.function(
+            lambda batch, a=algorithm, x=exchange: a.update(batch, PROGRESS, x)[0], autograph=False
+        )
+        metrics = update(_tensors(_batch(algorithm)))
+        assert int(metrics["optimizer_steps"]) == 2
+        found.append([v.numpy() for v in algorithm.variables.trained])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def _joined(of_part, learners):
+    """Return the minibatches of one learner that join those of several, whose shares are equal."""
+
+    def parts(size, *args):
+        share = size // learners
+        each = [of_part(share, *args).numpy() + rank * share for rank in range(learners)]
+        return tf.constant(np.concatenate(each, 1), tf.int32)
+
+    return parts
+
+
+@pytest.mark.parametrize("learners", [2, 4])
+def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(double, monkeypatch, learners):
+    def learn(group, rate=0.01):
+        algorithm, exchange = _made(
+            group, learning_rate=rate, critic_rate=rate, temperature_rate=rate, target_share=0.3,
+            gradients_clipping=0.1, compile_updates=False,
+        )  # fmt: skip
+        _fill(algorithm)
+        share = B // group.size
+        mine = np.arange(share * group.rank, share * (group.rank + 1))
+        batch = _tensors(batches.columns(_batch(algorithm), mine))
+        for _ in range(2):
+            algorithm.update(batch, PROGRESS, exchange)
+        learnt = (*algorithm.variables.trained, *algorithm._targets.trainable_variables)
+        return [v.numpy() for v in (*learnt, algorithm._log_temperature)]
+
+    several = in_threads.together(learners, learn)
+    joined = _joined(minibatches.shuffled_parts, learners)
+    monkeypatch.setattr(minibatches, "shuffled_parts", joined)
+    (one,) = in_threads.together(1, learn)
+    (unmoved,) = in_threads.together(1, lambda group: learn(group, 0.0))
+    assert min(np.abs(a - b).max() for a, b in zip(one, unmoved, strict=True)) > 1e-3
+    for variables in several:
+        for ours, theirs in zip(variables, one, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_actors_play_at_random_until_the_first_update():
+    algorithm, exchange = _made(random_steps=100, policy_init_scale=0.0, compile_updates=False)
+    n = 4000
+    entry = tf.nest.map_structure(
+        lambda spec: tf.zeros([n, *spec.shape], spec.dtype), algorithm.unroll.step
+    )
+
+    def play(exploration=1.0):
+        state = algorithm.initial_state(n)
+        return algorithm.act(entry, state, tf.fill([n], exploration))[0].numpy()
+
+    assert np.histogram(play(), 4, (-1, 1))[0].min() > 0.9 * n / 4
+    assert np.ptp(play(0.0)) == 0
+    assert any(v is algorithm._plays_randomly for v in algorithm.variables.acting)
+    algorithm.update(_tensors(_batch(algorithm)), PROGRESS, exchange)
+    assert np.histogram(play(), 4, (-1, 1))[0].min() < 0.8 * n / 4
+
+
+def test_numbers_without_bounds_are_drawn_from_the_policy_before_the_first_update():
+    def box(low, high, *shape):
+        return Box(shape, (low,) * np.prod(shape), (high,) * np.prod(shape))
+
+    parts = {"arm": box(-2.0, 2.0, 6), "free": box(-np.inf, np.inf, 2, 3)}
+    environment = level_spec("Pendulum-v1")._replace(actions=ActionSpec(parts))
+    algorithm = sac.make(_config(random_steps=9, policy_init_scale=0.0), environment, Role.ACTOR)
+    n = 2000
+    entry = tf.nest.map_structure(
+        lambda spec: tf.zeros([n, *spec.shape], spec.dtype), algorithm.unroll.step
+    )
+    action, _, _ = algorithm.act(entry, algorithm.initial_state(n), tf.ones([n]))
+    for name, bounded in (("arm", True), ("free", False)):
+        drawn = action[name].numpy()
+        assert drawn.shape == (n, *parts[name].shape)
+        counts = np.histogram(drawn, 4, (-1, 1))[0] / drawn.size
+        assert (counts.min() > 0.22) == bounded
+
+
+def test_the_replay_is_saved_only_if_that_is_asked_for():
+    kept, _ = _made(replay_save=True)
+    assert isinstance(kept.source(None), SavedStepReplay)
+    assert not isinstance(_made()[0].source(None), SavedStepReplay)
+
+
+def test_a_network_with_a_memory_learns_from_whole_unrolls():
+    algorithm, exchange = _made(agent_name="MLPLSTMAgent", compile_updates=False)
+
+    class Fresh:
+        def next(self, timeout):
+            made = batches.zeros(algorithm.unroll, 2)
+            return made._replace(weight=np.ones(2, np.float32))
+
+    source = algorithm.source(Fresh())
+    while (batch := source.next(1.0)) is None:
+        pass
+    assert batch.unrolls.reward.shape == (3, 2 * 4)
+    metrics, _ = algorithm.update(_tensors(batch), PROGRESS, exchange)
+    assert np.isfinite(float(metrics["loss/total"]))
+    acting = {id(v) for v in algorithm.variables.acting}
+    assert all(id(v) in acting for v in algorithm._critics.trainable_variables)
+
+
+def test_actors_hold_no_targets_and_the_same_trained_variables():
+    learner, _ = _made()
+    actor, _ = _made(role=Role.ACTOR)
+    for group in ("trained", "acting"):
+        shapes = [[v.shape for v in getattr(a.variables, group)] for a in (learner, actor)]
+        assert shapes[0] == shapes[1]
+    assert len(actor.variables.carried) == 2, "the temperature, and whether actions are random"
+
+
+def test_choices_are_refused_in_a_sentence():
+    with pytest.raises(UnsuitableActions, match=r"takes .*: use --algorithm=dqn, or ppo"):
+        _made(level="CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--replay=uniform:1:100"], "SAC has a replay of its own, of steps: leave it out"),
+        (["--minibatch_steps=8", "--updates_per_step=0.1"], "has no room for the 32 new steps"),
+        (["--replay_steps=100"], "--replay_steps=100 is less than --minibatch_steps=256"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):
+    with pytest.raises(SystemExit) as ended:
+        command_line.parse(["experiment.py", "--algorithm=sac", *given], "", Config)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
