@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.node import child_process, file_lock, loopback, procfs
+from launcher.node import child_process, file_lock, procfs
 from launcher.node.leftovers import remove_leftovers
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
@@ -139,6 +139,8 @@ class Supervisor:
             self._awaits_hosts = True
             self._hosts_file.unlink(missing_ok=True)
             # A restarted learner takes its former port, since actors know that one.
+            from launcher.node import loopback  # noqa: PLC0415 - needed by few, would delay all
+
             local_only, note = loopback.variables(task, self._process_folder)
             if note:
                 self._output.write_message(f"note: {note}")
