@@ -19,12 +19,13 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.learner.batch_source import UnrollQueue, decode_batch
 from impala_mm.learner.own_source import OwnSource
+from impala_mm.replay.contents import unpack
 from impala_mm.replay.elite import Features, Measures
 from impala_mm.replay.limiter import RateLimiter
 from impala_mm.replay.parts import make_replay
 from impala_mm.replay.source import Columns, ReplaySource
 from impala_mm.replay.spill import Owner, Spill
-from impala_mm.replay.store import StoredUnroll, unpack
+from impala_mm.replay.store import StoredUnroll
 from impala_mm.runtime import devices, machine
 from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server

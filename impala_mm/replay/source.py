@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from impala_mm.config.replay_mix import divide
-from impala_mm.data.trajectory import Batch, Unroll, UnrollCodec
+from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.replay import shard
+from impala_mm.replay.contents import count_steps, holds_nan, pack
 from impala_mm.replay.limiter import RateLimiter
 from impala_mm.replay.parts import Replay
 from impala_mm.replay.spill import Spill
-from impala_mm.replay.store import StoredUnroll, pack
+from impala_mm.replay.store import StoredUnroll
 from impala_mm.runtime import thread_names
 from impala_mm.runtime.log import Say
 
@@ -235,22 +235,19 @@ class ReplaySource:
         key, self._received = self._received, self._received + 1
         self._counted += not behind
         stored = StoredUnroll(key, version, packed, priority)
-        holds_nan = self._holds_nan(content)
-        if holds_nan:
+        has_nan = holds_nan(self._codec, content)
+        if has_nan:
             self._note_nan(version)
         else:
             for replay in self._replays:
                 replay.insert(stored)
         self._new.append(StoredUnroll(key, version, content))
         while len(self._new) > self._fresh_columns:
-            steps = self._count_steps(self._new.popleft().content)
+            dropped = self._new.popleft().content
+            steps = count_steps(self._codec, dropped, self._overlap)
             with self._counting:
                 self._stored_steps += steps
-        return None if holds_nan else stored
-
-    def _holds_nan(self, content: bytes) -> bool:
-        leaves = tf.nest.flatten(self._arrays(content))
-        return any(np.isnan(leaf).any() for leaf in leaves if leaf.dtype.kind == "f")
+        return None if has_nan else stored
 
     def _note_nan(self, version: int) -> None:
         self.not_numbers += 1
@@ -333,11 +330,3 @@ class ReplaySource:
             keys, priorities = self._priorities.popleft()
             for replay in self._replays:
                 replay.write_priorities(keys, priorities)
-
-    def _count_steps(self, content: bytes | memoryview) -> int:
-        """Return the new steps of an unroll, without resets."""
-        return int((~self._arrays(content).entries.first[:, self._overlap :]).sum())
-
-    def _arrays(self, content: bytes | memoryview) -> Unroll:
-        """Return the arrays of an unroll's bytes, with a leading axis of 1."""
-        return self._codec.arrays(np.frombuffer(content, np.uint8)[np.newaxis])

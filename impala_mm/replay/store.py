@@ -9,8 +9,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from impala_mm.data.compression import compress_lz4, decompress
-
 
 class StoredUnroll(NamedTuple):
     """One unroll."""
@@ -119,16 +117,3 @@ class Store:
     def in_order(self) -> list[StoredUnroll]:
         """Return all unrolls, from the oldest to the newest."""
         return [self._unrolls[self._slots[key]] for key in self._order if key in self._slots]
-
-
-def pack(content: bytes) -> bytes:
-    """Return an unroll's bytes as they are stored."""
-    return compress_lz4(content)
-
-
-def unpack(content: bytes | memoryview, size: int) -> bytes:
-    """Return the `size` bytes of an unroll that was packed, or never was."""
-    found = decompress(content, size)
-    if found is None:
-        raise ValueError(f"a stored unroll of {len(content)} bytes is none of {size} bytes")
-    return found

@@ -17,8 +17,9 @@ import numpy as np
 
 from impala_mm.config import command_line
 from impala_mm.config.flags import flag
+from impala_mm.replay.contents import pack, unpack
 from impala_mm.replay.samplers import Prioritised
-from impala_mm.replay.store import Store, StoredUnroll, pack, unpack
+from impala_mm.replay.store import Store, StoredUnroll
 
 _ROUNDS, _DRAWN = 200, 512
 _STEPS, _SIDE = 20, 84

@@ -7,8 +7,9 @@ from unrolls import CODEC, SPEC, unroll
 from impala_mm.config import replay_mix
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.replay import shard
+from impala_mm.replay.contents import pack, unpack
 from impala_mm.replay.parts import make_replay
-from impala_mm.replay.store import StoredUnroll, pack, unpack
+from impala_mm.replay.store import StoredUnroll
 
 TEXT = "uniform:0.5:6,prioritised:0.5:4:exponent=1"
 

@@ -1,11 +1,10 @@
 """What a store holds after any sequence of unrolls and removals."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.replay.store import Store, StoredUnroll, pack, unpack
+from impala_mm.replay.store import Store, StoredUnroll
 
 
 class Marks:
@@ -62,13 +61,3 @@ def test_memory_is_a_limit_as_the_number_is():
     assert not store.lacks_room(5)
     assert store.lacks_room(6)
     assert not Store(1, max_bytes=5).lacks_room(6), "an empty store takes any unroll"
-
-
-def test_unrolls_are_packed_without_loss():
-    content = b"unroll" * 1000
-    assert len(pack(content)) < 100
-    assert unpack(pack(content), len(content)) == content
-    noise = np.random.default_rng(0).bytes(100)
-    assert unpack(pack(noise), 100) == noise
-    with pytest.raises(ValueError, match="a stored unroll of 100 bytes is none of 6000 bytes"):
-        unpack(noise, 6000)
