@@ -56,6 +56,8 @@ class PolicyOutput(NamedTuple):
     # float32 [B, P]: the parameters of the distribution of the actions (logits, for Discrete ones),
     # from which a student computes its divergence; None if the algorithm has no distribution.
     parameters: tf.Tensor | None = None
+    # float32 [B, A]: the value of each Discrete action, if the algorithm computes them.
+    values: tf.Tensor | None = None
 
 
 class LoadedPolicy(Protocol):

@@ -148,8 +148,9 @@ class QLearning:
         """Return the greedy policy and its values."""
         values, _ = self._read(entry, core_state)
         best = masking.best_choice(values, entry.mask)
+        values = self._in_rewards(values)
         value = tf.gather(values, best, batch_dims=1)
-        return PolicyOutput(tf.one_hot(best, values.shape[-1]), self._in_rewards(value))
+        return PolicyOutput(tf.one_hot(best, values.shape[-1]), value, values=values)
 
     def _in_rewards(self, values: tf.Tensor) -> tf.Tensor:
         """Return the network's values in the unit of rewards."""

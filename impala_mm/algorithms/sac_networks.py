@@ -67,11 +67,7 @@ class CriticNetwork(snt.Module):
     def unroll(self, entries: Entry, state: Any) -> tf.Tensor:
         """Return the features [T+1, B, F] of entries [T+1, B, ...]."""
         if not self._body:
-            leaves = tf.nest.flatten(entries.observation)
-            axes = tf.shape(entries.first)
-            return tf.concat(
-                [tf.reshape(x, [axes[0], axes[1], x.shape[2:].num_elements()]) for x in leaves], -1
-            )
+            return _joined(entries.observation, axes=2)
         e = entries
         return self._body.unroll(e.observation, e.reward, e.action, e.first, state)[0]
 
@@ -82,7 +78,18 @@ class CriticNetwork(snt.Module):
     def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
         """Return (features [B, F], state) after entries [B, ...]."""
         if not self._body:
-            one = tf.nest.map_structure(lambda x: x[tf.newaxis], entry)
-            return tf.squeeze(self.unroll(one, ()), 0), ()
+            return _joined(entry.observation, axes=1), ()
         e = entry
         return self._body.step(e.observation, e.reward, e.action, e.first, state)
+
+
+def _joined(observation: Any, axes: int) -> tf.Tensor:
+    """Return the numbers of observations, whose parts have this number of leading axes, as one."""
+    leaves = tf.nest.flatten(observation)
+    leading = tf.shape(leaves[0])[:axes]
+    sizes = [leaf.shape[axes:].num_elements() for leaf in leaves]
+    flat = [
+        tf.reshape(leaf, tf.concat([leading, [size]], 0))
+        for leaf, size in zip(leaves, sizes, strict=True)
+    ]
+    return tf.ensure_shape(tf.concat(flat, -1), [*leaves[0].shape[:axes], sum(sizes)])

@@ -96,6 +96,7 @@ def _act(policy: PolicyCore) -> Signature:
             **_named(actions.in_environment_units(action), "action"),
             "policy": judged.policy,
             "value": judged.value,
+            **({} if judged.values is None else {"values": judged.values}),
             **_named(after, "state"),
         }
 

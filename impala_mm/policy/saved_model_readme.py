@@ -18,6 +18,7 @@ _MEANING = {
     "exploration": "0: the most likely action (use this if in doubt); 1: sample as in training",
     "action": "the action to take",
     "value": "the expected discounted sum of future rewards, clipped as in training",
+    "values": "the same for each action, if that is taken now and the best ones later",
     "batch_size": "the number of games, B",
 }
 _PROBABILITIES = "the probability of each action"

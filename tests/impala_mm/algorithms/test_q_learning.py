@@ -139,6 +139,7 @@ def test_values_are_judged_in_the_unit_of_rewards():
     rescaled = np.sign(found) * (np.sqrt(np.abs(found) + 1) - 1) + 0.001 * found
     np.testing.assert_allclose(rescaled, values.max(-1), rtol=1e-5)
     np.testing.assert_array_equal(output.policy, np.eye(2)[values.argmax(-1)])
+    np.testing.assert_array_equal(tf.reduce_max(output.values, -1), output.value)
 
 
 class Double(snt.Module):

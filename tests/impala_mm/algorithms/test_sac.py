@@ -256,6 +256,21 @@ def test_numbers_without_bounds_are_drawn_from_the_policy_before_the_first_updat
         assert (counts.min() > 0.22) == bounded
 
 
+def test_an_entry_is_judged_by_the_lesser_value_of_its_most_likely_action():
+    """In tests and exports, entries hold only what `judge` may read."""
+    algorithm, _ = _made()
+    entry = tf.nest.map_structure(
+        lambda spec: tf.ones([3, *spec.shape], spec.dtype), algorithm.unroll.step
+    )
+    seen = entry._replace(terminated=None, truncated=None, extras=None)
+    found = algorithm.judge(seen, algorithm.initial_state(3))
+    action, _, _ = algorithm.act(seen, algorithm.initial_state(3), tf.zeros([3]))
+    entries = tf.nest.map_structure(lambda x: x[tf.newaxis], entry)
+    values = algorithm._critics.values(algorithm._critics.unroll(entries, ())[0], action)
+    np.testing.assert_allclose(found.value, values.numpy().min(0), rtol=1e-5)
+    assert found.policy.shape == (3, 2)
+
+
 def test_the_replay_is_saved_only_if_that_is_asked_for():
     kept, _ = _made(replay_save=True)
     assert isinstance(kept.source(None), SavedStepReplay)
