@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.running.follow import Follower
+from launcher.running.learner_recovery import RESTARTING
 from launcher.running.recovery import Recovery
 
 
@@ -17,7 +18,7 @@ def _recovery(folder, restarts=True):
 def test_a_stop_by_the_user_counts_more_than_a_restart(tmp_path):
     recovery = _recovery(tmp_path)
     assert not recovery.is_restarting_learners
-    recovery._restarting.touch()
+    (tmp_path / RESTARTING).touch()
     assert recovery.is_restarting_learners
     (tmp_path / "stop").write_text("save")
     assert not recovery.is_restarting_learners
@@ -25,12 +26,12 @@ def test_a_stop_by_the_user_counts_more_than_a_restart(tmp_path):
 
 def test_a_frontend_that_restarts_nothing_waits_only_for_one_that_does(tmp_path):
     first, second = _recovery(tmp_path), _recovery(tmp_path, restarts=False)
-    first._restarting.touch()
-    assert first._holds_lock()
+    (tmp_path / RESTARTING).touch()
+    assert first.can_restart_learners  # it recovers the run
     assert second.is_restarting_learners
     (tmp_path / "another run").mkdir()
     alone = _recovery(tmp_path / "another run", restarts=False)
-    alone._restarting.touch()
+    (tmp_path / "another run" / RESTARTING).touch()
     assert not alone.is_restarting_learners
 
 
