@@ -185,6 +185,7 @@ def _print_log(run: Run, path: Path) -> int:
 def attach_run(run: Run, request: Request) -> int:
     """Follow a run again and restart what fails, as the frontend that started it did."""
     record, config = require_record(run), request.launcher
+    process_plan.common_environment(config)  # what is missing is said now, not at the first restart
     if not run.is_running() and not record.targets:
         raise UserError(
             f"{run.name} is not running: --status shows how it ended, --stop removes its record"

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from launcher.node import child_process, daemon_line, order_channel, procfs
 from launcher.node.lease import Lease
@@ -137,10 +137,13 @@ class DaemonSupervisor:
             workdir=str(Path.home()),
             death_signal=signal.SIGTERM,  # by which it ends its ranks
         )
+        assert self._process.stdout
+        # The end of the last daemon's output may yet have to be read, at the same descriptor.
+        os.set_blocking(self._process.stdout.fileno(), False)
         self._orders += 1
         self._agent, self._kill_time = agent, 0.0
         self._selector.register(agent, selectors.EVENT_READ, self._read_agent)
-        self._selector.register(self._process.stdout, selectors.EVENT_READ, self._read_output)  # type: ignore[arg-type]
+        self._selector.register(self._process.stdout, selectors.EVENT_READ, self._read_output)
 
     def _read_agent(self) -> None:
         """Notice the end of mpirun's agent, which sends nothing after its order."""
@@ -166,12 +169,19 @@ class DaemonSupervisor:
     def _read_output(self) -> None:
         assert self._process
         assert self._process.stdout
-        content = os.read(self._process.stdout.fileno(), _READ_BYTES)
-        if not content:
+        if not self._pass_on(self._process.stdout):
             self._selector.unregister(self._process.stdout)
-        elif self._task.folder:
+
+    def _pass_on(self, output: IO[bytes]) -> bool:
+        """Log and relay what the daemon has printed; return whether it may print more."""
+        try:
+            content = os.read(output.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return True
+        if content and self._task.folder:
             self._output.write(content)
         self._relay(content.decode(errors="replace"))
+        return bool(content)
 
     def _check_daemon(self) -> None:
         if self._process is None:
@@ -193,6 +203,7 @@ class DaemonSupervisor:
         assert process.stdout
         with contextlib.suppress(KeyError):  # its output has ended already
             self._selector.unregister(process.stdout)
+            self._pass_on(process.stdout)  # why it ended
         process.stdout.close()
         code = child_process.exit_code(process)
         self._output.write_message(f"mpirun's daemon {child_process.describe_exit(code)}")

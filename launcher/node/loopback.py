@@ -6,6 +6,7 @@ the ranks use shared memory, and a small library makes mpirun listen at the loop
 compiler makes that library at each start, which takes a quarter of a second.
 """
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from launcher.node.task import Task
 # Open MPI takes these where --mpirun_args says nothing else. NCCL carries gradients between GPUs.
 _VARIABLES = {
     "OMPI_MCA_pml": "ob1",
-    "OMPI_MCA_btl": "self,sm",
+    "OMPI_MCA_btl": "^tcp,ofi,usnic",  # what remains is shared memory: sm, or vader in Open MPI 4
     "NCCL_SOCKET_IFNAME": "lo",
 }
 # Ranks have the library in their environment, too, and may listen wherever --bind_address says.
@@ -34,7 +35,10 @@ int bind(int descriptor, const struct sockaddr *address, socklen_t size) {
   int (*original)(int, const struct sockaddr *, socklen_t) = dlsym(RTLD_NEXT, "bind");
   struct sockaddr_in6 own = {0};
   struct sockaddr_in *v4 = (struct sockaddr_in *)&own;
-  if (address && size <= sizeof own && !strncmp(program_invocation_short_name, "prte", 4)) {
+  const char *name = program_invocation_short_name;
+  int starts_ranks = !strncmp(name, "prte", 4) || !strncmp(name, "orte", 4) ||
+                     !strcmp(name, "mpirun");
+  if (address && size <= sizeof own && starts_ranks) {
     memcpy(&own, address, size);
     if (own.sin6_family == AF_INET && v4->sin_addr.s_addr == htonl(INADDR_ANY))
       v4->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -89,4 +93,8 @@ def _make_library(folder: Path, environment: Mapping[str, str]) -> tuple[Path | 
         return None, f"{compiler} failed: {error.stderr.strip().splitlines()[-1:]}"
     except (OSError, subprocess.SubprocessError) as error:
         return None, f"{compiler} failed: {error}"
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:  # such as a folder whose programs may not be executed
+        return None, f"the library cannot be loaded: {error}"
     return library, ""

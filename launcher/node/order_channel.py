@@ -16,6 +16,7 @@ The reply to an order that is not accepted is {"refused": why}.
 """
 
 import errno
+import ipaddress
 import json
 import os
 import re
@@ -62,9 +63,12 @@ def context(credentials: str, role: str) -> ssl.SSLContext:
 def listen(host: str) -> socket.socket:
     """Listen on a host's address at the first free port. Raises OSError.
 
-    If the address is not this machine's, as behind a translation of addresses, listen on all.
+    Of several addresses it is the first that other hosts reach. If the address is not this
+    machine's, as behind a translation of addresses, listen on all.
     """
-    family, _, _, _, found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+    resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    outside = [x for x in resolved if not ipaddress.ip_address(x[4][0]).is_loopback]
+    family, _, _, _, found = (outside or resolved)[0]
     address = str(found[0])
     for port in range(FIRST_PORT, FIRST_PORT + _MAX_PORTS):
         try:

@@ -9,17 +9,20 @@ from collections.abc import Sequence
 
 from launcher.node import file_lock
 from launcher.node.callbacks import Say
-from launcher.node.run_registry import Record
+from launcher.node.run_registry import Record, RunInUse
 from launcher.plan.host_environment import InstallationOf
-from launcher.plan.process_plan import Process
+from launcher.plan.process_plan import PlanError, Process
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
+from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, start
 from launcher.running.run_control import RunControl
 
 RETRY_SECONDS = 30.0  # seconds between attempts to restart learners, or a lost process
 SETTLE_SECONDS = 3.0  # seconds that a reconnected host has to report the states of its processes
+# What a restart raises, also on this machine; it is tried again.
+FAILURES = (HostUnavailable, OperationFailed, OSError, RunInUse, PlanError)
 
 
 class FollowedRun:

@@ -18,7 +18,13 @@ from launcher.plan.workers_csv import ANY_LEARNER, Worker
 from launcher.remote.hosts import host_id_of
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.running import connect, mpirun_daemons, start
-from launcher.running.followed_run import RETRY_SECONDS, SETTLE_SECONDS, FollowedRun, join_names
+from launcher.running.followed_run import (
+    FAILURES,
+    RETRY_SECONDS,
+    SETTLE_SECONDS,
+    FollowedRun,
+    join_names,
+)
 from launcher.running.returning import ReturningHosts
 from launcher.transfer import fetch
 from launcher.transfer.checkpoints import has_checkpoint
@@ -115,7 +121,9 @@ class LearnerRecovery:
         config, used = self._config, set(record.learner_places)
         if not config.restart_learners or (self._run.folder / "stop").exists():
             return
-        lost = {host_id_of(worker) for worker in self._learner_rows} - used
+        # Rows that were added to the CSV later are no learners of this run.
+        rows_of = {host_id_of(worker) for worker in self._learner_rows}
+        lost = rows_of & set(record.first_learner_places) - used
         answering = {host_id for host_id in lost if not self._followed.is_away(host_id)}
         for host_id in self._returning.update(answering, now):
             self._say(
@@ -129,19 +137,25 @@ class LearnerRecovery:
         rows = [worker for worker in self._learner_rows if host_id_of(worker) in used | due]
         rows.sort(key=lambda worker: host_id_of(worker) != first)
         names = join_names([worker.ip for worker in rows])
+        self._followed.find_installations([*self._followed.workers, *rows])
         self._say(f"saving, to restart the learners on {names} from this checkpoint")
         self._restarting.touch(mode=0o600)
         self._followed.control.request_stop("save", LEARNERS)
         self._wait_for_learners_to_end(config.stop_secs + _SAVE_SECONDS)
-        self._followed.find_installations([*self._followed.workers, *rows])
+        if self._run.record is None or (self._run.folder / "stop").exists():
+            return  # meanwhile somebody has stopped the run
         self._restart_learners_on(rows, record)
 
     def _restart_learners_on(self, rows: Sequence[Worker], record: Record) -> None:
         """Restart the learners on the hosts of these rows; if that fails, try again later."""
-        self._restarting.touch(mode=0o600)
+        workers = self._followed.workers
         try:
+            self._restarting.touch(mode=0o600)
             self._start_learners_on(rows, record)
-        except (HostUnavailable, OperationFailed, OSError) as error:
+        except FAILURES as error:
+            if self._returning.has_trial:  # the next attempt is made without the returned hosts
+                self._run.write_record(record)
+                self._followed.workers = workers
             self._retry_time = time.monotonic() + RETRY_SECONDS
             self._say(f"could not restart the learners: {error}; retry in {RETRY_SECONDS:g} s")
 
@@ -164,7 +178,7 @@ class LearnerRecovery:
                 process_plan.other_installations(learners, self._followed.installation_of),
                 *(self._config, record.id, False),
             )
-        except (HostUnavailable, OperationFailed, OSError) as error:
+        except FAILURES as error:
             self._followed.say_once(f"could not start the supervisor of mpirun's daemon: {error}")
 
     def _are_learners_stuck(self, record: Record) -> bool:

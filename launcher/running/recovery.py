@@ -18,10 +18,15 @@ from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
-from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect
-from launcher.running.followed_run import RETRY_SECONDS, SETTLE_SECONDS, FollowedRun, join_names
+from launcher.running.followed_run import (
+    FAILURES,
+    RETRY_SECONDS,
+    SETTLE_SECONDS,
+    FollowedRun,
+    join_names,
+)
 from launcher.running.learner_recovery import LearnerRecovery
 from launcher.running.run_control import RunControl
 
@@ -149,13 +154,14 @@ class Recovery:
                 self._followed.start(processes, record)
                 names = [process.name for process in processes]
                 self._say(f"{host_id or 'this machine'}: restarted {join_names(names)}")
-        except (HostUnavailable, OperationFailed) as error:
+        except FAILURES as error:
             self._say(f"could not restart the processes of a host: {error}")
 
     def _restart_lost(self, record: Record, now: float) -> None:
         """Restart actors and evaluators whose supervisor was killed, while the learners run."""
         states, folder = self._run.states(), self._run.folder
-        if states[LEARNERS]["state"] != "running" or (folder / "stop").exists():
+        learners = states.get(LEARNERS)  # None: meanwhile somebody has stopped the run
+        if not learners or learners["state"] != "running" or (folder / "stop").exists():
             return
         lost: dict[str, set[str]] = {}  # by host
         for name, state in states.items():
@@ -175,7 +181,7 @@ class Recovery:
                 self._hosts.call(host_id, "kill", lost_only=True)  # what they left
                 processes = self._plan_restarts(record, names)
                 self._followed.start(processes, record)
-            except (HostUnavailable, OperationFailed) as error:
+            except FAILURES as error:
                 self._say(f"could not restart the processes of a host: {error}")
             else:
                 restarted = [process.name for process in processes]

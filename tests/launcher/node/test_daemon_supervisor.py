@@ -74,6 +74,14 @@ def test_the_agent_lives_as_long_as_the_daemon_and_has_its_exit_code(host):
     assert "mpirun's daemon exited with code 7" in made.log()
 
 
+def test_all_that_a_daemon_says_before_it_fails_is_shown(host):
+    made = host("os.write(1, b'first\\n')\nos.write(1, b'why\\n')\nos._exit(3)")
+    for _ in range(12):
+        agent = made.order()
+        assert wait(agent, 10) == 3
+        assert agent.stdout.read() == "first\nwhy\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_when_the_agent_ends_the_daemon_and_its_ranks_are_killed(host, number):
     made = host(STAYS)

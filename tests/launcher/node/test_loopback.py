@@ -26,7 +26,11 @@ def _task(command=MPIRUN, **environment):
 
 @pytest.mark.parametrize(
     ("program", "bound"),
-    [("/opt/mpi/bin/prterun", "127.0.0.1 ::1 127.0.0.2 "), ("python3", "0.0.0.0 :: 127.0.0.2 ")],
+    [
+        ("/opt/mpi/bin/prterun", "127.0.0.1 ::1 127.0.0.2 "),
+        ("/usr/bin/mpirun", "127.0.0.1 ::1 127.0.0.2 "),  # of Open MPI 4
+        ("python3", "0.0.0.0 :: 127.0.0.2 "),
+    ],
 )
 def test_mpirun_and_no_other_program_listens_at_the_loopback_instead_of_everywhere(
     tmp_path, program, bound
@@ -76,7 +80,18 @@ def test_without_the_library_the_ranks_still_do_not_listen_and_a_note_says_why(
     if name != "missing":
         folder.mkdir()
     found, note = loopback.variables(_task(**({"PATH": path} if path else {})), folder)
-    assert found["OMPI_MCA_btl"] == "self,sm"
+    assert found["OMPI_MCA_btl"].startswith("^tcp")
     assert "LD_PRELOAD" not in found
     assert note.startswith("mpirun, not the learners, listens on all network interfaces, since ")
     assert why in note
+
+
+def test_a_library_that_cannot_be_loaded_is_none(tmp_path, monkeypatch):
+    def refuse(path):
+        raise OSError(f"{path}: failed to map segment from shared object")
+
+    monkeypatch.setattr(loopback.ctypes, "CDLL", refuse)
+    found, note = loopback.variables(_task(), tmp_path)
+    assert "LD_PRELOAD" not in found
+    assert "since the library cannot be loaded: " in note
+    assert note.endswith("failed to map segment from shared object")

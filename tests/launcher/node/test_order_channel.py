@@ -75,3 +75,10 @@ def test_an_address_that_is_not_this_machines_stands_for_all_of_its_addresses():
         assert listener.getsockname()[0] == "0.0.0.0"
         with socket.create_connection(("127.0.0.1", listener.getsockname()[1]), 5):
             pass
+
+
+def test_a_name_that_leads_to_this_machine_alone_as_well_is_listened_at_for_others(monkeypatch):
+    found = [(socket.AF_INET, 1, 6, "", (a, 0)) for a in ("127.0.1.1", "192.0.2.99")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with order_channel.listen("nodeB") as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"
