@@ -2,11 +2,14 @@
 
 import contextlib
 import os
+import selectors
 import signal
 import socket
 import ssl
+import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from daemons import LINE, DaemonHost
@@ -15,7 +18,14 @@ from supervising import until
 
 from impala_mm.runtime import certificates
 from impala_mm.transport.credentials import Credentials
-from launcher.node import mpirun_agent, order_channel, procfs, programs
+from launcher.node import (
+    child_process,
+    daemon_supervisor,
+    mpirun_agent,
+    order_channel,
+    procfs,
+    programs,
+)
 
 # Starts a rank in a process group of its own, as mpirun's daemon does, and prints both pids.
 STAYS = (
@@ -74,12 +84,20 @@ def test_the_agent_lives_as_long_as_the_daemon_and_has_its_exit_code(host):
     assert "mpirun's daemon exited with code 7" in made.log()
 
 
-def test_all_that_a_daemon_says_before_it_fails_is_shown(host):
-    made = host("os.write(1, b'first\\n')\nos.write(1, b'why\\n')\nos._exit(3)")
-    for _ in range(12):
-        agent = made.order()
-        assert wait(agent, 10) == 3
-        assert agent.stdout.read() == "first\nwhy\n"
+def test_what_a_daemon_said_last_is_shown_although_its_end_was_noticed_before(monkeypatch):
+    monkeypatch.setattr(child_process, "kill_orphans", lambda: None)
+    with subprocess.Popen(["sh", "-c", "echo why; exit 3"], stdout=subprocess.PIPE) as daemon:
+        daemon.wait()
+        selector, shown = selectors.DefaultSelector(), []
+        selector.register(daemon.stdout, selectors.EVENT_READ)
+        supervisor = object.__new__(daemon_supervisor.DaemonSupervisor)
+        supervisor._process, supervisor._agent, supervisor._selector = daemon, None, selector
+        supervisor._task = SimpleNamespace(folder="")
+        supervisor._output = SimpleNamespace(write_message=lambda text: None)
+        monkeypatch.setattr(supervisor, "_relay", shown.append)
+        supervisor._check_daemon()
+    assert shown == ["why\n"]
+    assert not selector.get_map()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
