@@ -164,10 +164,10 @@ class ReplaySource:
     def _read(self, spill: Spill) -> None:
         """Store what lies in the spill."""
         unrolls = spill.read()
-        for unroll in unrolls:
-            for replay in self._replays:
-                replay.insert(unroll)
-            self._received = unroll.key + 1
+        for replay in self._replays:
+            replay.fill(unrolls)
+        if unrolls:
+            self._received = unrolls[-1].key + 1
         spill.delete_unused(self._is_stored)
         self._count_restored()
         if unrolls:
