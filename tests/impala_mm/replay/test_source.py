@@ -153,15 +153,18 @@ def test_priorities_reach_the_unrolls_that_are_still_stored_and_no_others(actors
     assert batch.key.max() < 4
 
 
-def test_an_unroll_with_nan_is_not_stored_and_said_once(actors):
+def test_an_unroll_with_nan_or_infinity_is_in_no_batch_and_said_once(actors):
+    """Its steps were played, and no batch waits for it."""
     said = []
     source, (replay,) = _source(actors, "queue:0.5,uniform:0.5:100", say=said.append)
-    actors.put(0, np.nan, np.nan, 3, 4, 5)
+    actors.put(0, np.nan, np.inf, -np.inf, np.nan, 3, 4, 5, 6, np.inf, 7)
     for _ in range(2):
-        source.next(20)
-    assert replay.store.size == 4
-    assert sum("contains NaN and is not stored" in line for line in said) == 1
-    assert source.metrics()["replay_nan"] == 2
+        assert np.isfinite(source.next(20).unrolls.reward).all()
+    assert _taken(actors, 11)
+    assert replay.store.size == 6
+    assert sum("contains NaN or infinity and is not trained on" in line for line in said) == 1
+    assert source.metrics()["replay_nan"] >= 4
+    assert source.take_stored_steps() == (5 + 2) * LENGTH, "two filled the replay"
 
 
 def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
