@@ -120,6 +120,10 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
             {"replay": "uniform:1:90", "algorithm": "tests.helpers.replaying"},
             "--algorithm=tests.helpers.replaying has a source of its own: leave --replay out",
         ),
+        (
+            {"replay": "queue:0.5,elite:0.5:90:insertion=elite", "replay_spill": "disk"},
+            "--replay=queue:0.5,elite:0.5:90:insertion=elite and --replay_spill=disk: insertion=",
+        ),
         ({"replay_save": True}, "--replay_save=True has no effect without --replay"),
         ({"sticky_actions": 0.1}, "catch is not an Atari game, and sticky_actions works only with"),
         (
