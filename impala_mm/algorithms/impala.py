@@ -138,6 +138,7 @@ class Impala(ActorCritic):
             live,
             weight,
             config.loss_reduction,
+            batch.fresh,
         )
         loss = impala_loss(
             step,

@@ -230,7 +230,7 @@ class PolicyGradient(ActorCritic):
         total = of_policy + config.baseline_cost / unit * baseline + regularisation.loss
         measured = {name: mean(each) for name, each in counted.items()}
         measured["approx_kl"] = mean(tf.exp(log_ratios) - 1.0 - log_ratios)
-        measured["entropy"] = regularisation.totals["entropy"] / regularisation.count
+        measured["entropy"] = regularisation.totals["entropy"] / regularisation.counts["entropy"]
         parts = Losses(total, of_policy, baseline, regularisation.entropy)
         return total, parts, measured, regularisation
 

@@ -35,6 +35,8 @@ from impala_mm.environments.actions import ActionSpec
 
 # By quantity, the initial cost of a multiplier if the fixed cost is 0.
 _INITIAL = {"entropy": 0.01, "kl_pi_mu": 1.0, "kl_mu_pi": 1.0, "kl_ref_pi": 1.0}
+# Those that compare the policy with the one that played.
+_FROM_BEHAVIOUR = ("kl_pi_mu", "kl_mu_pi")
 
 
 class Regularisation(NamedTuple):
@@ -43,7 +45,7 @@ class Regularisation(NamedTuple):
     loss: tf.Tensor  # []: the sum of all terms, each times its cost
     entropy: tf.Tensor  # []: the negative entropy, combined as the loss is
     totals: dict[str, tf.Tensor]  # by quantity, the sum over live steps; without a gradient
-    count: tf.Tensor  # []: the number of these steps
+    counts: dict[str, tf.Tensor]  # by quantity, the number of these steps
 
 
 class Regularisers:
@@ -121,12 +123,15 @@ class Regularisers:
         live: tf.Tensor,
         weight: tf.Tensor,
         reduction: str,
+        fresh: tf.Tensor | None = None,
     ) -> Regularisation:
         """Return the regularisers of the policy at transitions [T, B].
 
         `make` makes the policies there, with the same masks, of the behaviour policy's parameters
         [T, B, P] and of those of the reference, which may be () unless `uses("kl_ref_pi")`. `live`,
-        `weight` and `reduction` are those of `losses.reduce`.
+        `weight` and `reduction` are those of `losses.reduce`. The divergences from the behaviour
+        policy count in the columns that are `fresh`, bool [B]: they let the policy move slowly, and
+        would draw it back to what played old unrolls. None: in all columns.
         """
         quantities: dict[str, Callable[[], tf.Tensor]] = {
             "entropy": policy.entropy,
@@ -139,18 +144,23 @@ class Regularisers:
             for name, compute in quantities.items()
             if name == "entropy" or self.uses(name)
         }
+        counted = dict.fromkeys(terms, live)
+        if fresh is not None:
+            counted |= {name: live & fresh for name in _FROM_BEHAVIOUR if name in terms}
         # The entropy is to be raised, the divergences are to be lowered.
         reduced = {
-            name: losses.reduce(-term if name == "entropy" else term, live, weight, reduction)
+            name: losses.reduce(
+                -term if name == "entropy" else term, counted[name], weight, reduction
+            )
             for name, term in terms.items()
         }
         loss = tf.add_n([self._cost(name, each.dtype) * each for name, each in reduced.items()])
-        totals = {name: tf.reduce_sum(losses.mask(live, term)) for name, term in terms.items()}
+        totals = {n: tf.reduce_sum(losses.mask(counted[n], term)) for n, term in terms.items()}
         return Regularisation(
             loss,
             reduced["entropy"],
             tf.nest.map_structure(tf.stop_gradient, totals),
-            tf.reduce_sum(tf.cast(live, loss.dtype)),
+            {name: tf.reduce_sum(tf.cast(each, loss.dtype)) for name, each in counted.items()},
         )
 
     def update(self, measured: Regularisation, exchange: GradientReducer) -> dict[str, tf.Tensor]:
@@ -160,11 +170,12 @@ class Regularisers:
         """
         metrics = {}
         for name, total in measured.totals.items():
+            count = measured.counts[name]
             if name in self._multipliers:
                 metrics[f"{name}_cost"] = self._multipliers[name].cost()
-                self._multipliers[name].update(total, measured.count, exchange)
+                self._multipliers[name].update(total, count, exchange)
             if name != "entropy":
-                metrics[name] = total / measured.count
+                metrics[name] = total / count
         return metrics
 
     def _cost(self, name: str, dtype: tf.DType) -> Any:

@@ -17,13 +17,14 @@ from impala_mm.algorithms.sac_settings import Settings
 from impala_mm.config import auto
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
-from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
+from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.action_parts import Box
 from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.replay.steps import SavedStepReplay, StepReplay
+from impala_mm.runtime import machine
 from impala_mm.runtime.rank import process_rank
 
 
@@ -79,7 +80,19 @@ class SAC:
             and not auto.is_large(environment.observation)
             and not tf.config.get_visible_devices("GPU")
         )
+        self._held = max(math.ceil(config.replay_steps / config.unroll_length), config.batch_size)
+        if role is Role.LEARNER:
+            self._refuse_large_replay()
         self.variables = self._group_variables(environment, role)
+
+    def _refuse_large_replay(self) -> None:
+        """Refuse a replay that does not fit in memory, which is only taken as it fills."""
+        learners = max(process_rank().local_size, self._config.num_learners)
+        given = f"--replay_steps={self._config.replay_steps}"
+        if learners > 1:
+            given += f" for {learners} learners"
+        unroll_bytes = UnrollCodec(self.unroll).size
+        machine.refuse_too_many_unrolls(given, learners * self._held, unroll_bytes)
 
     def _group_variables(self, environment: EnvironmentSpec, role: Role) -> Variables:
         """Return the variables; make what only `update` needs if `role` is a learner's."""
@@ -118,7 +131,7 @@ class SAC:
         return make(
             fresh,
             self.unroll,
-            max(math.ceil(config.replay_steps / length), config.batch_size),
+            self._held,
             columns,
             math.ceil(config.random_steps / length),
             [config.seed, process_rank().rank],

@@ -40,6 +40,12 @@ def _refuse_replay(config: Config) -> None:
             f"spill keeps the replay, too"
         )
     mix = replay_mix.parse(config.replay)
+    if config.replay_spill and any(p.options.get("insertion") == "elite" for p in mix.replays):
+        flags.refuse(
+            f"--replay={config.replay} and --replay_spill={config.replay_spill}: insertion=elite "
+            f"keeps old unrolls here and there, and with each the whole file in which it lies: "
+            f"use insertion=oldest, or leave out --replay_spill"
+        )
     if why := replay_mix.why_unsuitable(mix, config.batch_size, config.replay_ratio):
         flags.refuse(f"--replay={config.replay}: {why}")
     least = min(part.capacity for part in mix.replays)

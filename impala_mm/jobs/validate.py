@@ -104,7 +104,7 @@ def _refuse_large(config: Config, made: "Agent") -> None:
         learners = 1 if config.job_name else config.num_learners
         setup.refuse_large_batch(config, unroll_bytes, learners)
         if config.replay:
-            replaying.refuse_unsuitable(config, made.algorithm)
+            replaying.refuse_unsuitable(auto.for_task(config, made.spec), made.algorithm)
     if not config.job_name:
         setup.refuse_rounds(config, made)
     if config.job_name != "learner":

@@ -7,10 +7,11 @@ and a third one saves. `OwnSource` lets one thread at a time call the algorithm'
 therefore needs no locks, and copies its batches to the training device.
 """
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +111,22 @@ class OwnSource:
         return hasattr(self._source, "restore_shares")
 
     def restore_shares(self, shares: Sequence[Share]) -> None:
-        """Let the source restore these parts of what learners have saved."""
-        with self._turn:
+        """Let the source restore these parts of what learners have saved, as `restore` does."""
+        with self._turn, self._made_anew_if_it_fails():
             self._source.restore_shares(shares)
 
     def restore(self, folder: Path) -> None:
         """Let the source restore what it saved; if it raises an exception, it is made anew."""
-        with self._turn:
-            try:
-                self._source.restore(folder)
-            except BaseException:
-                self._source = self._make(self._fresh)
-                raise
+        with self._turn, self._made_anew_if_it_fails():
+            self._source.restore(folder)
+
+    @contextlib.contextmanager
+    def _made_anew_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._source = self._make(self._fresh)
+            raise
 
     def _pass_priorities_on(self) -> None:
         while self._priorities:

@@ -12,10 +12,11 @@ contains a digest of each learner's state. A state is written from the variables
 themselves while training pauses, so that none is held in memory twice.
 """
 
+import contextlib
 import hashlib
 import shutil
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,14 +120,15 @@ class OwnState:
         if not about.own_states:
             raise _Unusable("the checkpoint was saved without any")
         if saved_by != self._size and self._source and self._source.deals_out:
-            return self._restore_shares(about)
+            with _unusable_if_it_fails(f"what {saved_by} learners saved"):
+                return self._restore_shares(about)
         if self._rank >= len(about.own_states):
             raise _Unusable(f"the checkpoint was saved by {len(about.own_states)} learners")
         if not about.own_states[self._rank]:
             raise _Unusable("it could not be saved with the checkpoint")
         if not path.is_dir():
             raise _Unusable(f"{path} does not exist on this host")
-        try:
+        with _unusable_if_it_fails(str(path)):
             durable_folder.verify(path)
             if _digest(path) != about.own_states[self._rank]:
                 raise _Unusable(f"{path} belongs to another checkpoint of update {about.updates}")
@@ -135,12 +137,6 @@ class OwnState:
             if self._source:
                 self._source.restore(path / "source")
             checkpoint.load(path, named)
-        except (durable_folder.Damaged, checkpoint.Mismatch, OSError) as error:
-            raise _Unusable(str(error)) from None
-        except _Unusable:
-            raise
-        except Exception as error:  # a fault in the algorithm's source, or contents that do not fit
-            raise _Unusable(f"restoring {path} raised {type(error).__name__}: {error}") from error
 
     def _restore_shares(self, about: CheckpointInfo) -> None:
         """Load this learner's part of what another number of learners has saved."""
@@ -155,7 +151,7 @@ class OwnState:
                 if _digest(path) != about.own_states[rank]:
                     raise _Unusable(f"{path} belongs to another checkpoint")
                 shares.append(Share(path / "source", first, of))
-            except (durable_folder.Damaged, _Unusable) as error:
+            except (durable_folder.Damaged, _Unusable, OSError) as error:
                 problems.append(str(error))
         if not shares and problems:
             raise _Unusable("; ".join(problems))
@@ -194,6 +190,19 @@ def deal_out(saved_by: int, learners: int, rank: int) -> list[tuple[int, int, in
 
 class _Unusable(Exception):
     """A state cannot be restored; the message says why."""
+
+
+@contextlib.contextmanager
+def _unusable_if_it_fails(what: str) -> Iterator[None]:
+    """Raise _Unusable in place of any other exception while `what` is restored."""
+    try:
+        yield
+    except (durable_folder.Damaged, checkpoint.Mismatch, OSError) as error:
+        raise _Unusable(str(error)) from None
+    except _Unusable:
+        raise
+    except Exception as error:  # a fault in the algorithm's source, or contents that do not fit
+        raise _Unusable(f"restoring {what} raised {type(error).__name__}: {error}") from error
 
 
 def _digest(path: Path) -> str:

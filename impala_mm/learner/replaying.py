@@ -39,7 +39,10 @@ class Position(NamedTuple):
 
 
 def refuse_unsuitable(config: Config, algorithm: Algorithm) -> None:
-    """Refuse --replay for an algorithm that cannot use it."""
+    """Refuse --replay for an algorithm that cannot use it.
+
+    In the config no flag that follows the environment is `auto`.
+    """
     given = f"--replay={config.replay}: --algorithm={config.algorithm}"
     if registry.optional(algorithm, "rounds"):
         flags.refuse(
@@ -49,6 +52,14 @@ def refuse_unsuitable(config: Config, algorithm: Algorithm) -> None:
     if registry.optional(algorithm, "source"):
         flags.refuse(f"{given} has a source of its own: leave --replay out")
     mix = replay_mix.parse(config.replay)
+    statistics = ["normalize_observations", "normalize_rewards"]
+    on = [f"--{name}" for name in statistics if getattr(config, name)]
+    if on and not mix.queue.share:
+        flags.refuse(
+            f"--replay={config.replay}: {' and '.join(on)} would learn nothing, since new unrolls "
+            f"alone are counted and this mix has none: add a queue, such as queue:0.5, or give "
+            f"{' '.join(f'{flag}=False' for flag in on)}"
+        )
     if mix.needs_features and not registry.optional(algorithm, "compare_features"):
         kinds = [part.kind for part in mix.replays if part.kind in replay_mix.WITH_FEATURES]
         flags.refuse(

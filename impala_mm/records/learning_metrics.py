@@ -261,7 +261,7 @@ LEARNING_GROUPS = (
                 "unrolls", "Unrolls that a learner has discarded (`--replay_overflow`)."
             ),
             "replay_nan": _M(
-                "unrolls", "Unrolls that were not stored since they contain NaN.", "0"
+                "unrolls", "Unrolls that were left out since they contain NaN or infinity.", "0"
             ),
         },
     ),

@@ -1,5 +1,7 @@
 """The bytes of an unroll: packed for the store, unpacked for a batch, and what they contain."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -25,10 +27,21 @@ def count_steps(codec: UnrollCodec, content: bytes | memoryview, overlap: int) -
     return int((~_arrays(codec, content).entries.first[:, overlap:]).sum())
 
 
-def holds_nan(codec: UnrollCodec, content: bytes) -> bool:
-    """Return whether an unroll that was not packed contains NaN."""
-    leaves = tf.nest.flatten(_arrays(codec, content))
-    return any(np.isnan(leaf).any() for leaf in leaves if leaf.dtype.kind == "f")
+def is_trainable(codec: UnrollCodec, content: bytes) -> bool:
+    """Return whether nothing in an unroll that was not packed would make an update not finite.
+
+    Observations, rewards and the start must be finite. Nothing else may be NaN, but extras may be
+    infinite, as the log-probability of what is forbidden is.
+    """
+    entries, start = unroll = _arrays(codec, content)
+    finite = _floats([entries.observation, entries.reward, start])
+    return all(np.isfinite(leaf).all() for leaf in finite) and not any(
+        np.isnan(leaf).any() for leaf in _floats(unroll)
+    )
+
+
+def _floats(nest: Any) -> list[np.ndarray]:
+    return [leaf for leaf in tf.nest.flatten(nest) if leaf.dtype.kind == "f"]
 
 
 def _arrays(codec: UnrollCodec, content: bytes | memoryview) -> Unroll:

@@ -1,5 +1,6 @@
 """One replay of the mix: a store, how it is sampled, and what is removed."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,16 @@ class Replay(NamedTuple):
         while self.store.lacks_room(len(unroll.content)):
             self.store.remove(self.removal.choose(self.store))
         self.store.add(unroll)
+
+    def fill(self, unrolls: Sequence[StoredUnroll]) -> None:
+        """Store unrolls of an earlier start, from the oldest to the newest; the oldest make room.
+
+        The rule of removal is not asked: the learner that it may need is not made yet.
+        """
+        for unroll in unrolls:
+            while self.store.lacks_room(len(unroll.content)):
+                self.store.remove(self.store.oldest())
+            self.store.add(unroll)
 
     def write_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Pass priorities on for the unrolls that are still stored."""

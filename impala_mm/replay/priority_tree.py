@@ -1,4 +1,4 @@
-"""A tree of priorities: draws in proportion to them, and the smallest one, in logarithmic time.
+"""A tree of priorities: draws in proportion to them, and their sum, in logarithmic time.
 
     level 0            s0 + s1 + s2 + s3             the root is node 1
     level 1       s0 + s1        s2 + s3             node n has the children 2n and 2n + 1
@@ -11,25 +11,19 @@ import numpy as np
 
 
 class PriorityTree:
-    """The priorities of slots, with the sums and the smallest of every part of them.
+    """The priorities of slots, with the sums of every part of them.
 
-    A slot of priority 0 is never drawn, and does not count among the smallest.
+    A slot of priority 0 is never drawn.
     """
 
     def __init__(self, capacity: int):
         self._size = 1 << max(capacity - 1, 1).bit_length()
         self._sums = np.zeros(2 * self._size)
-        self._least = np.full(2 * self._size, np.inf)
 
     @property
     def total(self) -> float:
         """The sum of all priorities."""
         return float(self._sums[1])
-
-    @property
-    def smallest(self) -> float:
-        """The smallest priority above 0; infinity if there is none."""
-        return float(self._least[1])
 
     def get(self, slots: np.ndarray) -> np.ndarray:
         """Return the priorities of these slots, float64 [N]."""
@@ -39,13 +33,10 @@ class PriorityTree:
         """Give these slots, int64 [N], new priorities; of a repeated slot the last one counts."""
         nodes = self._size + np.asarray(slots, np.int64)
         self._sums[nodes] = priorities
-        written = self._sums[nodes]
-        self._least[nodes] = np.where(written > 0, written, np.inf)
         while len(nodes) and nodes[0] > 1:  # all are on one level
             nodes = nodes >> 1
             left = 2 * nodes
             self._sums[nodes] = self._sums[left] + self._sums[left + 1]
-            self._least[nodes] = np.minimum(self._least[left], self._least[left + 1])
 
     def find(self, positions: np.ndarray) -> np.ndarray:
         """Return the slot in which each position, float64 [N] from 0 to below `total`, lies."""

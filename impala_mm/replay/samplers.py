@@ -52,14 +52,15 @@ class Uniform:
         """Ignore priorities."""
 
 
-def importance_weights(priorities: np.ndarray, smallest: float, correction: float) -> np.ndarray:
+def importance_weights(priorities: np.ndarray, mean: float, correction: float) -> np.ndarray:
     """Return the weights, float32 [N] up to 1, of unrolls that were drawn by these priorities.
 
-    They are (count x probability) to the power of -correction, divided by the largest one that any
-    stored unroll has: that of the `smallest` priority. The count and the sum of priorities cancel
-    out, and a weight does not depend on what else happens to be in the batch.
+    They are (count x probability) to the power of -correction, at most 1; the `mean` is that of all
+    stored unrolls' priorities. They are not divided by the largest weight of the store: one unroll
+    with a priority of almost 0 would then shrink the weights of all others, and replayed unrolls
+    would count for nothing beside new ones, whose weights are 1.
     """
-    return ((smallest / priorities) ** correction).astype(np.float32)
+    return (np.minimum(mean / priorities, 1.0) ** correction).astype(np.float32)
 
 
 class Prioritised:
@@ -91,7 +92,7 @@ class Prioritised:
         slots = tree.find(positions)
         drawn = tree.get(slots)
         correction = annealed(self._correction, 1.0, progress, self._anneal)
-        weights = importance_weights(drawn, tree.smallest, correction)
+        weights = importance_weights(drawn, tree.total / self._store.size, correction)
         measured = {
             "priority_largest": self._largest,
             "priority_spread": float(drawn.std() / drawn.mean()),

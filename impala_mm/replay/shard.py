@@ -86,7 +86,7 @@ def _restore_one(
     for replay in replays:
         held = index.get(f"{replay.kind}/held", np.arange(len(ends)))
         mine = np.isin(held, numbers)
-        _fill(replay, [unrolls[number] for number in held[mine].tolist()])
+        replay.fill([unrolls[number] for number in held[mine].tolist()])
         slots = replay.store.slots_of(
             np.array([unrolls[number].key for number in held[mine].tolist()], np.int64)
         )
@@ -97,12 +97,3 @@ def _restore_one(
         if priorities is not None and isinstance(replay.sampler, Prioritised):
             replay.sampler.set_scaled(slots[kept], priorities[mine][kept])
     return next_key
-
-
-def _fill(replay: Replay, unrolls: Sequence[StoredUnroll]) -> None:
-    """Store unrolls from the oldest to the newest; the oldest ones make room."""
-    store = replay.store
-    for unroll in unrolls:
-        while store.lacks_room(len(unroll.content)):
-            store.remove(store.oldest())
-        store.add(unroll)

@@ -21,7 +21,7 @@ import numpy as np
 from impala_mm.config.replay_mix import divide
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.replay import shard
-from impala_mm.replay.contents import count_steps, holds_nan, pack
+from impala_mm.replay.contents import count_steps, is_trainable, pack
 from impala_mm.replay.limiter import RateLimiter
 from impala_mm.replay.parts import Replay
 from impala_mm.replay.spill import Spill
@@ -164,10 +164,10 @@ class ReplaySource:
     def _read(self, spill: Spill) -> None:
         """Store what lies in the spill."""
         unrolls = spill.read()
-        for unroll in unrolls:
-            for replay in self._replays:
-                replay.insert(unroll)
-            self._received = unroll.key + 1
+        for replay in self._replays:
+            replay.fill(unrolls)
+        if unrolls:
+            self._received = unrolls[-1].key + 1
         spill.delete_unused(self._is_stored)
         self._count_restored()
         if unrolls:
@@ -222,7 +222,10 @@ class ReplaySource:
     def _receive(
         self, content: bytes, version: int, packed: bytes, priority: float | None
     ) -> StoredUnroll | None:
-        """Store an unroll, and return it; if the learner is behind the flags may discard it."""
+        """Store an unroll, and return it; if the learner is behind the flags may discard it.
+
+        One that would make an update not finite allows no update, so that no batch waits for it.
+        """
         behind = not self._limiter.allows_unroll(self._counted, self._updates)
         self._arrived += 1
         if behind and (
@@ -231,30 +234,33 @@ class ReplaySource:
         ):
             self.discarded += 1
             return None
+        if not is_trainable(self._codec, content):
+            self._note_bad(version)
+            self._count_steps(content)
+            return None
         self._began = min(self._began, time.monotonic())
         key, self._received = self._received, self._received + 1
         self._counted += not behind
         stored = StoredUnroll(key, version, packed, priority)
-        has_nan = holds_nan(self._codec, content)
-        if has_nan:
-            self._note_nan(version)
-        else:
-            for replay in self._replays:
-                replay.insert(stored)
+        for replay in self._replays:
+            replay.insert(stored)
         self._new.append(StoredUnroll(key, version, content))
         while len(self._new) > self._fresh_columns:
-            dropped = self._new.popleft().content
-            steps = count_steps(self._codec, dropped, self._overlap)
-            with self._counting:
-                self._stored_steps += steps
-        return None if has_nan else stored
+            self._count_steps(self._new.popleft().content)
+        return stored
 
-    def _note_nan(self, version: int) -> None:
+    def _count_steps(self, content: bytes | memoryview) -> None:
+        """Count the steps of an unroll that will be in no batch as a new one."""
+        steps = count_steps(self._codec, content, self._overlap)
+        with self._counting:
+            self._stored_steps += steps
+
+    def _note_bad(self, version: int) -> None:
         self.not_numbers += 1
         if self.not_numbers == 1:
             self._say(
-                f"an unroll of policy version {version} contains NaN and is not stored in the "
-                f"replay; further ones are counted as replay_nan"
+                f"an unroll of policy version {version} contains NaN or infinity and is not "
+                f"trained on; further ones are counted as replay_nan"
             )
 
     # -- the preparing thread

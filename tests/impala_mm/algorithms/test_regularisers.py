@@ -206,11 +206,11 @@ def _expected(batch):
     }
 
 
-def _measure(made, batch, reduction="sum"):
+def _measure(made, batch, reduction="sum", fresh=None):
     pi, mu, reference, live, weight = batch
     policy, make = policies.categorical(tf.constant(pi)), policies.categorical
     given = tf.constant(mu), tf.constant(reference), tf.constant(live), tf.constant(weight)
-    return made.measure(policy, make, *given, reduction)
+    return made.measure(policy, make, *given, reduction, fresh)
 
 
 @settings(max_examples=40, deadline=None)
@@ -232,7 +232,7 @@ def test_the_loss_is_the_sum_of_the_terms_times_their_costs(costs, reduction, se
     )
     assert float(measured.loss) == pytest.approx(loss, rel=1e-4, abs=1e-5)
     assert float(measured.entropy) == pytest.approx(-sums["entropy"], rel=1e-4, abs=1e-6)
-    assert float(measured.count) == live.sum()
+    assert {float(count) for count in measured.counts.values()} == {live.sum()}
     for name, total in measured.totals.items():
         expected = np.sum(np.where(live, values[name], 0))
         assert float(total) == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -271,6 +271,26 @@ def test_gradients_flow_into_the_policy_alone_and_dead_columns_may_hold_anything
     with tf.GradientTape() as tape:
         total = measure(*variables).totals["kl_mu_pi"]
     assert tape.gradient(total, variables) == [None] * 3
+
+
+def test_replayed_columns_do_not_draw_the_policy_back_to_what_played_them():
+    """Their entropy and their divergence from the reference count."""
+    config = RegulariserSettings(**{f"target_{name}": 1.0 for name in KINDS}, entropy_cost=0.5)
+    made, batch = Regularisers(config, ACTIONS), _batch(4)
+    *_, live, weight = batch
+    new = np.array([False, True, True, False])[: len(weight)]
+    counted = {name: live & new if "mu" in name else live for name in ("entropy", *KINDS)}
+    measured = _measure(made, batch, fresh=tf.constant(new))
+    values = {n: np.where(counted[n], v, 0) for n, v in _expected(batch).items()}
+    loss = sum(np.sum(values[n] * weight) * (-0.5 if n == "entropy" else 1) for n in values)
+    assert float(measured.loss) == pytest.approx(loss, rel=1e-4)
+    metrics = made.update(measured, ALONE)
+    for name in KINDS:
+        mean = values[name].sum() / counted[name].sum()
+        assert float(metrics[name]) == pytest.approx(mean, rel=1e-4)
+    alone = made.update(_measure(made, batch, fresh=tf.constant(new & False)), ALONE)
+    assert np.isnan(alone["kl_mu_pi"])
+    assert np.isfinite([variable.numpy() for variable in made.variables]).all()
 
 
 def test_without_a_target_there_are_no_variables_and_only_what_is_used_is_measured():

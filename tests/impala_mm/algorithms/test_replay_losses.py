@@ -198,6 +198,19 @@ def test_an_update_has_the_terms_with_their_costs(xla):
     np.testing.assert_allclose(totals[0.5] - totals[0.0], added, rtol=1e-3)
 
 
+def test_the_divergence_from_the_policy_that_played_is_that_of_new_unrolls():
+    losses = {}
+    for fresh in ([True] * 4, [True, True, False, False], [False] * 4):
+        for cost in (0.0, 1.0):
+            _, algorithm, batch = _played(kl_mu_pi_cost=cost)
+            for variable in algorithm.variables.trained:
+                variable.assign(variable * 1.5)  # the policy has moved since
+            batch = batch._replace(fresh=tf.constant(fresh))
+            losses[sum(fresh), cost] = float(algorithm._loss(batch, None, ())[0])
+    added = [losses[number, 1.0] - losses[number, 0.0] for number in (4, 2, 0)]
+    assert added[0] > added[1] > added[2] == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

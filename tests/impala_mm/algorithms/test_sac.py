@@ -277,6 +277,15 @@ def test_the_replay_is_saved_only_if_that_is_asked_for():
     assert not isinstance(_made()[0].source(None), SavedStepReplay)
 
 
+def test_a_replay_that_does_not_fit_in_memory_is_refused_at_the_learner(capsys):
+    with pytest.raises(SystemExit):
+        _made(replay_steps=2 * 10**11, num_learners=2)
+    assert capsys.readouterr().err.startswith(
+        "error: --replay_steps=200000000000 for 2 learners: memory for 200,000,000,000 unrolls of "
+    )
+    _made(role=Role.ACTOR, replay_steps=2 * 10**11)
+
+
 def test_a_network_with_a_memory_learns_from_whole_unrolls():
     algorithm, exchange = _made(agent_name="MLPLSTMAgent", compile_updates=False)
 

@@ -10,6 +10,7 @@ import pytest
 import saved_run
 from processes import ROOT, run
 
+from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.config.settings import Config
 from impala_mm.jobs import environment_check, local_run, validate
 from impala_mm.runtime import lifecycle
@@ -119,6 +120,10 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
             {"replay": "uniform:1:90", "algorithm": "tests.helpers.replaying"},
             "--algorithm=tests.helpers.replaying has a source of its own: leave --replay out",
         ),
+        (
+            {"replay": "queue:0.5,elite:0.5:90:insertion=elite", "replay_spill": "disk"},
+            "--replay=queue:0.5,elite:0.5:90:insertion=elite and --replay_spill=disk: insertion=",
+        ),
         ({"replay_save": True}, "--replay_save=True has no effect without --replay"),
         ({"sticky_actions": 0.1}, "catch is not an Atari game, and sticky_actions works only with"),
         (
@@ -175,6 +180,16 @@ def test_what_cannot_be_is_refused_in_a_sentence(catch, tmp_path, capsys, settin
     assert printed.startswith("error: ")
     assert printed.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_auto_stands_for_is_refused_too(tmp_path, capsys):
+    """With actions that are numbers, observations and rewards are normalised."""
+    with pytest.raises(SystemExit):
+        validate.run(Settings(level_name="Pendulum-v1", replay="uniform:1:90"), [])
+    assert capsys.readouterr().err.startswith(
+        "error: --replay=uniform:1:90: --normalize_observations and --normalize_rewards would "
+        "learn nothing, since new unrolls alone are counted and this mix has none: add a queue"
+    )
 
 
 def test_a_damaged_checkpoint_and_a_folder_that_cannot_be_written_are_refused(

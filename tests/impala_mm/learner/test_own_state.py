@@ -189,9 +189,9 @@ class Dealing(Counting):
         self.content = [(share.folder.parts[-3], share.first, share.of) for share in shares]
 
 
-def _dealing(folder, rank, size):
+def _dealing(folder, rank, size, kind=Dealing):
     said = []
-    own = OwnSource(lambda fresh: Dealing(), None, UNROLL, "/CPU:0")
+    own = OwnSource(lambda fresh: kind(), None, UNROLL, "/CPU:0")
     return own, OwnState(folder, rank, size, own, [], said.append), said
 
 
@@ -211,3 +211,21 @@ def test_another_number_of_learners_shares_what_was_saved_and_says_what_is_missi
     own, state, said = _dealing(tmp_path, 4, 6)
     state.restore(about)
     assert own._source.content == [("learner-1", 1, 2)]
+
+
+def test_shares_of_another_layout_leave_each_learner_with_an_empty_source(tmp_path):
+    """An error would end one learner, for which the others wait."""
+    digests = [_dealing(tmp_path, rank, 3)[1].save(7).digest for rank in range(3)]
+
+    class Changed(Dealing):
+        def restore_shares(self, shares):
+            super().restore_shares(shares)
+            raise ValueError("unrolls of another network")
+
+    own, state, said = _dealing(tmp_path, 0, 2, Changed)
+    state.restore(ABOUT._replace(own_states=tuple(digests)))
+    assert own._source.content == 0, "it is made anew"
+    assert said == [
+        "starts with an empty source: restoring what 3 learners saved raised ValueError: unrolls "
+        "of another network"
+    ]

@@ -85,6 +85,17 @@ def test_algorithms_that_cannot_use_it_are_refused(algorithm, said, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_a_mix_without_new_unrolls_cannot_normalise(capsys):
+    config = _config("uniform:1:100", normalize_rewards=True)
+    with pytest.raises(SystemExit):
+        replaying.refuse_unsuitable(config, ALGORITHM)
+    error = capsys.readouterr().err
+    assert "--normalize_rewards would learn nothing, since new unrolls alone are counted" in error
+    assert error.endswith("or give --normalize_rewards=False\n")
+    replaying.refuse_unsuitable(_config(normalize_rewards=True), ALGORITHM)
+    replaying.refuse_unsuitable(_config("uniform:1:100"), ALGORITHM)
+
+
 class Comparing:
     """An algorithm whose features are rewards, recorded, and 0, computed now."""
 

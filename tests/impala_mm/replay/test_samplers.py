@@ -30,7 +30,7 @@ def test_uniform_draws_each_unroll_equally_often_and_none_twice_at_once():
     assert len(sampler.draw(25, 0.0).slots) == 25
 
 
-def test_prioritised_draws_by_the_power_of_priorities_and_weights_undo_it():
+def test_prioritised_draws_by_the_power_of_priorities_and_weights_undo_it_above_the_mean():
     store = Store(4)
     sampler = Prioritised(store, _random(), exponent=0.5, correction=1.0)
     for key in range(3):
@@ -42,17 +42,27 @@ def test_prioritised_draws_by_the_power_of_priorities_and_weights_undo_it():
         np.add.at(counts, draw.slots, 1)
         np.add.at(weighted, draw.slots, draw.weights)
     np.testing.assert_allclose(counts / 3000, [1, 2, 4], rtol=0.05)
-    np.testing.assert_allclose(weighted / 3000, [1, 1, 1], rtol=0.05)
+    np.testing.assert_allclose(weighted / 3000, [1, 2, 7 / 3], rtol=0.05)
     assert draw.measured["priority_largest"] == 16
 
 
 def test_importance_weights_are_those_of_the_definition():
-    """(N P)^-beta, divided by its largest value over all that is stored, in float64."""
+    """(N P)^-beta, at most 1, in float64."""
     priorities, beta = np.array([0.5, 1.0, 3.0, 7.5]), 0.7
     probabilities = priorities / priorities.sum()
-    defined = (4 * probabilities) ** -beta
-    found = importance_weights(priorities[1:], priorities.min(), beta)
-    np.testing.assert_allclose(found, (defined / defined.max())[1:], rtol=1e-6)
+    defined = np.minimum((4 * probabilities) ** -beta, 1.0)
+    found = importance_weights(priorities[1:], priorities.mean(), beta)
+    np.testing.assert_allclose(found, defined[1:], rtol=1e-6)
+    assert found[1] == 1 > found[2]
+
+
+def test_one_unroll_that_is_learned_does_not_shrink_the_weights_of_all_others():
+    """A new unroll of the same batch counts as 1."""
+    store, fill = _filled(100)
+    sampler = Prioritised(store, _random(), correction=1.0)
+    fill()
+    sampler.feedback(np.arange(100), np.array([0.0, *[1.0] * 99]))
+    assert sampler.draw(64, 0.0).weights.mean() > 0.95
 
 
 def test_a_new_unroll_has_the_largest_priority_so_far():

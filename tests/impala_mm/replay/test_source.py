@@ -1,17 +1,21 @@
 """The source that mixes: which unrolls are in a batch, who waits for whom, and what is counted."""
 
+import contextlib
 import threading
 import time
 
 import numpy as np
 import pytest
-from unrolls import CODEC, LENGTH, Actors, decode
+from unrolls import CODEC, LENGTH, Actors, decode, unroll
 
 from impala_mm.config import replay_mix
+from impala_mm.replay.contents import pack
 from impala_mm.replay.limiter import RateLimiter
-from impala_mm.replay.parts import make_replay
+from impala_mm.replay.parts import Replay, make_replay
+from impala_mm.replay.samplers import Uniform
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.spill import Owner, Spill
+from impala_mm.replay.store import Store, StoredUnroll
 
 BATCH = 4
 
@@ -149,15 +153,18 @@ def test_priorities_reach_the_unrolls_that_are_still_stored_and_no_others(actors
     assert batch.key.max() < 4
 
 
-def test_an_unroll_with_nan_is_not_stored_and_said_once(actors):
+def test_an_unroll_with_nan_or_infinity_is_in_no_batch_and_said_once(actors):
+    """Its steps were played, and no batch waits for it."""
     said = []
     source, (replay,) = _source(actors, "queue:0.5,uniform:0.5:100", say=said.append)
-    actors.put(0, np.nan, np.nan, 3, 4, 5)
+    actors.put(0, np.nan, np.inf, -np.inf, np.nan, 3, 4, 5, 6, np.inf, 7)
     for _ in range(2):
-        source.next(20)
-    assert replay.store.size == 4
-    assert sum("contains NaN and is not stored" in line for line in said) == 1
-    assert source.metrics()["replay_nan"] == 2
+        assert np.isfinite(source.next(20).unrolls.reward).all()
+    assert _taken(actors, 11)
+    assert replay.store.size == 6
+    assert sum("contains NaN or infinity and is not trained on" in line for line in said) == 1
+    assert source.metrics()["replay_nan"] >= 4
+    assert source.take_stored_steps() == (5 + 2) * LENGTH, "two filled the replay"
 
 
 def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
@@ -240,3 +247,20 @@ def test_a_spill_brings_the_replay_back_and_only_a_few_unrolls_lie_in_memory(act
     np.testing.assert_array_equal(batch.unrolls.reward[1], batch.version)
     assert len(list(tmp_path.glob("*.unrolls"))) <= 4, "files of removed unrolls are deleted"
     spill.close()
+
+
+def test_a_spill_is_read_without_the_rule_of_removal_which_may_need_the_learner(actors, tmp_path):
+    with contextlib.closing(Spill(tmp_path, Owner("/run", CODEC.digest), 4, print)) as spill:
+        for key in range(8):
+            spill.add(StoredUnroll(key, key, pack(unroll(key))))
+
+    class NotYet:
+        def choose(self, store):
+            raise NameError("learner")
+
+    store = Store(6)
+    replay = Replay("elite", 4, store, Uniform(store, np.random.default_rng(0)), NotYet())
+    with contextlib.closing(Spill(tmp_path, Owner("/run", CODEC.digest), 4, print)) as spill:
+        arguments = CODEC, decode, [replay], 0, RateLimiter(1, 4), "wait", lambda: 0.0
+        ReplaySource(actors, *arguments, spill=spill)
+        assert [each.key for each in store.in_order()] == [2, 3, 4, 5, 6, 7]
