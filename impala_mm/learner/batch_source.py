@@ -1,11 +1,11 @@
 """The source of a learner's batches, which prepares the next batch while the learner trains."""
 
-import queue
 import threading
 from typing import Protocol
 
 import tensorflow as tf
 
+from impala_mm.data.one_ahead import OneAhead
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.replay.source import QueueClosed
 from impala_mm.runtime import devices, thread_names
@@ -111,20 +111,12 @@ class QueueSource:
         """Take unrolls from the server's queue; `device` is where batches go, if not to train."""
         self._queue, self._codec, self._batch_size = server.queue, codec, batch_size
         self._device = device or devices.training_device()
-        self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
-        self._failure: BaseException | None = None
+        self._ahead = OneAhead()
         threading.Thread(target=self._prefetch, name="prefetch", daemon=True).start()
 
     def next(self, timeout: float) -> Batch | None:
         """Return a batch of the queue's oldest unrolls, or None after `timeout` seconds."""
-        if self._failure:
-            raise self._failure
-        try:
-            batch = self._ready.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        self._ready.task_done()
-        return batch
+        return self._ahead.next(timeout)
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
         """Ignore priorities, since every unroll is used once."""
@@ -150,7 +142,6 @@ class QueueSource:
             except (tf.errors.OutOfRangeError, tf.errors.CancelledError):  # the run has ended
                 return
             except BaseException as error:
-                self._failure = error
+                self._ahead.fail(error)
                 return
-            self._ready.put(batch)
-            self._ready.join()  # one batch ahead at most: policy lag grows while unrolls wait
+            self._ahead.put(batch)

@@ -8,7 +8,6 @@ draw, so that training never waits for one.
 """
 
 import math
-import queue
 import threading
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from impala_mm.config.replay_mix import divide
+from impala_mm.data.one_ahead import OneAhead
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.replay import shard
 from impala_mm.replay.contents import count_steps, is_trainable, pack
@@ -103,8 +103,7 @@ class ReplaySource:
         self._began = math.inf  # time.monotonic() when the first unroll had arrived
         self._said_rate = False
         self._priorities: deque[tuple[np.ndarray, np.ndarray]] = deque()
-        self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
-        self._failure: BaseException | None = None
+        self._ahead = OneAhead()
         self._threads: list[threading.Thread] = []
         if spill:
             self._read(spill)
@@ -117,14 +116,7 @@ class ReplaySource:
             for name, work in (("replay-write", self._write), ("replay-draw", self._prepare)):
                 self._threads.append(threading.Thread(target=work, name=name, daemon=True))
                 self._threads[-1].start()
-        if self._failure:
-            raise self._failure
-        try:
-            batch = self._ready.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        self._ready.task_done()
-        return batch
+        return self._ahead.next(timeout)
 
     def feedback(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Keep priorities for the next draw."""
@@ -193,7 +185,7 @@ class ReplaySource:
         except QueueClosed:
             return
         except BaseException as error:
-            self._failure = error
+            self._ahead.fail(error)
 
     def _wait_for_room(self) -> int:
         """Wait until unrolls may be taken; return how many."""
@@ -274,10 +266,9 @@ class ReplaySource:
                     self._changed.wait_for(self._may_draw)
                     drawn = self._draw()
                     self._changed.notify_all()
-                self._ready.put(self._decode(drawn))
-                self._ready.join()  # one batch ahead at most: policy lag grows while unrolls wait
+                self._ahead.put(self._decode(drawn))
         except BaseException as error:
-            self._failure = error
+            self._ahead.fail(error)
 
     def _may_draw(self) -> bool:
         enough = not self._waits_for_fresh or len(self._new) >= self._fresh_columns

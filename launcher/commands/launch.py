@@ -18,6 +18,7 @@ from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts, find_targets, host_id_of
 from launcher.running import connect, follow, mpirun_daemons, names, start
 from launcher.running.console import say
+from launcher.running.followed_run import FollowedRun
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
@@ -245,10 +246,11 @@ class _Launcher:
             f"`tmux attach -t {run.name}`{on_each} shows the processes; " if record.socket else ""
         )
         say(f"{tmux_hint}{follow.KEYS_HINT}")
-        recovery = Recovery(
+        followed = FollowedRun(
             *(self._control, mirror, config, self._workers, installation_of),
             *(self._request.log_max_mb, say),
         )
+        recovery = Recovery(followed)
 
         def follow_run() -> int:
             with mirror_folder(config.mirror_logdir, run, hosts, record, say):

@@ -17,6 +17,7 @@ from launcher.remote.hosts import Hosts
 from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, follow, status
 from launcher.running.console import say
+from launcher.running.followed_run import FollowedRun
 from launcher.running.process_table import state_label
 from launcher.running.recovery import WINDOWS_REQUEST, Recovery
 from launcher.running.run_control import RunControl
@@ -204,8 +205,9 @@ def attach_run(run: Run, request: Request) -> int:
                 "note: the actors were not started, as the run's frontend ended before: --apply "
                 "--workers_csv_path=PATH starts them"
             )
-        recovery = Recovery(
+        followed = FollowedRun(
             *(control, mirror, config, workers, installation_of, request.log_max_mb), say
         )
+        recovery = Recovery(followed)
         with mirror_folder(config.mirror_logdir, run, control.hosts, record, say):
             return follower.follow(recovery, config.stop_secs)

@@ -65,12 +65,11 @@ class LearnerRecovery:
         """Restart the learners if they have to be."""
         if now < self._retry_time:
             return
-        awaits = self._run.states()[LEARNERS].get("awaits")
-        if awaits and now > self._daemons_time:
+        learners = self._run.states()[LEARNERS]
+        if learners.get("awaits") and now > self._daemons_time:
             self._daemons_time = now + _DAEMONS_SECONDS
             self._start_daemon_supervisors(record)
         host_id, host_ids = record.host_id_of(LEARNERS), record.learner_places
-        learners = self._run.states()[LEARNERS]
         state, crashed = learners["state"], bool(learners.get("failure"))
         stopped = state == "stopped" and self.is_restarting
         lost = (state == "lost" or stopped) and not self._followed.is_away(host_id)

@@ -8,17 +8,11 @@ restarted on any machine. `learner_recovery` restarts learners.
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
 
-from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record
 from launcher.node.task import LEARNERS
 from launcher.plan import process_plan
-from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
-from launcher.plan.settings import LauncherConfig
-from launcher.plan.workers_csv import Worker
-from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect
 from launcher.running.followed_run import (
     FAILURES,
@@ -28,7 +22,6 @@ from launcher.running.followed_run import (
     join_names,
 )
 from launcher.running.learner_recovery import LearnerRecovery
-from launcher.running.run_control import RunControl
 
 # A file in the run's state folder, by which `--status` asks a connected frontend to open windows.
 WINDOWS_REQUEST = "open-windows"
@@ -40,21 +33,10 @@ _AWAY_SECONDS = 4.0
 class Recovery:
     """Restores the processes of one run after its hosts were unreachable."""
 
-    def __init__(
-        self,
-        control: RunControl,
-        mirror: StateMirror,
-        config: LauncherConfig,
-        workers: Sequence[Worker],
-        installation_of: InstallationOf,
-        log_max_mb: float,
-        say: Say,
-    ):
-        self._followed = FollowedRun(
-            control, mirror, config, workers, installation_of, log_max_mb, say
-        )
-        self._learners = LearnerRecovery(self._followed)
-        self._run, self._hosts, self._config, self._say = control.run, control.hosts, config, say
+    def __init__(self, followed: FollowedRun):
+        self._followed, self._learners = followed, LearnerRecovery(followed)
+        self._run, self._hosts, self._config = followed.run, followed.hosts, followed.config
+        self._say = followed.say
         self._checked = 0.0
         self._reported_away: set[str] = set()  # unreachable hosts that a message was printed for
         self._lost_retry_times: dict[str, float] = {}  # by process that was lost and restarted

@@ -16,6 +16,7 @@ from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.make import level_spec
 from tests.helpers import in_threads
 from tests.helpers.compiled import by_xla
+from tests.helpers.double_network import Double
 
 T, B, ACTIONS = 6, 4, 2
 GAMMA, LAMBDA = 0.9, 0.8
@@ -302,24 +303,6 @@ def test_advantages_are_computed_again_before_each_epoch_only_if_asked_for():
     assert len(each) == 3
     assert np.abs(each[1] - each[0]).max() > 1e-3
     assert np.abs(each[2] - each[1]).max() > 1e-3
-
-
-class Double(snt.Module):
-    """A network in float64: a layer of an observation."""
-
-    num_features = 8
-
-    def __init__(self):
-        super().__init__(name="double")
-        self._layer = snt.Linear(8)
-        self._layer(tf.zeros([1, 4], tf.float64))
-
-    def initial_state(self, batch):
-        return ()
-
-    def unroll(self, observation, reward, action, first, state):
-        layer = snt.BatchApply(self._layer)
-        return tf.tanh(layer(tf.cast(observation, tf.float64))), state
 
 
 def _learn(group, columns, double, make=_made, **settings):

@@ -15,6 +15,7 @@ from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.make import level_spec
 from tests.helpers import in_threads
+from tests.helpers.double_network import Double
 
 T, B, ACTIONS = 6, 8, 2
 PROGRESS = Context(tf.constant(300.0), tf.constant(1000.0), tf.constant(0.0))
@@ -140,24 +141,6 @@ def test_values_are_judged_in_the_unit_of_rewards():
     np.testing.assert_allclose(rescaled, values.max(-1), rtol=1e-5)
     np.testing.assert_array_equal(output.policy, np.eye(2)[values.argmax(-1)])
     np.testing.assert_array_equal(tf.reduce_max(output.values, -1), output.value)
-
-
-class Double(snt.Module):
-    """A network in float64: a layer of an observation."""
-
-    num_features = 8
-
-    def __init__(self):
-        super().__init__(name="double")
-        self._layer = snt.Linear(8)
-        self._layer(tf.zeros([1, 4], tf.float64))
-
-    def initial_state(self, batch):
-        return ()
-
-    def unroll(self, observation, reward, action, first, state):
-        layer = snt.BatchApply(self._layer)
-        return tf.tanh(layer(tf.cast(observation, tf.float64))), state
 
 
 class DoubleQ(QNetwork):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.running.follow import Follower
+from launcher.running.followed_run import FollowedRun
 from launcher.running.learner_recovery import RESTARTING
 from launcher.running.recovery import Recovery
 
@@ -12,7 +13,7 @@ from launcher.running.recovery import Recovery
 def _recovery(folder, restarts=True):
     control = SimpleNamespace(run=SimpleNamespace(folder=folder), hosts=None)
     config = SimpleNamespace(restart_learners=restarts, rejoin_secs=1)
-    return Recovery(control, None, config, [], None, 1.0, print)
+    return Recovery(FollowedRun(control, None, config, [], None, 1.0, print))
 
 
 def test_a_stop_by_the_user_counts_more_than_a_restart(tmp_path):
