@@ -57,7 +57,7 @@ everything: setup
 	@[ -x .venv/bin/ruff ] || { echo "[set-up] LEARNERS=1 leaves out what this needs: 'make setup LEARNERS=all' installs it"; exit 1; }
 
 test: everything  ## run the tests, all that CI runs
-	@$(run) -m pytest -m "not slow" -n 2
+	@$(run) -m pytest -m "not slow" -n 3
 
 test-slow: everything  ## run the training and chaos tests that take minutes
 	@$(run) -m pytest -m slow || [ $$? = 5 ]

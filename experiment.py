@@ -15,9 +15,10 @@ Single processes, on any host:
 Check the flags without starting anything:
     python experiment.py --validate ...
 
-Test the agent of a run, test each of its new checkpoints, or export it as a SavedModel:
+Test the agent of a run, test each of its new checkpoints, record games or export a SavedModel:
     python experiment.py --mode=test --logdir=RUN
     python experiment.py --job_name=evaluator --logdir=RUN
+    python experiment.py --mode=record --logdir=RUN --episodes=100
     python experiment.py --mode=export --logdir=RUN
 
 Check the all-reduce of two learners:
@@ -48,6 +49,7 @@ def main(argv: list[str]) -> None:
         evaluator,
         export,
         learner,
+        record,
         rehearse,
         validate,
     )
@@ -59,8 +61,10 @@ def main(argv: list[str]) -> None:
         rehearse.run(config)
     if config.mode == "test":
         evaluate.run(config, given)
+    if config.mode == "record":
+        record.run(config, given)
     if config.mode == "export":
-        export.run(config)
+        export.run(config, given)
     if config.job_name == "evaluator":
         evaluator.run(config, given)
     if config.job_name == "actor":

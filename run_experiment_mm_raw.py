@@ -59,6 +59,7 @@ def main(argv: list[str]) -> None:
         make_token=lambda: run_token.make(config.transport_security != "none"),
         make_certificates=certificates.make,
         policies=checkpoint_paths.shipped_names(),
+        command=[sys.executable, os.path.abspath(__file__), *argv[1:]],
     )
     try:
         code = dispatch.main(request)

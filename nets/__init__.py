@@ -41,15 +41,15 @@ __all__ = [
 
 # A network's torso and core. A function that takes no style makes a network without choices.
 NETWORKS: dict[str, Callable[..., tuple[Torso, Core | None]]] = {
-    "SimpleConvNetAgent": lambda: (conv.simple(), None),
-    "SimpleConvNetSameAgent": lambda: (conv.simple(padding="SAME"), None),
-    "ResNetLSTMAgent": lambda style=DEFAULT: (ResNet(), LSTM(style.lstm_size or 256)),
-    "ShallowConvAgent": lambda: (conv.shallow(), None),
-    "ShallowConvLSTMAgent": lambda style=DEFAULT: (conv.shallow(), LSTM(style.lstm_size or 256)),
-    "SmallConvAgent": lambda: (conv.small(), None),
-    "SmallConvLSTMAgent": lambda style=DEFAULT: (conv.small(), LSTM(style.lstm_size or 256)),
+    "SimpleConvNetAgent": lambda style=DEFAULT: (conv.simple("VALID", style.noise_scale), None),
+    "SimpleConvNetSameAgent": lambda style=DEFAULT: (conv.simple("SAME", style.noise_scale), None),
+    "ResNetLSTMAgent": lambda style=DEFAULT: (ResNet(style.noise_scale), _lstm(style)),
+    "ShallowConvAgent": lambda style=DEFAULT: (conv.shallow(style.noise_scale), None),
+    "ShallowConvLSTMAgent": lambda style=DEFAULT: (conv.shallow(style.noise_scale), _lstm(style)),
+    "SmallConvAgent": lambda style=DEFAULT: (conv.small(style.noise_scale), None),
+    "SmallConvLSTMAgent": lambda style=DEFAULT: (conv.small(style.noise_scale), _lstm(style)),
     "MLPAgent": lambda style=DEFAULT: (MLP(style), None),
-    "MLPLSTMAgent": lambda style=DEFAULT: (MLP(style), LSTM(style.lstm_size or 64)),
+    "MLPLSTMAgent": lambda style=DEFAULT: (MLP(style), _lstm(style, 64)),
 }
 
 
@@ -103,6 +103,10 @@ def make(
     return Network(torso, core, observation, known, frame_stack, dtype, name)
 
 
+def _lstm(style: Style, size: int = 256) -> LSTM:
+    return LSTM(style.lstm_size or size)
+
+
 def auto(observation: Any) -> str:
     """Return the name of a small network that suits observations of this spec, or nest of specs."""
     images = [leaf.shape for leaf in tf.nest.flatten(observation) if leaf.shape.rank == 3]
@@ -115,6 +119,8 @@ def _refuse_without_effect(
 ) -> None:
     """Raise Unsuitable if the style chooses something that the network does not have."""
     has_mlp = any(isinstance(module, MLP) for module in (torso, *torso.submodules))
+    # Noise is not refused: the algorithm's heads may be noisy, too.
+    usual = usual._replace(noise_scale=style.noise_scale)
     for field, default, chosen in zip(Style._fields, usual, style, strict=True):
         of_lstm = field == "lstm_size"
         if chosen != default and not (isinstance(core, LSTM) if of_lstm else has_mlp):

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import sonnet as snt
 import tensorflow as tf
 
+from nets.noisy import linear
+
 # After four passes over recorded Pong, read as bytes / 255, the value's correlation with the return
 # was 0.5 with this initialisation and 0.1 to 0.2 with Sonnet's own. With Sonnet's, the difference
 # between two pictures, a few pixels of thousands, became smaller from layer to layer.
@@ -27,7 +29,9 @@ class Conv(snt.Module):
     frames then copies runs of 16 bytes instead of single bytes, and the layer itself is faster.
     """
 
-    def __init__(self, layers: list[Layer], hidden: int, padding: str = "VALID"):
+    def __init__(
+        self, layers: list[Layer], hidden: int, padding: str = "VALID", noise_scale: float = 0.0
+    ):
         super().__init__(name="conv")
         self._layers, self._padding = layers, padding
         first = layers[0]
@@ -38,7 +42,7 @@ class Conv(snt.Module):
             snt.Conv2D(layer.channels, layer.kernel, layer.stride, padding=padding, w_init=_START)
             for layer in [tiled, *layers[1:]]
         ]
-        self._linear = snt.Linear(hidden, w_init=_START)
+        self._linear = linear(hidden, noise_scale, w_init=_START)
 
     @property
     def smallest(self) -> int:
@@ -71,6 +75,15 @@ class Conv(snt.Module):
             tiles = tf.transpose(tiles, [0, 1, 3, 2, 4])
         return tf.reshape(tiles, [-1, down, across, tile * tile * channels])
 
+    def restore(self, arranged: tf.Tensor) -> tf.Tensor:
+        """Return the images that `arrange` made tiles of, without what it has cut off."""
+        tile = self._tile
+        _, down, across, numbers = arranged.shape
+        channels = numbers // tile**2
+        tiles = tf.reshape(arranged, [-1, down, across, tile, tile, channels])
+        image = tf.transpose(tiles, [0, 1, 3, 2, 4, 5])
+        return tf.reshape(image, [-1, down * tile, across * tile, channels])
+
     def __call__(self, image: tf.Tensor) -> tf.Tensor:
         """Return the features [N, hidden] of images that `arrange` returned."""
         for convolution in self._convolutions:
@@ -78,22 +91,22 @@ class Conv(snt.Module):
         return tf.nn.relu(self._linear(snt.flatten(image)))
 
 
-def simple(padding: str = "VALID") -> Conv:
+def simple(padding: str = "VALID", noise_scale: float = 0.0) -> Conv:
     """Return the network of DQN's second paper.
 
     With SAME padding it is that of this program's predecessor, which has over twice the weights.
     """
-    return Conv([Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1)], 512, padding)
+    return Conv([Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1)], 512, padding, noise_scale)
 
 
-def shallow() -> Conv:
+def shallow(noise_scale: float = 0.0) -> Conv:
     """Return the network of DQN's first paper, the shallow one of IMPALA's: cheap, for Atari."""
-    return Conv([Layer(16, 8, 4), Layer(32, 4, 2)], 256)
+    return Conv([Layer(16, 8, 4), Layer(32, 4, 2)], 256, noise_scale=noise_scale)
 
 
-def small() -> Conv:
+def small(noise_scale: float = 0.0) -> Conv:
     """Return a network for images of fewer than 36 pixels, whose single pixels matter."""
-    return Conv([Layer(16, 3, 1), Layer(32, 3, 2)], 128, padding="SAME")
+    return Conv([Layer(16, 3, 1), Layer(32, 3, 2)], 128, "SAME", noise_scale)
 
 
 def not_an_image(shape: tuple[int, ...], smallest: int) -> str | None:

@@ -19,6 +19,7 @@ class FrameStack:
 
     def __init__(self, n: int, frame: Any):
         self._n, self._frame = n, frame
+        self.before = n - 1  # frames that the state holds
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
         """Return the state at an episode's start: zeros for n-1 frames, [B, ..., (n-1) x C]."""

@@ -20,6 +20,7 @@ import tensorflow as tf
 from nets.actions import Actions
 from nets.embedding import Rows
 from nets.frame_stack import FrameStack
+from nets.shift import shift, shift_frames
 
 Scaled = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]  # `_scaled` or `_fused`
 _SWAPPED = threading.Lock()  # held while a torso's variables are replaced by casts
@@ -35,6 +36,9 @@ class Torso(Protocol):
 
     def arrange(self, observation: tf.Tensor) -> tf.Tensor:
         """Return observations [N, *shape] in the torso's own layout; their dtype stays."""
+
+    def restore(self, arranged: tf.Tensor) -> tf.Tensor:
+        """Return the observations [N, *shape] that `arrange` has arranged."""
 
     def __call__(self, observation: tf.Tensor) -> tf.Tensor:
         """Return the features [N, D] of observations [N, ...], arranged and perhaps stacked.
@@ -158,6 +162,41 @@ class Network(snt.Module):
         if self._core:
             read, core = self._core.unroll(read, first, core)
         return read, State(frames, core)
+
+    def earlier_images(self, state: State) -> Any:
+        """Return the images before the next entry that a state holds, uint8 [n-1, B, H, W, C].
+
+        They are zeros before an episode's start. Return () if the network stacks no images, or if
+        it has cut them.
+        """
+        if not self._stack or not isinstance(state.frames, Picture):
+            return ()
+        each = tf.concat(tf.split(state.frames.image, self._stack.before, -1), 0)
+        images = self._torso.restore(each)
+        if images.shape[1:] != self._observation.shape:
+            return ()
+        return tf.reshape(images, [self._stack.before, -1, *self._observation.shape])
+
+    def shift_images(
+        self, observation: Any, state: State, offsets: tf.Tensor, most: int
+    ) -> tuple[Any, State]:
+        """Return observations [T, B, ...] and the state before them with shifted images.
+
+        `offsets` int32 [B, 2] are those of the columns (see `shift`). Frames of nests, which no
+        environment here stacks, stay as they are in the state.
+        """
+        moved = tf.nest.map_structure(
+            lambda spec, x: shift(x, offsets, most) if spec.shape.rank == 3 else x,
+            self._observation,
+            observation,
+        )
+        if not self._stack or isinstance(state.frames, list):
+            return moved, state
+        count, before = self._stack.before, state.frames
+        image = before.image if isinstance(before, Picture) else before
+        seen = self._seen(shift_frames(image, count, self._torso.restore, offsets, most))
+        frames = tf.nest.map_structure(lambda x: tf.concat(tf.split(x, count), -1), seen)
+        return moved, State(frames, state.core)
 
     def _seen(self, observation: Any) -> Any:
         """Return observations [N, *shape] arranged; images of bytes as a `Picture`.

@@ -4,15 +4,16 @@ import sonnet as snt
 import tensorflow as tf
 
 from nets.conv import not_an_image
+from nets.noisy import linear
 
 
 class ResNet(snt.Module):
     """A torso [N, height, width, channels] -> [N, 256], of three sections that halve the size."""
 
-    def __init__(self) -> None:
+    def __init__(self, noise_scale: float = 0.0):
         super().__init__(name="resnet")
         self._sections = [_Section(channels) for channels in (16, 32, 32)]
-        self._linear = snt.Linear(256)
+        self._linear = linear(256, noise_scale)
 
     def unsuitable(self, shape: tuple[int, ...]) -> str | None:
         """Return why the torso cannot read observations of this shape, or None if it can."""
@@ -21,6 +22,10 @@ class ResNet(snt.Module):
     def arrange(self, image: tf.Tensor) -> tf.Tensor:
         """Return the images as they are."""
         return image
+
+    def restore(self, arranged: tf.Tensor) -> tf.Tensor:
+        """Return the images as they are."""
+        return arranged
 
     def __call__(self, image: tf.Tensor) -> tf.Tensor:
         """Return the features [N, 256] of images [N, height, width, channels]."""

@@ -25,6 +25,10 @@ class Separate(snt.Module):
         frames, core = self._policy.initial_state(batch)
         return State(frames, (core, self._value.initial_state(batch).core))
 
+    def earlier_images(self, state: State) -> Any:
+        """Return the images before the next entry; see `Network.earlier_images`."""
+        return self._policy.earlier_images(state)
+
     def step(
         self, observation: Any, reward: Any, action: Any, first: Any, state: State
     ) -> tuple["Features", State]:

@@ -1,4 +1,4 @@
-"""The properties of networks that a user may choose; each is a flag of the same name."""
+"""The properties of networks that may be chosen; most are flags of the same name."""
 
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ class Style(NamedTuple):
     # deviation 1 / sqrt(inputs), truncated at two deviations.
     mlp_init_scale: float = 0.0
     lstm_size: int = 0  # units; 0: the network's own number
+    # Initial noise of fully connected layers (see `noisy`); 0: they are not noisy.
+    noise_scale: float = 0.0
 
 
 DEFAULT = Style()

@@ -31,6 +31,7 @@ class DocumentedRun(NamedTuple):
     needs: str = ""  # what to install besides this project, as pip reads it
     imports: str = ""  # the module by which an installed `needs` is recognised
     published: tuple[float, float] | None = None  # mean and deviation that CleanRL publishes
+    published_steps: str = ""  # after how many steps, where this run has another number
     beside: str = ""  # the run whose curves this one's are drawn beside, in grey
 
     def is_possible(self) -> bool:
@@ -192,11 +193,12 @@ DOCUMENTED_RUNS = {
         published=(-86, 1),
     ),
     "ppo-pong": _run(
-        "atari-ppo",
+        *("atari-ppo", "--total_environment_frames=8000000"),
         goal=18,
         random=-20.7,
         spaces=f"{_IMAGES}(6)",
         published=(20.4, 0.2),
+        published_steps="10M",
     ),
     "ppo-breakout": _run(
         *("atari-ppo", "--level_name=BreakoutNoFrameskip-v4"),

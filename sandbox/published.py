@@ -29,7 +29,7 @@ def table(recorded: Recorded) -> list[str]:
         returns = [run["episode_return"] for run in runs]
         tested = [run["deterministic_return"] for run in runs if "deterministic_return" in run]
         lines.append(
-            f"| {_level(name)} | {_steps(name)} | {_with_deviation(*_published(name))} "
+            f"| {_level(name)} | {_steps(name)} | {_published_result(name)} "
             f"| {', '.join(map(_shorten, returns))} | {_mean(returns)} | {_mean(tested)} "
             f"| {_reached(name, runs)} |"
         )
@@ -98,6 +98,12 @@ def _published(name: str) -> tuple[float, float]:
     published = DOCUMENTED_RUNS[name].published
     assert published is not None
     return published
+
+
+def _published_result(name: str) -> str:
+    """Return the published result, and its number of steps if that is another than the run's."""
+    steps = DOCUMENTED_RUNS[name].published_steps
+    return _with_deviation(*_published(name)) + (f" after {steps}" if steps else "")
 
 
 def _mean(values: list[float]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import replay_statistics
 import run_series
 import run_summary
 import svg_chart
@@ -43,6 +44,7 @@ def render_page(run: RunSeries) -> str:
     parts = [
         _render_head(run, name),
         _render_curves(run),
+        _render_replay(run),
         _render_evaluations(run.folder),
         _render_videos(run.folder),
         _render_commands(run),
@@ -117,7 +119,8 @@ def _render_curves(run: RunSeries) -> str:
         return f'<figure class="card">{heading}{"".join(pictures)}</figure>' if pictures else ""
 
     returns = "".join(card(PANELS[0], [way]) for way in axes)
-    others = "".join(card(panel, list(axes)) for panel in PANELS[1:])
+    drawn = [*PANELS[1:], *replay_statistics.make_panels(run)]
+    others = "".join(card(panel, list(axes)) for panel in drawn)
     notes = []
     if run.resumed_at:
         at = ", ".join(format_number(frames) for frames in run.resumed_at)
@@ -136,6 +139,13 @@ def _render_curves(run: RunSeries) -> str:
         '<div class="switch"><label for="frames">over frames</label>'
         f'<label for="time">over time</label></div><div class="charts">{others}</div></section>'
     )
+
+
+def _render_replay(run: RunSeries) -> str:
+    """Render a table of the statistics of replay, where the run has one."""
+    names = ["statistic", "mean of the second half", "last", "unit", "meaning"]
+    rows = replay_statistics.list_rows(run)
+    return _render_section("Replay", _render_table(names, rows, numbers={1, 2}, words={4}))
 
 
 def _render_evaluations(folder: Path) -> str:

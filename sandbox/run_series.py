@@ -66,6 +66,9 @@ PANELS = (
     Panel("baseline", "loss_per_step/baseline", "Loss, baseline", "per step"),
     Panel("entropy", "loss_per_step/entropy", "Loss, entropy", "nats per step"),
     Panel("offpolicy", "off_policyness", "Off-policyness", "nats per action"),
+    Panel("value", "q/value", "Value of actions", "reward"),
+    Panel("error", "q/error", "Error of actions' values", ""),
+    Panel("random", "epsilon", "Random actions", "share", share=True),
     Panel("norm", "grad_norm", "Gradient norm", ""),
     Panel("rate", "learning_rate", "Learning rate", ""),
 )

@@ -7,11 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from processes import started
+
+from impala_mm.runtime import tensorflow_import
+
+# The same examples each time: what is accepted once is accepted again. For new ones:
+# `pytest --hypothesis-profile=default`.
+settings.load_profile("ci")
 
 # The setting of real processes, so that tests compute the same bits as they do.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
+
+# Nearly every module needs TensorFlow; loaded in this way, it takes a quarter less time.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    tensorflow_import.load()
 
 # `make test` started these; the makes that tests start are those of a user.
 for _name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):

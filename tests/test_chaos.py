@@ -1,6 +1,7 @@
-"""Repeated kills during training; part of `make test-slow`."""
+"""Repeated kills during training, and 15 minutes of all faults; part of `make test-slow`."""
 
 import random
+import sys
 import time
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 import remotely
 import telling
 from deadlines import Deadline
-from processes import EXPERIMENT, ROOT, Process, free_port
+from hosts import why_not
+from processes import EXPERIMENT, ROOT, Process, free_port, needs_horovod, run
 
 from impala_mm.algorithms import agent
 from impala_mm.config.command_line import parse
@@ -88,3 +90,16 @@ def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step
         for actor in actors:
             actor.kill()
     assert len(witness.lives) > 50 * 3
+
+
+@needs_horovod
+def test_a_cluster_that_is_disturbed_for_15_minutes_counts_and_trains_everything_once(tmp_path):
+    """Another seed each time, which is printed with all that was done."""
+    if reason := why_not():
+        pytest.skip(f"no simulated hosts: {reason}")
+    program = ROOT / "tests" / "chaos" / "run.py"
+    code, printed = run(
+        sys.executable, program, "--minutes=15", f"--keep={tmp_path}/files", limit=2400
+    )
+    print(printed)
+    assert code == 0

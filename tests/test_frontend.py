@@ -375,6 +375,45 @@ def test_d_detaches_and_the_run_keeps_running(cluster):
     assert frontend.wait(10) == 0
     assert termios.tcgetattr(theirs)[3] & termios.ICANON, "the terminal's settings are restored"
     assert is_alive(learner)
+    assert cluster.status()["controller"]["state"] == "running"
+
+
+def test_detach_leaves_a_controller_that_restarts_what_fails_and_ends_last(cluster):
+    code, printed = cluster.run(
+        cluster.rows(actors=1), "--skip_check", f"--logdir={cluster.logdir}", "--detach"
+    )
+    assert code == 0, printed
+    number = int(re.search(r"\ncontroller: process (\d+) on \S+, for ", printed)[1])
+    controller = [number, start_time(number)]
+    assert os.getsid(number) == number, "a session of its own"
+    first = cluster.process("actor-0")
+    state = json.loads((cluster.state / "actor-0" / "state.json").read_text())
+    os.kill(state["supervisor"][0], signal.SIGKILL)
+    until(lambda: cluster.process("actor-0") != first, 20)
+    log, said = cluster.logdir / "controller.log", "restarted actor-0, whose supervisor was killed"
+    until(lambda: f"this machine: {said}\n" in log.read_text())
+    assert is_alive(controller)
+    assert f"\ncontroller: process {number} on " in cluster.run("--status")[1]
+    code, printed = cluster.run("--stop")
+    assert code == 0, printed
+    assert not is_alive(controller)
+    assert not cluster.state.exists()
+
+
+def test_a_frontend_detaches_from_a_run_without_a_controller_if_it_is_asked_to(cluster):
+    code, printed = cluster.run(
+        *(cluster.rows(actors=1), "--skip_check", f"--logdir={cluster.logdir}"),
+        *("--detach", "--controller=none"),
+    )
+    assert code == 0, printed
+    assert "controller" not in printed
+    assert cluster.status()["controller"] is None
+    code, printed = cluster.run("--attach", "--controller=here.invalid")
+    assert (code, printed) == (
+        2,
+        "error: --controller=here.invalid: no row of the CSV has this host; write one of its hosts "
+        "(localhost), here (this machine) or none\n",
+    )
 
 
 @pytest.mark.slow

@@ -35,9 +35,11 @@ ALLOWED = {
     "impala_mm.policy": "config environments data algorithms records",
     "impala_mm.learner": "config runtime environments distributed data algorithms replay "
     "transport records inference",
-    "impala_mm.evaluation": "config runtime environments data records policy",
-    "impala_mm.jobs": "config runtime environments distributed data algorithms transport records "
-    "actor policy learner evaluation",
+    "impala_mm.evaluation": "config runtime environments data records policy replay",
+    "impala_mm.teachers": "config runtime environments data replay algorithms records policy "
+    "evaluation nets",
+    "impala_mm.jobs": "config runtime environments distributed data algorithms replay transport "
+    "records actor policy learner evaluation teachers",
     "impala_mm.from_python": "config runtime environments records policy evaluation",
     # The launcher, in the same order.
     "launcher": "",
@@ -49,7 +51,8 @@ ALLOWED = {
     "launcher.deploy": "node plan remote impala_mm.config.printable",
     "launcher.running": "node ssh plan remote transfer impala_mm.config.printable "
     "impala_mm.runtime.certificates impala_mm.runtime.durations impala_mm.runtime.strict_json",
-    "launcher.checks": "node plan remote running impala_mm.config.printable",
+    "launcher.checks": "node plan remote running impala_mm.config.printable "
+    "impala_mm.runtime.certificates",
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
     "impala_mm.config.printable",
 }

@@ -30,7 +30,7 @@ NOT_NOUNS = set(
 )
 SOURCES = [
     path
-    for top in ("impala_mm", "launcher", "nets", "docker", "sandbox", "tests/helpers")
+    for top in "impala_mm launcher nets docker sandbox tests/helpers tests/chaos".split()
     for path in sorted((ROOT / top).rglob("*.py"))
 ] + [ROOT / "experiment.py", ROOT / "run_experiment_mm_raw.py"]
 

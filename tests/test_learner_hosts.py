@@ -7,34 +7,22 @@ real.
 import contextlib
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from cluster import write_stand_in
-from cryptography.hazmat.primitives import serialization
-from far_cluster import FarCluster
+from far_cluster import MPI_PYTHON, FarCluster
 from processes import needs_horovod
+from searching import has, places_of, secrets_of
 from supervising import until
 
 pytestmark = [pytest.mark.slow, needs_horovod]
 LEARNERS = "learner1", "learner2"
 
 
-PYTHON = "/tmp/mpi/bin/python"
-
-
 @pytest.fixture
 def far(lan):
-    """Each host has a folder with mpirun, and a stand-in for Python beside it."""
-    for host in lan.hosts.values():
-        prefix = host.path("/tmp/mpi")
-        (prefix / "bin").mkdir(parents=True)
-        write_stand_in(prefix / "bin" / "python")
-        for name in ("bin/mpirun", "bin/prted", "bin/prterun", "lib", "share"):
-            (prefix / name).symlink_to(Path(sys.prefix, name))
-    return FarCluster(lan, python=PYTHON)
+    return FarCluster.with_mpirun(lan)
 
 
 def _start(far, *flags, **env):
@@ -64,46 +52,6 @@ def _stop(far, frontend):
     assert far.left() == {}, frontend.printed()
 
 
-def _secrets_of(laptop, key, passphrase):
-    """Return the parts of a private key by which each copy of it is found."""
-    path = laptop.path(key)
-    private = serialization.load_ssh_private_key(path.read_bytes(), passphrase or None)
-    seed = private.private_bytes(
-        serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
-    )
-    lines = path.read_bytes().splitlines()[1:-1]
-    # From the fourth line on, the file's text is the private part.
-    return [seed, *lines[3:5], *([passphrase] if passphrase else [])]
-
-
-def _places_of(host, secrets):
-    """Return where a host holds one of the secrets: files, memory, environments, command lines."""
-    inside = Path(f"/proc/{host.pids('')[0]}/root")
-    folders = host.root, inside / "dev" / "shm", inside / "run"
-    found = [path for each in folders for path in each.rglob("*") if _has(path, secrets)]
-    for process in (Path(f"/proc/{pid}") for pid in host.pids("")):
-        files = process / "environ", process / "cmdline"
-        found += [path for path in files if _has(path, secrets)]
-        with contextlib.suppress(OSError), (process / "mem").open("rb") as memory:
-            for line in (process / "maps").read_text().splitlines():
-                begin, end = (int(each, 16) for each in line.split()[0].split("-"))
-                with contextlib.suppress(OSError, OverflowError, ValueError):
-                    memory.seek(begin)
-                    content = memory.read(end - begin)
-                    if any(secret in content for secret in secrets):
-                        found.append(process / "mem")
-                        break
-    return found
-
-
-def _has(path, secrets):
-    with contextlib.suppress(OSError):
-        if path.is_file() and not path.is_symlink():
-            content = path.read_bytes()
-            return any(secret in content for secret in secrets)
-    return False
-
-
 @pytest.mark.parametrize(
     "passphrase", [b"", b"1 passphrase of 26 letters"], ids=["a file", "an agent"]
 )
@@ -120,22 +68,22 @@ def test_no_key_of_the_operator_is_on_a_host_of_the_run(far, passphrase):
         until(laptop.path("/root/agent.sock").exists)
         asks = {"SSH_ASKPASS": "/root/ask", "SSH_ASKPASS_REQUIRE": "force"}
         laptop.run("ssh-add", key, env=env | asks)
-    secrets = _secrets_of(laptop, key, passphrase)
+    secrets = secrets_of(laptop, key, passphrase)
     frontend = _start(far, **env)
     _until_up(far)
-    assert laptop.path(key) in _places_of(laptop, secrets)
+    assert laptop.path(key) in places_of(laptop, secrets)
     if not passphrase:  # an agent keeps its keys encrypted in memory
-        in_memory = [path for path in _places_of(laptop, secrets) if path.name == "mem"]
+        in_memory = [path for path in places_of(laptop, secrets) if path.name == "mem"]
         assert in_memory, "the frontend's memory has it"
     for name in (*LEARNERS, "actor1"):
         host = far.lan.hosts[name]
-        assert _places_of(host, secrets) == []
+        assert places_of(host, secrets) == []
         sockets = host.run("cat", "/proc/net/unix").stdout
         assert "agent" not in sockets
         assert "keys" not in sockets
         assert not any("SSH_AUTH_SOCK" in _environment(pid) for pid in host.pids(""))
     orders = {
-        name: [path for path in host.root.rglob("*") if _has(path, [_orders(far)])]
+        name: [path for path in host.root.rglob("*") if has(path, [_orders(far)])]
         for name, host in far.lan.hosts.items()
     }
     assert [path.name for path in orders.pop("laptop")] == ["orders"]
@@ -203,7 +151,7 @@ def test_an_mpirun_that_lost_its_daemon_or_its_agent_has_failed(far, name, words
 
 def test_learners_wait_for_a_host_until_a_frontend_has_started_its_supervisor_again(far):
     """A host that was rebooted while no frontend was attached."""
-    frontend = _start(far, "--restart_learners", "--detach")
+    frontend = _start(far, "--restart_learners", "--detach", "--controller=none")
     assert frontend.wait(30) == 0
     before = _until_up(far)
     second = far.lan.learner2
@@ -244,7 +192,7 @@ def test_nothing_is_left_when_learners_end_while_no_frontend_is_attached(far):
 def test_this_machine_may_have_the_second_learner(far):
     """mpirun on the first host starts its daemon where no sshd is running."""
     laptop = far.lan.laptop
-    rows = far.csv(far.row("learner", "learner1"), f"learner,{laptop.address},,,,,{PYTHON},")
+    rows = far.csv(far.row("learner", "learner1"), f"learner,{laptop.address},,,,,{MPI_PYTHON},")
     frontend = far.start(rows)
     until(lambda: _stand_ins(laptop) and _stand_ins(far.lan.learner1), 30)
     _stop(far, frontend)

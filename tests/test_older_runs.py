@@ -26,6 +26,7 @@ def test_it_is_resumed_by_the_same_command(older):
     code, printed = run(
         *(*EXPERIMENT, "--level_name=catch", f"--logdir={older}", "--keep_checkpoints=1"),
         *("--total_environment_frames=256000", f"--learner_hosts=127.0.0.1:{free_port()}"),
+        "--num_actors=1",
     )
     assert code == 0, printed
     assert f"resumed at 250,128 frames, update {before['updates']}" in printed

@@ -90,6 +90,7 @@ def test_processes_on_other_hosts_run_in_tmux_and_end_with_the_run(far):
     assert lan.actor1.run("tmux", "list-sessions", check=False).stdout == ""
 
 
+@pytest.mark.slow  # test_windows.py has the same on this machine
 def test_closed_windows_on_other_hosts_end_nothing_and_are_opened_again(far):
     frontend = far.start(far.of(["learner1"], ["actor1"]))
     frontend.until(r"\nup\n", 20)
@@ -436,7 +437,7 @@ def test_a_host_may_have_two_names_in_the_csv(far):
 
 @pytest.mark.slow
 def test_an_unreachable_host_that_was_removed_from_the_csv_is_not_waited_for(far):
-    far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach").wait(30)
+    far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach", "--controller=none").wait(30)
     far.until_all("running")
     far.lan.actor1.cut()
     code, printed = far.run("--apply", far.of(["learner1"], ["actor3"]))

@@ -17,6 +17,8 @@ from processes import (
     EXIT_CODES,
     EXPERIMENT,
     Process,
+    by_signal,
+    catch_command,
     free_port,
     is_running,
     run,
@@ -84,7 +86,7 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert told.count("save: checkpoint at update") == 1
     assert "end: finished: the mean return reached 0.9" in told
 
-    code, printed = run(*command)
+    code, printed = run(*command, "--job_name=learner")
     assert code == 0, printed
     reached = f"{rows[-1]['episode_return']:.2f}"
     assert f"is finished: it has reached its mean return of 0.9 ({reached}); a higher" in printed
@@ -144,29 +146,17 @@ def test_an_actor_started_first_outlives_its_learner_and_works_with_the_next(by_
     assert max(seconds) == seconds[-1]
 
 
-def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path):
-    learners = {
-        number: Process(
-            *EXPERIMENT,
-            "--job_name=learner",
-            "--level_name=catch",
-            f"--learner_hosts=localhost:{free_port()}",
-            f"--logdir={tmp_path / number.name}",
-        )
-        for number in EXIT_CODES
-    }
-    for number, learner in learners.items():
-        learner.until("listening at")
-        names = [
-            path.read_text() for path in Path(f"/proc/{learner.process.pid}").glob("task/*/comm")
-        ]
-        assert (names.count("tf_intra\n"), names.count("tf_Compute\n")) == (1, 1)
-        assert "trains on one CPU core, since observations are small" in learner.printed()
-        learner.process.send_signal(number)
-    for number, learner in learners.items():
-        assert learner.wait(10) == EXIT_CODES[number]
-        assert f"finished: {END_REASONS[number]}" in learner.printed()
-        assert not (tmp_path / number.name / "checkpoints").exists(), "nothing was learnt"
+@by_signal(signal.SIGINT, signal.SIGUSR1)
+def test_a_learner_without_unrolls_ends_at_once_when_asked(tmp_path, number):
+    learner = Process(*catch_command(tmp_path, "--job_name=learner"))
+    learner.until("listening at")
+    names = [path.read_text() for path in Path(f"/proc/{learner.process.pid}").glob("task/*/comm")]
+    assert (names.count("tf_intra\n"), names.count("tf_Compute\n")) == (1, 1)
+    assert "trains on one CPU core, since observations are small" in learner.printed()
+    learner.process.send_signal(number)
+    assert learner.wait(10) == EXIT_CODES[number]
+    assert f"finished: {END_REASONS[number]}" in learner.printed()
+    assert not (tmp_path / "checkpoints").exists(), "nothing was learnt"
 
 
 @pytest.mark.slow
@@ -321,7 +311,11 @@ def test_levels_and_algorithms_may_compute_with_tensorflow_where_they_please(fla
     ("flag", "sentence"),
     [
         ("--level_name=CartPol-v1", "did you mean CartPole-v1"),
-        ("--device=gpu", "--device=gpu: TensorFlow sees no GPU on this machine"),
+        # A message from TensorFlow's process; test_devices.py has it, too.
+        pytest.param(
+            *("--device=gpu", "--device=gpu: TensorFlow sees no GPU on this machine"),
+            marks=pytest.mark.slow,
+        ),
         ("--learner_hosts=localhost", "--learner_hosts=localhost: 'localhost' is not host:port"),
         ("--logdir=/proc/nowhere", "--logdir=/proc/nowhere: "),
     ],

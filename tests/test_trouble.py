@@ -5,7 +5,7 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import END_REASONS, EXIT_CODES, Process, catch_command, run
+from processes import END_REASONS, EXIT_CODES, Process, by_signal, catch_command, run
 from rows import read_rows
 
 
@@ -77,15 +77,13 @@ def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
     assert all(0 <= rate < 1e5 for rate in rates)
 
 
-def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
-    command = catch_command(tmp_path, "--job_name=actor")
-    actors = {number: Process(*command) for number in EXIT_CODES}
-    for number, actor in actors.items():
-        actor.until("waiting for the learner at")
-        actor.process.send_signal(number)
-    for number, actor in actors.items():
-        assert actor.wait(10) == EXIT_CODES[number]
-        assert f"finished: {END_REASONS[number]}" in actor.printed()
+@by_signal(signal.SIGTERM)
+def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path, number):
+    actor = Process(*catch_command(tmp_path, "--job_name=actor"))
+    actor.until("waiting for the learner at")
+    actor.process.send_signal(number)
+    assert actor.wait(10) == EXIT_CODES[number]
+    assert f"finished: {END_REASONS[number]}" in actor.printed()
 
 
 @pytest.mark.slow

@@ -157,6 +157,7 @@ def _waits(rows):
     return [row["wait_share"] for row in _judged(rows)]
 
 
+@pytest.mark.slow  # test_processes.py has the same of a quick run
 def test_the_shares_of_the_learners_time_are_all_of_it(busy):
     for row in _judged(_until(busy["logdir"], _judged)):
         total = row["wait_share"] + row["train_share"] + row["rest_share"]

@@ -15,7 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.actor.acting import Act
+from impala_mm.actor.guide import Guide, TeacherLoader
 from impala_mm.actor.learner_link import LearnerLink, PolicyVersion, UnrollBatch
+from impala_mm.actor.relabelling import Relabeller
 from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
@@ -40,8 +42,12 @@ class Player:
         algorithm: Algorithm,
         groups: Sequence[tuple[Environments, int]],
         heartbeat: Heartbeat | None = None,
+        load_teachers: TeacherLoader = lambda: [],
     ):
-        """Play `groups`: each consists of environments that step together, and their number."""
+        """Play `groups`: each consists of environments that step together, and their number.
+
+        `load_teachers` returns the teachers that act at first, if the algorithm has a `guidance`.
+        """
         acts = self._acts = {size: Act(algorithm, size) for size in {size for _, size in groups}}
         heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
         self._groups = [
@@ -50,8 +56,10 @@ class Player:
                 EnvironmentStepper(environments, algorithm.unroll.length, heartbeat, threaded),
                 size,
                 acts[size],
+                _relabeller(algorithm, environments, size, number),
+                _guide(algorithm, size, number, load_teachers),
             )
-            for environments, size in groups
+            for number, (environments, size) in enumerate(groups)
         ]
         self._takes_environment = registry.takes_environment(algorithm)
         self.number(NumberRange(0, 1, sum(size for _, size in groups)))
@@ -59,6 +67,7 @@ class Player:
         self._loaded_policy: Any = None
         self.policy: Any = None  # the result of `load_policy` for the unrolls returned last
         self.acting = self.stepping = 0.0  # seconds that each took during the last unrolls
+        self.whole = 0  # environments that had no fault during the last unrolls
 
     def number(self, numbers: NumberRange) -> None:
         """Give the environments their numbers in the run."""
@@ -71,11 +80,12 @@ class Player:
     def play(self, load_policy: Callable[[], Any] = lambda: None) -> list[bytes]:
         """Play T steps and return the unrolls of all environments that had no fault.
 
+        Unrolls that wait for goals of later steps are returned by a later call.
         `load_policy` is called before the first action of an unroll, and may change the parameters:
         it then returns something else than the last time, or None.
         """
         contents: list[bytes] = []
-        self.acting = self.stepping = 0.0
+        self.acting, self.stepping, self.whole = 0.0, 0.0, 0
         first, last = self._groups[0], self._groups[-1]
         while True:
             group = self._groups[self._turn]
@@ -84,6 +94,7 @@ class Player:
             self.stepping += time.perf_counter() - begin
             if ended is not None:
                 contents += ended
+                self.whole += group.whole
                 if group is last:  # it acts in the next call of `play`
                     return contents
             if group.at_unroll_start:
@@ -118,8 +129,18 @@ class Player:
 class _PlayingGroup:
     """E environments that step together, and their unfinished unrolls."""
 
-    def __init__(self, algorithm: Algorithm, stepper: EnvironmentStepper, size: int, act: Act):
-        self.stepper, self.size, self._act = stepper, size, act
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        stepper: EnvironmentStepper,
+        size: int,
+        act: Act,
+        relabeller: Relabeller | None,
+        guide: Guide | None,
+    ):
+        self.stepper, self.size, self._act, self._relabeller = stepper, size, act, relabeller
+        self._guide = guide
+        self.whole = 0  # environments that had no fault during the last unroll
         self.number: list[tf.Tensor] = []  # the last argument of `act`
         state = algorithm.initial_state(size)
         self._state: list[tf.Tensor] = tf.nest.flatten(state)
@@ -135,6 +156,8 @@ class _PlayingGroup:
         if writer.at_unroll_start:
             writer.set_start_state(self._state)
         actions, self._state, extras = self._act(writer.newest, self._state, self.number)
+        if self._guide:
+            actions, extras = self._guide.take_over(writer.newest, actions, extras)
         self._chosen, self.at_unroll_start = (actions, extras), False
         self.stepper.start_step(actions)
 
@@ -147,7 +170,32 @@ class _PlayingGroup:
         if not ended:
             return None
         self.at_unroll_start = True
-        return self._writer.take_unrolls()
+        unbroken = self._writer.unbroken
+        self.whole, contents = len(unbroken), self._writer.take_unrolls()
+        if self._relabeller:
+            contents = self._relabeller.add(unbroken, contents)
+            self.whole -= self._relabeller.failed
+        return contents
+
+
+def _relabeller(
+    algorithm: Algorithm, environments: Any, size: int, number: int
+) -> Relabeller | None:
+    """Return what adds goals to a group's unrolls, if the algorithm asks for any."""
+    hindsight = registry.optional(algorithm, "hindsight")
+    if not hindsight:
+        return None
+    seed, _ = tf.compat.v1.get_seed(0)
+    return Relabeller(algorithm.unroll, hindsight, environments, size, [seed, number])
+
+
+def _guide(algorithm: Algorithm, size: int, number: int, load: TeacherLoader) -> Guide | None:
+    """Return what lets teachers act in a group's environments, if the algorithm asks for it."""
+    guidance = registry.optional(algorithm, "guidance")
+    if not guidance:
+        return None
+    seed, _ = tf.compat.v1.get_seed(0)
+    return Guide(guidance, size, load, [seed, number])
 
 
 def run(
@@ -159,8 +207,11 @@ def run(
     stop: threading.Event,
     heartbeat: Heartbeat,
     tell: Callable[[Fault], None] = lambda fault: None,
+    load_teachers: TeacherLoader = lambda: [],
 ) -> None:
     """Play and send the unrolls until asked to stop; `tell` the learner of faults.
+
+    `load_teachers` is that of `Player`, and may raise UserMistake.
 
     Raises TooManyFaults if the environments produce nothing but faults.
     """
@@ -171,7 +222,7 @@ def run(
             raise link.failure
         if stop.is_set():
             return
-    player = Player(algorithm, groups, heartbeat)
+    player = Player(algorithm, groups, heartbeat, load_teachers)
     faults = FaultCounter(groups, heartbeat, say, tell)
     loaded: PolicyVersion | None = None
     numbers: NumberRange | None = None
@@ -192,7 +243,7 @@ def run(
                 player.number(numbers)
             waited = time.perf_counter() - begin - link.policy_wait
             contents = player.play(load_policy)
-            faults.after_unroll(len(contents))
+            faults.after_unroll(player.whole)
             ready = time.perf_counter()
             times = ActorTimes(
                 player.acting, player.stepping, waited, link.policy_wait, ready - begin

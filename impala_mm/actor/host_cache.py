@@ -5,7 +5,8 @@ saturate the learner's network link. One actor at a time has the turn: it downlo
 parameters and stores them in a folder that only this user can read; the other actors read them.
 
     /dev/shm/impala_mm-<uid>-<run>/    mode 0700; its owner is checked
-        vector       mode 0600: version and time of the pull, then the bytes; replaced as a file
+        vector       mode 0600: version, size and time of the pull, then the bytes; replaced as a
+                     file
         turn         locked by the actor that pulls
         members      each actor holds a shared lock; an exclusive lock proves that no actor is left
 """
@@ -22,8 +23,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# Version; time.monotonic() of the pull, whose clock all processes of a host share.
-_HEADER = struct.Struct("<qd")
+# Version, bytes; time.monotonic() of the pull, whose clock all processes of a host share.
+_HEADER = struct.Struct("<qqd")
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -43,11 +44,14 @@ class HostParameterCache:
         self._turn = os.open(self._folder / "turn", os.O_RDWR | os.O_CREAT, 0o600)
 
     def newest(self, after: int | None) -> tuple[int, bytes] | None:
-        """Return (version, vector) of this host's last pull, if newer than version `after`."""
-        with contextlib.suppress(FileNotFoundError), self._vector.open("rb") as file:
-            version, _ = _HEADER.unpack(file.read(_HEADER.size))
-            if after is None or version > after:
-                return version, file.read()
+        """Return (version, vector) of this host's last pull, if newer than version `after`.
+
+        A damaged file counts as none.
+        """
+        with contextlib.suppress(FileNotFoundError, struct.error), self._vector.open("rb") as file:
+            version, size, _ = _HEADER.unpack(file.read(_HEADER.size))
+            if (after is None or version > after) and len(vector := file.read()) == size:
+                return version, vector
         return None
 
     @contextlib.contextmanager
@@ -69,7 +73,7 @@ class HostParameterCache:
         work = self._folder / "pulled"
         descriptor = os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_HEADER.pack(version, time.monotonic()))
+            file.write(_HEADER.pack(version, len(vector), time.monotonic()))
             file.write(vector)
         work.rename(self._vector)
 
@@ -80,8 +84,8 @@ class HostParameterCache:
         _remove_if_unused(self._folder)
 
     def _pulled_at(self) -> float:
-        with contextlib.suppress(FileNotFoundError), self._vector.open("rb") as file:
-            return _HEADER.unpack(file.read(_HEADER.size))[1]
+        with contextlib.suppress(FileNotFoundError, struct.error), self._vector.open("rb") as file:
+            return _HEADER.unpack(file.read(_HEADER.size))[2]
         return -math.inf
 
     def _join(self) -> int:

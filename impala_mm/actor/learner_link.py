@@ -9,6 +9,7 @@ import math
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -107,6 +108,8 @@ class LearnerLink(threading.Thread):
         self._wants_turn = False  # whether the actor waits for its turn
         self._turn_given = threading.Event()  # set when `newest` may play its next unrolls
         self.policy_wait = 0.0  # seconds that the last turn was waited for, after a first claim
+        # Seconds of the last turns that were not given at once.
+        self._waits = deque[float](maxlen=4)
         # The numbers of its environments, from the first learner of the run that it joined.
         self._numbers = NumberRange(0, 1, 1)
         self.newest: PulledParameters | None = None
@@ -301,7 +304,7 @@ class LearnerLink(threading.Thread):
         header = client.header(self._identity["actor"], self._incarnation)
         header = header._replace(environments=self._columns)
         backoff = Backoff("for the next policy", self._say, self._stop_asked, silent=60.0)
-        began = time.monotonic()
+        began, paused = time.monotonic(), False
         while not self._stop_asked.is_set():
             reply = client.claim(header)
             self.policy_wait = time.monotonic() - began
@@ -311,23 +314,28 @@ class LearnerLink(threading.Thread):
             if self._follow_redirect(client):
                 return
             if reply.reply == Reply.ACCEPTED and self._pull_exactly(client, reply.version):
+                if paused:
+                    self._waits.append(self.policy_wait)
                 self._wants_turn = False
                 self._turn_given.set()
                 return
-            # A tenth of the time waited so far, so that the next policy is found soon enough.
-            backoff.pause(0.002, most=min(max(self.policy_wait / 10, 0.002), 0.1))
+            pause = seconds_to_next_claim(self.policy_wait, min(self._waits, default=0.0))
+            backoff.pause(pause, most=pause)
+            paused = True
 
     def _pull_exactly(self, client: Client, version: int) -> bool:
         """Pull a version, from this host's cache if it is there; return False if it is gone."""
         assert client.run is not None
-        while not self._stop_asked.is_set():
+        pause = 0.0
+        while True:
             if self.newest and self.newest.policy == (client.run, version):
                 return True
             if self.newest and self.newest.run == client.run and self.newest.version > version:
                 return False
+            if self._stop_asked.wait(pause):
+                return False
             self._pull_for_host(client, version, version - 1)
-            self._stop_asked.wait(0.002)
-        return False
+            pause = 0.002
 
     # -- the connection
 
@@ -390,3 +398,14 @@ class LearnerLink(threading.Thread):
             self._cache = HostParameterCache(run_id)
         except OSError as error:
             self._say(f"cannot share parameters with this host's other actors: {error}")
+
+
+def seconds_to_next_claim(waited: float, shortest: float) -> float:
+    """Return the pause before a claim of columns is repeated, after `waited` seconds.
+
+    Rounds last about equally long. So the pause is half of what is left of the shortest one of the
+    last waits, and later a tenth of what this wait lasts longer: few claims come before there are
+    columns, and the first one after that a few milliseconds later.
+    """
+    pause = (shortest - waited) / 2 if waited < shortest else (waited - shortest) / 10
+    return min(max(pause, 0.002), 0.1)

@@ -84,6 +84,7 @@ _FUNCTIONS: dict[str, _Compute] = {
     "Abs": np.abs,
     "AddV2": np.add,
     "BiasAdd": np.add,
+    "Cos": np.cos,
     "Elu": _elu,
     "Equal": np.equal,
     "Exp": np.exp,

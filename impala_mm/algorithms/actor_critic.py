@@ -16,12 +16,15 @@ from impala_mm.algorithms import (
     masking,
     networks,
     normalisers,
+    offline_policy,
     optimizers,
     policies,
     recorded,
     value_targets,
 )
+from impala_mm.algorithms.distillation import Distillation
 from impala_mm.algorithms.distributions import Distribution
+from impala_mm.algorithms.guidance import Guidance
 from impala_mm.algorithms.interface import (
     Context,
     PolicyLoader,
@@ -32,8 +35,9 @@ from impala_mm.algorithms.interface import (
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.algorithms.regularisers import Regularisers
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Entry, UnrollSpec
+from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
+from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
 
@@ -41,7 +45,13 @@ class ActorCritic:
     """All members of an `interface.Algorithm` but `update`."""
 
     masks = True  # actions that an environment forbids are never chosen
-    load_policies: Callable[[PolicyLoader], None]  # absent without regularisers
+    # The next two are absent without regularisers.
+    load_policies: Callable[[PolicyLoader], None]
+    offline_update: Callable[
+        [Batch, Context, GradientReducer], tuple[dict[str, tf.Tensor], tf.Tensor]
+    ]
+    distillation: Distillation | None = None
+    guidance: Guidance | None = None
 
     def __init__(self, config: Config, environment: EnvironmentSpec):
         """Make the network and its heads.
@@ -49,6 +59,7 @@ class ActorCritic:
         A subclass then calls `_make_optimizer`, if it learns, and `_group_variables`.
         """
         self._config, self._actions = config, environment.actions
+        self._frame_stack = environment.frame_stack
         self.network_name = networks.chosen_name(config, environment)
         self._network = networks.make_actor_critic(config, environment)
         self._distribution = policies.choose(self._actions, config.box_policy, config.box_deviation)
@@ -80,8 +91,13 @@ class ActorCritic:
         return scaling == "batch" or (scaling == "auto" and not discrete)
 
     def _schedule_rate(self, context: Context) -> tf.Tensor:
-        """Set the learning rate to that of this update, and return it."""
+        """Set the learning rate to that of this update, and return it.
+
+        The teachers' cost must be set before.
+        """
         rate = optimizers.scheduled_rate(self._config, context.frames, context.total)
+        if self.distillation:
+            rate = self.distillation.rate(rate)
         self._optimizer.learning_rate.assign(rate)
         return rate
 
@@ -93,20 +109,76 @@ class ActorCritic:
     def _group_variables(
         self, carried: Sequence[tf.Variable], weights: Sequence[tf.Variable] = ()
     ) -> Variables:
-        """Return the variables; `carried` are the subclass's own, and `weights` some of these."""
+        """Return the variables; `carried` are the subclass's own, and `weights` some of these.
+
+        Those of teachers become the last of the subclass's: a checkpoint names carried variables
+        by their numbers, so a run may then be resumed without --teacher.
+        """
         inputs, unit = self._normaliser, self._unit.acting
+        last = self.distillation.variables if self.distillation else []
+        guides = self.guidance.variables if self.guidance else []
+        teachers = {id(variable) for variable in last}
+        carried = [*(v for v in carried if id(v) not in teachers), *last]
         return Variables(
             trained=self._trained,
-            carried=[*carried, *unit, *inputs.carried],
-            acting=[*self._trained, *unit, *inputs.acting],
+            carried=[*carried, *unit, *inputs.carried, *guides],
+            acting=[*self._trained, *unit, *inputs.acting, *guides],
             weights=[*weights, *unit, *inputs.carried],
+            schedules=guides,
         )
 
     def _make_regularisers(self, config: RegulariserSettings) -> list[tf.Variable]:
         """Make the regularisers that the flags ask for; return their variables."""
         self._regularisers = Regularisers(config, self._actions)
         self.load_policies = self._regularisers.load_reference
+        self.distillation = self._regularisers.distillation
+        self.offline_update = self._learn_offline
         return self._regularisers.variables
+
+    def _learn_offline(
+        self, batch: Batch, context: Context, exchange: GradientReducer
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Make one update from recorded unrolls, see `offline_policy`."""
+        config, trained = self._config, self._trained
+        rate = self._schedule_rate(context)
+        taught = self._regularisers.ask_teachers(batch)
+        read = self._normaliser.read(batch.unrolls)
+        _, values = self._unroll(read, batch.start)
+        goals = offline_policy.goals(
+            read, batch.weight, values, config.discounting, self._frame_stack
+        )
+        self._unit.see_targets(goals.targets, goals.live, exchange)
+
+        def loss() -> offline_policy.Losses:
+            parameters, values = self._unroll(read, batch.start)
+            _, in_unit = self._for_teachers(values, taught)
+            return offline_policy.losses_of(
+                config,
+                goals,
+                batch.weight,
+                self._distribution.make,
+                parameters,
+                values,
+                tf.cast(self._unit.squared(), values.dtype),
+                self.distillation if taught else None,
+                tf.nest.map_structure(lambda x: x[:-1], in_unit),
+            )
+
+        found, gradients = exchange.differentiate(loss, trained)
+        applied = exchange.apply(self._optimizer, gradients, trained)
+        error = exchange.mean(found.squared_error, name="squared_error")
+        self._unit.see_error(tf.cast(error, tf.float32))
+        # Recorded observations and rewards are what the student will see, too.
+        played = batch._replace(fresh=batch.weight > 0)
+        self._normaliser.update(played, self.unroll.overlap, exchange)
+        metrics = found.metrics | {
+            "loss/total": found.total,
+            "loss/baseline": found.baseline,
+            "learning_rate": rate,
+            "grad_norm": applied.norm,
+            "clipped_share": applied.clipped,
+        }
+        return metrics | self._unit.metrics(), batch.weight
 
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""
@@ -173,6 +245,20 @@ class ActorCritic:
             entries.observation, reward, entries.action, entries.first, state
         )
         return networks.for_policy_and_value(features)
+
+    def _ask_teachers(self, batch: Batch) -> Any:
+        """Return a `distillation.Taught` for the entries of a batch; () if there is no teacher."""
+        if not self.distillation:
+            return ()
+        _, state = self._normaliser.split(batch.start)
+        return self._regularisers.ask_teachers(batch, self._network.earlier_images(state))
+
+    def _for_teachers(self, values: tf.Tensor, taught: Any) -> tuple[tf.Tensor, Any]:
+        """Return values [...], and what is taught, with all values in the unit of their errors."""
+        unit = tf.sqrt(self._unit.squared())
+        of_teachers = tuple(x / unit for x in taught.values) if taught else ()
+        in_unit = taught._replace(values=of_teachers) if taught else taught
+        return values / tf.cast(unit, values.dtype), in_unit
 
     def _behaviour(self, entries: Entry) -> Distribution:
         """Return the policy that chose the actions in entries [T+1, B, ...]."""

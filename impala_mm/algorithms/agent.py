@@ -50,7 +50,7 @@ class Agent(NamedTuple):
 
 def make_agent(
     config: Config,
-    number: int,
+    number: int | None,
     levels: dict[str, EnvironmentSpec] | None = None,
     role: Role = Role.LEARNER,
     load_policy: PolicyLoader | None = None,
@@ -58,11 +58,13 @@ def make_agent(
     """Build the algorithm that the flags name; refuse flags that do not fit together.
 
     `number` is that of this process among the processes of its role; it makes the process's random
-    numbers differ from those of the others. `levels` are the specs of --level_name, if the caller
-    has them already. `role` says what the algorithm is used for. A learner passes `load_policy`,
-    for the policies of other runs that the algorithm's flags name.
+    numbers differ from those of the others. None leaves TensorFlow's seed as it is, which must not
+    be set while another thread computes. `levels` are the specs of --level_name, if the caller has
+    them already. `role` says what the algorithm is used for. A learner passes `load_policy`, for
+    the policies of other runs that the algorithm's flags name.
     """
-    tf.random.set_seed(config.seed + 1000 * number)
+    if number is not None:
+        tf.random.set_seed(config.seed + 1000 * number)
     levels = levels or from_flags.level_specs(config)
     spec = next(iter(levels.values()))
     if why := setting_files.why_unsuited(config.preset, spec):
@@ -75,7 +77,8 @@ def make_agent(
         load_policies = registry.optional(algorithm, "load_policies")
         if load_policies and load_policy:
             load_policies(load_policy)
-            tf.random.set_seed(config.seed + 1000 * number)  # a loaded policy has set its own
+            if number is not None:
+                tf.random.set_seed(config.seed + 1000 * number)  # a loaded policy has set its own
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
     except (UnsuitableActions, BadVariables, UserMistake) as error:
@@ -107,8 +110,18 @@ def make_agent(
         "--normalize_observations": config.normalize_observations,
         "--normalize_rewards": config.normalize_rewards,
         "--value_normalization": config.value_normalization,
+        **_meaning_of_choices(config),
+        **registry.optional(algorithm, "made_of"),
     }
     return Agent(algorithm, layout, levels, identity, made_of, flags_read)
+
+
+def _meaning_of_choices(config: Config) -> dict[str, Any]:
+    """Return the flags that say which numbers choices stand for, beside how many they are."""
+    if config.discretization == "none":
+        return {}
+    ratio = {"--action_ratio": config.action_ratio} if config.discretization == "log" else {}
+    return {"--discretization": config.discretization, **ratio}
 
 
 def _normalised(config: Config) -> str:
@@ -142,6 +155,7 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
         "inference": config.inference,
         "level_name": ",".join(levels),
         "algorithm": config.algorithm,
+        "deterministic_run": config.deterministic_run,
         # Clipping of the rewards that the network reads.
         "reward_clipping": chosen["reward_clipping"],
         "follows_task": tuple(chosen.items()),  # what `auto` stands for, which actors adopt

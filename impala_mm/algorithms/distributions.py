@@ -70,6 +70,11 @@ class Categorical:
         ratios = tf.nn.log_softmax(self.logits) - tf.nn.log_softmax(other.logits)
         return tf.reduce_sum(probs * tf.where(probs > 0, ratios, 0.0), axis=-1)
 
+    def mean(self, x: tf.Tensor) -> tf.Tensor:
+        """Return the means [...] of what belongs to each action, [..., A]."""
+        probs = tf.nn.softmax(self.logits)
+        return tf.reduce_sum(tf.where(probs > 0, probs * x, 0.0), axis=-1)
+
 
 class MultiCategorical:
     """A distribution over K independent choices, each among a number of its own."""
@@ -79,6 +84,7 @@ class MultiCategorical:
 
         `mask`, bool [..., sum(n)] or (), is false for what is forbidden (see `masking`).
         """
+        self._n = n
         each = _apart(logits, n, -np.inf)
         if not isinstance(mask, tuple):
             each = masking.allowed_only(each, _apart(mask, n, False))
@@ -103,6 +109,10 @@ class MultiCategorical:
     def kl(self, other: "MultiCategorical") -> tf.Tensor:
         """Return the Kullback-Leibler divergences [...] to `other`."""
         return tf.reduce_sum(self._each.kl(other._each), -1)
+
+    def mean(self, x: tf.Tensor) -> tf.Tensor:
+        """Return the sums over the K choices of the means of x, [..., sum(n)]: [...]."""
+        return tf.reduce_sum(self._each.mean(_apart(x, self._n, 0)), -1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -168,6 +178,10 @@ class Shaped:
     def kl(self, other: "Shaped") -> tf.Tensor:
         """Return the Kullback-Leibler divergences [...] to `other`."""
         return self.flat.kl(other.flat)
+
+    def mean(self, x: tf.Tensor) -> tf.Tensor:
+        """Return the means [...] of what belongs to each choice (see `MultiCategorical`)."""
+        return self.flat.mean(x)  # type: ignore[attr-defined]
 
     def _shaped(self, vectors: tf.Tensor) -> tf.Tensor:
         return tf.reshape(vectors, [*_sizes(vectors)[:-1], *self.shape])

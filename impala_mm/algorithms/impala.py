@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import advantages, losses, masking, recorded, replay_losses
+from impala_mm.algorithms import advantages, guidance, losses, masking, recorded, replay_losses
 from impala_mm.algorithms.actor_critic import ActorCritic
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.impala_loss import Losses, Step, impala_loss, vtrace_step
@@ -37,6 +37,7 @@ class Impala(ActorCritic):
         self._estimate = advantages.make(config)
         self._scale_advantages = self._scales_advantages()
         self._target: TargetPolicy | None = None
+        self.guidance = guidance.make(config, self._distribution, records_policy=True)
         carried: list[tf.Variable] = []
         if role is Role.LEARNER:
             carried = [*self._make_optimizer(), *self._make_regularisers(config)]
@@ -61,9 +62,13 @@ class Impala(ActorCritic):
         if self._target:
             self._target.begin_update()
         moments = self._look_ahead(batch, exchange)
+        costs = self._regularisers.begin_update(context)
+        if self.guidance:
+            costs |= self.guidance.begin_update(context)
         reference = self._regularisers.reference_parameters(batch)
+        taught = self._ask_teachers(batch)
         (_, loss, regularisation, replay, priorities), gradients = exchange.differentiate(
-            lambda: self._loss(batch, moments, reference), trained
+            lambda: self._loss(batch, moments, reference, taught), trained
         )
         rate = self._schedule_rate(context)
         applied = exchange.apply(self._optimizer, gradients, trained)
@@ -89,7 +94,7 @@ class Impala(ActorCritic):
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
         }
-        metrics |= self._regularisers.update(regularisation, exchange) | replay
+        metrics |= self._regularisers.update(regularisation, exchange) | costs | replay
         return metrics | self._unit.metrics(), priorities
 
     def compare_features(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -120,16 +125,19 @@ class Impala(ActorCritic):
         return losses.moments(in_unit, live, exchange)
 
     def _loss(
-        self, batch: Batch, moments: losses.Moments | None, reference: Any
+        self, batch: Batch, moments: losses.Moments | None, reference: Any, taught: Any
     ) -> tuple[tf.Tensor, Losses, Regularisation, dict[str, tf.Tensor], tf.Tensor]:
         """Return the loss, its parts, the regularisers' measurements, replay's, and priorities.
 
-        `reference` are the parameters of the reference policy, [T+1, B, P], or ().
+        `reference` are the parameters of the reference policy, [T+1, B, P], or (), and `taught` is
+        the teachers' `distillation.Taught`, or ().
         """
         config, weight = self._config, batch.weight
         step = vtrace_step(weight=weight, **self._outputs(batch))
         live = step.steps.live
         masks = masking.allow_all(~live, batch.unrolls.mask)
+        taught = tf.nest.map_structure(lambda x: x[:-1], taught)
+        values, taught = self._for_teachers(losses.mask(live, step.values), taught)
         regularisation = self._regularisers.measure(
             step.policy,
             lambda parameters: self._distribution.make(losses.mask(live, parameters), masks),
@@ -139,6 +147,8 @@ class Impala(ActorCritic):
             weight,
             config.loss_reduction,
             batch.fresh,
+            taught,
+            values,
         )
         loss = impala_loss(
             step,

@@ -72,6 +72,26 @@ class LoadedPolicy(Protocol):
         """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
 
 
+class Teacher(Protocol):
+    """A policy that a student learns from (`teachers`)."""
+
+    # Whether it computes values of actions: its parameters are these / --teacher_temperature.
+    greedy: bool
+
+    def parameters(self, entries: Entry) -> tf.Tensor:
+        """Return the parameters of its policy for the student's entries [T+1, B, ...] of unrolls.
+
+        They are those of the student's distribution, float32 [T+1, B, P]. A recurrent teacher
+        begins the unrolls without a memory.
+        """
+
+    def judge(self, entries: Entry) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return these parameters, and the values of the observations, float32 [T+1, B].
+
+        A teacher that is greedy, or does not teach values, need not have this method.
+        """
+
+
 class PolicyLoader(Protocol):
     """A function that loads policies, `impala_mm.load_policy`."""
 
@@ -109,11 +129,16 @@ class Algorithm(Protocol):
     # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
     # `masking` has what it takes.
     masks: bool = False
+    # An algorithm may also have `hindsight`, a `hindsight.Hindsight`: actors then fill the second
+    # part of the extras with the goals that it asks for, before they send an unroll.
+
     # Optional: a sentence for the user, which the learner prints at the start.
     note: str = ""
     # Optional: the name of the network, which a resumed run must share, such as
     # `networks.chosen_name` returns. Empty: not known, unless --agent_name gives it.
     network_name: str = ""
+    # An algorithm may also have `made_of`, values by flag, such as {"--v_min": 0.0}, which decide
+    # what its network's outputs mean: a run is resumed, and weights are loaded, only with the same.
 
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""
@@ -143,6 +168,13 @@ class Algorithm(Protocol):
     #
     # It is called once for a learner's algorithm, before anything else, and may raise UserMistake.
 
+    # An algorithm that learns from a teacher (--teacher) has an attribute `distillation`, a
+    # `distillation.Distillation`, or None without the flag. Once a learner's variables are those of
+    # its checkpoint, the teachers are loaded and given to it (`learner.teaching`).
+
+    # An algorithm whose teachers act in its actors (--guide_steps) has a `guidance.Guidance`, by
+    # that name, in every role, and its share among the variables for acting.
+
     # An algorithm may also have this method, for prioritised replay (--replay):
     #
     #   first_priorities(entries, start) -> priorities
@@ -158,12 +190,32 @@ class Algorithm(Protocol):
     # It returns the features of the T steps of unrolls, float32 [T, B, F] each: those that the
     # policy that played has recorded as extras, and those that the present network computes.
 
+    # An algorithm may also have this method, for videos:
+    #
+    #   value_of(entry, core_state, action) -> value
+    #
+    # It returns the values, float32 [B], of actions that were chosen after the entries that `judge`
+    # reads. Without it, a video shows the action's value if `judge` returns `values`, and otherwise
+    # the value of the state.
+
     # An algorithm may also have this method, which makes it a teacher of other algorithms:
     #
     #   judge_unroll(entries, start) -> PolicyOutput
     #
     # It returns what `judge` returns for each of the entries [T+1, B, ...] of an unroll, with a
     # leading axis [T+1, ...]; `start` is the core state before entry 0, as in a batch.
+
+    # An algorithm may also have this method, which lets it learn from recorded unrolls before it
+    # plays (--offline_updates):
+    #
+    #   offline_update(batch, context, exchange) -> (metrics, priorities)
+    #
+    # It takes the place of `update` for the first --offline_updates updates, and keeps to the same
+    # rules. Another policy played the unrolls of these batches, such as a teacher. They have the
+    # algorithm's own length and overlap, but all extras are 0, and `start` is `initial_state`: what
+    # the network remembers, also frames that it stacks, begins with the unroll. No unroll is fresh,
+    # and `context` is that of the beginning: 0 frames, and no mean return. The priorities are
+    # ignored. A teacher's cost stays as it is, since `Distillation.begin_update` is not called.
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer

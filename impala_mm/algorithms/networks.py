@@ -8,21 +8,26 @@ import nets
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.environments.types import EnvironmentSpec
-from nets.critic import Critics
+from nets.critic import ChoiceCritics, Critics
 
 # The flags, besides --agent_name, that decide which variables a network has and what it computes.
 _FLAGS = ("mlp_sizes", "activation", "layer_norm", "lstm_size", "separate_networks")
 
 
-def make_network(config: Config, environment: EnvironmentSpec) -> nets.Network:
-    """Return a network that the flags describe, for the entries of this environment."""
+def make_network(
+    config: Config, environment: EnvironmentSpec, noise_scale: float = 0.0
+) -> nets.Network:
+    """Return a network that the flags describe, for the entries of this environment.
+
+    With a `noise_scale`, its fully connected layers are noisy (`nets.noisy`).
+    """
     return nets.make(
         config.agent_name,
         environment.observation,
         environment.actions,
         environment.frame_stack,
         config.precision,
-        _style(config),
+        _style(config)._replace(noise_scale=noise_scale),
         usual=_style(type(config)()),
     )
 
@@ -45,6 +50,16 @@ def make_critics(
     The flags that describe a network's MLP describe theirs.
     """
     return Critics(environment.actions, num_features, count, _style(config))
+
+
+def make_choice_critics(
+    config: Config, num_choices: int, num_features: int, count: int = 2
+) -> ChoiceCritics:
+    """Return `count` critics of all choices at features [..., num_features].
+
+    The flags that describe a network's MLP describe theirs.
+    """
+    return ChoiceCritics(num_choices, num_features, count, _style(config))
 
 
 def for_policy_and_value(features: tf.Tensor | nets.Features) -> nets.Features:

@@ -164,7 +164,8 @@ class ClippedNormal:
         each = 0.5 * (squares - within.square) - within.mass * tf.math.log(ratio)
         for tail, other_tail in zip(mine, theirs, strict=True):
             each += tail.probs * (tail.log_probs - other_tail.log_probs)
-        return tf.reduce_sum(each, -1)
+        # None is negative but by rounding: that of the mass, times the square of a large distance.
+        return tf.reduce_sum(tf.maximum(each, 0.0), -1)
 
     def _clip(self, numbers: tf.Tensor) -> tf.Tensor:
         return tf.clip_by_value(

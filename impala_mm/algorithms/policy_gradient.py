@@ -25,8 +25,6 @@ from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
-_WORTH_COMPILING = 32  # optimizer steps of an update, from which --compile_epochs pays
-
 
 class PolicyTerms(NamedTuple):
     """The policy's loss of each step, [T, N]."""
@@ -67,9 +65,8 @@ class PolicyGradient(ActorCritic):
         )
         self._minibatches = _count(config, self.network_name, remembers, self._single_steps)
         self._compiled = (
-            config.compile_epochs
+            config.compiles_updates
             and self._single_steps
-            and config.epochs * self._minibatches >= _WORTH_COMPILING
             and not auto.is_large(environment.observation)
             and not tf.config.get_visible_devices("GPU")
         )
@@ -109,16 +106,19 @@ class PolicyGradient(ActorCritic):
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Make the optimizer steps of all epochs and minibatches."""
         config, trained = self._config, self.variables.trained
+        costs = self._regularisers.begin_update(context)
         rate = self._schedule_rate(context)
         read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
         goals, steps = self._goals(read, exchange, True)
         explained, squared_error = _fit(goals, steps.live, exchange)
         self._unit.see_error(tf.cast(squared_error, tf.float32))
         reference = self._regularisers.reference_parameters(batch)
-        drawn_from = self._columns(samples.of_batch(read, steps, reference))
+        taught = self._ask_teachers(batch)
+        drawn_from = self._columns(samples.of_batch(read, steps, reference, taught))
 
         def renew() -> Goals:
-            return self._arranged(self._goals(read, exchange)[0])
+            renewed, _ = self._goals(read, exchange)
+            return self._arranged(renewed._replace(values=goals.values))
 
         def step(chosen: tf.Tensor, goals: Goals) -> dict[str, tf.Tensor]:
             part, of_part = samples.columns(drawn_from, chosen), samples.pick(goals, chosen)
@@ -146,7 +146,7 @@ class PolicyGradient(ActorCritic):
             "optimizer_steps": made.steps,
             "learning_rate": rate,
         }
-        return metrics | self._unit.metrics(), batch.weight
+        return metrics | costs | self._unit.metrics(), batch.weight
 
     def _columns(self, unrolls: Samples) -> Samples:
         """Return what minibatches are drawn from: unrolls, or single steps."""
@@ -200,6 +200,8 @@ class PolicyGradient(ActorCritic):
         log_ratios = policy.log_prob(part.actions) - part.behaviour_log_probs
         log_ratios = tf.where(live, log_ratios, 0.0)
         terms, counted = self._policy_terms(log_ratios, goals.advantages)
+        values = losses.mask(live, values)
+        compared, taught = self._for_teachers(values, part.taught)
         regularisation = self._regularisers.measure(
             policy,
             lambda given: self._distribution.make(tf.cast(given, parameters.dtype), part.masks),
@@ -208,10 +210,12 @@ class PolicyGradient(ActorCritic):
             live,
             part.weight,
             config.loss_reduction,
+            taught=taught,
+            values=compared,
         )
         unit = tf.cast(self._unit.squared(), values.dtype)
         errors = value_targets.errors(
-            losses.mask(live, values),
+            values,
             goals.targets,
             tf.sqrt(unit),
             huber_delta=config.huber_delta,
@@ -247,12 +251,13 @@ def _named(loss: Losses, live: tf.Tensor, reduction: str) -> dict[str, tf.Tensor
 def _fit(goals: Goals, live: tf.Tensor, exchange: GradientReducer) -> tuple[tf.Tensor, tf.Tensor]:
     """Return how well the values fit all learners' targets, float64 [] each.
 
-    The first is the share of the targets' variance that they explain, the second their mean squared
-    error.
+    The first is the share of the targets' variance that they explain, NaN if the targets are all
+    equal; the second is their mean squared error.
     """
     left = losses.moments(goals.targets - goals.values, live, exchange)
-    of_targets = losses.moments(goals.targets, live, exchange)
-    return 1.0 - left.variance() / of_targets.variance(), left.squares / left.count
+    variance = losses.moments(goals.targets, live, exchange).variance()
+    explained = tf.where(variance > 0, 1.0 - left.variance() / variance, float("nan"))
+    return explained, left.squares / left.count
 
 
 def _count(config: Settings, network: str, remembers: bool, single_steps: bool) -> int:

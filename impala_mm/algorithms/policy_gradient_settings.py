@@ -10,6 +10,7 @@ from impala_mm.config.flags import AUTO, default, flag
 from impala_mm.config.settings import Config
 
 GROUP = "Policy gradient"
+WORTH_COMPILING = 32  # optimizer steps of an update, from which compile_epochs pays
 _ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's name
 
 
@@ -97,6 +98,12 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
         """Refuse minibatches into which no batch can be divided."""
         super().__post_init__()
         self.count_minibatches(of_steps=self.minibatch_of != "unrolls")
+
+    @property
+    def compiles_updates(self) -> bool:
+        """Whether XLA may compile all passes over a batch."""
+        count = self.count_minibatches(of_steps=self.minibatch_of != "unrolls")
+        return self.compile_epochs and self.epochs * count >= WORTH_COMPILING
 
     def count_minibatches(self, of_steps: bool) -> int:
         """Return the number of minibatches of each pass; they are of steps, or of whole unrolls.

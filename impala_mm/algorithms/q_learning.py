@@ -1,29 +1,36 @@
 """Q-learning: the update that DQN and R2D2 share.
 
     unrolls, new ones and replayed ones by priority (--replay)
-        -- target network, without gradient: the values that follow
+        -- target network, without gradient: the values that follow, or their distributions
         -- network: the errors of the actions that were played, weighted by importance
+           + what teachers and recorded actions add to the loss (`imitation`)
         -- exchange.apply, then the target network follows
-        -- the errors' sizes are the unrolls' new priorities
+        -- the errors' sizes, or the losses of distributions, are the unrolls' new priorities
 
 A subclass says how unrolls overlap.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from impala_mm.algorithms import (
     epsilon,
+    guidance,
+    hindsight,
+    imitation,
     losses,
     masking,
     networks,
     normalisers,
     optimizers,
+    policies,
+    q_draws,
     q_values,
     targets,
-    value_targets,
 )
+from impala_mm.algorithms.distillation import Distillation
+from impala_mm.algorithms.guidance import Guidance
 from impala_mm.algorithms.interface import (
     Context,
     EnvironmentNumber,
@@ -33,17 +40,31 @@ from impala_mm.algorithms.interface import (
     start_spec,
 )
 from impala_mm.algorithms.q_learning_settings import Settings
-from impala_mm.algorithms.q_network import QNetwork
+from impala_mm.algorithms.q_network import ActionValues, QNetwork
+from impala_mm.algorithms.value_distributions import Outcomes
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
 
+class _Loss(NamedTuple):
+    """The loss of a batch, and what is measured of it."""
+
+    total: tf.Tensor  # []
+    error: tf.Tensor  # []: mean absolute difference of values from their targets
+    value: tf.Tensor  # []: mean value of the best actions, in the unit of rewards
+    sizes: tf.Tensor  # [T, B]: what priorities are made of, 0 where not live
+    live: tf.Tensor  # bool [T, B]
+    imitated: dict[str, tf.Tensor]  # the metrics of `imitation`
+
+
 class QLearning:
     """Values of actions, trained towards targets of `n_steps` rewards and a later value."""
 
     masks = True
+    distillation: Distillation | None = None
+    guidance: Guidance | None
 
     def __init__(
         self,
@@ -58,27 +79,36 @@ class QLearning:
         The first `burn_in` of them only fill the network's memory.
         """
         self._config, self._burn_in = config, burn_in
+        # In tests and evaluation, the share of random actions.
+        self._eval_epsilon = config.eval_epsilon if role is Role.EVALUATOR else None
+        self.made_of = config.meaning
         self.network_name = networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
-        self._online = QNetwork(config, environment, config.duelling)
-        self._rule = q_values.Rule(
-            config.discounting, config.n_steps, config.double_q, config.value_rescaling
-        )
+        self._online = QNetwork(config, environment)
+        self._rule = q_values.Rule(config.discounting, config.n_steps, config.value_rescaling)
+        state = self.initial_state(1)
+        self.hindsight = hindsight.make(config, environment, bool(tf.nest.flatten(state)))
+        self.guidance = guidance.make(config, policies.choose(environment.actions))
         self._epsilon = tf.Variable(config.epsilon_start, trainable=False, name="epsilon")
-        start = start_spec(self.initial_state(1))
+        recorded = hindsight.extras_spec(self.hindsight, tf.TensorSpec([2], tf.float32))
         self.unroll = UnrollSpec(
             config.unroll_length,
             overlap,
-            entry_spec(environment, extras=tf.TensorSpec([2], tf.float32)),
-            start,
+            entry_spec(environment, extras=recorded),
+            start_spec(state),
         )
         trained, inputs = list(self._online.trainable_variables), self._normaliser
         copied, slots = self._prepare_updates(environment) if role is Role.LEARNER else ([], [])
+        # A checkpoint names carried variables by their numbers, so those of teachers are the last
+        # that neither act nor are weights: a run may be resumed without --teacher.
+        teachers = self.distillation.variables if self.distillation else []
+        guides = self.guidance.variables if self.guidance else []
         self.variables = Variables(
             trained=trained,
-            carried=[*copied, *slots, self._epsilon, *inputs.carried],
-            acting=[*trained, self._epsilon, *inputs.acting],
+            carried=[*copied, *slots, self._epsilon, *inputs.carried, *teachers, *guides],
+            acting=[*trained, self._epsilon, *inputs.acting, *guides],
             weights=[*copied, *inputs.carried],
+            schedules=guides,
         )
 
     def _prepare_updates(
@@ -86,7 +116,7 @@ class QLearning:
     ) -> tuple[list[tf.Variable], list[tf.Variable]]:
         """Make what only `update` needs; return the target network's variables, and the others."""
         config, trained = self._config, list(self._online.trainable_variables)
-        self._target = QNetwork(config, environment, config.duelling)
+        self._target = QNetwork(config, environment)
         copied = list(self._target.trainable_variables)
         targets.follow(copied, trained)
         self._optimizer = optimizers.make(
@@ -94,6 +124,8 @@ class QLearning:
         )
         self._optimizer.initialize(trained)
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
+        self._imitation = imitation.Imitation(config)
+        self.distillation = self._imitation.distillation
         return copied, [*self._optimizer.variables, self._updates]
 
     def initial_state(self, batch: int) -> Any:
@@ -109,31 +141,45 @@ class QLearning:
     ) -> tuple[tf.Tensor, Any, Any]:
         """Choose the best actions, or random ones with each environment's probability.
 
-        Record the value of the chosen action, and the largest value, for `first_priorities`.
+        In tests and evaluation, the probability is --eval_epsilon, and nothing has noise. Record
+        the value of the chosen action, and the largest value, for `first_priorities`.
         """
-        values, core_state = self._read(entry, core_state)
-        if self._config.epsilon_schedule == "ladder":
-            share = epsilon.of_ladder(environment, self._config.epsilon_base)
-        else:
-            share = self._epsilon
+        plays = self._eval_epsilon is None
+        draws = q_draws.Acting(exploration) if plays else q_draws.Calm()
+        values, core_state = self._read(entry, core_state, draws)
+        share = self._share_of_random(environment)
         action = epsilon.choose(values, entry.mask, exploration * share)
         best = tf.reduce_max(masking.allowed_only(values, entry.mask), -1)
         # Not tf.gather, so that actors can compute this function by NumPy.
         chosen = tf.reduce_sum(tf.one_hot(action, values.shape[-1]) * values, -1)
-        return action, core_state, tf.stack([chosen, best], -1)
+        recorded = tf.stack([chosen, best], -1)
+        if self.hindsight:
+            recorded = (recorded, self.hindsight.zeros(values.shape[0]))
+        return action, core_state, recorded
+
+    def _share_of_random(self, environment: EnvironmentNumber) -> tf.Tensor | float:
+        """Return the share of random actions, [] or for each environment [B]."""
+        config = self._config
+        if self._eval_epsilon is not None:
+            return self._eval_epsilon
+        if config.schedule == "ladder":
+            return epsilon.of_ladder(environment, config.epsilon_base)
+        return self._epsilon if config.schedule == "decay" else 0.0
 
     def first_priorities(self, entries: Entry, start: Any) -> tf.Tensor:
         """Return the priorities [B] of new unrolls, by the values that their actors recorded.
 
         The value of the last entry is recorded in the next unroll, so errors are those of the steps
-        before the last one. Without such steps they are NaN, which stands for a large priority.
+        before the last one. Without such steps, and where distributions are learnt, whose losses
+        are the later priorities, they are NaN, which stands for a large priority.
         """
         del start
         entries = tf.nest.map_structure(lambda x: x[self._burn_in :], entries)
         entries = self._normaliser.read(entries)
-        if entries.first.shape[0] < 3:
+        if entries.first.shape[0] < 3 or self._config.value_distribution != "none":
             return tf.fill(tf.shape(entries.first)[1:], float("nan"))
-        chosen, best = tf.unstack(entries.extras[1:], axis=-1)
+        recorded = entries.extras[0] if self.hindsight else entries.extras
+        chosen, best = tf.unstack(recorded[1:], axis=-1)
         reward, terminated, live = (
             x[1:-1] for x in (entries.reward, entries.terminated, ~entries.first)
         )
@@ -141,27 +187,40 @@ class QLearning:
         goals = q_values.n_step_targets(values, reward, terminated, live, self._rule)
         if self._rule.rescaling:
             goals = q_values.rescale(goals, self._rule.rescaling)
-        errors = q_values.Errors(tf.where(live, goals - chosen[:-1], 0.0), live)
-        return q_values.priorities(errors, self._config.largest_error_share)
+        sizes = tf.where(live, tf.abs(goals - chosen[:-1]), 0.0)
+        return q_values.priorities(sizes, live, self._config.largest_error_share)
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the greedy policy and its values."""
-        values, _ = self._read(entry, core_state)
+        values, _ = self._read(entry, core_state, q_draws.Calm())
         best = masking.best_choice(values, entry.mask)
         values = self._in_rewards(values)
         value = tf.gather(values, best, batch_dims=1)
         return PolicyOutput(tf.one_hot(best, values.shape[-1]), value, values=values)
 
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
+        _, state = self._normaliser.split(start)
+        values = self._online.unroll(
+            self._normaliser.read(entries),
+            state,
+            q_draws.Calm(),
+            self._config.num_policy_quantiles,
+        ).mean
+        best = masking.best_choice(values, entries.mask)
+        values = self._in_rewards(values)
+        value = tf.gather(values, best, batch_dims=2)
+        return PolicyOutput(tf.one_hot(best, values.shape[-1]), value, values=values)
+
     def _in_rewards(self, values: tf.Tensor) -> tf.Tensor:
         """Return the network's values in the unit of rewards."""
-        epsilon = self._config.value_rescaling
-        return q_values.restore(values, epsilon) if epsilon else values
+        return q_values.in_rewards(values, self._config.value_rescaling)
 
-    def _read(self, entry: Entry, core_state: Any) -> tuple[tf.Tensor, Any]:
+    def _read(self, entry: Entry, core_state: Any, draws: q_draws.Draws) -> tuple[tf.Tensor, Any]:
         """Return (values [B, A], core state) after reading entries [B, ...]."""
         returns, state = self._normaliser.split(core_state)
         returns = self._normaliser.step(entry, returns)
-        values, state = self._online.step(self._normaliser.read(entry), state)
+        values, state = self._online.step(self._normaliser.read(entry), state, draws)
         return values, self._normaliser.join(returns, state)
 
     def update(
@@ -169,13 +228,31 @@ class QLearning:
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Make one update; return the unrolls' new priorities with its metrics."""
         config, trained = self._config, self.variables.trained
-        future = self._unroll(self._target, batch)
+        update, columns = self._updates.read_value(), batch.weight.shape[0]
+        if self.hindsight:
+            batch = self.hindsight.relabel(self.hindsight.single_steps(batch))
+        costs, taught = dict[str, tf.Tensor](), ()
+        if self.distillation:
+            costs = self.distillation.begin_update(context)
+            taught = self._ask_teachers(batch)
+        if self.guidance:
+            costs |= self.guidance.begin_update(context)
 
-        def loss() -> tuple[tf.Tensor, q_values.Errors, tf.Tensor]:
-            return self._loss(self._unroll(self._online, batch), future, batch)
+        def read(use: int, network: QNetwork, num_quantiles: int, copies: int) -> ActionValues:
+            drawn = batch.weight.shape[0]
+            draws = q_draws.Trained(exchange.group, config.seed, update, use, drawn, copies)
+            return self._unroll(network, batch, draws, num_quantiles, copies)
 
-        (total, found, value), gradients = exchange.differentiate(loss, trained)
+        future = read(1, self._target, config.num_target_quantiles, config.target_shifts)
+
+        def loss() -> _Loss:
+            values = read(0, self._online, config.num_quantiles, config.value_shifts)
+            return self._loss(values, future, batch, taught)
+
+        found, gradients = exchange.differentiate(loss, trained)
         rate = optimizers.scheduled_rate(config, context.frames, context.total)
+        if self.distillation:
+            rate = self.distillation.rate(rate)
         self._optimizer.learning_rate.assign(rate)
         applied = exchange.apply(self._optimizer, gradients, trained)
         follows = self._updates.assign_add(1) % config.target_period == 0
@@ -188,37 +265,93 @@ class QLearning:
         )
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         metrics = {
-            "loss/total": total,
-            "q/error": losses.reduce(tf.abs(found.error), found.live, batch.weight, "mean"),
-            "q/value": value,
+            "loss/total": found.total,
+            "q/error": found.error,
+            "q/value": found.value,
             "learning_rate": rate,
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
         }
-        if config.epsilon_schedule == "decay":
+        if config.schedule == "decay":
             metrics["epsilon"] = self._epsilon.read_value()
-        return metrics, q_values.priorities(found, config.largest_error_share)
+        # With hindsight, a column is one step of an unroll.
+        sizes, live = (tf.reshape(x, [-1, columns]) for x in (found.sizes, found.live))
+        metrics |= costs | found.imitated
+        return metrics, q_values.priorities(sizes, live, config.largest_error_share)
 
-    def _unroll(self, network: QNetwork, batch: Batch) -> tf.Tensor:
-        """Return a network's values of a batch's entries but those of the burn-in."""
+    def _ask_teachers(self, batch: Batch) -> Any:
+        """Return the `distillation.Taught` of a batch's entries but those of the burn-in."""
+        assert self.distillation
         _, state = self._normaliser.split(batch.start)
-        return network.unroll(self._normaliser.read(batch.unrolls), state, self._burn_in)
+        earlier = self._online.earlier_images(state)
+        taught = self.distillation.ask(batch.unrolls, self._online.num_actions, earlier)
+        return tf.nest.map_structure(lambda x: x[self._burn_in :], taught)
 
-    def _loss(
-        self, values: tf.Tensor, future: tf.Tensor, batch: Batch
-    ) -> tuple[tf.Tensor, q_values.Errors, tf.Tensor]:
-        """Return the loss, the errors [T, B] and the mean value of the batch's steps.
+    def _unroll(
+        self,
+        network: QNetwork,
+        batch: Batch,
+        draws: q_draws.Trained,
+        num_quantiles: int,
+        copies: int,
+    ) -> ActionValues:
+        """Return a network's outputs for a batch's entries but those of the burn-in.
 
-        `values` and `future` are those of the network and of the target network.
+        With --random_shift they are those of `copies` of the batch, one after the other, whose
+        images are shifted.
         """
-        config = self._config
+        entries = self._normaliser.read(batch.unrolls)
+        _, state = self._normaliser.split(batch.start)
+        if most := self._config.random_shift:
+            entries, state = (
+                tf.nest.map_structure(lambda x, axis=axis: tf.concat([x] * copies, axis), part)
+                for axis, part in ((1, entries), (0, state))
+            )
+            entries, state = network.shift_images(entries, state, draws.offsets(most), most)
+        return network.unroll(entries, state, draws, num_quantiles, self._burn_in)
+
+    def _loss(self, values: ActionValues, future: ActionValues, batch: Batch, taught: Any) -> _Loss:
+        """Return the loss of a batch by the outputs of the network and of the target network.
+
+        Both may be those of several copies of the batch. `taught` is what `_ask_teachers` returned.
+        """
+        config, kind = self._config, self._online.distribution
         entries = tf.nest.map_structure(lambda x: x[self._burn_in :], batch.unrolls)
         entries = self._normaliser.read(entries)
-        found = q_values.find_errors(values, future, entries, batch.weight, self._rule)
-        # Later steps only complete the targets: they are steps of the next unroll.
-        found = q_values.Errors(*(x[: config.unroll_length] for x in found))
-        terms = value_targets.errors(
-            tf.zeros_like(found.error), found.error, huber_delta=config.huber_delta
+        copies, of_targets = config.value_shifts, config.target_shifts
+        means, judging = (
+            q_values.mean_of_copies(x.mean, count)
+            for x, count in ((values, copies), (future, of_targets))
         )
-        loss = losses.reduce(terms, found.live, batch.weight, config.loss_reduction)
-        return loss, found, tf.reduce_mean(self._in_rewards(tf.reduce_max(values, -1)))
+        best = masking.best_choice(means if config.double_q else judging, entries.mask)
+        numbers = q_values.chosen(future.numbers, q_values.repeat(best, of_targets))
+        following = q_values.mixture(kind.outcomes(numbers), of_targets)
+        goals, live = q_values.find_targets(following, entries, batch.weight, self._rule)
+        # Later steps only complete the targets: they are steps of the next unroll.
+        steps = min(config.unroll_length, live.shape[0])  # with hindsight 1
+        goals, live, taken, outputs, taught = tf.nest.map_structure(
+            lambda x: x[:steps],
+            (goals, live, entries.action[1:], values, taught),
+        )
+        actions = q_values.repeat(losses.mask(live, taken), copies)
+        played = q_values.chosen(outputs.numbers, actions)
+        goals = Outcomes(*(q_values.repeat(x, copies) for x in goals))
+        terms = kind.losses(played, outputs.levels, goals)
+        terms, errors = (
+            q_values.mean_of_copies(x, copies)
+            for x in (terms, tf.abs(goals.mean() - kind.mean(played)))
+        )
+        sizes = tf.stop_gradient(errors if config.value_distribution == "none" else terms)
+        sizes = tf.where(live, tf.maximum(sizes, 0.0), 0.0)  # rounding may make a divergence less
+        entries = tf.nest.map_structure(lambda x: x[: steps + 1], entries)
+        compared = imitation.Steps(outputs.mean, entries, live, batch.weight)
+        added, imitated = self._imitation.measure(compared, taught, copies)
+        of_targets = losses.reduce(terms, live, batch.weight, config.loss_reduction)
+        return _Loss(
+            config.td_cost * of_targets + added,
+            losses.reduce(errors, live, batch.weight, "mean"),
+            tf.reduce_mean(self._in_rewards(tf.reduce_max(means, -1))),
+            sizes,
+            live,
+            imitated,
+        )

@@ -1,16 +1,20 @@
 """The flags that DQN and R2D2 share, and their defaults for the flags of all algorithms."""
 
 import dataclasses
+import math
+from typing import Any, ClassVar
 
+from impala_mm.algorithms import hindsight_settings
+from impala_mm.algorithms.teacher_settings import TeacherSettings
 from impala_mm.config import replay_mix
-from impala_mm.config.flags import default, flag
+from impala_mm.config.flags import AUTO, default, flag
 from impala_mm.config.settings import Config
 
 GROUP = "Q-learning"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Config):
+class Settings(hindsight_settings.Settings, TeacherSettings):
     """The settings of a process of an algorithm of `q_learning`."""
 
     # fmt: off
@@ -18,6 +22,7 @@ class Settings(Config):
     loss_reduction: str = default(Config, "loss_reduction", "mean")
     activation: str = default(Config, "activation", "relu")
     learning_rate_schedule: str = default(Config, "learning_rate_schedule", "constant")
+    teacher_cost: float = default(TeacherSettings, "teacher_cost", AUTO)
 
     n_steps: int = flag(
         1, group=GROUP, least=1,
@@ -32,6 +37,52 @@ class Settings(Config):
         False, group=GROUP,
         text="Let the network compute the observation's value and the actions' advantages apart, "
              "of which the actions' values are the sum.")
+    value_distribution: str = flag(
+        "none", group=GROUP, choices=("none", "categorical", "quantiles"),
+        text="What is learnt of the return after an action. none: its mean. categorical: the "
+             "probabilities of num_atoms returns (C51). quantiles: the returns at any level of "
+             "probability (IQN). The priorities of unrolls are then the losses of distributions.")
+    num_atoms: int = flag(
+        51, group=GROUP, least=2,
+        text="Returns whose probabilities are learnt, with value_distribution=categorical.")
+    v_min: float = flag(
+        -10.0, group=GROUP,
+        text="Smallest return of value_distribution=categorical; smaller ones count as it.")
+    v_max: float = flag(
+        10.0, group=GROUP,
+        text="Largest return of value_distribution=categorical; larger ones count as it.")
+    num_quantiles: int = flag(
+        64, group=GROUP, learner_only=True, least=1,
+        text="Levels of probability that are drawn for each step in an update, with "
+             "value_distribution=quantiles.")
+    num_target_quantiles: int = flag(
+        64, group=GROUP, learner_only=True, least=1,
+        text="Levels that are drawn for the target of each step, with "
+             "value_distribution=quantiles.")
+    num_policy_quantiles: int = flag(
+        32, group=GROUP, least=1,
+        text="Levels whose mean return decides which action is the best, with "
+             "value_distribution=quantiles. Tests and evaluation use evenly spaced levels.")
+    noisy: bool = flag(
+        False, group=GROUP,
+        text="Explore by noise, of a size that is trained, in the weights of all fully connected "
+             "layers (NoisyNet) instead of random actions. Each environment has noise of its "
+             "own, drawn again at every step; an update has the same for its whole batch. Tests "
+             "and evaluation have none.")
+    noisy_scale: float = flag(
+        0.5, group=GROUP, learner_only=True, least=0,
+        text="Size of the noise at the start, with noisy, in roots of a layer's inputs.")
+    random_shift: int = flag(
+        0, group=GROUP, learner_only=True, least=0,
+        text="Shift the images of each unroll in an update at random, by up to this number of "
+             "pixels in each direction; what comes in at the border repeats it (DrQ: 4). The "
+             "network and the target network see different shifts. 0: none.")
+    value_shifts: int = flag(
+        1, group=GROUP, learner_only=True, least=1,
+        text="Shifts over which an update's loss is averaged, with random_shift (DrQ's M).")
+    target_shifts: int = flag(
+        1, group=GROUP, learner_only=True, least=1,
+        text="Shifts over which each target is averaged, with random_shift (DrQ's K).")
     value_rescaling: float = flag(
         0.0, group=GROUP, learner_only=True, least=0, most=1,
         text="Learn h(value) = sign(value) (sqrt(|value| + 1) - 1) + value_rescaling x value "
@@ -45,10 +96,12 @@ class Settings(Config):
         text="Share of the way to the network that the target network then goes. 1: it becomes a "
              "copy.")
     epsilon_schedule: str = flag(
-        "decay", group=GROUP, choices=("ladder", "decay"),
+        "auto", group=GROUP, choices=("auto", "ladder", "decay", "none"),
         text="Share of random actions. decay: the same in all environments, and falling over the "
              "run. ladder: another one for each environment of the run, epsilon_base to the power "
-             "of 1 to 8 (4.5 for a single one), for the whole run.")
+             "of 1 to 8 (4.5 for a single one), for the whole run. none: no random actions. auto: "
+             "none with noisy, otherwise decay for dqn and ladder for r2d2. Tests and evaluation "
+             "have eval_epsilon.")
     epsilon_base: float = flag(
         0.4, group=GROUP, least=0, most=1,
         text="Share of random actions in the first environment, with epsilon_schedule=ladder; the "
@@ -67,12 +120,102 @@ class Settings(Config):
         0.9, group=GROUP, learner_only=True, least=0, most=1,
         text="Share of an unroll's largest error in its priority; the rest is the mean error "
              "(R2D2's eta).")
+    td_cost: float = flag(
+        1.0, group=GROUP, learner_only=True, least=0,
+        text="Weight in the loss of the errors of values from their targets. 0: the network learns "
+             "only from a teacher (DAgger, with teacher_method=constant), or from the actions that "
+             "were played (behaviour cloning, with cql_cost).")
+    cql_cost: float = flag(
+        0.0, group=GROUP, learner_only=True, least=0,
+        text="Weight in the loss of the mean of logsumexp(Q / cql_temperature) - Q(a) / "
+             "cql_temperature for the actions a that were played, which keeps the values of others "
+             "low (conservative Q-learning, CQL). It is also the cross-entropy of softmax(Q / "
+             "cql_temperature) to these actions. 1 is usual for recorded data.")
+    cql_temperature: float = flag(
+        0.1, group=GROUP, learner_only=True, least=1e-6,
+        text="Temperature of cql_cost, in units of reward.")
     # fmt: on
 
+    computes_action_values: ClassVar[bool] = True
+    usual_schedule: ClassVar[str] = "decay"
+
+    @property
+    def schedule(self) -> str:
+        """The schedule of random actions that --epsilon_schedule stands for."""
+        if self.epsilon_schedule != "auto":
+            return self.epsilon_schedule
+        return "none" if self.noisy else self.usual_schedule
+
+    @property
+    def noise_scale(self) -> float:
+        """The size of the noise at the start; 0: nothing has noise."""
+        return self.noisy_scale if self.noisy else 0.0
+
+    @property
+    def full_teacher_cost(self) -> float:
+        """The teacher's cost at the start; as published, if --teacher_cost is auto."""
+        if self.teacher_cost != AUTO:
+            return self.teacher_cost
+        plain = self.distilled == ("policy",) and self.value_distribution == "none"
+        return 3.0 if plain else 1.0
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """The flags that decide what the network's outputs mean, with their values."""
+        names = ["duelling", "noisy", "value_rescaling", "value_distribution"]
+        if self.value_distribution == "categorical":
+            names += ["num_atoms", "v_min", "v_max"]
+        return {f"--{name}": getattr(self, name) for name in names}
+
     def __post_init__(self) -> None:
-        """Refuse a replay that compares features, which a Q-network does not record."""
+        """Refuse what does not fit together."""
+        hindsight_settings.Settings.__post_init__(self)
+        TeacherSettings.__post_init__(self)
+        if not (self.td_cost or self.teacher or self.cql_cost):
+            raise ValueError(
+                f"--td_cost={self.td_cost:g}: without --teacher and --cql_cost nothing is left to "
+                f"learn: give one of them, or leave it out"
+            )
+        if self.her_ratio and self.n_steps > 1:
+            raise ValueError(
+                f"--her_ratio={self.her_ratio} with --n_steps={self.n_steps}: each step has goals "
+                f"of its own, so that a target has one reward: use --n_steps=1"
+            )
         if self.replay and replay_mix.parse(self.replay).needs_features:
             raise ValueError(
                 f"--replay={self.replay}: a Q-network records no features, which attentive and "
                 f"elite compare: use uniform or prioritised instead"
+            )
+        if self.value_distribution == "categorical":
+            self._check_categorical()
+        if self.value_distribution == "quantiles" and not math.isfinite(self.huber_delta):
+            raise ValueError(
+                f"--value_distribution=quantiles needs a finite --huber_delta, not "
+                f"{self.huber_delta}: squared errors do not lead to quantiles; 1 is usual"
+            )
+        if self.noisy and not self.noisy_scale:
+            raise ValueError("--noisy with --noisy_scale=0 has no noise: raise it, or leave both")
+        if self.noisy and self.mlp_init_scale:
+            raise ValueError(
+                f"--noisy with --mlp_init_scale={self.mlp_init_scale:g}: noisy layers have initial "
+                f"weights of their own: leave one of them out"
+            )
+        for name in ("value_shifts", "target_shifts"):
+            if getattr(self, name) > 1 and not self.random_shift:
+                raise ValueError(
+                    f"--{name}={getattr(self, name)} has no effect without --random_shift: give "
+                    f"that, such as 4, or leave this out"
+                )
+
+    def _check_categorical(self) -> None:
+        if self.v_min >= self.v_max:
+            raise ValueError(
+                f"--v_min={self.v_min:g} is not below --v_max={self.v_max:g}: "
+                f"--value_distribution=categorical learns the probabilities of returns between them"
+            )
+        if self.value_rescaling:
+            raise ValueError(
+                f"--value_distribution=categorical has a range of returns, --v_min to --v_max, "
+                f"which --value_rescaling={self.value_rescaling:g} would change: give "
+                f"--value_rescaling=0, or --value_distribution=quantiles"
             )

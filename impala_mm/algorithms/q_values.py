@@ -8,15 +8,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, masking
+from impala_mm.algorithms.value_distributions import Outcomes
 from impala_mm.data.trajectory import Entry
-
-
-class Errors(NamedTuple):
-    """The errors of the values of the actions that were chosen, [T, B]."""
-
-    error: tf.Tensor  # target less value; 0 where not live
-    live: tf.Tensor  # bool: a step of the agent, in a column of positive weight
 
 
 class Rule(NamedTuple):
@@ -24,7 +17,6 @@ class Rule(NamedTuple):
 
     discounting: float
     n_steps: int = 1  # rewards of a target before it uses a value
-    double: bool = True  # the network chooses the action that the target network values
     rescaling: float = 0.0  # epsilon of `rescale`; 0: values are not rescaled
 
 
@@ -45,15 +37,9 @@ def restore(y: tf.Tensor, epsilon: float) -> tf.Tensor:
     return tf.sign(y) * root * (root + 2.0)
 
 
-def bootstraps(values: tf.Tensor, future: tf.Tensor, mask: object, rule: Rule) -> tf.Tensor:
-    """Return what the target network expects from each entry on, [T+1, B], not rescaled.
-
-    `future` are its values, `values` those of the network in training, and `mask` is that of the
-    entries.
-    """
-    best = masking.best_choice(values if rule.double else future, mask)
-    found = tf.stop_gradient(tf.gather(future, best, batch_dims=2))
-    return restore(found, rule.rescaling) if rule.rescaling else found
+def in_rewards(values: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """Return values in the unit of rewards; `epsilon` 0: they are not rescaled."""
+    return restore(values, epsilon) if epsilon else values
 
 
 def n_step_targets(
@@ -63,12 +49,14 @@ def n_step_targets(
     live: tf.Tensor,
     rule: Rule,
 ) -> tf.Tensor:
-    """Return the targets [T, B] of transitions from bootstraps [T+1, B], without rescaling.
+    """Return the targets [T, B, ...] of transitions from bootstraps [T+1, B, ...], not rescaled.
 
-    `rewards` and `terminated` are those of the transitions. After a termination no value follows.
-    A truncation ends the rewards, and the value of the episode's last observation follows. At the
-    end of the unroll there are fewer rewards than `rule.n_steps`.
+    `rewards`, `terminated` and `live` are those of the transitions, [T, B]. After a termination no
+    value follows. A truncation ends the rewards, and the value of the episode's last observation
+    follows. At the end of the unroll there are fewer rewards than `rule.n_steps`.
     """
+    axes = [tf.newaxis] * (bootstrap.shape.rank - 2)
+    rewards, terminated, live = (x[(..., *axes)] for x in (rewards, terminated, live))
     # The transition to a reset is not live: with the value before it as its reward, and nothing
     # after it, an earlier target that reaches it ends with that value.
     rewards = tf.where(live, tf.cast(rewards, bootstrap.dtype), bootstrap[:-1])
@@ -80,31 +68,56 @@ def n_step_targets(
     return targets[:-1]
 
 
-def find_errors(
-    values: tf.Tensor, future: tf.Tensor, entries: Entry, weight: tf.Tensor, rule: Rule
-) -> Errors:
-    """Return the errors of values [T+1, B, A], in the unit that the network learns.
+def find_targets(
+    future: Outcomes, entries: Entry, weight: tf.Tensor, rule: Rule
+) -> tuple[Outcomes, tf.Tensor]:
+    """Return the targets [T, B, N] of transitions, in the unit that the network learns, and `live`.
 
-    `future` [T+1, B, A] are the target network's values. Gradients reach `values` only by the
-    actions that were chosen.
+    `future` [T+1, B, N] is what the target network expects from the entries on.
     """
     live = ~entries.first[1:] & (weight > 0)
-    found = bootstraps(values, future, entries.mask, rule)
-    found = tf.where(weight > 0, found, tf.zeros([], found.dtype))
-    targets = n_step_targets(found, entries.reward[1:], entries.terminated[1:], live, rule)
+    values = tf.where(weight[:, tf.newaxis] > 0, future.values, 0.0)
+    values = in_rewards(values, rule.rescaling)
+    terminated = entries.terminated[1:]
+    values = n_step_targets(values, entries.reward[1:], terminated, live, rule)
     if rule.rescaling:
-        targets = rescale(targets, rule.rescaling)
-    actions = losses.mask(live, entries.action[1:])
-    chosen = tf.gather(values[:-1], actions, batch_dims=2)
-    return Errors(tf.where(live, targets - chosen, 0.0), live)
+        values = rescale(values, rule.rescaling)
+    # The probabilities are those of the outcomes that follow, wherever the rewards end.
+    nothing, never = tf.zeros_like(entries.reward[1:]), tf.zeros_like(live)
+    keeping = rule._replace(discounting=1.0)
+    probabilities = n_step_targets(future.probabilities, nothing, never, live, keeping)
+    return tf.nest.map_structure(tf.stop_gradient, Outcomes(values, probabilities)), live
 
 
-def priorities(errors: Errors, largest_share: float) -> tf.Tensor:
-    """Return the priorities [B] of unrolls: a mix of the largest error and the mean one.
+def chosen(x: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    """Return what belongs to the actions [T, B] of x [T, B, A, ...], [T, B, ...]."""
+    return tf.gather(x, actions, batch_dims=2)
 
-    `largest_share` is that of the largest one, R2D2's eta.
+
+def repeat(x: tf.Tensor, copies: int) -> tf.Tensor:
+    """Return copies of x [T, B, ...] side by side, [T, copies x B, ...]."""
+    return x if copies == 1 else tf.concat([x] * copies, 1)
+
+
+def mean_of_copies(x: tf.Tensor, copies: int) -> tf.Tensor:
+    """Return the mean [T, B, ...] over copies that are side by side, [T, copies x B, ...]."""
+    return x if copies == 1 else tf.add_n(tf.split(x, copies, 1)) / copies
+
+
+def mixture(outcomes: Outcomes, copies: int) -> Outcomes:
+    """Return the distributions [T, B, copies x N] that mix those of copies [T, copies x B, N]."""
+    if copies == 1:
+        return outcomes
+    values, probabilities = (tf.concat(tf.split(x, copies, 1), -1) for x in outcomes)
+    return Outcomes(values, probabilities / copies)
+
+
+def priorities(sizes: tf.Tensor, live: tf.Tensor, largest_share: float) -> tf.Tensor:
+    """Return the priorities [B] of unrolls: a mix of the largest size and the mean one.
+
+    `sizes` [T, B] are those of the errors, 0 where not `live`. `largest_share` is the share of the
+    largest one, R2D2's eta.
     """
-    size, dtype = tf.abs(errors.error), errors.error.dtype
-    count = tf.reduce_sum(tf.cast(errors.live, dtype), 0)
-    mean = tf.math.divide_no_nan(tf.reduce_sum(size, 0), count)
-    return largest_share * tf.reduce_max(size, 0) + (1.0 - largest_share) * mean
+    count = tf.reduce_sum(tf.cast(live, sizes.dtype), 0)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(sizes, 0), count)
+    return largest_share * tf.reduce_max(sizes, 0) + (1.0 - largest_share) * mean

@@ -1,6 +1,7 @@
 """The flags of --algorithm=r2d2."""
 
 import dataclasses
+from typing import ClassVar
 
 from impala_mm.algorithms import q_learning_settings as family
 from impala_mm.config.flags import default, flag
@@ -24,7 +25,6 @@ class Settings(family.Settings):
     value_rescaling: float = default(family.Settings, "value_rescaling", 0.001)
     target_period: int = default(family.Settings, "target_period", 100)
     target_share: float = default(family.Settings, "target_share", 1.0)
-    epsilon_schedule: str = default(family.Settings, "epsilon_schedule", "ladder")
 
     burn_in: int = flag(
         10, group="R2D2", least=0,
@@ -32,9 +32,16 @@ class Settings(family.Settings):
              "their memory before an unroll's steps.")
     # fmt: on
 
+    usual_schedule: ClassVar[str] = "ladder"
+
     def __post_init__(self) -> None:
         """Refuse lengths that do not fit together."""
         super().__post_init__()
+        if self.her_ratio and self.burn_in:
+            raise ValueError(
+                f"--her_ratio={self.her_ratio} with --burn_in={self.burn_in}: steps with other "
+                f"goals are trained one by one: use --burn_in=0, or --algorithm=dqn"
+            )
         if self.burn_in > self.unroll_length:
             raise ValueError(
                 f"--burn_in={self.burn_in} is longer than --unroll_length={self.unroll_length}: "

@@ -31,8 +31,14 @@ _OPTIONAL: dict[str, Any] = {
     "first_priorities": None,  # the method that gives new unrolls a priority for their replay
     "compare_features": None,  # the method that elite and attentive replay need
     "load_policies": None,  # the method that loads the policies of other runs
+    "distillation": None,  # what it learns from a teacher, see `learner.teaching`
+    "guidance": None,  # how far teachers act in its actors, see `actor.guide`
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
+    "offline_update": None,  # the method that learns from recorded unrolls before it plays
+    "hindsight": None,  # the goals that actors add to its unrolls, see `hindsight`
     "note": "",  # what the learner says at the start
+    "value_of": None,  # the method that gives a chosen action's value, for videos
+    "made_of": {},  # what a resumed run must not change, by flag
     "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
 }
 _METHODS = ("initial_state", "act", "judge", "update")

@@ -6,8 +6,8 @@ It stands apart from `regularisers` because settings must not import TensorFlow.
 import dataclasses
 import math
 
+from impala_mm.algorithms.teacher_settings import TeacherSettings
 from impala_mm.config.flags import flag
-from impala_mm.config.settings import Config
 
 _GROUP = "Regularisers"
 _COST = "Weight in the loss of the mean divergence "
@@ -24,7 +24,7 @@ def _target(divergence: str, cost: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class RegulariserSettings(Config):
+class RegulariserSettings(TeacherSettings):
     """The flags of an algorithm whose loss has regularisers."""
 
     # fmt: off
@@ -35,14 +35,14 @@ class RegulariserSettings(Config):
              "is 0). Where the entropy stays above without help, the cost falls to 1e-6. 0 counts "
              "as a target; -inf: entropy_cost is fixed.")
     kl_pi_mu_cost: float = flag(
-        0.0, group=_GROUP, learner_only=True, least=0,
+        0.0, group=_GROUP, learner_only=True, least=0, most=1e6,
         text=f"{_COST}KL(pi || mu) per step, from the policy in training to the one that played. "
              f"It keeps the policy from doing what was unlikely.")
     target_kl_pi_mu: float = flag(
         math.inf, group=_GROUP, learner_only=True, least=0,
         text=_target("KL(pi || mu)", "kl_pi_mu_cost"))
     kl_mu_pi_cost: float = flag(
-        0.0, group=_GROUP, learner_only=True, least=0, auto=True,
+        0.0, group=_GROUP, learner_only=True, least=0, most=1e6, auto=True,
         text=f"{_COST}KL(mu || pi) per step, from the policy that played to the one in training. "
              f"It keeps what was likely, and so bounds how far the policy moves during the policy "
              f"lag. auto: what the run in logdir has recorded; for a new run, 1 if an action "
@@ -51,7 +51,7 @@ class RegulariserSettings(Config):
         math.inf, group=_GROUP, learner_only=True, least=0,
         text=_target("KL(mu || pi)", "kl_mu_pi_cost"))
     kl_ref_pi_cost: float = flag(
-        0.0, group=_GROUP, learner_only=True, least=0,
+        0.0, group=_GROUP, learner_only=True, least=0, most=1e6,
         text=f"{_COST}KL(reference || pi) per step, from a reference policy to the one in "
              f"training; see reference.")
     target_kl_ref_pi: float = flag(
@@ -65,7 +65,7 @@ class RegulariserSettings(Config):
              "among all choices with the same probability, and a Box's numbers around 0 with a "
              "deviation of 0.6, where bounds are -1 and 1.")
     multiplier_speed: float = flag(
-        0.3, group=_GROUP, learner_only=True, least=0,
+        0.3, group=_GROUP, learner_only=True, least=0, most=10,
         text="Speed of the Lagrange multipliers: each step of the optimizer changes the logarithm "
              "of a multiplier by this number times the distance of its quantity from the target, "
              "in units of the target (of 1 if that is 0) and at most 1.")
@@ -73,6 +73,7 @@ class RegulariserSettings(Config):
 
     def __post_init__(self) -> None:
         """Refuse flags that contradict each other."""
+        super().__post_init__()
         if self.reference and not self.kl_ref_pi_cost and self.target_kl_ref_pi == math.inf:
             raise ValueError(
                 f"--reference={self.reference} has no effect without --kl_ref_pi_cost or "

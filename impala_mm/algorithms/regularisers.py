@@ -6,10 +6,13 @@
     kl_ref_pi    KL(ref || pi)    the policy still does what a reference policy does
 
 Each has a fixed cost, or a target at which a Lagrange multiplier holds its mean over the steps of
-all learners. An algorithm makes one `Regularisers` and calls it in each update:
+all learners. KL(teacher || pi), for the teachers of `distillation`, has a cost that falls to 0;
+--distill may name another loss. An algorithm makes one `Regularisers` and calls it in each update:
 
     self._regularisers = Regularisers(config, environment.actions)      carried: its `variables`
+    metrics = self._regularisers.begin_update(context)                                     first
     parameters = self._regularisers.reference_parameters(batch)                  before the loss
+    taught = self._regularisers.ask_teachers(batch, earlier)
     measured = self._regularisers.measure(policy, make, behaviour, parameters, live, ...)
     total = policy_loss + baseline_cost * baseline_loss + measured.loss              in the loss
     metrics |= self._regularisers.update(measured, exchange)                 after the optimizer
@@ -22,11 +25,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala_mm.algorithms import losses, recorded
+from impala_mm.algorithms.distillation import Distillation
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.entropy_limits import why_unreachable
-from impala_mm.algorithms.interface import LoadedPolicy, PolicyLoader
+from impala_mm.algorithms.interface import Context, LoadedPolicy, PolicyLoader
 from impala_mm.algorithms.lagrange import Multiplier
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.teacher_losses import Student
 from impala_mm.config import flags
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.trajectory import Batch
@@ -55,6 +60,7 @@ class Regularisers:
         """Raise UserMistake if --target_entropy is one that no policy can reach."""
         self._config, self._actions = config, actions
         self._reference: LoadedPolicy | None = None
+        self.distillation = Distillation(config) if config.distils else None
         self._costs = {name: getattr(config, f"{name}_cost") for name in _INITIAL}
         targets = {name: getattr(config, f"target_{name}") for name in _INITIAL}
         targets = {name: target for name, target in targets.items() if math.isfinite(target)}
@@ -73,6 +79,8 @@ class Regularisers:
             for name, target in targets.items()
         }
         self.variables = [v for each in self._multipliers.values() for v in each.variables]
+        if self.distillation:  # the last ones; `ActorCritic` has them follow all others
+            self.variables += self.distillation.variables
 
     def uses(self, name: str) -> bool:
         """Return whether a quantity has a cost or a target."""
@@ -114,6 +122,20 @@ class Regularisers:
         parameters = self._reference.judge_unroll(batch.unrolls, start).parameters
         return tf.stop_gradient(parameters)
 
+    def begin_update(self, context: Context) -> dict[str, tf.Tensor]:
+        """Set the costs that follow the run's progress; return their metrics."""
+        return self.distillation.begin_update(context) if self.distillation else {}
+
+    def ask_teachers(self, batch: Batch, earlier: Any = ()) -> Any:
+        """Return a `distillation.Taught` for the entries of a batch; () if there is no teacher.
+
+        `earlier` are the images before the entries that the student's network stacks, if any.
+        """
+        if not self.distillation:
+            return ()
+        like = recorded.policy_parameters(batch.unrolls.extras)
+        return self.distillation.ask(batch.unrolls, like.shape[-1], earlier)
+
     def measure(
         self,
         policy: Distribution,
@@ -124,6 +146,8 @@ class Regularisers:
         weight: tf.Tensor,
         reduction: str,
         fresh: tf.Tensor | None = None,
+        taught: Any = (),
+        values: Any = (),
     ) -> Regularisation:
         """Return the regularisers of the policy at transitions [T, B].
 
@@ -131,7 +155,8 @@ class Regularisers:
         [T, B, P] and of those of the reference, which may be () unless `uses("kl_ref_pi")`. `live`,
         `weight` and `reduction` are those of `losses.reduce`. The divergences from the behaviour
         policy count in the columns that are `fresh`, bool [B]: they let the policy move slowly, and
-        would draw it back to what played old unrolls. None: in all columns.
+        would draw it back to what played old unrolls. None: in all columns. `taught` is that of the
+        transitions, and `values` [T, B] are the student's, if --distill may compare them.
         """
         quantities: dict[str, Callable[[], tf.Tensor]] = {
             "entropy": policy.entropy,
@@ -144,7 +169,12 @@ class Regularisers:
             for name, compute in quantities.items()
             if name == "entropy" or self.uses(name)
         }
+        if self.distillation and taught:
+            student = Student(policy, make, values)
+            terms[self.distillation.metric] = self.distillation.terms(student, taught)
         counted = dict.fromkeys(terms, live)
+        if self.distillation and taught:
+            counted[self.distillation.metric] = live & taught.known
         if fresh is not None:
             counted |= {name: live & fresh for name in _FROM_BEHAVIOUR if name in terms}
         # The entropy is to be raised, the divergences are to be lowered.
@@ -176,8 +206,12 @@ class Regularisers:
                 self._multipliers[name].update(total, count, exchange)
             if name != "entropy":
                 metrics[name] = total / count
+            if self.distillation and name == self.distillation.metric:
+                metrics[name] = self.distillation.measured(metrics[name])
         return metrics
 
     def _cost(self, name: str, dtype: tf.DType) -> Any:
+        if self.distillation and name == self.distillation.metric:
+            return self.distillation.cost(dtype)
         multiplier = self._multipliers.get(name)
         return multiplier.cost(dtype) if multiplier else self._costs[name]

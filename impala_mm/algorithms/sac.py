@@ -10,18 +10,30 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, networks, normalisers, optimizers, policies, targets
+from impala_mm.algorithms import (
+    guidance,
+    hindsight,
+    lagrange,
+    losses,
+    networks,
+    normalisers,
+    optimizers,
+    policies,
+    sac_actions,
+    targets,
+)
+from impala_mm.algorithms.distillation import Distillation
+from impala_mm.algorithms.guidance import Guidance
 from impala_mm.algorithms.interface import Context, PolicyOutput, Role, entry_spec, start_spec
-from impala_mm.algorithms.sac_networks import CriticNetwork, PolicyNetwork
+from impala_mm.algorithms.sac_networks import ChoiceCriticNetwork, CriticNetwork, PolicyNetwork
 from impala_mm.algorithms.sac_settings import Settings
+from impala_mm.algorithms.teacher_losses import Student
 from impala_mm.config import auto
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
-from impala_mm.environments.action_parts import Box
-from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.replay.steps import SavedStepReplay, StepReplay
 from impala_mm.runtime import machine
@@ -40,31 +52,29 @@ class _Part(NamedTuple):
     states: tuple[Any, Any]  # of the policy's network and of the critics', before entry 0
     live: tf.Tensor  # bool [T, B]
     weight: tf.Tensor  # float32 [B]
+    taught: Any = ()  # `distillation.Taught` of the transitions; () if there is no teacher
 
-    def mean(self, terms: tf.Tensor) -> tf.Tensor:
-        """Return the mean of the terms [T, B]; those that are not live count as 0."""
-        return losses.reduce(terms, self.live, self.weight, "mean")
+    def mean(self, terms: tf.Tensor, counted: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the mean of the terms [T, B]; those that are not live, or `counted`, are 0."""
+        live = self.live if counted is None else self.live & counted
+        return losses.reduce(terms, live, self.weight, "mean")
 
 
 class SAC:
     """A policy that is trained by the values of its actions, and values by what follows them."""
 
+    distillation: Distillation | None = None
+    guidance: Guidance | None
+
     def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role):
-        actions = environment.actions
-        self._boxes = [part for part in actions.leaves if isinstance(part, Box)]
-        if len(self._boxes) < len(actions.leaves):
-            raise UnsuitableActions(
-                f"SAC chooses numbers (Box), and {environment.level_name} takes "
-                f"{actions.describe()}: use --algorithm=dqn, or ppo"
-            )
-        self._config = config
+        self._kind = sac_actions.choose(config, environment)
+        self._config, self._actions = config, environment.actions
+        self.masks = config.discrete_sac
         self.network_name = networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._policy = PolicyNetwork(config, environment)
-        self._critics = CriticNetwork(config, environment)
-        self._target_entropy = config.target_entropy * sum(
-            part.num_features for part in self._boxes
-        )
+        self._critics = self._make_critics(environment)
+        self.guidance = guidance.make(config, self._policy.distribution)
         self._log_temperature = tf.Variable(
             math.log(config.temperature), False, name="log_temperature", dtype=tf.float64
         )
@@ -73,7 +83,8 @@ class SAC:
         )
         state = self.initial_state(1)
         self._remembers = bool(tf.nest.flatten(state))
-        step = entry_spec(environment, extras=())
+        self.hindsight = hindsight.make(config, environment, self._remembers)
+        step = entry_spec(environment, extras=hindsight.extras_spec(self.hindsight, ()))
         self.unroll = UnrollSpec(config.unroll_length, 1, step, start_spec(state))
         self._compiled = (
             config.compile_updates
@@ -94,13 +105,17 @@ class SAC:
         unroll_bytes = UnrollCodec(self.unroll).size
         machine.refuse_too_many_unrolls(given, learners * self._held, unroll_bytes)
 
+    def _make_critics(self, environment: EnvironmentSpec) -> CriticNetwork:
+        make = ChoiceCriticNetwork if self._config.discrete_sac else CriticNetwork
+        return make(self._config, environment)
+
     def _group_variables(self, environment: EnvironmentSpec, role: Role) -> Variables:
         """Return the variables; make what only `update` needs if `role` is a learner's."""
         config, inputs = self._config, self._normaliser
         policy, critics = (list(n.trainable_variables) for n in (self._policy, self._critics))
         followers, slots = list[tf.Variable](), list[tf.Variable]()
         if role is Role.LEARNER:
-            self._targets = CriticNetwork(config, environment)
+            self._targets = self._make_critics(environment)
             followers = list(self._targets.trainable_variables)
             targets.follow(followers, critics)
             groups = (critics, policy, [self._log_temperature])
@@ -111,14 +126,20 @@ class SAC:
             for optimizer, group in zip(self._optimizers, groups, strict=True):
                 optimizer.initialize(group)
                 slots += optimizer.variables
+            if config.distils:
+                self.distillation = Distillation(config)
         learnt = [self._log_temperature, *followers, *inputs.carried]
         # Actors record the state of the critics' network, too, if it has one.
         acting = [*policy, *critics] if self._critics.initial_state(1) else policy
+        teachers = self.distillation.variables if self.distillation else []
+        guides = self.guidance.variables if self.guidance else []
         return Variables(
             trained=[*policy, *critics],
-            carried=[*learnt, *slots, self._plays_randomly],
-            acting=[*acting, self._plays_randomly, *inputs.acting],
+            # Those of teachers are the last, so that a run may be resumed without them.
+            carried=[*learnt, *slots, self._plays_randomly, *teachers, *guides],
+            acting=[*acting, self._plays_randomly, *inputs.acting, *guides],
             weights=learnt,
+            schedules=guides,
         )
 
     def source(self, fresh: Any) -> Any:
@@ -150,50 +171,64 @@ class SAC:
         parameters, state = self._policy.step(read, state)
         if tf.nest.flatten(of_critics):
             _, of_critics = self._critics.step(read, of_critics)
-        action = policies.draw(self._policy.distribution.make(parameters), exploration)
+        policy = self._policy.distribution.make(parameters, entry.mask)
+        action = policies.draw(policy, exploration)
         at_random = (exploration > 0) & (self._plays_randomly > 0)
         action = tf.nest.map_structure(
             lambda drawn, uniform: losses.select(at_random, uniform, drawn),
             action,
-            self._uniform(action),
+            self._kind.draw_any(action, parameters, entry.mask),
         )
-        return action, self._normaliser.join(returns, (state, of_critics)), ()
-
-    def _uniform(self, action: Any) -> Any:
-        """Return random actions like these, within the bounds; numbers without bounds as given."""
-        drawn = [
-            tf.where(part.rescaled, tf.random.uniform(tf.shape(x), -1.0, 1.0), x)
-            for part, x in zip(self._boxes, tf.nest.flatten(action), strict=True)
-        ]
-        return tf.nest.pack_sequence_as(action, drawn)
+        recorded = ((), self.hindsight.zeros(entry.first.shape[0])) if self.hindsight else ()
+        return action, self._normaliser.join(returns, (state, of_critics)), recorded
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy's parameters, and the lesser value of its most likely action."""
-        _, (state, of_critics) = self._normaliser.split(core_state)
-        read = self._normaliser.read(entry)
-        parameters, _ = self._policy.step(read, state)
-        likely = self._policy.distribution.make(parameters).mode()
-        features, _ = self._critics.step(read, of_critics)
-        value = tf.reduce_min(self._critics.values(features, likely), 0)
-        return PolicyOutput(parameters, value, parameters)
+        _, (state, _) = self._normaliser.split(core_state)
+        parameters, _ = self._policy.step(self._normaliser.read(entry), state)
+        likely = self._policy.distribution.make(parameters, entry.mask).mode()
+        value = self.value_of(entry, core_state, likely)
+        return policies.output(self._actions, parameters, value, entry.mask)
+
+    def value_of(self, entry: Entry, core_state: Any, action: Any) -> tf.Tensor:
+        """Return the lesser values [B] of actions, a nest of [B, ...]."""
+        _, (_, state) = self._normaliser.split(core_state)
+        features, _ = self._critics.step(self._normaliser.read(entry), state)
+        return tf.reduce_min(self._critics.values(features, action), 0)
+
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
+        _, (state, of_critics) = self._normaliser.split(start)
+        read = self._normaliser.read(entries)
+        parameters = self._policy.parameters(read, state)
+        likely = self._policy.distribution.make(parameters, entries.mask).mode()
+        values = self._critics.values(self._critics.unroll(read, of_critics), likely)
+        value = tf.reduce_min(values, 0)
+        return policies.output(self._actions, parameters, value, entries.mask)
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Make an optimizer step of each kind for each minibatch of the batch."""
         config = self._config
+        self._plays_randomly.assign(0.0)
+        if self.hindsight:
+            batch = self.hindsight.relabel(batch)
+        costs, taught = self._ask_teachers(batch, context)
         rates = (config.critic_rate, config.learning_rate, config.temperature_rate)
         for optimizer, rate in zip(self._optimizers, rates, strict=True):
             now = optimizers.scheduled_rate(config, context.frames, context.total, rate)
+            if self.distillation and optimizer is self._optimizers[1]:
+                now = self.distillation.rate(now)
             optimizer.learning_rate.assign(now)
-        self._plays_randomly.assign(0.0)
 
         def step(chosen: tf.Tensor) -> dict[str, tf.Tensor]:
             part = batches.columns(batch, chosen)
             entries = self._normaliser.read(part.unrolls)
             _, states = self._normaliser.split(part.start)
             live = ~entries.first[1:] & (part.weight > 0)
-            return self._step(_Part(entries, states, live, part.weight), exchange)
+            of_part = tf.nest.map_structure(lambda x: tf.gather(x, chosen, axis=1), taught)
+            return self._step(_Part(entries, states, live, part.weight, of_part), exchange)
 
         made = exchange.minibatches(
             step,
@@ -204,7 +239,19 @@ class SAC:
         )
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         rate = self._optimizers[1].learning_rate.read_value()
-        return made.metrics | {"learning_rate": rate, "optimizer_steps": made.steps}, batch.weight
+        metrics = made.metrics | {"learning_rate": rate, "optimizer_steps": made.steps}
+        return metrics | costs, batch.weight
+
+    def _ask_teachers(self, batch: Batch, context: Context) -> tuple[dict[str, tf.Tensor], Any]:
+        """Return the metrics of teachers, and the `distillation.Taught` of transitions, or ()."""
+        costs = self.guidance.begin_update(context) if self.guidance else {}
+        if not self.distillation:
+            return costs, ()
+        costs |= self.distillation.begin_update(context)
+        _, (state, _) = self._normaliser.split(batch.start)
+        size = self._policy.distribution.num_parameters
+        taught = self.distillation.ask(batch.unrolls, size, self._policy.earlier_images(state))
+        return costs, tf.nest.map_structure(lambda x: x[:-1], taught)
 
     def _step(self, part: _Part, exchange: GradientReducer) -> dict[str, tf.Tensor]:
         """Make one optimizer step of each kind; return metrics."""
@@ -222,25 +269,23 @@ class SAC:
 
         def policy_loss() -> tuple[tf.Tensor, ...]:
             policy = self._policy.unroll(before, of_policy)
-            action = policy.sample()
-            log_probs = policy.log_prob(action)
-            values = self._critics.values(self._critics.unroll(before, of_critics), action)
-            value = tf.reduce_min(values, 0)
+            features = self._critics.unroll(before, of_critics)
+            value, entropy = self._kind.expect(policy, self._critics, features)
             weight = tf.cast(temperature, value.dtype)
-            return part.mean(weight * log_probs - value), part.mean(-log_probs)
+            taught, measured = self._taught_loss(policy, before.mask, part, entropy.dtype)
+            return part.mean(-weight * entropy - value) + taught, part.mean(entropy), measured
 
         critics, policy = self._critics.trainable_variables, self._policy.trainable_variables
         (loss, value, error), gradients = exchange.differentiate(critic_loss, critics)
         exchange.apply(self._optimizers[0], gradients, critics, "critics")
-        (loss_of_policy, entropy), gradients = exchange.differentiate(policy_loss, policy)
+        (loss_of_policy, entropy, taught), gradients = exchange.differentiate(policy_loss, policy)
         exchange.apply(self._optimizers[1], gradients, policy, "policy")
         # Of the minibatch's transitions, those that were steps.
         share = part.mean(tf.ones_like(part.live, entropy.dtype))
         if not self._config.fixed_temperature:
-            excess = tf.cast(entropy - self._target_entropy * share, tf.float64)
-            exchange.apply(
-                self._optimizers[2], [excess], [self._log_temperature], "temperature", clipping=-1.0
-            )
+            target = tf.cast(self._kind.target_entropy(before.mask), entropy.dtype)
+            wanted = part.mean(tf.broadcast_to(target, tf.shape(part.live)))
+            self._adjust_temperature(entropy - wanted, exchange)
         targets.follow(self._targets.trainable_variables, critics, self._config.target_share)
         return {
             "loss/total": loss,
@@ -249,7 +294,33 @@ class SAC:
             "q/error": error / share,
             "entropy": entropy / share,
             "temperature": temperature,
+            **taught,
         }
+
+    def _taught_loss(
+        self, policy: Any, masks: Any, part: _Part, dtype: tf.DType
+    ) -> tuple[tf.Tensor | float, dict[str, tf.Tensor]]:
+        """Return what teachers add to the policy's loss, and its metric."""
+        if not (self.distillation and part.taught):
+            return 0.0, {}
+
+        def make(parameters: tf.Tensor) -> Any:
+            return self._policy.distribution.make(tf.cast(parameters, dtype), masks)
+
+        terms = self.distillation.terms(Student(policy, make), part.taught)
+        known = part.taught.known
+        count = tf.reduce_sum(tf.cast(part.live & known, terms.dtype))
+        mean = tf.reduce_sum(losses.mask(part.live & known, terms)) / count
+        measured = {self.distillation.metric: self.distillation.measured(mean)}
+        return self.distillation.cost(terms.dtype) * part.mean(terms, known), measured
+
+    def _adjust_temperature(self, excess: tf.Tensor, exchange: GradientReducer) -> None:
+        """Lower the temperature if the entropy exceeds its target, within a multiplier's limits."""
+        log = self._log_temperature
+        gradients = [tf.cast(excess, tf.float64)]
+        exchange.apply(self._optimizers[2], gradients, [log], "temperature", clipping=-1.0)
+        least, most = math.log(lagrange.LEAST), math.log(lagrange.MOST)
+        log.assign(tf.clip_by_value(log, least, most))
 
     def _goals(self, part: _Part, temperature: tf.Tensor) -> tf.Tensor:
         """Return the goals [T, B] of the values, without gradients."""
@@ -266,10 +337,9 @@ class SAC:
         else:
             parameters = self._policy.parameters(after(e), of_policy)
             features = self._targets.unroll(after(e), of_critics)
-        policy = self._policy.distribution.make(parameters)
-        action = policy.sample()
-        values = tf.reduce_min(self._targets.values(features, action), 0)
-        values -= tf.cast(temperature, values.dtype) * policy.log_prob(action)
+        policy = self._policy.distribution.make(parameters, after(e.mask))
+        values, entropy = self._kind.expect(policy, self._targets, features)
+        values += tf.cast(temperature, values.dtype) * entropy
         gamma = tf.constant(self._config.discounting, values.dtype)
         discounts = tf.where(e.terminated[1:], tf.zeros([], values.dtype), gamma)
         goals = tf.cast(e.reward[1:], values.dtype) + discounts * values

@@ -28,6 +28,10 @@ class PolicyNetwork(snt.Module):
         """Return the network's state at the start of an episode."""
         return self._body.initial_state(batch)
 
+    def earlier_images(self, state: Any) -> Any:
+        """Return the images before the next entry that a state holds (`nets.Network`)."""
+        return self._body.earlier_images(state)
+
     def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
         """Return (parameters [B, P], state) after entries [B, ...]."""
         features, state = self._body.step(
@@ -43,7 +47,7 @@ class PolicyNetwork(snt.Module):
 
     def unroll(self, entries: Entry, state: Any) -> Distribution:
         """Return the policy at entries [T+1, B, ...]."""
-        return self.distribution.make(self.parameters(entries, state))
+        return self.distribution.make(self.parameters(entries, state), entries.mask)
 
 
 class CriticNetwork(snt.Module):
@@ -58,7 +62,10 @@ class CriticNetwork(snt.Module):
         self._body = None if direct else networks.make_network(config, environment)
         size = sum(leaf.shape.num_elements() for leaf in leaves)
         features = self._body.num_features if self._body else size
-        self._critics = networks.make_critics(config, environment, features)
+        self._critics: Any = self._make_critics(config, environment, features)
+
+    def _make_critics(self, config: Config, environment: EnvironmentSpec, features: int) -> Any:
+        return networks.make_critics(config, environment, features)
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
         """Return the state at the start of an episode; () if observations are read as they are."""
@@ -81,6 +88,30 @@ class CriticNetwork(snt.Module):
             return _joined(entry.observation, axes=1), ()
         e = entry
         return self._body.step(e.observation, e.reward, e.action, e.first, state)
+
+
+class ChoiceCriticNetwork(CriticNetwork):
+    """Two Q-networks that return the values of all choices at once.
+
+    The value of several choices together is the sum of those of each.
+    """
+
+    def _make_critics(self, config: Config, environment: EnvironmentSpec, features: int) -> Any:
+        self._actions = environment.actions
+        return networks.make_choice_critics(config, self._actions.num_features, features)
+
+    def all_values(self, features: tf.Tensor) -> tf.Tensor:
+        """Return both values [2, ..., A] of all choices at features [..., F]."""
+        return self._critics(features)
+
+    def values(self, features: tf.Tensor, actions: Any) -> tf.Tensor:
+        """Return both values [2, ...] of actions at features [..., F]."""
+        every = self.all_values(features)
+        (spec,) = tf.nest.flatten(self._actions.specs)
+        rows = tf.reshape(actions, [-1, *spec.shape])
+        chosen = self._actions.features(rows, tf.zeros(tf.shape(rows)[:1], tf.bool))
+        chosen = tf.reshape(tf.cast(chosen, every.dtype), tf.shape(every)[1:])
+        return tf.reduce_sum(every * chosen, -1)
 
 
 def _joined(observation: Any, axes: int) -> tf.Tensor:

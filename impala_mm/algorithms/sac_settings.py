@@ -3,6 +3,8 @@
 import dataclasses
 from typing import ClassVar
 
+from impala_mm.algorithms import hindsight_settings
+from impala_mm.algorithms.teacher_settings import TeacherSettings
 from impala_mm.config.flags import default, flag
 from impala_mm.config.settings import Config
 
@@ -10,7 +12,7 @@ _GROUP = "SAC"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Config):
+class Settings(hindsight_settings.Settings, TeacherSettings):
     """The settings of a process of SAC."""
 
     own_replay: ClassVar[bool] = True
@@ -42,6 +44,14 @@ class Settings(Config):
         -1.0, group=_GROUP, learner_only=True,
         text="Entropy of the policy that the temperature is trained for, in nats for each number "
              "of an action; 0 is that of even actions over half of their range.")
+    discrete_sac: bool = flag(
+        False, group=_GROUP,
+        text="Choose a Discrete or MultiDiscrete action: each Q-network returns the values of all "
+             "choices, and expectations are sums over these instead of samples.")
+    target_entropy_share: float = flag(
+        0.3, group=_GROUP, learner_only=True, least=0, most=1,
+        text="With discrete_sac: entropy of the policy that the temperature is trained for, as a "
+             "share of the largest one, the logarithm of the number of allowed choices.")
     target_share: float = flag(
         0.005, group=_GROUP, learner_only=True, least=0, most=1,
         text="Share of the way to the Q-networks that their targets go in each optimizer step. 1: "
@@ -68,6 +78,13 @@ class Settings(Config):
 
     def __post_init__(self) -> None:
         """Refuse numbers that do not fit together."""
+        hindsight_settings.Settings.__post_init__(self)
+        TeacherSettings.__post_init__(self)
+        if "value" in self.distilled:
+            raise ValueError(
+                f"--distill={self.distill}: SAC's values contain the weighted entropy, and a "
+                f"teacher's do not: use --distill=policy"
+            )
         if self.replay:
             raise ValueError(
                 f"--replay={self.replay}: SAC has a replay of its own, of steps: leave it out, "
@@ -84,6 +101,11 @@ class Settings(Config):
                 f"--replay_steps={self.replay_steps} is less than "
                 f"--minibatch_steps={self.minibatch_steps}: raise it to at least that"
             )
+
+    @property
+    def compiles_updates(self) -> bool:
+        """Whether XLA may compile all optimizer steps of an update."""
+        return self.compile_updates
 
     @property
     def optimizer_steps(self) -> int:

@@ -24,15 +24,23 @@ class Samples(NamedTuple):
     behaviour: tf.Tensor  # [T, N, P]: parameters of the policy that played
     behaviour_log_probs: tf.Tensor  # [T, N]: of the actions
     reference: Any  # [T, N, P]: parameters of the reference policy; () if there is none
+    taught: Any  # [T, N, ...]: a `distillation.Taught`; () if there is no teacher
 
 
-def of_batch(batch: Batch, steps: losses.Transitions, reference: Any = ()) -> Samples:
+def of_batch(
+    batch: Batch, steps: losses.Transitions, reference: Any = (), taught: Any = ()
+) -> Samples:
     """Return the B unrolls of a batch, whose entries a normaliser has read, as columns.
 
-    `reference` are the parameters of the reference policy at the entries, [T+1, B, P], or ().
+    `reference` are the parameters of the reference policy at the entries, [T+1, B, P], or (), and
+    `taught` is the teachers' `distillation.Taught`, [T+1, B, ...], or ().
     """
     read, live = batch.unrolls, steps.live
     entries = read._replace(terminated=(), truncated=(), extras=(), mask=())
+
+    def at_steps(x: tf.Tensor) -> tf.Tensor:
+        return losses.mask(live, x[:-1])
+
     return Samples(
         entries=tf.nest.map_structure(lambda x: x[:-1], entries),
         start=batch.start,
@@ -42,7 +50,8 @@ def of_batch(batch: Batch, steps: losses.Transitions, reference: Any = ()) -> Sa
         masks=masking.allow_all(~live, read.mask),
         behaviour=losses.mask(live, read.extras[1:]),
         behaviour_log_probs=steps.behaviour_log_probs,
-        reference=tf.nest.map_structure(lambda x: losses.mask(live, x[:-1]), reference),
+        reference=tf.nest.map_structure(at_steps, reference),
+        taught=tf.nest.map_structure(at_steps, taught),
     )
 
 

@@ -140,7 +140,7 @@ def errors(
     def half_squares(difference: tf.Tensor) -> tf.Tensor:
         if huber_delta == math.inf:
             return 0.5 * tf.square(difference)
-        limit = tf.cast(huber_delta * unit, difference.dtype)
+        limit = huber_delta * tf.cast(unit, difference.dtype)
         inside = tf.minimum(tf.abs(difference), limit)
         return inside * (tf.abs(difference) - 0.5 * inside)
 
@@ -149,6 +149,6 @@ def errors(
         return found
     if before is None:
         raise ValueError("clipping values needs `before`, the values at the start of the update")
-    limit = tf.cast(clipping * unit, values.dtype)
+    limit = clipping * tf.cast(unit, values.dtype)
     near = before + tf.clip_by_value(values - before, -limit, limit)
     return tf.maximum(found, half_squares(targets - near))

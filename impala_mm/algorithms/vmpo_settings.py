@@ -26,7 +26,7 @@ class Settings(family.EpochSettings):
         text="Divergence of these weights from equal ones, in nats, at which the temperature "
              "holds them. The smaller it is, the more evenly the better half is learnt from.")
     temperature_speed: float = flag(
-        0.1, group="V-MPO", learner_only=True, least=0,
+        0.1, group="V-MPO", learner_only=True, least=0, most=10,
         text="Largest change of the temperature's logarithm in one update; see multiplier_speed.")
     # fmt: on
 

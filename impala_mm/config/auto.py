@@ -47,11 +47,17 @@ def num_envs(config: Config, observation: Any) -> int:
     """Return the number of environments per actor: more where observations are large.
 
     A large batch saves time where the network takes long to read an observation. `observation` is
-    the TensorSpec of one.
+    the TensorSpec of one. In rounds, the actors of a run on one machine share a round's columns.
     """
     if config.num_envs != AUTO:
         return config.num_envs
-    return 32 if is_large(observation) else 16
+    most = 32 if is_large(observation) else 16
+    if not config.rounds:
+        return most
+    columns = config.batch_size
+    share = columns * max(config.num_learners, 1) // max(num_actors(config), 1)
+    most = min(most, max(share, 1))
+    return max(n for n in range(1, most + 1) if columns % n == 0)
 
 
 def is_large(observation: Any) -> bool:
@@ -84,12 +90,12 @@ def group_sizes(
     wanted = config.env_groups
     check_groups(config, count)
     # While one group waited for the next policy, the other groups would act by the previous one.
-    if rounds:
+    if rounds or config.deterministic_run:
         if wanted > 1:
+            cause = f"--algorithm={config.algorithm}" if rounds else "--deterministic_run"
             raise ValueError(
-                f"--env_groups={wanted}: --algorithm={config.algorithm} makes actors wait for "
-                f"the next policy, which several groups of environments cannot do; use "
-                f"--env_groups=1"
+                f"--env_groups={wanted}: {cause} makes actors wait for the next policy, which "
+                f"several groups of environments cannot do; use --env_groups=1"
             )
         wanted = 1
     if wanted == AUTO:
@@ -126,10 +132,11 @@ def needs_one_thread(config: Config, observation: Any, gpu: bool, is_built_in: b
     """Return whether a learner, with a GPU or without, is fastest with one TensorFlow thread.
 
     An update of a small network is a hundred operations of some microseconds each; passing them
-    from thread to thread costs more time than it saves. One thread is not enough where XLA
+    from thread to thread costs more time than it saves. One thread is not enough where --xla
     compiles, since nothing else runs in that thread until it is done, or where the algorithm is not
-    built in, since its Python code may wait in that thread for another operation. `observation` is
-    the TensorSpec of one.
+    built in, since its Python code may wait in that thread for another operation. (Where a built-in
+    algorithm compiles its updates, a second thread answers actors meanwhile; see
+    `Config.compiles_updates`.) `observation` is the TensorSpec of one.
     """
     given = config.intra_op_threads or config.inter_op_threads
     return is_built_in and not (gpu or given or config.xla or is_large(observation))
@@ -164,8 +171,17 @@ def inference(config: Config, weights: int, device: str, rounds: bool) -> AutoCh
     """
     if config.inference != "auto":
         return AutoChoice(config.inference)
-    if rounds:
-        return AutoChoice("actor", "the algorithm makes actors wait for the next policy")
+    needed = {
+        "goals in hindsight are judged by the actors' environments": getattr(
+            config, "her_ratio", 0
+        ),
+        "the teacher acts in the actors": getattr(config, "guide_steps", 0)
+        or getattr(config, "guide_share", 0),
+        "the algorithm makes actors wait for the next policy": rounds,
+        "--deterministic_run needs it": config.deterministic_run,
+    }
+    if why := next((why for why, is_given in needed.items() if is_given), ""):
+        return AutoChoice("actor", why)
     if device == "/CPU:0":
         return AutoChoice("actor", "the learner has no GPU to run the network for all actors")
     if weights < _LARGE_NETWORK:

@@ -149,9 +149,12 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
     """Return the settings in the files that the command line names, by the names of flags."""
     for config in configs:
         if hasattr(config, "preset"):
-            is_given = any(each.lstrip("-").split("=")[0] == "preset" for each in argv[1:])
-            preset = peek(argv, config, "preset") if is_given else None
-            return setting_files.read(preset, peek(argv, config, "config"))
+            named = {each.lstrip("-").split("=")[0] for each in argv[1:]}
+            preset, mode = (
+                peek(argv, config, name) if name in named else None for name in ("preset", "mode")
+            )
+            read = setting_files.read(preset, peek(argv, config, "config"))
+            return setting_files.of_mode(read, mode, peek(argv, config, "quick") == "True")
     return {}
 
 

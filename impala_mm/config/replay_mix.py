@@ -175,6 +175,15 @@ def divide(number: int, shares: Sequence[float]) -> list[int]:
     return _whole([number * share / total for share in shares], number)
 
 
+def updates_per_unroll(mix: Mix, batch_size: int, ratio: float) -> float:
+    """Return the updates that each new unroll allows; `ratio` is --replay_ratio, or 0.
+
+    Without a ratio, an update has as many new unrolls as its queue has columns, or without a queue
+    as a batch has. Raises a ValueError as `split_columns` does.
+    """
+    return ratio or 1 / (split_columns(mix, batch_size)[0] or batch_size)
+
+
 def why_unsuitable(mix: Mix, batch_size: int, ratio: float) -> str:
     """Return why a mix does not fit the other flags, after `--replay=...: `; usually empty.
 

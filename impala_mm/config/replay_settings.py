@@ -33,8 +33,8 @@ class ReplaySettings(TrainingSettings):
         AUTO, group="Replay", least=0, own=True, auto=True,
         text="Most GB (1e9 bytes) that a learner's replay takes, compressed. The oldest unrolls "
              "are removed once it is reached, or the capacity. auto: half of this machine's "
-             "memory, or with replay_spill of what its disk has free, divided by the learners "
-             "on it.")
+             "memory, or with replay_spill of what its disk has free besides earlier unrolls, "
+             "divided by the learners on it.")
     replay_overflow: str = flag(
         "wait", group="Replay", choices=("wait", "keep_latest", "keep_oldest", "alternating"),
         text="What happens to unrolls that arrive faster than replay_ratio lets the learner "

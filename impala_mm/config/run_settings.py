@@ -5,6 +5,10 @@ import dataclasses
 from impala_mm.config import setting_files
 from impala_mm.config.flags import AUTO, flag
 
+_MODES = ("train", "train_from", "reincarnate", "test", "record", "export", "rehearsal")
+
+_REINCARNATE = " and ".join(f"{n}={value}" for n, value in setting_files.REINCARNATE.items())
+
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
@@ -15,7 +19,7 @@ class RunSettings:
     level_name: str = flag(
         "CartPole-v1", group="Run",
         text="Environment to train on: the id of a gymnasium or classic gym environment, catch, "
-             "memory, or my_package:MyEnv-v0, for which my_package is imported; or "
+             "memory, tmaze, or my_package:MyEnv-v0, for which my_package is imported; or "
              "my_package:make_env, a function or class that makes the environment. Several, "
              "separated by commas, train one network on all of them; the actors take them in "
              "turn.")
@@ -41,13 +45,19 @@ class RunSettings:
         text="Folder of the run: settings, metrics, checkpoints and logs. A folder that holds a "
              "run is resumed. Unset: a new folder, runs/<level>-<algorithm>-<time>.")
     mode: str = flag(
-        "train", group="Run", choices=("train", "train_from", "test", "export", "rehearsal"),
+        "train", group="Run", choices=_MODES,
         text="What to do. train: train a policy, or resume the run in --logdir. train_from: "
-             "start a new run from the weights of --checkpoint. test: play complete games with the "
-             "newest checkpoint in --logdir and print the returns. export: write that "
-             "checkpoint's policy as a SavedModel. rehearsal: train a tiny network on generated "
-             "data through the all-reduce of a real run and compare the variables of all "
-             "learners, which checks a new cluster.")
+             "start a new run from the weights of --checkpoint. reincarnate: train a student of "
+             f"teacher in all phases, with {_REINCARNATE} unless these are given. test: play "
+             "complete games with the newest checkpoint in --logdir and print the returns. "
+             "export: write that checkpoint's policy as a SavedModel. record: let it play "
+             "complete games into a data set, from which students learn (teacher_data). "
+             "rehearsal: train a tiny network on generated data through the all-reduce of a real "
+             "run and compare the variables of all learners, which checks a new cluster.")
+    quick: bool = flag(
+        False, group="Run", own=True,
+        text="With --mode=reincarnate: make all phases so short that they take about a minute, to "
+             "see whether everything works. Flags on the command line count more.")
     validate: bool = flag(
         False, group="Run", own=True,
         text="Check the flags without starting anything. The exit code is 0 if they are valid, "
@@ -61,12 +71,18 @@ class RunSettings:
         "", group="Run", own=True,
         text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used, or the "
              "name of a policy that comes with this package (impala_mm/policies/). train_from "
-             "starts from its weights; test and export read it instead of the newest one in "
-             "--logdir. --policy is another name of this flag.")
+             "starts from its weights; test, record and export read it instead of the newest one "
+             "in --logdir. --policy is another name of this flag.")
     seed: int = flag(
         1, group="Run", least=0,
         text="Seed of the initial weights, the actions and the environments. Each process "
              "derives its own seed from it.")
+    deterministic_run: bool = flag(
+        False, group="Run",
+        text="Let the same flags and seed give the same weights, bit for bit, on the same machine "
+             "with the same versions: the actor waits while the learner trains, and the learner "
+             "while the actor plays. It takes one learner and one actor, with "
+             "inference=actor, and is slower.")
     total_environment_frames: float = flag(
         0, group="Run", least=0,
         text="Environment frames, summed over all learners, after which the run ends; a step "
@@ -133,6 +149,10 @@ class RunSettings:
         False, group="Test", own=True,
         text="Choose the most likely action at every step. Unset: draw each action from the "
              "policy, as in training.")
+    eval_epsilon: float = flag(
+        0.001, group="Test", own=True, least=0, most=1,
+        text="Share of random actions in tests and evaluation of dqn and r2d2, unless "
+             "deterministic is given. Other algorithms draw actions from their policy.")
     render: bool = flag(
         False, group="Test", own=True,
         text="Show environment 0 in a window; this needs a display.")
@@ -142,8 +162,15 @@ class RunSettings:
              "videos.")
     video_overlay: bool = flag(
         False, group="Test", own=True,
-        text="Write the action, the value estimate and the return into each picture of the "
-             "video.")
+        text="Write the action, the value estimate (of the action, for dqn and r2d2) and the "
+             "return into each picture of the video.")
+    episodes: int = flag(
+        100, group="Test", least=1, own=True,
+        text="Number of complete games that --mode=record plays.")
+    record_dir: str = flag(
+        "", group="Test", own=True,
+        text="Folder of the data set that --mode=record writes, or adds games of the same kind "
+             "to. Unset: recorded/ in the run's folder.")
     export_dir: str = flag(
         "", group="Test", own=True,
         text="Folder that --mode=export writes. Unset: export/ in the run's folder.")
@@ -200,7 +227,9 @@ class RunSettings:
         16, group="Processes", least=1, own=True, auto=True,
         text="Environments per actor. Their observations go through the network as one batch. "
              "auto: 32 if an observation holds at least 1,000 numbers, as images do, otherwise "
-             "16. --mode=test and an evaluator play this number of games at a time (auto: 16).")
+             "16; with an algorithm that plays in rounds, at most an actor's share of "
+             "batch_size, and a number that divides it. --mode=test and an evaluator play this "
+             "number of games at a time (auto: 16).")
     env_groups: int = flag(
         AUTO, group="Processes", least=1, own=True, auto=True,
         text="Groups into which an actor divides its environments. While the network reads the "

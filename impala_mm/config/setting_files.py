@@ -30,6 +30,17 @@ HERE_ONLY = ("config", "origins", "show_config")
 _OF_A_START = ("mode", "preset")
 
 
+# What --mode=reincarnate sets unless it is given, and with --quick instead of presets and files.
+REINCARNATE = {"teacher_method": "qdagger", "offline_updates": 10_000}
+_QUICK = {
+    "teacher_episodes": 4,
+    "teacher_steps": 2_000,
+    "offline_updates": 200,
+    "total_environment_frames": 20_000,
+    "max_seconds": 20,
+}
+
+
 class Sourced(NamedTuple):
     """A value from a file, and which file it is."""
 
@@ -58,6 +69,16 @@ def read(preset: str | None, config: str) -> dict[str, Sourced]:
     return found
 
 
+def of_mode(read: dict[str, Sourced], mode: str | None, quick: bool) -> dict[str, Sourced]:
+    """Return settings from files with those that a mode adds; None: the mode is that of a file."""
+    if mode is None:
+        mode = str(read["mode"].value) if "mode" in read else ""
+    if mode != "reincarnate":
+        return read
+    added = {n: Sourced(value, "mode reincarnate") for n, value in REINCARNATE.items()} | read
+    return added | ({n: Sourced(value, "quick") for n, value in _QUICK.items()} if quick else {})
+
+
 def _read_preset(name: str) -> dict[str, Any]:
     return tomllib.loads((_PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
 
@@ -81,6 +102,8 @@ def _read_file(path: str) -> dict[str, Sourced]:
         text = Path(path).read_text(encoding="utf-8")
         is_json = text.lstrip().startswith("{")
         table = json.loads(text) if is_json else tomllib.loads(text)
+    except RecursionError:
+        flags.refuse(f"--config={path} is nested too deeply")
     except OSError as error:
         flags.refuse(f"--config={path}: {error.strerror}")
     except UnicodeDecodeError:

@@ -37,6 +37,11 @@ class Config(ReplaySettings):
         "actor_hosts": OldName(None, "actors listen at no address, they connect to their learner"),
     }
 
+    @property
+    def compiles_updates(self) -> bool:
+        """Whether the algorithm itself lets XLA compile whole updates, where one learner trains."""
+        return False
+
     @classmethod
     def of(cls, config: "Config") -> Self:
         """Return these settings as this type: without flags that it lacks, others by default."""

@@ -50,6 +50,17 @@ class TrainingSettings(RunSettings):
              "my_package:MyWrapper,gymnasium.wrappers:FlattenObservation. A wrapper's arguments "
              "follow its name as a JSON object: "
              "'gymnasium.wrappers:TimeLimit{\"max_episode_steps\": 100}'. Unset: no wrappers.")
+    discretization: str = flag(
+        "none", group="Environment", choices=("none", "lin", "log"),
+        text="Replace the numbers of a Box action by choices among n_actions_per_dim numbers each. "
+             "lin: evenly spaced between the bounds. log: the middle, and on both sides distances "
+             "that grow by equal factors up to the bound. none: leave the actions as they are.")
+    n_actions_per_dim: int = flag(
+        11, group="Environment", least=2,
+        text="Choices for each number of an action, with discretization.")
+    action_ratio: float = flag(
+        30.0, group="Environment", least=1,
+        text="With discretization=log: the largest distance to the middle, divided by the least.")
     num_action_repeats: int = flag(
         0, group="Environment", least=0,
         text="Environment frames per step: each action is repeated for this number of frames, "
@@ -110,7 +121,7 @@ class TrainingSettings(RunSettings):
              "frames that it takes (num_action_repeats). So the same horizon in seconds of the "
              "game needs no other value if the number of repeats changes.")
     max_abs_reward: float = flag(
-        float("inf"), group="Algorithm", least=0,
+        float("inf"), group="Algorithm", least=1e-6,
         text="Largest absolute reward: larger ones are clipped to it, after normalize_rewards and "
              "before reward_scaling. inf: no clipping.")
     reward_scaling: float = flag(
@@ -155,9 +166,9 @@ class TrainingSettings(RunSettings):
     advantage_scaling: str = flag(
         "auto", group="Algorithm", choices=("auto", "batch", "none"),
         text="How advantages are scaled before they weigh the policy's gradient. batch: less "
-             "their mean in the learner's batch, and divided by their standard deviation, which "
-             "keeps a policy of numbers from collapsing while the baseline is still wrong. "
-             "auto: batch, but none for Discrete actions.")
+             "their mean over the batches of all learners, and divided by their standard "
+             "deviation, which keeps a policy of numbers from collapsing while the baseline is "
+             "still wrong. auto: batch, but none for Discrete actions.")
     baseline_cost: float = flag(
         0.5, group="Algorithm",
         text="Weight of the baseline's squared error in the loss; value_normalization names the "
@@ -170,7 +181,7 @@ class TrainingSettings(RunSettings):
              "all learners, by which advantages are divided, too. It suits rewards of any size, "
              "also unknown or changing ones. none: the reward's.")
     huber_delta: float = flag(
-        float("inf"), group="Algorithm", least=0,
+        float("inf"), group="Algorithm", least=1e-6,
         text="Error of the baseline, in the unit of value_normalization, beyond which it counts "
              "linearly instead of squared (Huber's loss). inf: never.")
     loss_reduction: str = flag(

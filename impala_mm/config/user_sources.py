@@ -24,7 +24,7 @@ class TooManyFiles(Exception):
 
 
 def of_run(config: Config) -> dict[str, Path]:
-    """Return the files of the algorithm, the levels and the wrappers that the flags name.
+    """Return the files of the algorithm, levels, wrappers and teachers that the flags name.
 
     Of installed packages only the algorithm's is among them. The files' names are relative to the
     folder in which imports find the modules. Raises TooManyFiles.
@@ -32,6 +32,8 @@ def of_run(config: Config) -> dict[str, Path]:
     levels = [level.strip().removeprefix("gym:") for level in config.level_name.split(",")]
     modules = [level.rpartition(":")[0] for level in levels]
     modules += [wrapper.module for wrapper in environment_flags.read_wrappers(config.env_wrappers)]
+    teachers = [each.strip() for each in getattr(config, "teacher", "").split(",")]
+    modules += [each.rpartition(":")[0] for each in teachers if not Path(each).exists()]
     found: dict[str, Path] = {}
     for name in {module.partition(".")[0]: 0 for module in modules if module}:
         found |= _of_module(name, installed=False)

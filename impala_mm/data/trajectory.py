@@ -111,6 +111,7 @@ class UnrollCodec:
     """
 
     def __init__(self, spec: UnrollSpec):
+        self.spec = spec
         self._steps = spec.length + spec.overlap
         nest = Unroll(spec.step, spec.start)
         self._structure = nest

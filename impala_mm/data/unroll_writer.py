@@ -84,6 +84,11 @@ class UnrollWriter:
         self._newest_number += 1
         return self._written == self._length + self._overlap
 
+    @property
+    def unbroken(self) -> list[int]:
+        """The environments that had no fault in this unroll."""
+        return np.flatnonzero(~self._broken).tolist()
+
     def take_unrolls(self) -> list[bytes]:
         """Return the complete unrolls as bytes for `UnrollCodec`, and start the next ones.
 
@@ -91,7 +96,7 @@ class UnrollWriter:
         """
         for array, value in zip(self._start, self._starts.popleft(), strict=True):
             array[...] = value
-        contents = [self._rows[e].tobytes() for e in np.flatnonzero(~self._broken)]
+        contents = [self._rows[e].tobytes() for e in self.unbroken]
         for array in self._timed_arrays:
             array[:, : self._overlap] = array[:, self._length :]
         if self._broken.any():

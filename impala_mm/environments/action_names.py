@@ -16,7 +16,7 @@ def action_names(level_name: str, actions: ActionSpec, **options: Any) -> list[s
         return []
     num_actions = actions.discrete
     chosen = Options(**options)
-    level = levels.find_level(level_name, chosen.env_kwargs, chosen.env_wrappers)
+    level = levels.find_level(level_name, chosen.env_kwargs, chosen.wrappers)
     game = level.game(chosen)
     if game:
         return [action.name for action in game.actions]

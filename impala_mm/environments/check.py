@@ -82,7 +82,7 @@ class LevelCheck:
                     self._find("close", False, f"close raised {describe_error(error)}", error)
 
     def _check(self, until: float) -> bool:
-        given = self._options.env_kwargs, self._options.env_wrappers
+        given = self._options.env_kwargs, self._options.wrappers
         level = self._call("the import", levels.find_level, self._level_name, *given)
         entry_point = level.registered.entry_point if level.registered else None
         if not any(given) and isinstance(entry_point, str) and entry_point.startswith(_TRUSTED):

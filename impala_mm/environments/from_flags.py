@@ -51,6 +51,12 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
             flags.refuse(f"--level_name={config.level_name}: {error}")
     (first, one), *others = specs.items()
     for name, other in others:
+        her_ratio = getattr(config, "her_ratio", 0)
+        if her_ratio and other.without_goals and not one.without_goals:
+            flags.refuse(
+                f"--her_ratio={her_ratio}: no other goals can be given to the steps of {name}: "
+                f"{other.without_goals}"
+            )
         for what, mine, theirs in (
             ("actions", one.actions.describe(), other.actions.describe()),
             ("observation", one.observation, other.observation),

@@ -13,11 +13,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from impala_mm.environments import nests, render
+from impala_mm.environments import goals, nests, render
 from impala_mm.environments.faults import make_fault
 from impala_mm.environments.masks import RawMask, nothing_allowed, refuse_unexpected
 from impala_mm.environments.spaces import SpaceConversion
-from impala_mm.environments.types import EnvironmentSpec, Episode, Fault, Step
+from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Fault, Step
 
 _RUNNING, _ENDED, _BROKEN = range(3)
 _RENDER_FPS = 30.0  # pictures a second, of environments that do not state a rate
@@ -180,6 +180,22 @@ class GymVector:
         images = [array for array in self._observation if array.ndim in {3, 4}]
         shown = (images or self._observation)[0]
         return render.picture_of_observation(self.spec.level_name, shown[0])
+
+    def judge_goals(
+        self, environment: int, achieved: np.ndarray, desired: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return what one environment says of achieved goals under other desired ones.
+
+        Arguments and result are those of `goals.judge`. An environment that cannot say it is
+        broken, and BadLevel is raised.
+        """
+        one = self._environments[environment]
+        try:
+            return goals.judge(self.spec.level_name, one, achieved, desired)
+        except BadLevel:
+            self._states[environment] = _BROKEN
+            self._returns[environment] = self._lengths[environment] = 0
+            raise
 
     def close(self) -> None:
         """Close all environments."""

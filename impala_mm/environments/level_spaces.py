@@ -44,7 +44,7 @@ def _first_info_has_mask(level: Level, options: Options, environment: Any) -> bo
 
     A reset that raises is left to the code that plays, which reports it.
     """
-    key = f"{level.name} {level.registered} {options.env_kwargs} {options.env_wrappers}"
+    key = f"{level.name} {level.registered} {options.env_kwargs} {options.wrappers}"
     if key not in _infos_with_mask:
         info: Any = None
         with contextlib.suppress(Exception):

@@ -32,6 +32,9 @@ gymnasium.register("impala_mm/Catch-v0", "impala_mm.environments.catch:Catch", r
 gymnasium.register(
     "impala_mm/Memory-v0", "impala_mm.environments.memory:Memory", reward_threshold=0.95
 )
+gymnasium.register(
+    "impala_mm/TMaze-v0", "impala_mm.environments.t_maze:TMaze", reward_threshold=0.95
+)
 if importlib.util.find_spec("ale_py"):
     import ale_py
 

@@ -37,8 +37,8 @@ def make_environments(
 
     A level is the id of a gymnasium or classic gym environment; `gym:ID` for classic gym's where
     both libraries have the id; `my_package.module:ID` where importing the module registers the id;
-    `my_package.module:make_env`, a function or class that makes one; or `catch` or `memory`, which
-    are our own. BadLevel is raised if it cannot be played.
+    `my_package.module:make_env`, a function or class that makes one; or `catch`, `memory` or
+    `tmaze`, which are our own. BadLevel is raised if it cannot be played.
     """
     level, game, chosen = _find_level_and_game(level_name, options)
     if game:
@@ -81,7 +81,7 @@ def _find_level_and_game(
     from impala_mm.environments import levels  # noqa: PLC0415
 
     chosen = Options(**options)
-    level = levels.find_level(level_name, chosen.env_kwargs, chosen.env_wrappers)
+    level = levels.find_level(level_name, chosen.env_kwargs, chosen.wrappers)
     game = level.game(chosen)
     if not game:
         general = Options(
@@ -90,7 +90,7 @@ def _find_level_and_game(
         )
         wrong = [name for name in chosen._fields if getattr(chosen, name) != getattr(general, name)]
         if wrong:
-            changed = level.registered and (chosen.env_kwargs or chosen.env_wrappers)
+            changed = level.registered and (chosen.env_kwargs or chosen.wrappers)
             raise BadLevel(
                 f"{level_name}{' with --env_kwargs or --env_wrappers' if changed else ''}"
                 f" is not an Atari game, and {' and '.join(wrong)} "
@@ -111,6 +111,7 @@ def _read_spaces(level: "Level", options: Options) -> tuple["SpaceConversion", E
         options.num_action_repeats or 1,
         level.reward_threshold,
         masks=conversion.actions.mask_specs if conversion.masks else (),
+        without_goals=conversion.without_goals,
         note=_note(level.name, conversion.observation.note),
     )
 

@@ -26,6 +26,7 @@ from gymnasium import spaces
 from impala_mm.environments import nests
 from impala_mm.environments.action_parts import Part
 from impala_mm.environments.actions import ActionSpec
+from impala_mm.environments.methods import find_method
 from impala_mm.environments.types import BadLevel
 
 _KEY = "action_mask"  # of an info and of a Dict observation, as gymnasium and PettingZoo name it
@@ -56,7 +57,7 @@ class MaskConversion:
             return lambda observation, info: observation.get(_KEY)
         if self._where == "info":
             return lambda observation, info: _in_info(info)
-        method = _find_method(environment)
+        method = find_method(environment, _METHOD)
         assert method
         return lambda observation, info: method()
 
@@ -115,7 +116,7 @@ def find_declared(environment: Any, actions: ActionSpec) -> MaskConversion | Non
     parts = getattr(environment.observation_space, "spaces", None)
     if isinstance(parts, Mapping) and _KEY in parts:
         return MaskConversion(actions, "observation")
-    return MaskConversion(actions, "method") if _find_method(environment) else None
+    return MaskConversion(actions, "method") if find_method(environment, _METHOD) else None
 
 
 def is_in_info(info: Any) -> bool:
@@ -263,13 +264,3 @@ def _named_leaves(parts: Any, name: str) -> Iterator[tuple[Part, str]]:
 def _in_info(info: Any) -> Any:
     # dict is for speed: asking the abstract class takes three times as long.
     return info.get(_KEY) if isinstance(info, (dict, Mapping)) else None
-
-
-def _find_method(environment: Any) -> Callable[[], Any] | None:
-    """Return the environment's method that returns masks, also one below wrappers, or None."""
-    find = getattr(environment, "get_wrapper_attr", None)
-    try:
-        method = find(_METHOD) if find else getattr(environment, _METHOD, None)
-    except AttributeError:
-        return None
-    return method if callable(method) else None

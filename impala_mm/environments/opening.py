@@ -89,6 +89,8 @@ class Opener:
         """Return an environment in a wrapper; raise BadLevel if the wrapper does not fit it."""
         try:
             wrapped = wrapper(environment, **call.kwargs)
+        except BadLevel as error:
+            raise BadLevel(f"{self._level_name}: {error}") from None
         except (*_BAD_ARGUMENTS, *self._errors) as error:
             raise BadLevel(
                 f"--env_wrappers: {call.text} cannot wrap {self._level_name}: "

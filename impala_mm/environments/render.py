@@ -17,7 +17,9 @@ def can_render(entry_point: Any) -> bool:
     """
     if isinstance(entry_point, str):
         entry_point = gymnasium.envs.registration.load_env_creator(entry_point)
-    return "rgb_array" in getattr(entry_point, "metadata", {}).get("render_modes", ())
+    declared = getattr(entry_point, "metadata", {})
+    # The metadata of a class of wrappers is a property, known only once there is an environment.
+    return isinstance(declared, dict) and "rgb_array" in declared.get("render_modes", ())
 
 
 def picture_of_observation(level_name: str, observation: np.ndarray) -> np.ndarray:

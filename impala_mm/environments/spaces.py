@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Discrete
 from impala_mm.config.messages import one_line
 from impala_mm.environments import action_parts
 from impala_mm.environments.actions import ActionSpec
+from impala_mm.environments.goals import why_none
 from impala_mm.environments.masks import MaskConversion, find_declared, without_mask
 from impala_mm.environments.observations import ObservationConversion, read_observations
 from impala_mm.environments.types import BadLevel
@@ -20,6 +21,7 @@ class SpaceConversion(NamedTuple):
     actions: ActionSpec
     observation: ObservationConversion
     masks: MaskConversion | None = None  # None: the environment offers no masks
+    without_goals: str = ""  # that of `EnvironmentSpec`
 
 
 def read_spaces(
@@ -33,11 +35,9 @@ def read_spaces(
     """
     actions = read_actions(level_name, environment)
     space = without_mask(environment.observation_space)
-    return SpaceConversion(
-        actions,
-        read_observations(level_name, space, width, height, converts),
-        find_declared(environment, actions),
-    )
+    observation = read_observations(level_name, space, width, height, converts)
+    masks, without_goals = find_declared(environment, actions), why_none(environment, observation)
+    return SpaceConversion(actions, observation, masks, without_goals)
 
 
 def read_actions(level_name: str, environment: Any) -> ActionSpec:

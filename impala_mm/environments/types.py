@@ -4,6 +4,7 @@ Environments step by the convention of `data/trajectory.py`: the end of an episo
 own, and the reset after it is another one.
 """
 
+import json
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,7 +13,11 @@ from impala_mm.config.errors import BadEnvironment
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 
 # Our own levels: the names that the flags accept, and their ids in gymnasium's registry.
-OWN_LEVELS = {"catch": "impala_mm/Catch-v0", "memory": "impala_mm/Memory-v0"}
+OWN_LEVELS = {
+    "catch": "impala_mm/Catch-v0",
+    "memory": "impala_mm/Memory-v0",
+    "tmaze": "impala_mm/TMaze-v0",
+}
 
 
 class ReferenceScores(NamedTuple):
@@ -39,6 +44,9 @@ class EnvironmentSpec(NamedTuple):
     # Specs of a mask of the allowed actions, a nest of tf.TensorSpec (see `masks`); () if the
     # environment offers none.
     masks: Any = ()
+    # Why its steps cannot be given other goals (see `goals`), as a part of a sentence; empty: they
+    # can.
+    without_goals: str = "it has no goals"
 
     @property
     def num_actions(self) -> int:
@@ -62,6 +70,9 @@ class Options(NamedTuple):
 
     env_kwargs: str = ""  # arguments that environments are made with, a JSON object
     env_wrappers: str = ""  # around each environment, the outermost last
+    discretization: str = "none"  # of a Box's numbers: see `discretised`
+    n_actions_per_dim: int = 11
+    action_ratio: float = 30.0
     width: int = 0  # pixels to which images are resized; 0: not resized, but 84 for Atari
     height: int = 0
     num_action_repeats: int = 0  # frames per step; 0: the level's own number
@@ -74,11 +85,24 @@ class Options(NamedTuple):
     max_frames: int = 0  # frames before a game is truncated; 0: the id's own limit
     no_ops: int = 30  # a game begins with at most this number of frames without an action
 
+    @property
+    def wrappers(self) -> str:
+        """All wrappers around each environment, as --env_wrappers names them."""
+        if self.discretization == "none":
+            return self.env_wrappers
+        ratio = self.action_ratio
+        kwargs = {"spacing": self.discretization, "choices": self.n_actions_per_dim, "ratio": ratio}
+        own = f"impala_mm.environments.discretised:Discretised{json.dumps(kwargs)}"
+        return ",".join(filter(None, [self.env_wrappers, own]))
+
 
 # Options that are also flags of an experiment: those for any level, and those for Atari only.
 GENERAL_FLAGS = (
     "env_kwargs",
     "env_wrappers",
+    "discretization",
+    "n_actions_per_dim",
+    "action_ratio",
     "width",
     "height",
     "num_action_repeats",

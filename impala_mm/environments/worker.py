@@ -84,6 +84,7 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
         "play": play,
         "rebuild": rebuild,
         "picture": envs.picture,
+        "judge_goals": envs.judge_goals,
     }
     while True:
         try:
@@ -97,7 +98,7 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
 def _open(work: Work) -> gym_vector.GymVector:
     """Make the environments, after one of which the spaces are read."""
     options = Options(**work.options)
-    level = levels.find_level(work.level_name, options.env_kwargs, options.env_wrappers)
+    level = levels.find_level(work.level_name, options.env_kwargs, options.wrappers)
     conversion = level_spaces.read_conversion(level, options, work.has_masks)
     repeats = options.num_action_repeats or 1
     spec = EnvironmentSpec(level.name, None, conversion.actions, repeats, level.reward_threshold)

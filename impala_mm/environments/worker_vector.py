@@ -87,7 +87,7 @@ class WorkerVector:
 
     def rebuild(self, environment: int) -> Step:
         """Replace one environment by a new one, in a new worker if its own has ended."""
-        number = next(n for n, work in enumerate(self._works) if environment < _end(work))
+        number = self._worker_of(environment)
         work = self._works[number]
         self._rebuilds += 1
         try:
@@ -106,6 +106,24 @@ class WorkerVector:
         """Return the episodes that ended since the last call."""
         finished, self._finished = self._finished, []
         return finished
+
+    def judge_goals(
+        self, environment: int, achieved: np.ndarray, desired: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return what one environment says of goals (see `goals.judge`).
+
+        Raises FaultElsewhere if its worker has ended: its environments are broken.
+        """
+        number = self._worker_of(environment)
+        worker, work = self._workers[number], self._works[number]
+        try:
+            if worker is None:
+                raise WorkerDied("has ended", "")
+            worker.send(("judge_goals", environment - work.first, achieved, desired))
+            return self._receive(number)
+        except WorkerDied as died:
+            self._lose(number)
+            raise FaultElsewhere(self._fault_of(work, died)) from None
 
     def picture(self) -> np.ndarray:
         """Return the picture that environment 0 draws, or else its observation as a picture."""
@@ -134,6 +152,10 @@ class WorkerVector:
     def busy_workers(self) -> list[WorkerProcess]:
         """Return the workers whose answer has not come yet."""
         return [worker for worker in self._workers if worker and worker.is_busy]
+
+    def _worker_of(self, environment: int) -> int:
+        """Return the number of the worker that has this environment."""
+        return next(n for n, work in enumerate(self._works) if environment < _end(work))
 
     def _start(self, work: Work) -> WorkerProcess:
         return WorkerProcess(work, [self._steps.number, self._actions.number])

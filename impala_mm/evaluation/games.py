@@ -6,7 +6,7 @@ and record the results.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -24,6 +24,7 @@ from impala_mm.runtime.log import Say
 IDLE_STEPS = 1000  # steps without reward after which a deterministic game of Atari is ended
 # Fields of an entry for acting.
 _FIELDS_READ = ("action", "reward", "observation", "first", "mask")
+NUM_ENVS = 16  # copies of a level that play at the same time, unless a flag says otherwise
 _FAULTS = 10  # broken environments that are rebuilt before the evaluation is given up
 # Keeps the seeds of the environments apart from those of actors.
 _SEED_OFFSET = 500_000_000
@@ -68,6 +69,19 @@ class Unplayable(Exception):
     """Environments failed too often; the message says how."""
 
 
+class Player(Protocol):
+    """A policy that plays: a `policy.core.PolicyCore`, whose methods these are, or a teacher."""
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the recurrent state at the start of `batch` episodes."""
+
+    def entry(self, observation: Any, reward: Any, action: Any, first: Any, mask: Any) -> Entry:
+        """Return entries [B, ...] with the fields that acting reads."""
+
+    def step(self, entry: Entry, state: Any, explore: bool) -> tuple[Any, Any, Any]:
+        """Return (actions, a nest of arrays [B, ...], next state, extras) for entries [B, ...]."""
+
+
 KeepPlaying = Callable[[Sequence[Game], int], bool]  # (games, steps so far) -> whether to continue
 
 
@@ -75,7 +89,7 @@ def evaluate_level(
     policy: PolicyCore,
     level_name: str,
     num_episodes: int,
-    num_envs: int = 16,
+    num_envs: int = NUM_ENVS,
     deterministic: bool = False,
     seed: int = 1,
     no_reward_steps: int | None = None,
@@ -141,7 +155,7 @@ def games_per_env(num_games: int, num_envs: int) -> np.ndarray:
 
 
 def play_games(
-    policy: PolicyCore,
+    policy: Player,
     environments: Environments,
     games_left: np.ndarray,
     explore: bool,
@@ -163,7 +177,7 @@ def play_games(
     while games_left.any() and meanwhile(games, steps):
         if feed and step.fault[0]:
             feed.skip_game()
-        step = _rebuild_broken(environments, step, faults)
+        step = rebuild_broken(environments, step, faults)
         entry = policy.entry(step.observation, step.reward, actions, step.first, step.mask)
         before = state
         actions, state, _ = policy.step(entry, before, explore)
@@ -193,11 +207,13 @@ class ViewerFeed:
 
     def show_step(self, step: Step, entry: Entry, state: Any, action: Any) -> None:
         """Show an observation and the action of copy 0 chosen after it, a nest of [...]."""
-        output = None
+        output = value = None
         if self._needs_policy_output:
             read = {name: getattr(entry, name) for name in _FIELDS_READ}
             mine, states = tf.nest.map_structure(lambda tensor: tensor[:1], (read, state))
-            output = self._policy.judge(entry._replace(**mine), states)
+            mine, chosen = entry._replace(**mine), tf.nest.map_structure(_alone, action)
+            output = self._policy.judge(mine, states)
+            value = self._policy.value_of(mine, states, chosen, output)[0]
         discrete = self._environments.spec.actions.discrete is not None
         self._return += float(step.reward[0])
         self._show(
@@ -207,7 +223,7 @@ class ViewerFeed:
                 action,
                 float(step.reward[0]),
                 self._return,
-                None if output is None else float(output.value[0]),
+                None if value is None else float(value),
                 output.policy[0].numpy() if output and discrete else None,
             )
         )
@@ -235,7 +251,12 @@ class ViewerFeed:
             viewer.show(frame)
 
 
-def _rebuild_broken(environments: Environments, step: Step, log: FaultLog) -> Step:
+def _alone(action: Any) -> np.ndarray:
+    """Return an action, or a part of one, as a batch of one."""
+    return np.asarray(action)[np.newaxis]
+
+
+def rebuild_broken(environments: Environments, step: Step, log: FaultLog) -> Step:
     """Return the step with broken environments reset; their games are not counted."""
     for i in np.flatnonzero(step.fault).tolist():
         fault = environments.faults[-1]

@@ -15,7 +15,9 @@ class GameFrame(NamedTuple):
     action: Any  # a nest of [...], chosen after it; None at a game's end
     reward: float  # raw reward that came with it
     episode_return: float  # raw return of the game so far
-    value: float | None = None  # the policy's value estimate, if a viewer needs it
+    # The policy's value estimate, if a viewer needs it: the action's if the algorithm computes it,
+    # else that of the observation.
+    value: float | None = None
     policy: np.ndarray | None = None  # float32 [A]: probabilities of Discrete actions
 
 

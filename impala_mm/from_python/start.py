@@ -19,7 +19,7 @@ Environment = str | Callable[..., Any]
 _PROGRAMS = Path(__file__).resolve().parents[2]
 # Flags that the name of a run's folder depends on.
 _OF_FOLDERS = ("level_name", "logdir", "algorithm", "preset", "config")
-_OTHER_MODES = ("test", "export", "rehearsal")
+_OTHER_MODES = ("test", "record", "export", "rehearsal")
 # Flags by which experiment.py is one process, or something else than a training.
 _NOT_FOR_TRAINING = ("job_name", "task", "learner", "validate", "show_config", "export_dir")
 

@@ -28,6 +28,7 @@ from impala_mm.data.compression import decompress
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.step_codec import ArraysCodec, StepCodec
 from impala_mm.data.trajectory import Entry
+from impala_mm.environments.types import Step
 from impala_mm.inference.environment_group import EnvironmentGroup, Turn
 from impala_mm.inference.state_tables import StateTables
 from impala_mm.transport.delivery import DeliveryLedger
@@ -307,17 +308,27 @@ class BatchedInference:
             if group and group.turn == Turn.GIVEN:  # its step is already written
                 group.begin_unroll(self._version or 0)
                 return group
-        raw = decompress(content, self._codec.size * group.size) if group else None
+        step = self._decode_step(content, group.size) if group else None
         with self._lock:
-            if group is None or raw is None or self._groups.get(header.stream_key) is not group:
+            if group is None or step is None or self._groups.get(header.stream_key) is not group:
                 return None
             if group.rows is None:
                 group.rows = self._states.allocate(group.size)
-        group.write(self._codec.decode(raw, group.size), self._version or 0)
+        group.write(step, self._version or 0)
         if self._rounds and group.writer.at_unroll_start:
             group.need_turn()
             return None
         return group
+
+    def _decode_step(self, content: bytes, environments: int) -> Step | None:
+        """Return the step in a call's content; None if it has another size, NaN or infinity."""
+        raw = decompress(content, self._codec.size * environments)
+        if raw is None:
+            return None
+        step = self._codec.decode(raw, environments)
+        numbers = tf.nest.flatten((step.reward, step.observation))
+        is_finite = all(np.isfinite(x).all() for x in numbers if x.dtype.kind == "f")
+        return step if is_finite else None
 
     def _join(self, newest: list[Entry]) -> list[np.ndarray]:
         """Return the leaves of what the network reads of several groups' newest entries."""

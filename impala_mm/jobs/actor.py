@@ -2,6 +2,7 @@
 
 import dataclasses
 import faulthandler
+import functools
 import itertools
 import threading
 import traceback
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from impala_mm.config import auto, flags
+from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data import compression
 from impala_mm.runtime import heartbeat, lifecycle, log, machine, ports, provenance, run_token
@@ -38,6 +40,8 @@ def run(config: Config) -> NoReturn:
     token = run_token.read_token(config)
     threads = config.intra_op_threads or 1, config.inter_op_threads or 1
     lifecycle.load_tensorflow(*threads, config.actor_device)
+    if config.deterministic_run:
+        lifecycle.use_deterministic_operations()
     from impala_mm.runtime import devices  # noqa: PLC0415
 
     device = devices.select_device("actor_device", config.actor_device, config.task)
@@ -78,7 +82,7 @@ def _play(setup: "_ActorSetup", ending: list[int]) -> int:
         else:
             say(f"error: {error}")
             setup.give_up(prepared.address() if prepared else setup.learners[setup.start], error)
-    except BadLevel as error:  # found only in the first reset or step
+    except (BadLevel, UserMistake) as error:  # found only when it plays
         say(f"error: {error}")
         code = 2
     except (Refused, TooManyFaults) as error:
@@ -194,15 +198,25 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
     identity = made.identity | {"actor": config.task, "level": level, "groups": sizes}
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
-    columns = count if rounds else 0
+    columns = count if rounds or config.deterministic_run else 0
     link = LearnerLink(
         setup.learners, setup.start, identity, setup.token, pull_secs, columns, say, stop, pack
     )
+
+    @functools.cache
+    def load_teachers() -> Any:
+        from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
+
+        guided = registry.optional(algorithm, "guidance").config
+        teachers = load_teachers(guided, made.spec)
+        say(f"--teacher={guided.teacher} acts at first")
+        return teachers
 
     def run() -> None:
         actor.run(
             *(algorithm, groups, layout, link, say, stop, setup.heartbeat),
             tell=lambda fault: setup.report(link.address, fault),
+            load_teachers=load_teachers,
         )
 
     def end() -> None:

@@ -7,7 +7,7 @@ import os
 
 from impala_mm.config import auto, flags, replay_mix
 from impala_mm.config.settings import Config
-from impala_mm.runtime import machine
+from impala_mm.runtime import machine, provenance
 from impala_mm.transport.rounds import why_unfit
 
 
@@ -56,11 +56,31 @@ def _refuse_replay(config: Config) -> None:
         )
 
 
+def refuse_not_repeatable(config: Config, learners: int, actors: int | None) -> None:
+    """Refuse --deterministic_run with more than one learner or actor; None: not known yet."""
+    if not config.deterministic_run:
+        return
+    for count, noun in ((learners, "learner"), (actors, "actor")):
+        if count not in {1, None}:
+            flags.refuse(
+                f"--deterministic_run: it takes one learner and one actor, since the order in "
+                f"which several work changes from run to run, and there are {count} {noun}s: "
+                f"use --num_{noun}s=1, or one row of the CSV"
+            )
+    if config.inference == "learner":
+        flags.refuse(
+            "--deterministic_run: it takes an actor that chooses its own actions: use "
+            "--inference=actor"
+        )
+
+
 def check(config: Config, learners: int) -> None:
     """Refuse numbers that cannot work, and warn of those that are slow on this machine.
 
     `learners` is the number of learners on this machine.
     """
+    actors = provenance.num_actors() if config.job_name else auto.num_actors(config)
+    refuse_not_repeatable(config, learners, actors)
     _refuse_replay(config)
     if config.num_envs != flags.AUTO:
         try:

@@ -52,9 +52,11 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 def refuse_bad_flags(config: Config) -> None:
     """Refuse contradictory flags, before TensorFlow is loaded, which takes seconds."""
     if config.job_name:
-        flags.refuse(f"--mode=test is one process: leave --job_name={config.job_name} out")
+        flags.refuse(f"--mode={config.mode} is one process: leave --job_name={config.job_name} out")
     if not config.logdir and not config.checkpoint:
-        flags.refuse("--mode=test plays with a run's trained policy: give the run's --logdir")
+        flags.refuse(
+            f"--mode={config.mode} plays with a run's trained policy: give the run's --logdir"
+        )
     where = config.checkpoint or config.logdir
     if not (path := checkpoint_paths.resolve(where)).exists():
         named = "checkpoint" if config.checkpoint else "logdir"

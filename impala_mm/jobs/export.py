@@ -4,8 +4,9 @@ The folder appears complete or not at all, and replaces an earlier export at onc
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
@@ -13,8 +14,8 @@ from impala_mm.policy import export_folders
 from impala_mm.runtime import lifecycle, log
 
 
-def run(config: Config) -> NoReturn:
-    """Write the export, print where it is, and end the process."""
+def run(config: Config, given: Sequence[str]) -> NoReturn:
+    """Write the export, print where it is, and end the process; `given`: see `evaluate.run`."""
     lifecycle.handle_end_signals(lambda number, _: sys.exit(lifecycle.exit_code([number])))
     say = log.ProcessLogger("export")
     target = export_folder(config)
@@ -29,7 +30,9 @@ def run(config: Config) -> NoReturn:
     named = "--checkpoint" if config.checkpoint else "--logdir"
     try:
         path, about = checkpoint.find(config.checkpoint or config.logdir)
-        policy = PolicyCore(path, about)
+        changed = "eval_epsilon" in given
+        changes: dict[str, Any] = {"eval_epsilon": config.eval_epsilon} if changed else {}
+        policy = PolicyCore(path, about, **changes)
     except (checkpoint.Missing, checkpoint.Damaged, checkpoint.Mismatch) as error:
         flags.refuse(f"{named}: {error}")
     except types.BadLevel as error:

@@ -3,9 +3,9 @@
 import errno
 import time
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
@@ -14,12 +14,15 @@ from impala_mm.jobs import counts, environment_check
 from impala_mm.records import checkpoint_paths, tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import heartbeat, lifecycle, ports, run_token
+from impala_mm.runtime import heartbeat, lifecycle, ports, provenance, run_token
 from impala_mm.runtime.durations import format_duration
-from impala_mm.runtime.log import BoundedLog, ProcessLogger
+from impala_mm.runtime.log import BoundedLog, ProcessLogger, Say
 from impala_mm.runtime.rank import process_rank, widen_core_binding
 from impala_mm.transport.front import CONNECTIONS
 from impala_mm.transport.messages import PROTOCOL
+
+if TYPE_CHECKING:
+    from impala_mm.learner.teaching import PolicyTools
 
 # Seconds that a failed rank leaves rank 0 to print why: mpirun ends all ranks once one has failed.
 _LAST_WORDS_SECONDS = 5.0
@@ -41,6 +44,7 @@ def run(config: Config) -> NoReturn:
         )
     address = _address(config, here.rank)
     refuse_bad_flags(config)
+    counts.refuse_not_repeatable(config, here.size, provenance.num_actors())
     freed = widen_core_binding()
     if here.rank == 0:
         refuse_missing_checkpoint(config)
@@ -107,10 +111,9 @@ def _train(
         heartbeat.report_learner_hosts(agreement.addresses)
     lifecycle.load_tensorflow()
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
-    from impala_mm.learner import setup  # noqa: PLC0415
+    from impala_mm.learner import setup, teaching  # noqa: PLC0415
     from impala_mm.learner.learner import GradientNotFinite  # noqa: PLC0415
     from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
-    from impala_mm.policy.policy import load_policy  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
 
     levels, device = setup.find_levels_and_device(config)
@@ -126,16 +129,23 @@ def _train(
         if folder:
             heartbeat.report_learner_hosts(addresses)
         monitor, learner = setup.build_learner(
-            config, levels, group, addresses, held, folder, began, outputs, load_policy
+            config,
+            levels,
+            group,
+            addresses,
+            held,
+            folder,
+            began,
+            outputs,
+            _policy_tools(lambda: bool(ending)),
         )
 
         def meanwhile() -> None:
             if ending:
                 learner.stop(lifecycle.end_reason(ending))
 
-        if monitor.finished:
-            result, code = f"the run in {path} is finished: {monitor.finished}", 0
-        else:
+        result, code = f"the run in {path} is finished: {monitor.finished}", 0
+        if not monitor.finished:
             code = 1
             result = _describe_result(monitor.run(meanwhile), monitor.end_reason, path)
             code = lifecycle.exit_code(ending) if monitor.saved else 1
@@ -149,6 +159,8 @@ def _train(
         say(f"error: {error}; {_resume_hint(config, path)}")
         event_hook.call("end", f"error: {error}")
         return 1
+    except teaching.Stopped:
+        code = _report_stop(folder, config, group, say, ending)
     except setup.FAILURES as error:
         if folder:
             say(f"error: {error}{f'; {_resume_hint(config, path)}' if code == 1 else ''}")
@@ -156,6 +168,31 @@ def _train(
         group.gather(None, "said")
     group.leave()
     return code
+
+
+def _policy_tools(stopping: Callable[[], bool]) -> "PolicyTools":
+    """Return how a learner loads other policies; TensorFlow must be loaded.
+
+    `stopping` returns whether the user wants the run to end.
+    """
+    from impala_mm.evaluation.recording import describe  # noqa: PLC0415
+    from impala_mm.learner.teaching import PolicyTools  # noqa: PLC0415
+    from impala_mm.policy.policy import load_policy  # noqa: PLC0415
+    from impala_mm.teachers.collect import collect  # noqa: PLC0415
+    from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
+    from impala_mm.teachers.scores import mean_return  # noqa: PLC0415
+
+    return PolicyTools(load_policy, load_teachers, mean_return, collect, describe, stopping)
+
+
+def _report_stop(
+    folder: RunFolder | None, config: Config, group: Any, say: Say, ending: list[int]
+) -> int:
+    """Say that the user ended the run before its first update; return the exit code."""
+    if folder:
+        say(f"stopped before the first update; {_resume_hint(config, folder.path)}")
+    group.gather(None, "said")
+    return lifecycle.exit_code(ending)
 
 
 def hold(address: str, flag: str, reserved: Collection[int] = ()) -> ports.HeldAddress:
@@ -190,6 +227,10 @@ def refuse_bad_flags(config: Config) -> None:
         )
     if (config.mode == "train_from") != bool(config.checkpoint):
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
+    if config.mode == "reincarnate" and not getattr(config, "teacher", ""):
+        flags.refuse("--mode=reincarnate needs --teacher: the policy that the student learns from")
+    if config.quick and config.mode != "reincarnate":
+        flags.refuse(f"--quick has no effect with --mode={config.mode}: leave it out")
 
 
 def refuse_missing_checkpoint(config: Config) -> None:

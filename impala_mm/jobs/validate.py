@@ -23,6 +23,7 @@ from impala_mm.jobs import (
     export,
     learner,
     local_run,
+    record,
 )
 from impala_mm.records import checkpoint_paths
 from impala_mm.runtime import lifecycle, ports
@@ -35,7 +36,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     """Print what the flags would start, and exit; `given` names the flags on the command line."""
     if config.mode == "rehearsal":
         said = f"a rehearsal of {config.updates} updates"
-    elif config.mode in {"test", "export"} or config.job_name == "evaluator":
+    elif config.mode in {"test", "record", "export"} or config.job_name == "evaluator":
         said = _check_playing(config, given)
     else:
         said = _check_training(config)
@@ -84,7 +85,11 @@ def _check_training(config: Config) -> str:
     spaces = from_flags.describe_spaces(made.spec)
     is_known = made.made_of["--agent_name"] != "auto"
     network = made.identity["network"] if is_known else "a network of its own"
-    begins = _check_weights(config, made) if config.job_name != "actor" else ""
+    begins = ""
+    if config.job_name != "actor":
+        begins = _check_weights(config, made)
+        _check_teachers(made)
+        _check_data(config, made)
     return (
         f"{' and '.join(made.levels)}, {config.algorithm}, {network}, "
         f"{made.weights:,} weights, observations {spaces['observations']}, "
@@ -103,6 +108,7 @@ def _refuse_large(config: Config, made: "Agent") -> None:
     if config.job_name != "actor":
         learners = 1 if config.job_name else config.num_learners
         setup.refuse_large_batch(config, unroll_bytes, learners)
+        setup.refuse_overlap(config, made.algorithm)
         if config.replay:
             replaying.refuse_unsuitable(auto.for_task(config, made.spec), made.algorithm)
     if not config.job_name:
@@ -128,6 +134,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
         if checkpoint_paths.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
             path, about = checkpoint.find(config.logdir)
             resume.check_resumable(about, made.made_of, config.logdir)
+            resume.check_teacher(about, config, config.logdir)
             checkpoint.load(path, checkpoint.named(variables))
             threshold = made.spec.reward_threshold if len(made.levels) == 1 else None
             if over := resume.why_finished(about, RunLimits(config, threshold)):
@@ -143,10 +150,54 @@ def _check_weights(config: Config, made: "Agent") -> str:
     return ""
 
 
+def _check_teachers(made: "Agent") -> None:
+    """Refuse teachers that the learners would refuse; a run whose checkpoint needs none has none.
+
+    The weights of a run that would be resumed must be loaded.
+    """
+    from impala_mm.algorithms import registry  # noqa: PLC0415
+    from impala_mm.teachers.kinds import NoTeacher  # noqa: PLC0415
+    from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
+
+    distillation = registry.optional(made.algorithm, "distillation")
+    guidance = registry.optional(made.algorithm, "guidance")
+    asks = distillation and not distillation.is_over()
+    if not (asks or (guidance and float(guidance.share))):
+        return
+    try:
+        for teacher in load_teachers((distillation or guidance).config, made.spec):
+            for note in teacher.notes:
+                flags.warn(note)
+    except NoTeacher as error:
+        flags.refuse(str(error))
+
+
+def _check_data(config: Config, made: "Agent") -> None:
+    """Refuse recorded games that the learners would refuse."""
+    from impala_mm.evaluation.recording import describe  # noqa: PLC0415
+    from impala_mm.learner import phases  # noqa: PLC0415
+    from impala_mm.replay.data_set import BadData  # noqa: PLC0415
+    from impala_mm.replay.recorded_games import RecordedGames  # noqa: PLC0415
+
+    if not phases.planned_updates(config):
+        return
+    if why := phases.why_unsuitable(config, made.algorithm):
+        flags.refuse(why)
+    data = phases.find(made, config, Path(), 0, describe)
+    if data.is_own:
+        return
+    try:
+        RecordedGames(data.folders, data.about, made.algorithm.unroll, flags.warn)
+    except BadData as error:
+        flags.refuse(f"--teacher_data: {error}")
+
+
 def _check_playing(config: Config, given: Sequence[str]) -> str:
     """Check the flags of a test, an evaluator or an export; return what they would start."""
     if config.mode == "test":
         evaluate.refuse_bad_flags(config)
+    elif config.mode == "record":
+        record.refuse_bad_flags(config)
     elif config.mode == "export":
         export.export_folder(config)
     else:

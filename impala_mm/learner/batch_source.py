@@ -31,6 +31,8 @@ class BatchSource(Protocol):
         stored since the last call and will be fresh in no batch, count as played, too.
       * With the method `metrics()`, the numbers that it returns by key are added to those of each
         update.
+      * With the method `filling()`, the unrolls that it has and those that its first batch needs,
+        both 0 once there was one, are shown while the learner waits for it.
       * With the methods `save(folder)` and `restore(folder)`, its contents are saved with every
         checkpoint, by each learner for itself, and restored when the run is resumed. `folder` is
         a `pathlib.Path`; training pauses while `save` writes, so that no copy in memory is needed.

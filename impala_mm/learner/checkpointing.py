@@ -52,9 +52,12 @@ class Checkpointing:
         or Missing.
         """
         config, ours = self._config, self._newest
-        found = self._checkpoints.restore(
-            self._say, lambda about: resume.check_resumable(about, ours.made_of, config.logdir)
-        )
+
+        def check(about: CheckpointInfo) -> None:
+            resume.check_resumable(about, ours.made_of, config.logdir)
+            resume.check_teacher(about, config, config.logdir)
+
+        found = self._checkpoints.restore(self._say, check)
         if found:
             for message in resume.resume_messages(found, config, ours.learners):
                 self._say(message)
@@ -94,6 +97,18 @@ class Checkpointing:
         self.write_snapshot(seconds, mean_return, counted_seconds)
         return True
 
+    def save_start(self, learner: Learner, seconds: float) -> None:
+        """Save what is known before the first update, such as the teachers' mean returns."""
+        self.take_snapshot(learner)
+        with self._writing:
+            assert self._snapshot
+            about = self._about(self._snapshot, seconds, math.nan, None)
+            self._snapshot = None
+            try:
+                self._checkpoints.save(about)
+            except Unwritable as error:
+                self._say(f"checkpoints cannot be written ({error}); what was measured is not kept")
+
     def take_snapshot(
         self, learner: Learner, own_states: Sequence[Saved] = (), began: float | None = None
     ) -> None:
@@ -118,6 +133,7 @@ class Checkpointing:
                 learner.updates,
                 learner.steps,
                 learner.frames,
+                learner.offline_updates,
                 tuple(saved.digest for saved in own_states),
                 begin,
                 time.monotonic() - begin,
@@ -139,17 +155,7 @@ class Checkpointing:
         mean_return: float,
         counted_seconds: float | None,
     ) -> None:
-        updates, frames = snapshot.updates, snapshot.frames
-        about = self._newest._replace(
-            updates=updates,
-            steps=snapshot.steps,
-            frames=frames,
-            seconds=seconds,
-            counted_seconds=counted_seconds,
-            episode_return=None if math.isnan(mean_return) else mean_return,
-            milestone=frames // self._tenth > self._newest.frames // self._tenth,
-            own_states=snapshot.own_states,
-        )
+        about = self._about(snapshot, seconds, mean_return, counted_seconds)
         try:
             self._checkpoints.save(about)
         except Unwritable as error:
@@ -159,9 +165,31 @@ class Checkpointing:
             return
         self.saved, self._newest = True, about
         took, paused = time.monotonic() - snapshot.began, snapshot.paused
-        message = f"checkpoint at update {updates} ({took:.1f} s, training paused {paused:.2f} s)"
+        message = (
+            f"checkpoint at update {about.updates} ({took:.1f} s, training paused {paused:.2f} s)"
+        )
         self._say(message)
         self._event_hook.call("save", message)
+
+    def _about(
+        self,
+        snapshot: "_Snapshot",
+        seconds: float,
+        mean_return: float,
+        counted_seconds: float | None,
+    ) -> CheckpointInfo:
+        frames = snapshot.frames
+        return self._newest._replace(
+            updates=snapshot.updates,
+            steps=snapshot.steps,
+            frames=frames,
+            seconds=seconds,
+            counted_seconds=counted_seconds,
+            episode_return=None if math.isnan(mean_return) else mean_return,
+            milestone=frames // self._tenth > self._newest.frames // self._tenth,
+            own_states=snapshot.own_states,
+            offline_updates=snapshot.offline_updates,
+        )
 
     def newest_updates(self) -> list[int]:
         """Return the updates of the newest checkpoints, whose learners' own states are kept."""
@@ -174,6 +202,7 @@ class _Snapshot(NamedTuple):
     updates: int
     steps: int
     frames: float
+    offline_updates: int
     own_states: tuple[str, ...]  # as in `CheckpointInfo`
     began: float  # time.monotonic()
     paused: float  # seconds in which no update could be made

@@ -31,6 +31,10 @@ class FirstUnroll:
         self._next_line = _FIRST_LINE_SECONDS  # seconds of waiting
         self._first_gave_up: float | None = None  # time.monotonic() when the first actor gave up
 
+    def restart(self) -> None:
+        """Count the seconds of waiting from now on: actors could not play before."""
+        self._began, self._next_line = time.monotonic(), _FIRST_LINE_SECONDS
+
     def is_line_due(self) -> bool:
         """Return whether to print what the run waits for: after 5, 10, 20, 40, 80, 140, ... s."""
         waited = time.monotonic() - self._began

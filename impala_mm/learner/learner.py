@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm, Context
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -24,6 +25,7 @@ from impala_mm.distributed import consistency
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.distributed.update_record import summarize
+from impala_mm.learner import phases
 from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.lockstep import AgreedStep, Lockstep
@@ -60,6 +62,13 @@ class Learner(threading.Thread):
         self._source, self._server, self._layout = source, server, layout
         self._limits, self._repeats, self._profiler = limits, action_repeats, profiler
         self._train_step = TrainStep(algorithm, group, config, layout.values)
+        # Updates from recorded games with which the run begins, and those that were made.
+        self.offline_planned = phases.planned_updates(config)
+        self.offline_updates = 0
+        self._offline_step: TrainStep | None = None
+        if self.offline_planned:
+            update = registry.optional(algorithm, "offline_update")
+            self._offline_step = TrainStep(algorithm, group, config, layout.values, update)
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None
         self.meter = Meter()
@@ -67,6 +76,7 @@ class Learner(threading.Thread):
         # Whether the variables are those after a complete update, not of one that runs or failed.
         self.variables_complete = True
         self.steps, self.updates = 0, 0  # steps of all learners; updates, the same on each
+        self.updated_at = 0.0  # time.monotonic() when the last update ended; 0: there is none yet
         # Seconds of the longest update after the first one, which is traced; 0: there is none yet.
         self.longest_update = 0.0
         self._has_updated = False
@@ -91,11 +101,12 @@ class Learner(threading.Thread):
 
     def start_training(self, mean_return: Callable[[], float]) -> None:
         """Start the thread; `mean_return` is called on rank 0."""
-        self._publish(self._layout.values())
+        if not self.offline_left:
+            self._publish(self._layout.values())
         self._own_state_saved_at = self.updates
         overlap = self._algorithm.unroll.overlap
         self._lockstep = Lockstep(
-            self._source, self._group, overlap, mean_return, self._server.begin_update
+            self._source, self._group, overlap, mean_return, self._begin_update
         )
         if self._asked_to_end.is_set():
             self._lockstep.stop()
@@ -109,9 +120,21 @@ class Learner(threading.Thread):
             self._lockstep.stop()
 
     @property
+    def offline_left(self) -> int:
+        """The updates from recorded games that are still to come; none once actors have played."""
+        is_begun = self.updates > self.offline_updates
+        return 0 if is_begun else max(self.offline_planned - self.offline_updates, 0)
+
+    @property
     def has_received(self) -> bool:
-        """Whether the source has returned a batch."""
+        """Whether the source has returned a batch that was not recorded before."""
+        if self.offline_planned and self.updates == self.offline_updates:
+            return False
         return self._lockstep is not None and self._lockstep.has_received
+
+    def filling(self) -> tuple[int, int]:
+        """Return the unrolls in the replay, and those that the first update needs; 0, 0: none."""
+        return getattr(self._source, "filling", lambda: (0, 0))()
 
     def request_save(self) -> None:
         """Let all learners save their own states, and rank 0 take its snapshot, after a step."""
@@ -184,7 +207,10 @@ class Learner(threading.Thread):
         begin = time.monotonic()
         with self.variables_lock, self._profiler.update():
             self.variables_complete = False
-            values, reduce_seconds, priorities, acting_values = self._train_step(
+            offline = bool(self.offline_left)
+            train_step = self._offline_step if offline else self._train_step
+            assert train_step
+            values, reduce_seconds, priorities, acting_values = train_step(
                 batch, self.frames, self._limits.frames, agreed.episode_return, self.updates
             )
             self.variables_complete = True
@@ -195,12 +221,17 @@ class Learner(threading.Thread):
             times["exchange"] = times.get("exchange", 0.0) + reduce_seconds
             # Added before the counts change, so that a row with these steps has their time, too.
             self.meter.add_times(train=over - begin - reduce_seconds, **times)
+            self.updated_at = over
+            self.offline_updates += offline  # first: it is never behind for other threads
             self.updates += 1
+            if offline and not self.offline_left:
+                self._has_updated = False  # the next update is the first one of another graph
             self.steps += agreed.steps
             if self._check_sync():
                 acting_values = self._layout.values()  # read again after the repair
         self._source.feedback(batch.key, priorities)
-        self._publish(acting_values)
+        if not self.offline_left:
+            self._publish(acting_values)
         values |= self._composition(batch) | getattr(self._source, "metrics", dict)()
         values["queue_fill"] = self._server.fill()
         values |= self._server.inference_metrics()
@@ -226,6 +257,10 @@ class Learner(threading.Thread):
             age = self.updates - 1 - np.asarray(batch.version)[replayed]
             values["replay_age"] = float(age.mean())
         return values
+
+    def _begin_update(self) -> None:
+        if not self.offline_left:
+            self._server.begin_update()
 
     def _publish(self, values: list[tf.Tensor]) -> None:
         """Publish the acting variables' values, which are packed when an actor asks for them."""
@@ -316,8 +351,10 @@ class TrainStep:
         group: LearnerGroup,
         config: Config,
         read_acting_values: Callable[[], Sequence[tf.Tensor]],
+        update: Callable[..., tuple[dict[str, tf.Tensor], tf.Tensor]] | None = None,
     ):
-        self._algorithm, self._config = algorithm, config
+        """Make the graph of `update`, by default that of the algorithm."""
+        self._update, self._config = update or algorithm.update, config
         self._read_acting_values = read_acting_values
         self._graph: Callable[..., Any] | None = None
         self._names: list[str] = []
@@ -361,7 +398,7 @@ class TrainStep:
         reducer = self._exchange
         reducer.begin(number)
         context = Context(*tf.unstack(known))
-        metrics, priorities = self._algorithm.update(batch, context, reducer)
+        metrics, priorities = self._update(batch, context, reducer)
         if self._config.xla and not reducer.differentiated:
             raise NothingCompiled(
                 f"--xla compiles what exchange.differentiate computes, which "

@@ -33,6 +33,8 @@ class LearnerReport(NamedTuple):
     numbered: int  # environments of its actors that have a number
     # Unrolls and columns of the round that its actors play; both are 0 if they play none.
     round_progress: tuple[int, int]
+    # Unrolls in its replay, and those that its first update needs; both are 0 once it is made.
+    filling: tuple[int, int]
     padded: int  # columns of rounds without an unroll since its start
     faults: int  # faults of environments since its start, by its actors' reports
     has_received: bool  # it has a complete unroll of an actor, or a batch of its own source

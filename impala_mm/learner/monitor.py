@@ -25,7 +25,7 @@ from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.row_writer import RowWriter
 from impala_mm.learner.run_status import COMMON_FAILURES, RunStatus
 from impala_mm.learner.timers import STALL_SECONDS, Timers
-from impala_mm.records.bottleneck import progress_line
+from impala_mm.records.bottleneck import describe_filling, offline_line, progress_line
 from impala_mm.records.checkpoint import Damaged, Mismatch, Missing
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics import MetricsAggregator
@@ -115,6 +115,7 @@ class LearnerMonitor:
             learner.own_state.restore(about)
         if about:
             learner.updates, learner.steps = about.updates, about.steps
+            learner.offline_updates = about.offline_updates
             self.seconds, self._counted_seconds = about.seconds, about.limited_seconds
             self.finished = resume.why_finished(about, self._limits)
 
@@ -153,11 +154,8 @@ class LearnerMonitor:
             if self._status.has_received:
                 received_at = min(received_at, time.monotonic())
                 self._counted_seconds = counted_before + time.monotonic() - received_at
-            elif why := self._first_unroll.why_none_comes(
-                self._status.num_actors(), self._status.gave_up()
-            ):
-                self._status.no_actors_left = why
-                learner.stop(why)
+            else:
+                self._stop_if_no_unroll_comes()
             if self._counted_seconds >= self._limits.seconds:
                 learner.stop(f"reached --max_seconds={self._limits.seconds:g}")
             for actor in self._server.forget_silent(60):
@@ -186,6 +184,16 @@ class LearnerMonitor:
         if why := next(filter(None, reasons), ""):
             raise NoActorsLeft(why)
         return row
+
+    def _stop_if_no_unroll_comes(self) -> None:
+        """Stop if all actors have given up; before they may play, none of them can have."""
+        if self._learner.offline_left:
+            self._first_unroll.restart()
+        elif why := self._first_unroll.why_none_comes(
+            self._status.num_actors(), self._status.gave_up()
+        ):
+            self._status.no_actors_left = why
+            self._learner.stop(why)
 
     def _wait_for_all_to_end(self, exchange: ReportExchange) -> str:
         """Wait until all learners have ended; return why another one failed, or an empty string."""
@@ -219,7 +227,7 @@ class LearnerMonitor:
 
     def _mean_return(self) -> float:
         """Return rank 0's mean return, which no longer changes once it ends the run."""
-        self._aggregator.merge(0, self._learner.meter.take_reading())
+        self._aggregator.collect(0, self._learner.meter)
         mean_return = self._aggregator.mean_return()
         if mean_return >= self._limits.episode_return:
             self._aggregator.close()
@@ -242,20 +250,22 @@ class LearnerMonitor:
         first = timers.first_line_due and learner.updates > timers.updates
         if timers.row.due(now) or first:
             row = self._write_row(records)
-            if (timers.line.due(now) or first) and self._status.has_received:
+            offline = learner.offline_left
+            if (timers.line.due(now) or first) and (offline or self._status.has_received):
                 timers.first_line_due = timers.first_line_due and not first
-                self._say(progress_line(row, self._rows.eta))
+                planned = learner.offline_planned
+                line = offline_line(row, offline, planned) if offline else ""
+                self._say(line or progress_line(row, self._rows.eta))
                 if first and (note := self._note()):
                     self._say(note)
-        waits = not self._status.has_received
+        waits = not (learner.offline_left or self._status.has_received)
         if waits and self._first_unroll.is_line_due():
             self._say(self._describe_wait())
         if timers.stall.has_begun(learner.updates, now):
             if waits:  # the lines of the wait are printed anyway
                 message = self._describe_wait()
             else:
-                silent = self._silence()
-                why = f": {silent}" if silent else unfinished_update(self._status.reports)
+                why = self._describe_stall()
                 message = f"no update for {STALL_SECONDS:g} s{why}"
                 self._say(message)
             records.event_hook.call("stall", message)
@@ -290,6 +300,15 @@ class LearnerMonitor:
         checkpointing.write_snapshot(
             self.seconds, self._aggregator.mean_return(), self._counted_seconds
         )
+
+    def _describe_stall(self) -> str:
+        """Return why there is no update, as far as it is known, after a colon."""
+        if silent := self._silence():
+            return f": {silent}"
+        filling = self._status.filling()
+        if filling[1]:
+            return f": {describe_filling(filling)}"
+        return unfinished_update(self._status.reports)
 
     def _describe_wait(self) -> str:
         return self._first_unroll.describe(self._status.num_actors(), len(self._status.gave_up()))

@@ -20,6 +20,7 @@ import tensorflow as tf
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
 from impala_mm.learner.batch_source import BatchSource, UnrollQueue
+from impala_mm.learner.turn_source import TurnQueue
 from impala_mm.replay.shard import Share
 
 _CPU = "/CPU:0"
@@ -38,7 +39,7 @@ class OwnSource:
     def __init__(
         self,
         make: Callable[[Any], Any],
-        fresh: BatchSource | UnrollQueue,
+        fresh: BatchSource | UnrollQueue | TurnQueue,
         unroll: UnrollSpec,
         device: str,
     ):
@@ -92,6 +93,10 @@ class OwnSource:
     def take_stored_steps(self) -> int:
         """Return the steps of unrolls that the source has stored and that will be fresh nowhere."""
         return getattr(self._source, "take_stored_steps", lambda: 0)()
+
+    def filling(self) -> tuple[int, int]:
+        """Return the unrolls that the source has and needs for its first batch; 0, 0: not known."""
+        return getattr(self._source, "filling", lambda: (0, 0))()
 
     def metrics(self) -> dict[str, float]:
         """Return the source's own metrics."""

@@ -110,16 +110,24 @@ class OwnState:
         except _Unusable as error:
             self._say(f"starts with {self._fresh()}: {error}")
         else:
-            dealt = len(about.own_states) != self._size
+            saved_by = len(about.own_states)
+            if self._is_dealt(saved_by):
+                self._say(f"restored its source (from what {saved_by} learners saved)")
+                if self._variables:
+                    self._say(f"starts with fresh local variables, since {saved_by} learners saved")
+                return
             megabytes = durable_folder.size(self._path(about.updates)) / 1e6
-            of = f"from what {len(about.own_states)} learners saved" if dealt else ""
-            self._say(f"restored {self._what()} ({of or f'{megabytes:,.1f} MB'})")
+            self._say(f"restored {self._what()} ({megabytes:,.1f} MB)")
+
+    def _is_dealt(self, saved_by: int) -> bool:
+        """Return whether another number of learners saved, so that shares are restored."""
+        return saved_by != self._size and self._source is not None and self._source.deals_out
 
     def _restore(self, about: CheckpointInfo) -> None:
         path, saved_by = self._path(about.updates), len(about.own_states)
         if not about.own_states:
             raise _Unusable("the checkpoint was saved without any")
-        if saved_by != self._size and self._source and self._source.deals_out:
+        if self._is_dealt(saved_by):
             with _unusable_if_it_fails(f"what {saved_by} learners saved"):
                 return self._restore_shares(about)
         if self._rank >= len(about.own_states):

@@ -3,8 +3,9 @@
 `replay` knows neither flags nor TensorFlow's queues nor algorithms; this module connects them.
 """
 
+import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,12 +20,14 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.learner.batch_source import UnrollQueue, decode_batch
 from impala_mm.learner.own_source import OwnSource
+from impala_mm.learner.turn_source import TurnQueue
 from impala_mm.replay.contents import unpack
 from impala_mm.replay.elite import Features, Measures
 from impala_mm.replay.limiter import RateLimiter
+from impala_mm.replay.mixer import Columns
 from impala_mm.replay.parts import make_replay
-from impala_mm.replay.source import Columns, ReplaySource
-from impala_mm.replay.spill import Owner, Spill
+from impala_mm.replay.source import ReplaySource
+from impala_mm.replay.spill import Owner, Spill, stored_bytes
 from impala_mm.replay.store import StoredUnroll
 from impala_mm.runtime import devices, machine
 from impala_mm.runtime.log import Say
@@ -86,14 +89,17 @@ def make_own_source(
     for line in describe(config, codec, learners_here) if server.rank == 0 else []:
         say(line)
 
-    def make(queue: UnrollQueue) -> ReplaySource:
+    def make(queue: UnrollQueue | TurnQueue) -> ReplaySource:
         return make_source(
             *(config, algorithm, queue, codec, device, position, memory(config, learners_here)),
-            *(server.rank, str(Path(run).resolve()), say),
+            *(server.rank, str(Path(run).resolve()), say, _half_of_memory(learners_here)),
         )
 
+    queue: UnrollQueue | TurnQueue = UnrollQueue(server.queue)
+    if server.rounds:  # of --deterministic_run: algorithms with rounds of their own are refused
+        queue = TurnQueue(server.rounds, server.queue)
     try:
-        return OwnSource(make, UnrollQueue(server.queue), algorithm.unroll, device)
+        return OwnSource(make, queue, algorithm.unroll, device)
     except UserMistake as error:
         flags.refuse(f"--replay_spill={config.replay_spill}: {error}")
 
@@ -102,11 +108,17 @@ def memory(config: Config, learners_here: int) -> float:
     """Return the bytes that a learner's replay may take, of `learners_here` on this machine."""
     if config.replay_max_gb != flags.AUTO:
         return config.replay_max_gb * 1e9
-    available = machine.memory_bytes()
-    if config.replay_spill:
-        folder = Path(config.replay_spill).absolute()
-        available = shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
-    return available / 2 / max(learners_here, 1)
+    if not config.replay_spill:
+        return _half_of_memory(learners_here)
+    folder = Path(config.replay_spill).absolute()
+    free = shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
+    # What an earlier start left counts as free, or the replay would shrink with each start.
+    return (free + stored_bytes(folder)) / 2 / max(learners_here, 1)
+
+
+def _half_of_memory(learners_here: int) -> float:
+    """Return the bytes of memory that a learner's replay may take, of those on this machine."""
+    return machine.memory_bytes() / 2 / max(learners_here, 1)
 
 
 def describe(config: Config, codec: UnrollCodec, learners_here: int) -> list[str]:
@@ -126,7 +138,7 @@ def describe(config: Config, codec: UnrollCodec, learners_here: int) -> list[str
 def make_source(
     config: Config,
     algorithm: Algorithm,
-    queue: UnrollQueue,
+    queue: UnrollQueue | TurnQueue,
     codec: UnrollCodec,
     device: str,
     position: Position,
@@ -134,14 +146,16 @@ def make_source(
     rank: int,
     run: str,
     say: Say,
+    memory_bytes: float = math.inf,
 ) -> ReplaySource:
     """Return the source of batches on `device`, whose replays take up to `most_bytes`.
 
-    `run` is the folder of the run. Raises UserMistake if --replay_spill cannot be used.
+    `run` is the folder of the run. If --replay_spill cannot be written any more, the replays take
+    up to `memory_bytes` of memory. Raises UserMistake if --replay_spill cannot be used.
     """
     mix = replay_mix.parse(config.replay)
     columns = replay_mix.split_columns(mix, config.batch_size)
-    ratio = config.replay_ratio or 1 / (columns[0] or config.batch_size)
+    ratio = replay_mix.updates_per_unroll(mix, config.batch_size, config.replay_ratio)
     minimum = max(config.replay_min or config.batch_size, columns[0])
     random = np.random.default_rng([config.seed, rank])
     measures = _make_measures(algorithm, codec, position) if mix.needs_features else None
@@ -164,12 +178,13 @@ def make_source(
         say,
         _make_spill(config, codec, max(part.capacity for part in mix.replays), rank, run, say),
         _make_first_priorities(algorithm, codec, mix),
+        memory_bytes,
     )
 
 
 def _make_first_priorities(
     algorithm: Algorithm, codec: UnrollCodec, mix: replay_mix.Mix
-) -> Callable[[list[bytes]], np.ndarray] | None:
+) -> Callable[[Sequence[bytes]], np.ndarray] | None:
     """Return the function from unrolls to their first priorities, if it is needed and known."""
     judge = registry.optional(algorithm, "first_priorities")
     if judge is None or "prioritised" not in {part.kind for part in mix.replays}:

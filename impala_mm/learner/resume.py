@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from impala_mm.algorithms import networks
+from impala_mm.algorithms.distillation import UNKNOWN
 from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config
 from impala_mm.learner.limits import RunLimits
@@ -27,6 +28,8 @@ _WEIGHTS = (
     "--normalize_observations",
     "--normalize_rewards",
 )
+# Of these, earlier versions recorded only the value among all flags.
+_CHOICES = ("--discretization", "--action_ratio")
 # Flags that are newer than some checkpoints, whose runs had what is now the default.
 _DEFAULTS = {f"--{f.name}": f.default for f in dataclasses.fields(Config)}
 
@@ -56,6 +59,23 @@ def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) 
         )
 
 
+def check_teacher(about: CheckpointInfo, config: Config, where: str) -> None:
+    """Raise Mismatch if the run in `where` had no teacher, or knows another one's mean return."""
+    teacher, former = getattr(config, "teacher", ""), about.settings.get("teacher")
+    if teacher and not former:
+        raise Mismatch(
+            f"--teacher={teacher}: the run in {where} had no teacher: leave it out, or start "
+            f"another run with these weights (--mode=train_from --checkpoint={where})"
+        )
+    measures = getattr(config, "follows_score", False)
+    known = getattr(config, "teacher_return", UNKNOWN) != UNKNOWN
+    if teacher and teacher != former and measures and not known:
+        raise Mismatch(
+            f"--teacher={teacher}: the run in {where} learns from {former}, whose mean return its "
+            f"checkpoint has: give that teacher, or the mean return of yours by --teacher_return"
+        )
+
+
 def check_weights(about: CheckpointInfo, made_of: dict[str, Any], where: str) -> None:
     """Raise Mismatch if a network with these properties cannot load the weights in `where`."""
     wrong = _describe_differences(about, made_of, _weights(about.made_of, made_of))
@@ -63,10 +83,17 @@ def check_weights(about: CheckpointInfo, made_of: dict[str, Any], where: str) ->
         raise Mismatch(f"--checkpoint={where}: {wrong} there, so its weights do not fit")
 
 
-def _weights(*of: dict[str, Any]) -> tuple[str, ...]:
+def _weights(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[str, ...]:
     """Return the properties that weights depend on; the value head's are PopArt's own."""
     unit = "--value_normalization"
-    return (*_WEIGHTS, unit) if any(one.get(unit) == "popart" for one in of) else _WEIGHTS
+    units = [unit] if "popart" in {theirs.get(unit), ours.get(unit)} else []
+    return (*_WEIGHTS, *units, *_meanings(ours))
+
+
+def _meanings(made_of: dict[str, Any]) -> list[str]:
+    """Return the flags that say what outputs mean: the algorithm's own, and those of choices."""
+    own = [name for name in made_of if name.startswith("--") and name not in _DEFAULTS]
+    return own + [name for name in _CHOICES if name in made_of]
 
 
 def _describe_differences(
@@ -80,6 +107,9 @@ def _describe_differences(
     if ours.get("--agent_name") == about.settings.get("agent_name") == "auto":
         # The algorithm chooses its network; earlier versions recorded what they would have chosen.
         theirs["--agent_name"] = "auto"
+    for name in _meanings(made_of):  # earlier versions recorded them among all flags, or had none
+        if name in names and name not in about.made_of:
+            theirs[name] = about.settings.get(name.removeprefix("--"), ours[name])
     wrong = [name for name in names if ours[name] != theirs[name]]
     earlier = "observations" in wrong and "convert_observations" not in about.settings
     hint = " (earlier versions read them as --convert_observations=false does)" if earlier else ""
@@ -103,7 +133,8 @@ def resume_messages(about: CheckpointInfo, config: Config, learners: int) -> lis
             f"{about.learners}: frames and schedules continue, and an update has {batch} unrolls "
             f"instead of {before}{keeps}"
         )
-    if unused := [str(rank) for rank in range(learners, len(about.own_states))]:
+    unused = [str(rank) for rank in range(learners, len(about.own_states))]
+    if unused and not config.replay:  # --replay deals out what they stored
         lines.append(
             f"the own state{'s' * (len(unused) > 1)} of learner{'s' * (len(unused) > 1)} "
             f"{' and '.join(unused)} (source and local variables) will not be used"

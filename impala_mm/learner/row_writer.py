@@ -12,7 +12,12 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.learner import Learner, between_updates
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.run_status import RunStatus
-from impala_mm.records.bottleneck import describe_silence
+from impala_mm.records.bottleneck import (
+    describe_running_update,
+    describe_silence,
+    describe_turns,
+    describe_without_actors,
+)
 from impala_mm.records.eta import EtaEstimator
 from impala_mm.records.metrics import MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
@@ -44,6 +49,7 @@ class RowWriter:
         self._eta_estimator = EtaEstimator(limits.frames, limits.seconds)
         self.eta: float | None = None  # seconds until a limit, once they can be estimated
         self._verdicts = VerdictWriter()
+        self._verdict = ""  # of the last row with an update; it and the ETA hold until the next one
 
     def write(
         self, metrics_writer: MetricsWriter, seconds: float, counted_seconds: float
@@ -55,7 +61,7 @@ class RowWriter:
         learner = self._learner
         # The counts are read first, so that the meter has measured these steps at least.
         frames, steps, updates = learner.frames, learner.steps, learner.updates
-        self._aggregator.merge(0, learner.meter.take_reading())
+        self._aggregator.collect(0, learner.meter)
         row = {
             "frames": frames,
             "steps": steps,
@@ -63,26 +69,40 @@ class RowWriter:
             "seconds": round(seconds, 3),
             "unrolls_dropped": sum(report.dropped for report in self._status.reports),
             "environment_faults": sum(report.faults for report in self._status.reports),
-            **self._aggregator.row(frames, steps, updates),
+            **self._aggregator.row(frames, steps, updates, learner.updated_at),
         }
         if self._server.rounds:
             row["unrolls_padded"] = sum(report.padded for report in self._status.reports)
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
         row |= self._status.actor_counts()
-        alone = not row["actors"] and learner.has_received and not self._server.has_received
-        progress = [report.round_progress for report in self._status.reports]
-        silent = self._silence()
-        row["verdict"] = (
-            describe_silence(silent)
-            if silent
-            else self._verdicts.update(
-                row, row["actors"], without_actors=alone, round_progress=progress
-            )
-        )
-        self.eta = self._eta_estimator.update(row, counted_seconds)
+        if learner.offline_updates and learner.offline_updates == updates:
+            row["offline_updates"] = learner.offline_updates
+        row["verdict"] = self._judge(row)
+        if not self._aggregator.throughput.is_between_updates:
+            self._verdict = row["verdict"]
+            self.eta = self._eta_estimator.update(row, counted_seconds)
         metrics_writer.write(row)
         return row
+
+    def _judge(self, row: dict[str, Any]) -> str:
+        """Return the verdict of a row."""
+        learner, throughput = self._learner, self._aggregator.throughput
+        alone = not row["actors"] and learner.has_received and not self._server.has_received
+        if silent := self._silence():
+            return describe_silence(silent)
+        if learner.offline_left:
+            return describe_without_actors(row, offline=True)
+        if row["actors"] or alone:
+            if throughput.is_between_updates:
+                return self._verdict
+            if not (row["updates_per_second"] or learner.variables_complete):
+                return describe_running_update(not throughput.has_updated)
+        if self._config.deterministic_run and row["frames_per_second"]:
+            return describe_turns(row)
+        progress = [report.round_progress for report in self._status.reports]
+        filling = self._status.filling()
+        return self._verdicts.update(row, row["actors"], alone, progress, filling)
 
     def write_histograms(
         self, metrics_writer: MetricsWriter, trained: Sequence[tf.Variable], seconds: float

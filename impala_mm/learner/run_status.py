@@ -46,10 +46,11 @@ class RunStatus:
         """Return this learner's own report."""
         learner, meter = self._learner, self._learner.meter
         done = not learner.is_alive()  # asked before the reading, so that the last one is complete
-        reading = meter.take_reading()
         if self._group.rank == 0:  # its own reading need not wait for the exchange
-            self._aggregator.merge(0, reading)
+            self._aggregator.collect(0, meter)
             reading = Meter().take_reading()
+        else:
+            reading = meter.take_reading()
         waited, timed = meter.waited, meter.timed
         if timed - self._timed > 0.2:
             # Averaged over some seconds, since one late step says little.
@@ -64,6 +65,7 @@ class RunStatus:
             dropped=self._server.dropped,
             numbered=self._server.numbers.used,
             round_progress=self._server.rounds.progress if self._server.rounds else (0, 0),
+            filling=learner.filling(),
             padded=self._server.rounds.padded if self._server.rounds else 0,
             faults=self._server.environment_faults,
             has_received=self._server.has_received or learner.has_received,
@@ -105,6 +107,11 @@ class RunStatus:
         """Whether a learner has received a complete unroll, or a batch from its own source."""
         own = self._server.has_received or self._learner.has_received
         return own or any(report.has_received for report in self.reports)
+
+    def filling(self) -> tuple[int, int]:
+        """Return the unrolls in the learners' replays, and those that first updates need."""
+        each = [report.filling for report in self.reports]
+        return sum(have for have, _ in each), sum(needed for _, needed in each)
 
     def gave_up(self) -> dict[int, str]:
         """Return the actors of all learners that gave up, and why."""

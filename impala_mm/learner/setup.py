@@ -14,28 +14,31 @@ import tensorflow as tf
 
 from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
-from impala_mm.algorithms.interface import Algorithm, PolicyLoader, Role
+from impala_mm.algorithms.interface import Algorithm, Role
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.data.unroll_check import UnrollCheck
 from impala_mm.distributed import agreement, consistency
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.inference.batched_inference import BatchedInference
-from impala_mm.learner import replaying, resume
+from impala_mm.learner import phases, replaying, resume, teaching
 from impala_mm.learner.batch_source import BatchSource, QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoActorsLeft
 from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.offline_source import PhasedSource
 from impala_mm.learner.own_source import BadSource, OwnSource
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.learner.replaying import Position
 from impala_mm.learner.round_source import RoundSource
 from impala_mm.learner.silent_learners import SilentLearners
+from impala_mm.learner.turn_source import TurnQueue, TurnSource
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 from impala_mm.records.metrics_writer import MetricsWriter
@@ -55,6 +58,7 @@ FAILURES = (
     consistency.VariablesDiffer,
     NothingCompiled,
     NoActorsLeft,
+    teaching.UnfitTeacher,
 )
 
 
@@ -63,6 +67,8 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
 
     TensorFlow must not have computed anything before.
     """
+    if config.deterministic_run:
+        lifecycle.use_deterministic_operations()
     here, cores = process_rank(), len(os.sched_getaffinity(0))
     share = max(1, cores // here.local_size) if here.local_size > 1 else 0
     lifecycle.set_thread_counts(config.intra_op_threads or share, config.inter_op_threads or 2)
@@ -73,7 +79,9 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
         with contextlib.suppress(
             RuntimeError
         ):  # TensorFlow refuses if a level has already computed with it
-            lifecycle.set_thread_counts(1, 1)
+            # Nothing else runs in the thread of a compiled update: a second one answers actors.
+            compiles = config.compiles_updates and here.size == 1
+            lifecycle.set_thread_counts(1, 2 if compiles else 1)
             device = "one CPU core, since observations are small"
     devices.start_devices()
     return levels, device
@@ -88,16 +96,15 @@ def build_learner(
     folder: RunFolder | None,
     began: float,
     outputs: RunOutputs,
-    load_policy: PolicyLoader,
+    tools: teaching.PolicyTools,
 ) -> tuple[LearnerMonitor, Learner]:
     """Return a learner that accepts actors and has its initial variables, and its monitor.
 
     `addresses` are those of all learners, in the order of ranks; at `held` this one listens.
-    `load_policy` loads the policies of other runs that the algorithm's flags name.
     """
     say = outputs.say
     given, config = config, _for_task(config, levels, group, folder, say)
-    agent = make_agent(config, group.rank, levels, load_policy=load_policy)
+    agent = make_agent(config, group.rank, levels, load_policy=tools.load_policy)
     compared = {name: value for name, value in agent.identity.items() if name != "run_id"}
     agreement.check_equal(group.gather(compared, "identity"))
     address = addresses[group.rank]
@@ -108,8 +115,11 @@ def build_learner(
     if rounds and provenance.is_local_run():
         refuse_rounds(config, agent)
     capacity = config.queue_capacity or config.batch_size
+    # A round is in the queue before it is taken.
     if rounds:
-        capacity = max(capacity, config.batch_size)  # a round is in the queue before it is taken
+        capacity = max(capacity, config.batch_size)
+    elif config.deterministic_run:
+        capacity = max(capacity, auto.num_envs(config, spec.observation))
     if folder:
         of = f" on {group.size} learners" if group.size > 1 else ""
         megabytes = capacity * codec.size / 1e6
@@ -140,7 +150,6 @@ def build_learner(
         config, algorithm, server, codec, position, path or path_of_first, say
     )
     own_folder = Path(path or path_of_first)
-    local = algorithm.variables.local
     learner = Learner(
         config,
         algorithm,
@@ -151,7 +160,7 @@ def build_learner(
         limits,
         spec.action_repeats,
         UpdateProfiler(config.profile if folder else "", folder.path if folder else Path(), say),
-        OwnState(own_folder, group.rank, group.size, own_source, local, say),
+        OwnState(own_folder, group.rank, group.size, own_source, algorithm.variables.local, say),
     )
     records = _make_records(config, folder, agent, group, limits, outputs) if folder else None
     monitor = LearnerMonitor(
@@ -159,10 +168,33 @@ def build_learner(
         note=lambda: flag_reads.note_unread(given, agent.flags_read),
         silence=SilentLearners(addresses, group.rank, token).describe,
     )
-    monitor.resume()
+    _resume(monitor, learner, agent, group, records, tools, say)
+    if isinstance(source, PhasedSource) and not monitor.finished:
+        phases.begin(agent, config, group, own_folder, learner.offline_left, source, tools, say)
     if folder:
         _record_start(folder, config, given, addresses, learner.frames, say)
     return monitor, learner
+
+
+def _resume(
+    monitor: LearnerMonitor,
+    learner: Learner,
+    agent: Agent,
+    group: LearnerGroup,
+    records: Records | None,
+    tools: teaching.PolicyTools,
+    say: Say,
+) -> None:
+    """Load the newest checkpoint, if there is one, and the teachers of a run that has some."""
+    monitor.resume()
+    if monitor.finished:
+        return
+    measured = teaching.begin(agent.algorithm, agent.spec, group, tools, say)
+    if records and measured:
+        counts = {"frames": learner.frames, "steps": learner.steps, "updates": learner.updates}
+        records.metrics_writer.write(counts | {"seconds": round(monitor.seconds, 3)} | measured)
+        if not learner.updates:
+            records.checkpointing.save_start(learner, monitor.seconds)
 
 
 def _record_start(
@@ -203,6 +235,16 @@ def _make_records(
 
 
 def _make_source(
+    config: Config, algorithm: Algorithm, *rest: Any
+) -> tuple[BatchSource, OwnSource | None]:
+    """Return what `_make_online_source` returns, after the batches of recorded games, if any."""
+    if why := phases.why_unsuitable(config, algorithm):
+        flags.refuse(why)
+    source, own = _make_online_source(config, algorithm, *rest)
+    return PhasedSource(source) if phases.planned_updates(config) else source, own
+
+
+def _make_online_source(
     config: Config,
     algorithm: Algorithm,
     server: Server,
@@ -225,8 +267,11 @@ def _make_source(
     # In main memory, where replay is kept; what an own source returns is copied to the device.
     device = "/CPU:0" if make else ""
     fresh: BatchSource
-    if server.rounds:
+    if server.rounds and registry.optional(algorithm, "rounds"):
         fresh = RoundSource(server.rounds, server.queue, codec, device)
+    elif server.rounds:
+        turns = TurnQueue(server.rounds, server.queue)
+        fresh = TurnSource(turns, codec, config.batch_size, device)
     else:
         fresh = QueueSource(server, codec, config.batch_size, device)
     if not make:
@@ -278,6 +323,16 @@ def refuse_rounds(config: Config, agent: Agent) -> None:
         flags.refuse(f"--algorithm={config.algorithm}: {why}")
 
 
+def refuse_overlap(config: Config, algorithm: Algorithm) -> None:
+    """Refuse rounds that overlap with updates in a run that shall be repeatable."""
+    if config.deterministic_run and registry.optional(algorithm, "rounds_overlap"):
+        flags.refuse(
+            f"--deterministic_run: with --algorithm={config.algorithm} actors play while the "
+            f"learner trains, so that it depends on their speed which policy plays: leave out "
+            f"--rounds_overlap, or --deterministic_run"
+        )
+
+
 def refuse_large_batch(config: Config, unroll_bytes: int, learners: int) -> None:
     """Refuse a batch and a queue that do not fit in memory, with `learners` on this machine."""
     given = f"--batch_size={config.batch_size}"
@@ -311,17 +366,21 @@ def _listen(
     inference = None
     if identity["inference"] == "learner":
         inference = _build_inference(config, agent)
-    rounds = None
+    rounds, alone = None, config.deterministic_run
     if registry.optional(agent.algorithm, "rounds"):
         overlap = registry.optional(agent.algorithm, "rounds_overlap")
-        rounds = Rounds(config.batch_size, say, overlap)
+        refuse_overlap(config, agent.algorithm)
+        rounds = Rounds(config.batch_size, say, overlap, alone)
         if overlap:
             say("rounds overlap: actors play one by the policy before the update on the last one")
+    elif alone:
+        rounds = Rounds(auto.num_envs(config, agent.spec.observation), say, alone=True)
     try:
         offers_socket = config.transport_security == "auto"
         return Server(
             *(address, held, token, identity, capacity, say),
             *(inference, unroll_bytes, rounds, offers_socket),
+            UnrollCheck(agent.algorithm.unroll, agent.spec.actions).mistake,
         )
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")

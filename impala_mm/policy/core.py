@@ -30,33 +30,56 @@ class PolicyCore:
     """A checkpoint's network for a level; `step` and `judge` take batches of entries."""
 
     def __init__(
-        self, path: Path, about: checkpoint.CheckpointInfo, level_name: str = "", **changes: Any
+        self,
+        path: Path,
+        about: checkpoint.CheckpointInfo,
+        level_name: str = "",
+        spec: EnvironmentSpec | None = None,
+        **changes: Any,
     ):
         """Load the checkpoint at `path`, for its own level or another one that the network fits.
 
-        `changes`: flags that replace the run's, such as `sticky_actions` and `seed`. Raises
-        checkpoint.Mismatch where the network does not fit.
+        `spec` is that of all levels, if the caller has it, such as a learner whose threads already
+        compute: no environment is then made, and TensorFlow's seed stays. `changes`: flags that
+        replace the run's, such as `sticky_actions` and `seed`. Raises checkpoint.Mismatch where the
+        network does not fit, or `eval_epsilon` has no effect.
         """
         self.config = config_for_playing(about.settings, level_name, **changes)
+        levels = dict.fromkeys(self.config.level_name.split(","), spec) if spec else None
+        options = from_flags.environment_options(self.config)
         for name in self.config.level_name.split(","):
-            spec = level_spec(name.strip(), **from_flags.environment_options(self.config))
-            if why := why_unsuitable(about, spec):
+            read = spec or level_spec(name.strip(), **options)
+            if why := why_unsuitable(about, read):
                 raise checkpoint.Mismatch(why)
         if self.config.agent_name == "auto":
             # `auto` may have stood for another network in the version that trained the policy.
             recorded = about.made_of["--agent_name"]
-            if networks.chosen_name(self.config, spec) != recorded:
+            if networks.chosen_name(self.config, read) != recorded:
                 self.config = dataclasses.replace(self.config, agent_name=recorded)
-        made = agent.make_agent(self.config, number=0, role=Role.EVALUATOR)
+        made = agent.make_agent(self.config, None if spec else 0, levels, Role.EVALUATOR)
+        if "eval_epsilon" in changes and "eval_epsilon" not in made.flags_read:
+            raise checkpoint.Mismatch(
+                f"--eval_epsilon={self.config.eval_epsilon:g} has no effect on {path}, whose "
+                f"--algorithm={self.config.algorithm} draws actions from its policy: leave it out, "
+                f"or give --deterministic"
+            )
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
         self.load(path, about)
         self._act = tf.function(registry.evaluated_act(self.algorithm), autograph=False)
         self._judge = tf.function(self.algorithm.judge, autograph=False)
+        value_of = registry.optional(self.algorithm, "value_of")
+        self._value_of = tf.function(value_of, autograph=False) if value_of else None
 
     def load(self, path: Path, about: checkpoint.CheckpointInfo) -> None:
         """Load the weights of another checkpoint of the same run; raises Mismatch."""
         checkpoint.load(path, checkpoint.named_for_acting(self.algorithm.variables))
         self.path, self.about = path, about
+
+    def portable_about(self) -> checkpoint.CheckpointInfo:
+        """Return the checkpoint's description without what belongs to this machine."""
+        own = {f.name for f in dataclasses.fields(self.config) if f.metadata["own"]}
+        settings = {name: v for name, v in self.about.settings.items() if name not in own}
+        return self.about._replace(settings=settings)
 
     def initial_state(self, batch: int) -> Any:
         """Return the network's recurrent state at the start of `batch` episodes."""
@@ -71,9 +94,24 @@ class PolicyCore:
         actions, state, extras = self._act(entry, state, exploration)
         return tf.nest.map_structure(lambda part: part.numpy(), actions), state, extras
 
+    def next_state(self, entry: Entry, state: Any) -> Any:
+        """Return the state after entries [B, ...] as tensors, also within a tf.function."""
+        return self._act(entry, state, tf.zeros_like(entry.reward))[1]
+
     def judge(self, entry: Entry, state: Any) -> PolicyOutput:
         """Return policy and value for entries [B, ...] and the state before them."""
         return self._judge(entry, state)
+
+    def value_of(self, entry: Entry, state: Any, action: Any, output: PolicyOutput) -> tf.Tensor:
+        """Return the values [B] of actions, or those of the states if the algorithm has no others.
+
+        `action` is a nest of [B, ...], and `output` what `judge` has returned for the entries.
+        """
+        if self._value_of:
+            return self._value_of(entry, state, action)
+        if output.values is not None:
+            return tf.gather(output.values, action, batch_dims=1)
+        return output.value
 
     def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
         """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll.
@@ -97,24 +135,31 @@ class PolicyCore:
     def entry(
         self, observation: Any, reward: Any, action: Any, first: Any, mask: Any = ()
     ) -> Entry:
-        """Return entries [B, ...] with the fields that acting reads.
+        """Return entries [B, ...] with the fields that acting reads, see `make_entry`."""
+        return make_entry(self.spec, observation, reward, action, first, mask)
 
-        `mask` is needed if the environment offers masks of its actions (see `masks`).
-        """
-        return Entry(
-            action=tf.nest.map_structure(tf.constant, self.spec.actions.as_arrays(action)),
-            reward=tf.constant(reward, tf.float32),
-            terminated=None,
-            truncated=None,
-            observation=tf.nest.map_structure(
-                lambda spec, part: tf.constant(part, spec.dtype), self.spec.observation, observation
-            ),
-            first=tf.constant(first, tf.bool),
-            extras=None,
-            mask=tf.nest.map_structure(
-                lambda spec, part: tf.constant(part, spec.dtype), self.spec.masks, mask
-            ),
-        )
+
+def make_entry(
+    spec: EnvironmentSpec, observation: Any, reward: Any, action: Any, first: Any, mask: Any = ()
+) -> Entry:
+    """Return entries [B, ...] of an environment, with the fields that acting reads.
+
+    `mask` is needed if the environment offers masks of its actions (see `masks`).
+    """
+    return Entry(
+        action=tf.nest.map_structure(tf.constant, spec.actions.as_arrays(action)),
+        reward=tf.constant(reward, tf.float32),
+        terminated=None,
+        truncated=None,
+        observation=tf.nest.map_structure(
+            lambda spec, part: tf.constant(part, spec.dtype), spec.observation, observation
+        ),
+        first=tf.constant(first, tf.bool),
+        extras=None,
+        mask=tf.nest.map_structure(
+            lambda spec, part: tf.constant(part, spec.dtype), spec.masks, mask
+        ),
+    )
 
 
 def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> str:

@@ -11,7 +11,6 @@ policy.save("my_policy", half=True)             for load_policy and --checkpoint
 policy.export("exported")                       a SavedModel
 """
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,7 +55,7 @@ class Policy(PolicyCore):
     ) -> Any:
         """Return the action for this observation; `reward` is that of the previous action.
 
-        The action is the most likely one or, with `explore`, sampled as in training. It is what the
+        The action is the most likely one or, with `explore`, drawn as in tests. It is what the
         environment's `step` takes: an int for Discrete actions, an array for a Box.
 
         If the environment offers masks of its actions, `action_mask` is needed, unless it is a part
@@ -140,9 +139,7 @@ class Policy(PolicyCore):
         target = Path(folder)
         if target.exists():
             raise BadSettings(f"{target} exists: name a new folder")
-        own = {f.name for f in dataclasses.fields(self.config) if f.metadata["own"]}
-        settings = {name: v for name, v in self.about.settings.items() if name not in own}
-        about = self.about._replace(settings=settings)  # without folders of this machine
+        about = self.portable_about()
         checkpoint.save_weights(self.algorithm.variables, self.path, target, about, half)
 
     def export(self, folder: str | Path) -> None:

@@ -21,6 +21,7 @@ from impala_mm.environments import from_flags
 from impala_mm.environments.action_names import action_names
 from impala_mm.policy import saved_model_readme
 from impala_mm.policy.core import PolicyCore
+from impala_mm.records import checkpoint, durable_folder
 
 Named = dict[str, tf.Tensor]
 
@@ -33,13 +34,21 @@ class Signature(NamedTuple):
 
 
 def write_saved_model(policy: PolicyCore, folder: Path) -> None:
-    """Write the SavedModel and its README.txt, example.py and signature.json to a folder."""
+    """Write the SavedModel and its README.txt, example.py and signature.json to a folder.
+
+    What is read of it as a checkpoint is never executed, unlike a SavedModel.
+    """
     signatures = {"serving_default": _act(policy), "initial_state": _initial_state(policy)}
     functions = {name: signature.function for name, signature in signatures.items()}
     module = tf.Module()
+    # The folder `variables` is a checkpoint, too, for `load_policy` and --teacher.
+    kinds = checkpoint.for_acting(policy.algorithm.variables)
+    module.trained, module.acting = kinds["trained"], kinds["acting"]
+    kept = {id(variable) for variables in kinds.values() for variable in variables}
     read = (variable for function in functions.values() for variable in function.graph.variables)
-    module.weights = list({id(variable): variable for variable in read}.values())
+    module.others = list({id(v): v for v in read if id(v) not in kept}.values())
     tf.saved_model.save(module, str(folder), functions)
+    durable_folder.describe(folder / "variables", policy.portable_about()._asdict())
     described = saved_model_readme.describe(
         {n: (s.inputs, s.function.structured_outputs) for n, s in signatures.items()},
         policy.about,

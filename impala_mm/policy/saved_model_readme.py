@@ -15,7 +15,7 @@ _MEANING = {
     "first": "whether this is an episode's first observation, which resets the state",
     "last_action": "the action before this observation; ignored where first is true",
     "last_reward": "the raw reward for that action; ignored where first is true",
-    "exploration": "0: the most likely action (use this if in doubt); 1: sample as in training",
+    "exploration": "0: the most likely action (use this if in doubt); 1: sample as in tests",
     "action": "the action to take",
     "value": "the expected discounted sum of future rewards, clipped as in training",
     "values": "the same for each action, if that is taken now and the best ones later",
@@ -23,6 +23,8 @@ _MEANING = {
 }
 _PROBABILITIES = "the probability of each action"
 _POLICY = "the parameters of the actions' distribution"
+_MADE_BY = ("env_kwargs", "env_wrappers")  # flags by which environments are made
+_DISCRETISED = ("discretization", "n_actions_per_dim", "action_ratio")
 _STATE = "recurrent state; pass the output of this name to the next step"
 _EXAMPLE = """\
 import tensorflow as tf
@@ -60,7 +62,7 @@ def describe(
     meaning = _MEANING | {"policy": _POLICY if actions.discrete is None else _PROBABILITIES}
     return {
         "level_name": about.made_of["--level_name"],
-        **{name: about.settings.get(name, "") for name in ("env_kwargs", "env_wrappers")},
+        **_environment(about.settings),
         "network": about.made_of["--agent_name"],
         "checkpoint": checkpoint,
         "frames": about.frames,
@@ -75,6 +77,12 @@ def describe(
             for name, (inputs, outputs) in signatures.items()
         },
     }
+
+
+def _environment(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags by which the environment is made; those of discretised actions if used."""
+    used = _DISCRETISED if settings.get("discretization", "none") != "none" else ()
+    return {name: settings.get(name, "") for name in (*_MADE_BY, *used)}
 
 
 def _describe_tensors(tensors: dict[str, Any], meaning: dict[str, str]) -> dict[str, Any]:
@@ -115,7 +123,7 @@ def example(described: dict[str, Any]) -> str:
 
 def readme(described: dict[str, Any], example: str) -> str:
     """Return the text of README.txt."""
-    changes = [f" --{n}={described[n]}" for n in ("env_kwargs", "env_wrappers") if described[n]]
+    changes = [f" --{n}={described[n]}" for n in _MADE_BY + _DISCRETISED if described.get(n)]
     about = (
         f"This folder holds a TensorFlow SavedModel of an agent that plays "
         f"{described['level_name']}{''.join(changes)}: a {described['network']} after "

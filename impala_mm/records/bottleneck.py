@@ -26,6 +26,9 @@ _FULL = 0.5  # fill level of the queue from which actors have to wait
 # else to be as fast as now.
 _MOST_FACTOR = 5.0
 
+# Metrics by which one sees how well a student learns from recorded games.
+_OFFLINE = ("kl_teacher_pi", "cloning_loss")
+
 
 def progress_line(row: dict[str, Any], eta: float | None) -> str:
     """Return the progress line of a row of metrics.
@@ -46,23 +49,37 @@ def progress_line(row: dict[str, Any], eta: float | None) -> str:
     return " | ".join([*parts, row["verdict"]])
 
 
+def offline_line(row: dict[str, Any], left: int, planned: int) -> str:
+    """Return the progress line of a row while a student learns from recorded games."""
+    made, rate = planned - left, row["updates_per_second"]
+    parts = [f"offline: {made:,} of {planned:,} updates", f"{rate:,.0f}/s"]
+    parts += [f"{name} {row[name]:.3g}" for name in _OFFLINE if name in row]
+    if rate > 0:
+        parts.append(f"ETA {format_duration(left / rate)}")
+    return " | ".join([*parts, row["verdict"]])
+
+
 def describe_bottleneck(
-    row: dict[str, Any], actors: int | None, round_progress: tuple[int, int] = (0, 0)
+    row: dict[str, Any],
+    actors: int | None,
+    round_progress: tuple[int, int] = (0, 0),
+    filling: tuple[int, int] = (0, 0),
 ) -> str:
     """Return "bottleneck: NAME (evidence); advice" for a row of metrics.
 
     `actors` is the number of connected actors, or None if it is not known. `round_progress` holds
-    the unrolls that have arrived of the rounds that actors play, and the columns of these rounds.
+    the unrolls that have arrived of the rounds that actors play, and the columns of these rounds;
+    `filling` the unrolls in the learners' replays, and those that first updates need.
     """
     if actors == 0:
         return "bottleneck: actors (none is connected); they may still be starting, see their logs"
     arrived, columns = round_progress
     wait = row.get("wait_share")
     trains = max(row["frames_per_second"], row.get("updates_per_second", 0.0)) > 0
-    if wait is None and trains:
-        return "bottleneck: not known yet"
+    if filling[1] and not trains:
+        return f"bottleneck: actors ({describe_filling(filling)})"
     if wait is None:
-        return "bottleneck: not known yet (an update is running; the first one is also compiled)"
+        return "bottleneck: not known yet"
     if columns and not trains:
         return (
             f"bottleneck: actors (a round is being played: {arrived} of its {columns} unrolls have "
@@ -71,13 +88,41 @@ def describe_bottleneck(
     return _slow_learner(row, wait, trains) or _overall_bottleneck(row, wait, trains, actors)
 
 
+def describe_filling(filling: tuple[int, int]) -> str:
+    """Return how far the replays are filled, which the first update waits for."""
+    return "the replay is filling: {:,} of the {:,} unrolls before the first update".format(
+        *filling
+    )
+
+
+def describe_running_update(is_first: bool) -> str:
+    """Return the verdict for a run at a standstill whose update has not ended."""
+    if is_first:
+        return "bottleneck: not known yet (an update is running; the first one is also compiled)"
+    return "bottleneck: not known yet (an update is running, longer than those before it)"
+
+
 def describe_silence(silent: str) -> str:
     """Return the verdict for a run whose learners wait for those that `silent` names."""
     return f"bottleneck: {silent}; check the host and its network"
 
 
-def describe_without_actors(row: dict[str, Any]) -> str:
-    """Return the verdict for a run whose batches all come from the algorithm's own source."""
+def describe_turns(row: dict[str, Any]) -> str:
+    """Return the verdict for a run of --deterministic_run, in which one of two always waits."""
+    if "wait_share" not in row:
+        return "bottleneck: not known yet"
+    return (
+        f"bottleneck: --deterministic_run (the actor plays while the learner waits, "
+        f"{row['wait_share']:.0%} of the time, and waits while it trains)"
+    )
+
+
+def describe_without_actors(row: dict[str, Any], offline: bool = False) -> str:
+    """Return the verdict for a run whose batches all come from the algorithm's own source.
+
+    `offline`: from recorded games instead.
+    """
+    what = "recorded games" if offline else "the algorithm's own source"
     wait = row.get("wait_share")
     if wait is None:
         return "bottleneck: not known yet"
@@ -86,15 +131,15 @@ def describe_without_actors(row: dict[str, Any]) -> str:
         whose = "the learners wait" if several else "the learner waits"
         time = "their time" if several else "its time"
         return (
-            f"bottleneck: source ({whose} {wait:.0%} of {time} for batches of the algorithm's own "
-            f"source; no actor is connected); a faster source would help"
+            f"bottleneck: source ({whose} {wait:.0%} of {time} for batches of {what}"
+            f"{'' if offline else '; no actor is connected'}); a faster source would help"
         )
     exchange = row.get("exchange_share", 0.0)
     if several and exchange > _EXCHANGE:
         return f"bottleneck: all-reduce ({exchange:.0%} of the learners' time)"
     return (
         f"bottleneck: learner{'s' * several} ({row['train_share']:.0%} of the time is training, on "
-        f"batches of the algorithm's own source); a GPU or another learner would help"
+        f"batches of {what}); a GPU or another learner would help"
     )
 
 
@@ -116,7 +161,7 @@ def _overall_bottleneck(row: dict[str, Any], wait: float, trains: bool, actors: 
         )
     advice = "a GPU or another learner would help"
     if "replay_share" in row:
-        advice = "a GPU, another learner or a smaller --replay_ratio would help"
+        advice = f"a GPU, another learner or a smaller {_replay_flag(row)} would help"
     if held > _ACTORS_WAIT:  # otherwise actors wait little, or their times are not known yet
         evidence += f", actors wait {held:.0%} of theirs"
         advice += _fewer_actors(held, actors)
@@ -173,8 +218,14 @@ def _starving(row: dict[str, Any], wait: float, trains: bool, actors: int | None
         )
     needed = _needed_actors(wait, actors)
     if "replay_share" in row:
-        needed += ", or a larger --replay_ratio, which trains more on each unroll"
+        needed += f", or a larger {_replay_flag(row)}, which trains more on each unroll"
     return f"bottleneck: actors ({waits}{_actors_main_work(row)}); {needed}{_busy_cores(row)}"
+
+
+def _replay_flag(row: dict[str, Any]) -> str:
+    """Return the flag that says how much a learner trains on each new step; SAC has its own."""
+    own = {"q/value", "optimizer_steps"} <= row.keys()
+    return "--updates_per_step" if own else "--replay_ratio"
 
 
 def _actors_main_work(row: dict[str, Any]) -> str:

@@ -50,6 +50,7 @@ class CheckpointInfo(NamedTuple):
     # By rank, the digest of each learner's own state, see `learner.own_state`; empty where it could
     # not be saved. () if learners have none.
     own_states: tuple[str, ...] = ()
+    offline_updates: int = 0  # those of the updates that were made from recorded games
 
     @property
     def limited_seconds(self) -> float:
@@ -203,6 +204,12 @@ def named_for_acting(variables: Variables) -> dict[str, tf.Variable]:
     return _named(variables, "trained", "acting")
 
 
+def for_acting(variables: Variables) -> dict[str, list[tf.Variable]]:
+    """Return the variables of `named_for_acting` by their kind."""
+    by_kind = _variables_by_kind(variables)
+    return {kind: by_kind[kind] for kind in ("trained", "acting")}
+
+
 def _named(variables: Variables, *kinds: str) -> dict[str, tf.Variable]:
     by_kind = _variables_by_kind(variables)
     return {f"{kind}/{i}": v for kind in kinds for i, v in enumerate(by_kind[kind])}
@@ -214,7 +221,7 @@ def _variables_by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
     Acting variables such as a normaliser's, and weights such as those of a target network, are
     kinds of their own, so that their names do not depend on how many slots the optimizer has.
     """
-    acting = {id(variable) for variable in variables.acting}
+    acting = {id(v) for v in variables.acting} - {id(v) for v in variables.schedules}
     weights = {id(variable) for variable in variables.weights or ()} - acting
     return {
         "trained": variables.trained,
@@ -360,11 +367,25 @@ def _read(path: Path) -> CheckpointInfo | None:
     """Return a checkpoint's description without verifying it; None if it cannot be read."""
     try:
         content = from_json((path / "about.json").read_text())
-        content = {"counted_seconds": None, "own_states": ()} | content  # those of old versions
+        earlier = {"counted_seconds": None, "own_states": (), "offline_updates": 0}
+        content = earlier | content  # earlier versions wrote none of these
         content["own_states"] = tuple(content["own_states"])
-        return CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
+        about = CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return about if _has_right_types(about) else None
+
+
+def _has_right_types(about: CheckpointInfo) -> bool:
+    """Return whether a description has the types that its readers rely on."""
+    counts = (about.learners, about.updates, about.steps, about.offline_updates)
+    numbers = (*counts, about.frames, about.seconds)
+    known = [x for x in (about.counted_seconds, about.episode_return) if x is not None]
+    return (
+        all(type(each) in (int, float) for each in (*numbers, *known))
+        and all(isinstance(each, dict) for each in (about.settings, about.made_of, about.versions))
+        and all(isinstance(each, str) for each in about.own_states)
+    )
 
 
 def _put_aside(path: Path) -> None:

@@ -16,10 +16,14 @@ def shipped_names() -> list[str]:
 
 
 def resolve(given: str | Path) -> Path:
-    """Return the folder that a user means: a path, or else the name of a policy of this package."""
+    """Return the folder that a user means: a path, or else the name of a policy of this package.
+
+    In an export, it is the folder with the weights.
+    """
     if not Path(given).exists() and str(given) in shipped_names():
         return _SHIPPED / given
-    return Path(given)
+    exported = Path(given) / "variables"
+    return exported if (exported / "about.json").exists() else Path(given)
 
 
 def all_in(folder: Path) -> list[Path]:

@@ -25,28 +25,38 @@ def finish(work: Path, final: Path, about: dict[str, Any]) -> None:
 
     `about` and each file's size and SHA-256 are written to its about.json. Raises OSError.
     """
-    paths = sorted(work.rglob("*"))
-    files = {str(p.relative_to(work)): _fingerprint(p) for p in paths if p.is_file()}
-    (work / "about.json").write_text(to_json(about | {"files": files}))
+    paths = describe(work, about)
     for path in [*paths, work / "about.json", work]:
         _flush_to_disk(path)
     work.rename(final)
     _flush_to_disk(final.parent)
 
 
+def describe(folder: Path, about: dict[str, Any]) -> list[Path]:
+    """Write `about` and the files' sizes and SHA-256 to a folder's about.json; return the files."""
+    paths = sorted(folder.rglob("*"))
+    files = {str(p.relative_to(folder)): _fingerprint(p) for p in paths if p.is_file()}
+    (folder / "about.json").write_text(to_json(about | {"files": files}))
+    return paths
+
+
 def verify(path: Path) -> None:
     """Raise Damaged if a file differs from the description in about.json, or cannot be read."""
     try:
         files = from_json((path / "about.json").read_text())["files"]
-    except (OSError, ValueError, KeyError):
+        sizes = {name: int(size) for name, (size, _) in files.items()}
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError):
         raise Damaged(f"{path} has no about.json that can be read") from None
     for name, written in files.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise Damaged(f"{path}/about.json names a file elsewhere: {name}")
         try:
             found = _fingerprint(path / name)
-        except OSError as error:
-            raise Damaged(f"{path / name} cannot be read: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise Damaged(f"{path / name} cannot be read: {why}") from None
         if found != written:
-            what = "cut short" if found[0] < written[0] else "changed"
+            what = "cut short" if found[0] < sizes[name] else "changed"
             raise Damaged(f"{path / name} is {what} since it was written")
 
 
@@ -72,7 +82,9 @@ def refuse_full_disk(folder: Path, needed: int) -> None:
 
 
 def _fingerprint(path: Path) -> list[Any]:
-    """Return a file's [size in bytes, SHA-256]."""
+    """Return a file's [size in bytes, SHA-256]. Raises OSError, and ValueError for a pipe."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no file")
     with path.open("rb") as file:
         return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
 

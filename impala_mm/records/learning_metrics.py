@@ -112,6 +112,59 @@ LEARNING_GROUPS = (
         },
     ),
     MetricGroup(
+        "Teachers",
+        {
+            "kl_teacher_pi": _M(
+                _NATS,
+                "Mean divergence from the teachers' policies to the one in training, while "
+                "`teacher_cost` is above 0. Only with `--teacher`, and `--distill=policy`.",
+                "falling; it may rise once `teacher_cost` is small",
+            ),
+            "loss/teacher": _M(
+                "per step",
+                "Mean of what else `--distill` names, while `teacher_cost` is above 0.",
+                "falling",
+            ),
+            "loss/cql": _M(
+                "nats per step",
+                "Mean of logsumexp(Q / t) - Q(a) / t for the actions a that were played, by "
+                "`--cql_temperature`. Only with `--cql_cost`.",
+                "falling; 0 if the network would choose nothing else",
+            ),
+            "cloning_loss": _M(
+                _NATS,
+                "Mean of -log pi(a) for the actions in recorded games, while the student learns "
+                "from these without `--teacher`.",
+                "falling",
+            ),
+            "teacher_cost": _M(
+                "per nat",
+                "Weight of `kl_teacher_pi`, or of `loss/teacher`, in the loss, which falls from "
+                "`--teacher_cost` to 0.",
+            ),
+            "guidance": _M(
+                "share",
+                "The share of `--guide_steps` and `--guide_share` that remains, by which the "
+                "teacher acts in place of the student. Returns are those of both until it is 0. "
+                "Only with these flags.",
+                "falling from 1 to 0",
+            ),
+            "student_score": _M(
+                "share",
+                "The mean return of the last 100 games, on a scale from 0 for a random policy to 1 "
+                "for the teacher; at 1 it needs the teacher no more. Only with "
+                "`--teacher_method=qdagger` and `dqfd`.",
+                "rising",
+            ),
+            "teacher_return": _M(
+                "reward",
+                "Mean return of the teacher, in the run's first row. Only with "
+                "`--teacher_method=qdagger` and `dqfd`, unless both returns are given.",
+            ),
+            "random_return": _M("reward", "The same for random actions."),
+        },
+    ),
+    MetricGroup(
         "Policy gradients",
         {
             "entropy": _M(
@@ -209,6 +262,7 @@ LEARNING_GROUPS = (
             "replay_uses": _M(
                 "draws",
                 "How often the replayed unrolls of a batch had been drawn before, on average.",
+                parts="learner",
             ),
             "loss/policy_cloning": _M(
                 _BATCH_LOSS,

@@ -31,7 +31,9 @@ GROUPS = (
             "seconds": _M("s", "Training time, including the time before a resume."),
             "frames_per_second": _M(
                 "frames/s",
-                "Throughput of all learners together since the previous row.",
+                "Throughput of all learners together, from the end of the last update of an "
+                "earlier row to the end of the last one in this row. Until the next update ends, "
+                "it stays the same; it is 0 once that takes three times as long as usual.",
                 "high; `verdict` says what limits it",
             ),
             "steps_per_second": _M("steps/s", "The same in environment steps.", "high"),
@@ -147,6 +149,11 @@ GROUPS = (
                 "with rounds.",
                 "0 without crashes",
             ),
+            "offline_updates": _M(
+                "updates",
+                "Updates from recorded games that were made, while no actor plays "
+                "(`--offline_updates`).",
+            ),
             "environment_faults": _M(
                 "faults",
                 "Errors of environments since the learners started: each was replaced by a new "
@@ -170,11 +177,11 @@ _INTRODUCTION = """\
 
 Learner 0 writes a row of metrics every 2 s: to `metrics.jsonl` in the run's folder, as one JSON
 object per line, and to TensorBoard's event files, with `frames` as the step. A value that is not
-known yet is absent. Values are averages over all updates and all learners since the previous row,
-unless the table says otherwise. `/learnerN` after a key is learner N's own value, in runs of
-several learners; `/LEVEL` is that of one level, in runs of several levels; `/KIND` that of one kind
-of replay, such as `/uniform`. An algorithm of your own adds the metrics that its `update` returns;
-name its losses as here and they appear in the plots.
+known yet, or that no update measured since the previous row, is absent. Values are averages over
+all updates and all learners since the previous row, unless the table says otherwise. `/learnerN`
+after a key is learner N's own value, in runs of several learners; `/LEVEL` is that of one level, in
+runs of several levels; `/KIND` that of one kind of replay, such as `/uniform`. An algorithm of your
+own adds the metrics that its `update` returns; name its losses as here and they appear in plots.
 Updates that did not measure a metric, and return NaN for it, are left out of its average.
 Evaluators write their results to `evaluations.jsonl` and, as `evaluation/...`, to TensorBoard.
 

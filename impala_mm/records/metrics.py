@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from impala_mm.records.throughput import Progress, Throughput
+
 _GAMES = 100  # games over which returns are averaged
 # The parts of an actor's time while it plays: computing actions, stepping environments, waiting for
 # its learner, and waiting for the next policy. The rest of its time is bookkeeping.
@@ -108,19 +110,24 @@ class MetricsAggregator:
     def __init__(self, scores: dict[str, tuple[float, float] | None], learners: int = 1):
         """Take for each level the mean returns of a random policy and of a human, if known."""
         self._scores = scores
-        self._lock = threading.Lock()
+        self._lock, self._collecting = threading.Lock(), threading.Lock()
         self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
         self._games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
         self._readings = [_empty_reading() for _ in range(learners)]  # since the last row
         self._steps = [0] * learners  # trained on by each learner since this process started
-        # (time, frames, steps, updates) at the previous row
-        self._from = (time.monotonic(), 0.0, 0.0, 0)
+        self._readings_began_at = time.monotonic()
+        self.start(0.0, 0.0)
         self._closed = False
 
     def close(self) -> None:
         """Accept no more games, because the mean return of the current ones ends the run."""
         self._closed = True
+
+    def collect(self, rank: int, meter: Meter) -> None:
+        """Add what a meter has measured; whichever threads ask, games stay in their order."""
+        with self._collecting:
+            self.merge(rank, meter.take_reading())
 
     def merge(self, rank: int, part: MeterReading) -> None:
         """Add a learner's reading."""
@@ -152,33 +159,40 @@ class MetricsAggregator:
 
     def start(self, frames: float, steps: float, updates: int = 0) -> None:
         """Start counting rates at these numbers."""
-        self._from = time.monotonic(), frames, steps, updates
+        self.throughput = Throughput(Progress(frames, steps, updates, time.monotonic()))
 
-    def row(self, frames: float, steps: float, updates: int = 0) -> dict[str, Any]:
-        """Return the row of metrics since the last call, without values that are not known yet."""
+    def row(
+        self, frames: float, steps: float, updates: int = 0, updated_at: float | None = None
+    ) -> dict[str, Any]:
+        """Return the row of metrics since the last call, without values that are not known yet.
+
+        `updated_at` is the time.monotonic() at which the last of these updates ended; None: now.
+        Between two updates, measurements are kept for the row after the next update: until then
+        the time that the running update takes is not known.
+        """
         with self._lock:
             now = time.monotonic()
-            seconds = max(now - self._from[0], 1e-9)
-            row: dict[str, Any] = {
-                "frames_per_second": (frames - self._from[1]) / seconds,
-                "steps_per_second": (steps - self._from[2]) / seconds,
-                "updates_per_second": (updates - self._from[3]) / seconds,
-            }
+            at = now if updated_at is None else updated_at
+            row: dict[str, Any] = {**self.throughput.count(Progress(frames, steps, updates, at))}
             if self._games:
                 row["episode_return"] = float(np.mean([r for r, _ in self._games]))
                 row["episode_length"] = float(np.mean([s for _, s in self._games]))
                 row["games"] = len(self._games)
             if self._shaped:
                 row["shaped_return"] = float(np.mean(self._shaped))
-            row |= self._by_level() | _averages(self._readings, seconds)
-            if len(self._readings) > 1:
-                for rank, part in enumerate(self._readings):
+            empty = [_empty_reading() for _ in self._readings]
+            readings, seconds = self._readings, max(now - self._readings_began_at, 1e-9)
+            if self.throughput.is_between_updates:
+                readings = empty
+            else:
+                self._readings, self._readings_began_at = empty, now
+            row |= self._by_level() | _averages(readings, seconds)
+            if len(readings) > 1:
+                for rank, part in enumerate(readings):
                     named = _averages([part], seconds) | {"steps": self._steps[rank]}
                     row |= {
                         f"{name}/learner{rank}": named[name] for name in _PER_LEARNER & named.keys()
                     }
-            self._from = now, frames, steps, updates
-            self._readings = [_empty_reading() for _ in self._readings]
             return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def _by_level(self) -> dict[str, float]:
@@ -202,7 +216,7 @@ class MetricsAggregator:
 
 # Metrics that a row of several learners also holds for each learner.
 _PER_LEARNER = {
-    *("steps", "queue_fill", "policy_lag", "replay_age"),
+    *("steps", "queue_fill", "policy_lag", "replay_age", "replay_uses"),
     *(f"{name}_share" for name in LEARNER_TIMES),
 }
 

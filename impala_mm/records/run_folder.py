@@ -128,7 +128,7 @@ def recorded_settings(path: Path) -> dict[str, Any]:
     """Return the flags of the last start in a run's folder; they are empty if there was none."""
     try:
         return dict(from_json((path / "settings.json").read_text()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 

@@ -26,6 +26,7 @@ class VerdictWriter:
         actors: int | None,
         without_actors: bool = False,
         round_progress: Sequence[tuple[int, int]] = (),
+        filling: tuple[int, int] = (0, 0),
     ) -> str:
         """Take the next row of metrics; return "bottleneck: NAME (evidence); advice".
 
@@ -33,13 +34,13 @@ class VerdictWriter:
         advice. `actors` is the number of connected actors, or None if it is not known;
         `without_actors`: none is needed, since the algorithm's own source returns all batches.
         `round_progress` holds, for each learner, the unrolls that have arrived of the round that
-        its actors play, and the round's columns.
+        its actors play, and the round's columns. For `filling` see `describe_bottleneck`.
         """
         if without_actors:
             return describe_without_actors(row)
         if "wait_share" not in row or not row["frames_per_second"] or actors == 0:
             arrived, columns = map(sum, zip(*round_progress, (0, 0), strict=True))
-            return describe_bottleneck(row, actors, (arrived, columns))
+            return describe_bottleneck(row, actors, (arrived, columns), filling)
         self._rows.append(row)
         verdict = describe_bottleneck(self._mean(row), actors)
         names = {describe_bottleneck(each, actors).partition(" (")[0] for each in self._rows}

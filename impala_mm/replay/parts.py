@@ -38,6 +38,12 @@ class Replay(NamedTuple):
                 self.store.remove(self.store.oldest())
             self.store.add(unroll)
 
+    def limit(self, max_bytes: float) -> None:
+        """Let the unrolls take no more bytes than these; the oldest are removed."""
+        self.store.max_bytes = max_bytes
+        while self.store.size and self.store.bytes > max_bytes:
+            self.store.remove(self.store.oldest())
+
     def write_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         """Pass priorities on for the unrolls that are still stored."""
         slots = self.store.slots_of(keys)

@@ -13,20 +13,19 @@ reads them when they are drawn.
 import contextlib
 import fcntl
 import json
-import mmap
-import os
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
 from impala_mm.config.messages import UserMistake
+from impala_mm.replay import unroll_files
 from impala_mm.replay.store import StoredUnroll
+from impala_mm.replay.unroll_files import SUFFIX, WORK
 from impala_mm.runtime.log import Say
 
-_ABOUT, _LOCK, _SUFFIX, _WORK = "spill.json", "lock", ".unrolls", ".unrolls.part"
+_ABOUT, _LOCK = "spill.json", "lock"
 
 
 class Owner(NamedTuple):
@@ -41,6 +40,15 @@ class _File(NamedTuple):
 
     path: Path
     keys: np.ndarray  # int64 [N]
+
+
+def stored_bytes(folder: Path) -> int:
+    """Return the bytes of all unrolls that learners have spilled below a folder, if it exists."""
+    total = 0
+    for path in folder.glob(f"learner-*/*{SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError):  # another learner has deleted it since
+            total += path.stat().st_size
+    return total
 
 
 class Spill:
@@ -77,15 +85,15 @@ class Spill:
         except BlockingIOError:
             raise UserMistake(f"{folder} is used by another process: end that first") from None
         if not about.exists():
-            _write(about, json.dumps(self._owner._asdict()).encode())
-        for part in folder.glob(f"*{_WORK}"):  # of a process that was killed
+            unroll_files.write(about, json.dumps(self._owner._asdict()).encode())
+        for part in folder.glob(f"*{WORK}"):  # of a process that was killed
             part.unlink()
         return lock
 
     def _refuse_others(self, about: Path) -> None:
         try:
             found = Owner(**json.loads(about.read_text()))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise UserMistake(
                 f"{about} cannot be read: delete {self._folder}, or name another"
             ) from None
@@ -104,12 +112,13 @@ class Spill:
     def read(self) -> list[StoredUnroll]:
         """Return the unrolls in intact files, from the oldest to the newest; drop the others."""
         unrolls: list[StoredUnroll] = []
-        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             try:
-                found = _read(path)
-            except (OSError, ValueError, KeyError) as error:
+                found = unroll_files.read(path)
+            except (OSError, ValueError, KeyError, TypeError) as error:
                 self._say(f"replay: {path} is damaged and left out ({error})")
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
                 continue
             unrolls += found
             self._files.append(_File(path, np.array([u.key for u in found], np.int64)))
@@ -126,85 +135,27 @@ class Spill:
         if len(self._waiting) < self._per_file:
             return []
         unrolls, self._waiting = self._waiting, []
-        path = self._folder / f"{unrolls[0].key:010d}{_SUFFIX}"
+        path = self._folder / f"{unrolls[0].key:010d}{SUFFIX}"
         try:
-            _write(path, _encode(unrolls))
-            written = _read(path)
+            unroll_files.write(path, unroll_files.encode(unrolls))
+            written = unroll_files.read(path)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", "") or f"{error}"
             self.stopped = why
             self._say(
                 f"replay: {path} cannot be written ({why}); nothing more is spilled to disk, and "
-                f"training continues with the replay in memory"
+                f"training continues with a replay that fits in memory"
             )
             return []
         self._files.append(_File(path, np.array([u.key for u in unrolls], np.int64)))
         return written
 
     def delete_unused(self, is_used: Callable[[np.ndarray], bool]) -> None:
-        """Delete the files of whose keys none is used."""
-        kept = []
-        for file in self._files:
-            if is_used(file.keys):
-                kept.append(file)
-            else:
-                with contextlib.suppress(OSError):
-                    file.path.unlink()
-        self._files = kept
+        """Delete the oldest files of whose keys none is used."""
+        while self._files and not is_used(self._files[0].keys):
+            with contextlib.suppress(OSError):
+                self._files.pop(0).path.unlink()
 
     def close(self) -> None:
         """Let another process use the folder; unrolls of an incomplete file are lost."""
         self._lock.close()
-
-
-def _encode(unrolls: Sequence[StoredUnroll]) -> bytes:
-    """Return a file of unrolls: a line of JSON, then their bytes."""
-    content = b"".join(unroll.content for unroll in unrolls)
-    header: dict[str, Any] = {
-        "keys": [unroll.key for unroll in unrolls],
-        "versions": [unroll.version for unroll in unrolls],
-        "sizes": [len(unroll.content) for unroll in unrolls],
-        "checksum": zlib.crc32(content),
-    }
-    line = json.dumps(header).encode()
-    return b"%08x %s\n" % (zlib.crc32(line), line) + content
-
-
-def _read(path: Path) -> list[StoredUnroll]:
-    """Return a file's unrolls, whose bytes are mapped; raise ValueError if it is damaged."""
-    with path.open("rb") as file:
-        line = file.readline().rstrip(b"\n")
-        if len(line) < 9 or int(line[:8], 16) != zlib.crc32(line[9:]):
-            raise ValueError("its first line is damaged")
-        header, begin = json.loads(line[9:]), file.tell()
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    content = memoryview(mapped)[begin:]
-    if len(content) != sum(header["sizes"]) or zlib.crc32(content) != header["checksum"]:
-        raise ValueError("its checksum differs")
-    ends = np.cumsum(header["sizes"]).tolist()
-    return [
-        StoredUnroll(key, version, content[end - size : end])
-        for key, version, size, end in zip(
-            header["keys"], header["versions"], header["sizes"], ends, strict=True
-        )
-    ]
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that appears complete or not at all."""
-    work = path.with_name(path.name + ".part")
-    try:
-        with work.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        work.rename(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            work.unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

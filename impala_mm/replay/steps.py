@@ -101,6 +101,10 @@ class StepReplay:
         steps, self._stored_steps = self._stored_steps, 0
         return steps
 
+    def filling(self) -> tuple[int, int]:
+        """Return the unrolls that have arrived and those that the first update needs; then 0, 0."""
+        return (self._added, self._minimum) if self._added < self._minimum else (0, 0)
+
     def metrics(self) -> dict[str, float]:
         """Return how many unrolls are held."""
         return {"replay_unrolls/uniform": float(self.size)}

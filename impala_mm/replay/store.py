@@ -4,6 +4,7 @@ A store holds references to the unrolls' bytes, so an unroll that several stores
 memory once. `samplers` draw slots, `removal` chooses those that make room.
 """
 
+import math
 from collections import deque
 from typing import NamedTuple, Protocol
 
@@ -75,6 +76,11 @@ class Store:
         return bool(self.size) and (
             self.size == self.capacity or self.bytes + content_bytes > self.max_bytes
         )
+
+    def expected_size(self) -> int:
+        """Return how many unrolls fit, if they are as large as those that are stored."""
+        fits = self.max_bytes * self.size / self.bytes if self.bytes else math.inf
+        return int(min(self.capacity, max(fits, 1)))
 
     def add(self, unroll: StoredUnroll) -> None:
         """Store an unroll, for which there is room, and whose key is new."""

@@ -85,6 +85,15 @@ def split(content: str) -> list[str]:
     return [found[0] for found in _PEM.finditer(content)]
 
 
+def by_role(content: str, roles: Sequence[str]) -> dict[str, str]:
+    """Return the parts of what `make` returned for these roles, each with what its holder needs.
+
+    A part is a role's certificate and key, and then the authority's certificate.
+    """
+    authority, *own = split(content)
+    return {role: f"{own[2 * i]}{own[2 * i + 1]}{authority}" for i, role in enumerate(roles)}
+
+
 def is_whole(content: str) -> bool:
     """Return whether a token file's certificates are those of `make`, or without the learner's."""
     kinds = tuple(found[1] for found in _PEM.finditer(content))

@@ -125,6 +125,13 @@ def set_thread_counts(intra: int, inter: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(inter)
 
 
+def use_deterministic_operations() -> None:
+    """Let TensorFlow compute the same bits each time; call it before it computes anything."""
+    import tensorflow as tf  # noqa: PLC0415
+
+    tf.config.experimental.enable_op_determinism()
+
+
 def end_reason(ending: list[int]) -> str:
     """Return in words why a process ends after the signals in `ending`."""
     if ending[0] == signal.SIGUSR1:

@@ -22,7 +22,10 @@ def from_json(text: str | bytes) -> Any:
     Earlier versions wrote `Infinity` and `NaN`, which Python's parser accepts. NaN that was written
     as null is None.
     """
-    return _restore_infinities(json.loads(text))
+    try:
+        return _restore_infinities(json.loads(text))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _replace_non_finite(value: Any) -> Any:

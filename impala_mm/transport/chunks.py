@@ -4,6 +4,7 @@ import threading
 import time
 
 _KEPT_SECONDS = 60.0  # seconds after which the chunks of an unfinished message are deleted
+_MOST_MESSAGES = 4  # unfinished ones of an actor; it sends one at a time, but a call may be late
 Message = tuple[int, int, int, int]  # a MessageHeader.message_key
 
 
@@ -20,6 +21,10 @@ class ChunkStore:
         with self._lock:
             for old in [m for m, c in self._messages.items() if now - c.last > _KEPT_SECONDS]:
                 del self._messages[old]
+            if message not in self._messages:
+                of_actor = [other for other in self._messages if other[0] == message[0]]
+                for oldest in of_actor[: 1 - _MOST_MESSAGES]:
+                    del self._messages[oldest]
             chunks = self._messages.setdefault(message, _MessageChunks())
             chunks.last = now
             chunks.content[unroll, index] = content

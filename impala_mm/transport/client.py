@@ -236,9 +236,11 @@ class Client:
             for index, offset in enumerate(range(0, len(content), MAX_CONTENT)):
                 part = content[offset : offset + MAX_CONTENT]
                 position = tf.constant([unroll, index], tf.int64)
-                self._call(
+                [code] = self._call(
                     "chunk", tf.constant(list(header), tf.int64), position, part, result=_NUMBERS
                 )
+                if int(code) == Reply.INVALID:  # other replies come again, to the message itself
+                    refuse_denied(Reply.INVALID)
                 count += 1
         return count
 
@@ -316,6 +318,8 @@ def refuse_denied(reply: Reply) -> None:
         raise Refused("the learner has a different token")
     if reply == Reply.DISPLACED:
         raise Refused("another process is this actor now: give each its own --task")
+    if reply == Reply.INVALID:
+        raise Refused("a message of this actor cannot be right: the learner's log says why")
 
 
 def wait_for_answer(function: str, call: rpc.PendingCall) -> list[tf.Tensor]:

@@ -6,6 +6,7 @@ steps of a group of environments (`inference`); `client.Delivery` is the actor's
 """
 
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -38,9 +39,15 @@ class DeliveryLedger:
 
     WINDOW = 1000
 
-    def __init__(self, nonce: int, run: int, records: DeliveryRecords):
-        """Accept messages that name this learner process and this run."""
-        self.nonce, self.run, self._records = nonce, run, records
+    def __init__(
+        self,
+        nonce: int,
+        run: int,
+        records: DeliveryRecords,
+        is_invalid: Callable[[MessageHeader], bool] = lambda header: False,
+    ):
+        """Accept messages that name this learner process and this run, and are not invalid."""
+        self.nonce, self.run, self._records, self._is_invalid = nonce, run, records, is_invalid
         self._lock = threading.Lock()
         self._incarnations: dict[int, int] = {}  # by actor
         self._streams: dict[tuple[int, int, int], _Stream] = {}  # by MessageHeader.stream_key
@@ -69,12 +76,15 @@ class DeliveryLedger:
             self._streams.pop(stream_key, None)
 
     def refusal(self, header: MessageHeader) -> Reply | None:
-        """Return FOREIGN or DISPLACED if nonce, run or incarnation is not current; else None."""
+        """Return FOREIGN or DISPLACED if nonce, run or incarnation is not current.
+
+        Return INVALID if another number cannot be right, and otherwise None.
+        """
         if header.nonce != self.nonce or header.run != self.run:
             return Reply.FOREIGN
         if self._incarnations.get(header.actor) != header.incarnation:
             return Reply.DISPLACED
-        return None
+        return Reply.INVALID if self._is_invalid(header) else None
 
     def try_accept(self, header: MessageHeader) -> tuple[Reply, bytes]:
         """Return the reply to a call, and the answer if the stream's last message is repeated.

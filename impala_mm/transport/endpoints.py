@@ -23,6 +23,8 @@ from impala_mm.runtime.log import Say
 from impala_mm.transport.chunks import ChunkStore
 from impala_mm.transport.delivery import DeliveryLedger
 from impala_mm.transport.messages import (
+    MAX_CONTENT,
+    MAX_ENVIRONMENTS,
     NO_NONCE,
     NO_POLICY,
     MessageHeader,
@@ -72,17 +74,20 @@ class UnrollReceiver:
         ledger: DeliveryLedger,
         queue: tf.queue.QueueBase,
         unroll_bytes: int | None,
+        find_mistake: Callable[[bytes], str],
         say: Say,
     ):
         """Receive unrolls for `queue`.
 
         `unroll_bytes` is the size of an unroll before compression: content that cannot be an unroll
-        is dropped. None: all content is accepted unchanged.
+        is dropped, as is one in which `find_mistake` finds any. None: all content is accepted
+        unchanged.
         """
         self._calls, self._ledger, self._queue = calls, ledger, queue
-        self._unroll_bytes, self._say = unroll_bytes, say
+        self._unroll_bytes, self._find_mistake, self._say = unroll_bytes, find_mistake, say
         self.chunks = ChunkStore()
         self.unreadable = 0  # unrolls that were dropped
+        self._told = set[int]()  # actors of which a line has said what is wrong in their unrolls
         self.has_received = False  # whether an unroll was received
 
     def enqueue(
@@ -132,7 +137,16 @@ class UnrollReceiver:
                 f"actor {header.actor}: dropped {unreadable} unrolls that are neither {size} bytes "
                 f"long nor compressed from {size} bytes"
             )
-        return decoded
+        mistakes = [self._find_mistake(content) for content in decoded]
+        if wrong := list(filter(None, mistakes)):
+            self.unreadable += len(wrong)
+            if header.actor not in self._told:
+                self._told.add(header.actor)
+                self._say(
+                    f"actor {header.actor}: dropped {len(wrong)} unrolls: in one, {wrong[0]}; "
+                    f"further ones of this actor are counted as unrolls_dropped"
+                )
+        return [each for each, mistake in zip(decoded, mistakes, strict=True) if not mistake]
 
     def _complete(self, numbers: np.ndarray, reply: np.int64, episodes: np.ndarray) -> np.ndarray:
         """Return the reply to a message, now that its unrolls are in the queue."""
@@ -145,15 +159,32 @@ class UnrollReceiver:
         """Store part `position[1]` of the message's unroll number `position[0]`."""
         header = MessageHeader.decode(numbers)
         refused = self._ledger.refusal(header)
+        unroll, index = int(position[0]), int(position[1])
+        if refused is None and not self._is_possible(unroll, index, len(content)):
+            refused = Reply.INVALID
         if refused is None:
-            self.chunks.put(header.message_key, int(position[0]), int(position[1]), bytes(content))
+            self.chunks.put(header.message_key, unroll, index, bytes(content))
         return np.int64(refused or Reply.ACCEPTED)
+
+    def _is_possible(self, unroll: int, index: int, length: int) -> bool:
+        """Return whether a chunk can be one of a message's unrolls."""
+        size = self._unroll_bytes
+        return (
+            0 <= unroll < MAX_ENVIRONMENTS
+            and index >= 0
+            and length <= MAX_CONTENT
+            and (size is None or index * MAX_CONTENT < size)
+        )
 
 
 def make_endpoints(
-    token: str, calls: LearnerCalls, receiver: UnrollReceiver, infer: TakeMessage | None
+    token: str,
+    calls: LearnerCalls,
+    receiver: UnrollReceiver,
+    infer: TakeMessage | None,
+    in_rounds: bool,
 ) -> dict[str, Any]:
-    """Return the functions that clients may call, by name."""
+    """Return the functions that clients may call, by name: those that this learner needs."""
     text, numbers = (
         tf.TensorSpec([], tf.string),
         tf.TensorSpec([len(MessageHeader._fields)], tf.int64),
@@ -162,8 +193,19 @@ def make_endpoints(
     denied = tf.constant(MessageReply(Reply.DENIED), tf.int64)
 
     def registered(*arguments: tf.TensorSpec) -> Callable[[Any], Any]:
-        # AutoGraph would leave a file in /tmp for each function of a process that is killed.
-        return tf.function(input_signature=[text, *arguments], autograph=False)
+        specs = [text, *arguments]
+
+        def register(function: Callable[..., Any]) -> Any:
+            def call(*given: tf.Tensor) -> Any:
+                # TensorFlow's RPC compares the types with the signature, but not the shapes.
+                return function(
+                    *(tf.ensure_shape(x, s.shape) for x, s in zip(given, specs, strict=True))
+                )
+
+            # AutoGraph would leave a file in /tmp for each function of a process that is killed.
+            return tf.function(call, input_signature=specs, autograph=False)
+
+        return register
 
     def if_known(given: tf.Tensor, answer: Any, otherwise: Any) -> Any:
         return tf.cond(tf.equal(given, token), answer, otherwise)
@@ -218,16 +260,11 @@ def make_endpoints(
         nothing = tf.constant(refusal, tf.int64), tf.constant(b"")
         return if_known(given, answer, lambda: nothing)
 
-    offered = {
-        "hello": hello,
-        "enqueue": make_message_endpoint(receiver.enqueue),
-        "chunk": chunk,
-        "claim": claim,
-        "get_parameters": get_parameters,
-    }
+    offered = {"hello": hello, "get_parameters": get_parameters}
     if infer:
-        offered["infer"] = make_message_endpoint(infer)
-    return offered
+        return offered | {"infer": make_message_endpoint(infer)}
+    offered |= {"enqueue": make_message_endpoint(receiver.enqueue), "chunk": chunk}
+    return offered | ({"claim": claim} if in_rounds else {})
 
 
 def _call_python(

@@ -34,7 +34,7 @@ class EnvironmentNumbers:
         """Give numbers to the environments of learner `rank` of this many learners."""
         self._rank, self._learners = rank, learners
         self._lock = threading.Lock()
-        self._ranges: dict[int, tuple[int, list[int]]] = {}  # (begin, groups' sizes), by actor
+        self._ranges: dict[int, tuple[int, Sequence[int]]] = {}  # (begin, groups' sizes), by actor
         self.used = 0  # environments that have a number
         self.most = 0  # the largest `used` of all learners, as far as is known
 
@@ -52,6 +52,16 @@ class EnvironmentNumbers:
             if sizes:
                 self._ranges[actor] = begin, list(sizes)
             return NumberRange(self._rank + self._learners * begin, self._learners, self.count)
+
+    def sizes(self, actor: int) -> Sequence[int]:
+        """Return the sizes of an actor's groups; empty if it has named none."""
+        return self._ranges.get(actor, (0, ()))[1]
+
+    def has_room(self, actor: int, environments: int) -> bool:
+        """Return whether an actor with this many environments can get numbers, which are int32."""
+        with self._lock:
+            more = environments if environments > sum(self.sizes(actor)) else 0
+            return self._learners * (self.used + more) < 2**31
 
     def of_group(self, actor: int, group: int, size: int) -> np.ndarray:
         """Return the numbers of an actor's group of `size` environments, int32 [size]."""

@@ -10,6 +10,7 @@ _WORDS = {
     "emulator": "emulator",
     "algorithm": "algorithm (--algorithm)",
     "reward_clipping": "--reward_clipping",
+    "deterministic_run": "--deterministic_run",
     "network": "network (--agent_name and the flags of networks)",
     "steps": "observations and actions",
     "unroll": "unroll layout (--unroll_length, observations, actions)",

@@ -11,8 +11,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-PROTOCOL = 9  # the version of everything below
+PROTOCOL = 10  # the version of everything below
 MAX_CONTENT = 3 << 20  # bytes of content in a message; gRPC's own limit is 4 MiB
+MAX_ENVIRONMENTS = 100_000  # of one actor; the limit of the CSV's column, too
 CONNECTION_BITS = 20  # low bits of an incarnation: they count the connections of one actor process
 UNROLLS = -1  # the stream of an actor's unrolls; groups of environments are streams 0, 1, 2...
 NO_POLICY = -1  # in place of a policy version: the learner has none yet, or none that is wanted
@@ -33,6 +34,7 @@ class Reply(enum.IntEnum):
     LOST = 5  # the learner lacks an earlier message of the stream: the actor must start it over
     FOREIGN = 6  # the message was meant for another learner process or another run
     INCOMPLETE = 7  # some of the content is missing: send the message again with its content
+    INVALID = 8  # a number of the message cannot be; the learner's log says which
 
 
 class ActorTimes(NamedTuple):

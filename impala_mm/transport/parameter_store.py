@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _KEPT_SECONDS = 60.0  # seconds for which a version is kept for a reader that has stopped reading
+_MOST_VERSIONS, _MOST_READERS = 100, 10_000  # of which the oldest are forgotten
 
 
 class ParameterPart(NamedTuple):
@@ -36,7 +37,8 @@ class ParameterStore:
         oldest = time.monotonic() - _KEPT_SECONDS
         with self._lock:
             self._readers = {r: held for r, held in self._readers.items() if held[1] > oldest}
-            wanted = {held_version for held_version, _ in self._readers.values()}
+            held = {held_version for held_version, _ in self._readers.values()}
+            wanted = sorted(held)[-_MOST_VERSIONS:]
             self._versions = {v: s for v, s in self._versions.items() if v in wanted}
             self._versions[version] = _PackedParameters(pack)
             self.version = version
@@ -49,9 +51,12 @@ class ParameterStore:
         with self._lock:
             version = self.version if version is None else version
             found = self._versions.get(version) if version is not None else None
-            if version is None or found is None:
+            if version is None or found is None or offset < 0:
                 return None
+            self._readers.pop(reader, None)  # so that the one that read last is last
             self._readers[reader] = version, time.monotonic()
+            if len(self._readers) > _MOST_READERS:
+                del self._readers[next(iter(self._readers))]
         content = found.pack()  # may take long, so without the lock
         end = offset + self._part_bytes
         if end >= len(content):

@@ -16,6 +16,10 @@ the one after it. Its lag is therefore 1, or less.
 
 A round does not wait for an actor that has crashed: if nothing arrives for three times as long as
 the actors' last unrolls took, and for some seconds, the round ends with the unrolls that it has.
+
+With `alone`, for --deterministic_run, a single actor plays all rounds, and they wait for it however
+long that takes. A round is over once the actor has claimed columns of the next one, since all that
+it reported with this one has arrived by then: the same seed gives the same rounds.
 """
 
 import threading
@@ -49,9 +53,9 @@ class _Claim(NamedTuple):
 class Rounds:
     """The open round of a learner, and the actors that play it or wait for the next one."""
 
-    def __init__(self, columns: int, say: Say = print, overlap: bool = False):
+    def __init__(self, columns: int, say: Say = print, overlap: bool = False, alone: bool = False):
         """Make rounds of `columns` unrolls."""
-        self.columns, self._say, self._overlap = columns, say, overlap
+        self.columns, self._say, self._overlap, self.alone = columns, say, overlap, alone
         self._changed = threading.Condition()  # guards everything below
         self._newest: int | None = None  # the version that was published last
         self._updates_to_come = 0  # batches whose updates are not published yet
@@ -109,6 +113,7 @@ class Rounds:
                 # Older versions than the newest can no longer be downloaded.
                 return self._newest if self._overlap else self._version
             self._waiting[actor] = columns
+            self._changed.notify_all()
             return None
 
     def forget(self, actor: Actor) -> None:
@@ -157,8 +162,8 @@ class Rounds:
         if self._version is None:
             self._open()
             return False
-        if self._received == self.columns:
-            return True
+        if self._received == self.columns or self.alone:
+            return self._received == self.columns and (not self.alone or bool(self._waiting))
         if self._received and not (self._is_current() or self._claims):
             return True
         if now - self._active_at < self._timeout():

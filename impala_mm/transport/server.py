@@ -48,6 +48,9 @@ from impala_mm.transport.rebalancing import (
     choose_learner_without_actors,
 )
 from impala_mm.transport.rounds import Rounds, why_unfit
+from impala_mm.transport.validity import MAX_ACTORS, MessageCheck, parse_hello
+
+_MAX_START = 100  # characters of the id of an actor's start that are remembered
 
 
 class ActorReport(NamedTuple):
@@ -106,6 +109,7 @@ class Server:
         unroll_bytes: int | None = None,
         rounds: Rounds | None = None,
         offers_socket: bool = True,
+        find_mistake: Callable[[bytes], str] = lambda unroll: "",
     ):
         """Listen at the address that `held` holds; accept actors whose identity matches `identity`.
 
@@ -114,20 +118,26 @@ class Server:
         of this user and machine find the learner's own socket, and need no TLS.
 
         With `inference` the learner also acts for actors, with `rounds` it takes only the unrolls
-        of the open round. For `unroll_bytes` see `UnrollReceiver`.
+        of the open round. For `unroll_bytes` and `find_mistake` see `UnrollReceiver`.
 
         Raises OSError if it does not answer at `address`.
         """
         nonce, run = secrets.randbits(62), run_number(identity["run_id"])
-        self.ledger = DeliveryLedger(nonce, run, self)
         self.capacity = queue_capacity
         self._identity = {"learners": [address]} | identity
         self._identity |= {"protocol": PROTOCOL, "nonce": nonce}
+        learners = self._identity["learners"]
+        rank = learners.index(address) if address in learners else 0
+        self.numbers = EnvironmentNumbers(rank, len(learners))
+        check = MessageCheck(self.numbers, inference is not None, say)
+        self.ledger = DeliveryLedger(nonce, run, self, check.refuses)
         self._say = say
         # (an unroll's bytes, its policy version), for the learner's batches. TensorFlow's queue
         # blocks the calls of actors that are faster than the learner, and no other call.
         self.queue = tf.queue.FIFOQueue(queue_capacity, [tf.string, tf.int64], [[], []])
-        self._receiver = UnrollReceiver(self, self.ledger, self.queue, unroll_bytes, say)
+        self._receiver = UnrollReceiver(
+            self, self.ledger, self.queue, unroll_bytes, find_mistake, say
+        )
         self._parameters = ParameterStore(MAX_CONTENT)
         self._levels: dict[int, str] = {}  # by actor
         self._lock = threading.Lock()  # guards the next four
@@ -137,9 +147,6 @@ class Server:
         self.failures = ActorFailures(say)
         self._on_this_host = set[int]()  # actors, including those that have left
         self.actors: dict[int, float] = {}  # connected actors, and when each sent its last message
-        learners = self._identity["learners"]
-        rank = learners.index(address) if address in learners else 0
-        self.numbers = EnvironmentNumbers(rank, len(learners))
         self._start = provenance.start_id()
         self._foreign = set[tuple[str, Any]]()  # actors of other runs: (id of the start, number)
         self._inference, self.rounds = inference, rounds
@@ -155,7 +162,9 @@ class Server:
 
         credentials = Credentials.parse(token)
         infer = inference.answer if inference else None
-        functions = make_endpoints(credentials.token, self, self._receiver, infer)
+        functions = make_endpoints(
+            credentials.token, self, self._receiver, infer, rounds is not None
+        )
         self.listener = Listener(held, credentials, functions, offers_socket, say)
         self.listener.check(address, token, nonce)
 
@@ -253,7 +262,11 @@ class Server:
         """Return the learner's identity, or why it refuses the actor; as JSON."""
         if self._closed:
             raise RuntimeError(RUN_ENDED)  # the caller raises Unreachable
-        asked = json.loads(request)
+        asked, mistake = parse_hello(request)
+        if mistake:
+            self.refused += 1
+            self._say(f"an actor is refused: {mistake}")
+            return np.array(json.dumps(self._identity | {"refused": mistake}).encode(), object)
         asked["host"] = printable.one_line(str(asked.get("host", "")), 100)  # as logs show it
         answer = dict(self._identity)
         if other := other_run(asked, self._start):
@@ -276,8 +289,24 @@ class Server:
         return np.array(json.dumps(answer).encode(), object)
 
     def _why_unfit(self, asked: dict[str, Any]) -> str:
-        """Return why an actor has more environments than a round has columns; empty if not."""
-        environments = sum(asked.get("groups", ()))
+        """Return why an actor does not fit this learner's levels, rounds or numbers; or empty."""
+        environments, level = sum(asked.get("groups", ())), asked.get("level", "")
+        if level not in (levels := self._identity.get("level_name", "").split(",")):
+            return f"this actor plays the level {level!r}, the learner's are {', '.join(levels)}"
+        if asked["actor"] not in self._levels and len(self._levels) >= MAX_ACTORS:
+            return (
+                f"actors of {MAX_ACTORS:,} numbers have joined: give this one the --task of another"
+            )
+        if not self.numbers.has_room(asked["actor"], environments):
+            return f"there are no numbers left for its {environments:,} environments"
+        if self.rounds and self.rounds.alone:
+            with self._lock:
+                others = sorted(self.actors.keys() - {int(asked["actor"])})
+            if others:
+                return (
+                    f"--deterministic_run: one actor plays, and actor {others[0]} is connected: "
+                    f"start no other, or leave the flag out"
+                )
         if self.rounds and environments > self.rounds.columns:
             return why_unfit(self.rounds.columns, environments)
         return ""
@@ -308,13 +337,12 @@ class Server:
 
     def _refuse_other_run(self, asked: dict[str, Any], sentence: str) -> None:
         """Count and log an actor of another run, once for each, since it tries again."""
-        actor = asked["start"], asked.get("actor")
-        if actor not in self._foreign and not asked.get("probe"):
-            self._foreign.add(actor)
-            self.refused += 1
-            number = printable.one_line(str(actor[1]), 20)
-            shown = printable.one_line(sentence)
-            self._say(f"actor {number} on {asked['host']} refused: {shown}")
+        actor = asked["start"][:_MAX_START], asked.get("actor")
+        if actor in self._foreign or asked.get("probe") or len(self._foreign) >= MAX_ACTORS:
+            return
+        self._foreign.add(actor)
+        self.refused += 1
+        self._say(f"actor {actor[1]} on {asked['host']} refused: {printable.one_line(sentence)}")
 
     def refuse_stranger(self) -> np.ndarray:
         """Count a caller without the token and return the answer to it; as JSON."""
@@ -350,6 +378,7 @@ class Server:
             self.environment_faults += header.faults
             if header.playing or len(episodes):
                 level, times = self._levels[header.actor], header.times._asdict()
+                episodes = episodes[np.isfinite(episodes).all(1)]  # a mean would be NaN for long
                 self._reports.append(ActorReport(header.actor, level, episodes, times))
 
     def make_reply(self, header: MessageHeader, reply: Reply) -> MessageReply:

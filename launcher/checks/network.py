@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from impala_mm.runtime import certificates
 from launcher.checks.finding import Finding
 from launcher.node import mpirun, order_channel
 from launcher.node.task import LEARNERS_VARIABLE, START_VARIABLE
@@ -173,12 +174,13 @@ class NetworkChecks:
             lambda installation: [installation.python, "-c", _ALL_REDUCE_PROGRAM],
         )
         credentials = self._make_certificates(order_channel.ROLES)
+        parts = certificates.by_role(credentials, order_channel.ROLES)
         host_ids = list(dict.fromkeys(each.host_id for each in others))
         try:
             code, output = self._hosts.call(
                 *(first.host_id, "run_mpirun"),
                 command=process_plan.with_setup(self._learners[0], self._config, command),
-                credentials=order_channel.split(credentials)[order_channel.MPIRUN],
+                credentials=parts[order_channel.MPIRUN],
                 supervisors=self._start_trial_supervisors(others, credentials),
                 environment=environment
                 | mpirun.environment(first.as_root)

@@ -17,7 +17,7 @@ from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import find_targets
-from launcher.running import connect, start
+from launcher.running import connect, controlled_hosts, start
 from launcher.running.console import say
 from launcher.running.pending_stops import PendingStops
 from launcher.running.run_control import RunControl
@@ -107,6 +107,7 @@ def update_actors(
         start.begin_on_hosts(run, hosts, record, [p for p in new_hosts if p not in unreached], say)
         if new:
             start.start_processes(run, hosts, new, config, record, log_max_mb)
+        controlled_hosts.prepare(run, hosts, record, config)
     actors = f"{len(new)} actor{'s' * (len(new) != 1)}"
     say(f"{run.name}: {actors} added, {len(removed)} removed")
 

@@ -8,8 +8,9 @@ import contextlib
 import sys
 from collections.abc import Callable
 
-from launcher.commands import manage
+from launcher.commands import control, manage
 from launcher.commands.apply import NotRunning
+from launcher.commands.attach import attach_run
 from launcher.commands.launch import launch
 from launcher.node import tmux
 from launcher.node.run_registry import (
@@ -33,8 +34,9 @@ def main(request: Request) -> int:
     config = request.launcher
     handlers: list[tuple[object, Callable[[Run, Request], int]]] = [
         (config.stop, manage.stop_run),
+        (config.control, control.control_run),
         (config.status or config.json, manage.show_status),
-        (config.attach, manage.attach_run),
+        (config.attach, attach_run),
         (config.logs, manage.show_log),
         (config.fetch, manage.fetch_files),
         (config.apply, manage.apply_csv),

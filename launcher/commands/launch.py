@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launcher.checks import preflight
 from launcher.checks.finding import Finding
+from launcher.commands.control import find_place, leave_controller
 from launcher.deploy import deploy
 from launcher.node import order_channel
 from launcher.node.run_registry import Run, check_runs_folder
@@ -16,7 +17,7 @@ from launcher.plan.process_plan import Process
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts, find_targets, host_id_of
-from launcher.running import connect, follow, mpirun_daemons, names, start
+from launcher.running import connect, controlled_hosts, follow, mpirun_daemons, names, start
 from launcher.running.console import say
 from launcher.running.followed_run import FollowedRun
 from launcher.running.recovery import Recovery
@@ -32,6 +33,7 @@ def launch(run: Run, request: Request) -> int:
     """
     refuse_launcher_flags(request)
     workers = read_workers(request)
+    place = find_place(request, workers)
     expected_logdir = Path(request.logdir or "runs/NEW").absolute()
     config = request.launcher
     if config.dry_run:
@@ -59,7 +61,7 @@ def launch(run: Run, request: Request) -> int:
             with names.reserve(run.name, is_requested, logdir, say, taken) as free_run:
                 hosts = Hosts(free_run.name, targets, request.settings)
                 connections.callback(connect.disconnect, free_run, hosts)
-                launcher = _Launcher(free_run, request, workers, hosts, expected_logdir)
+                launcher = _Launcher(free_run, request, workers, hosts, expected_logdir, place)
                 try:
                     follow_run = launcher.launch()
                 except names.NameTakenOnHost as error:
@@ -74,9 +76,19 @@ class _Launcher:
     """Launches one run: connects, deploys, checks, starts and follows it."""
 
     def __init__(
-        self, run: Run, request: Request, workers: list[Worker], hosts: Hosts, expected_logdir: Path
+        self,
+        run: Run,
+        request: Request,
+        workers: list[Worker],
+        hosts: Hosts,
+        expected_logdir: Path,
+        place: str,
     ):
-        """Remember the request; `expected_logdir` is the run's folder, if its name is known yet."""
+        """Remember the request; `expected_logdir` is the run's folder, if its name is known yet.
+
+        `place`: the host id of the host that is to have the controller; empty: none.
+        """
+        self._place = place
         self._run, self._request, self._config = run, request, request.launcher
         self._workers, self._hosts, self._expected_logdir = workers, hosts, expected_logdir
         self._control = RunControl(run, hosts)
@@ -184,6 +196,16 @@ class _Launcher:
             return str(local_logdir)
         return first.absolute_path(self._request.logdir or f"runs/{local_logdir.name}")
 
+    def _write_credentials(self, installation_of: InstallationOf) -> None:
+        """Write the credentials of those that may give orders to hosts of the run, if any may."""
+        make = self._request.make_certificates
+        learners = [worker for worker in self._workers if worker.job == "learner"]
+        if process_plan.other_installations(learners, installation_of):
+            mpirun_daemons.write_credentials(self._run, make(order_channel.ROLES))
+        if self._place:
+            made = make(order_channel.CONTROL_ROLES)
+            controlled_hosts.write_credentials(self._run, self._place, made)
+
     def _start(
         self, installation_of: InstallationOf, first: Installation, unreached: dict[str, str]
     ) -> Callable[[], int]:
@@ -193,10 +215,7 @@ class _Launcher:
         except OSError as error:
             raise UserError(f"--logdir={self._expected_logdir}: {error.strerror}") from None
         run.create_state(self._request.make_token())
-        learners = [worker for worker in self._workers if worker.job == "learner"]
-        if process_plan.other_installations(learners, installation_of):
-            roles = order_channel.ROLES
-            mpirun_daemons.write_credentials(run, self._request.make_certificates(roles))
+        self._write_credentials(installation_of)
         learners_logdir = self._learners_logdir(first, logdir)
         shared = connect.is_shared_folder(
             hosts, first.host_id, learners_logdir, logdir, "is-shared"
@@ -227,6 +246,7 @@ class _Launcher:
                         *(run, hosts, actors, addresses, config, record),
                         *(self._request.log_max_mb, say),
                     )
+            controlled_hosts.prepare(run, hosts, record, config)
         except Exception:
             if started_record := run.record:
                 self._control.undo_start(started_record)
@@ -238,23 +258,27 @@ class _Launcher:
             f"{run.name}: started {processes}{on_hosts} in "
             f"{time.monotonic() - started:.1f} s; results: {logdir}"
         )
+        followed = FollowedRun(
+            *(self._control, mirror, config, self._workers, installation_of),
+            *(self._request.log_max_mb, say),
+        )
         if config.detach and not follower.interrupted and not has_ended:
-            say(follow.detached_message(run))
-            return lambda: 0
+            left = leave_controller(run, self._request, followed, lambda: follower.interrupted)
+            if left is not None:
+                return lambda: left
         on_each = " on each host" if hosts.remote_nodes else ""
         tmux_hint = (
             f"`tmux attach -t {run.name}`{on_each} shows the processes; " if record.socket else ""
         )
         say(f"{tmux_hint}{follow.KEYS_HINT}")
-        followed = FollowedRun(
-            *(self._control, mirror, config, self._workers, installation_of),
-            *(self._request.log_max_mb, say),
-        )
         recovery = Recovery(followed)
+
+        def detach() -> int | None:
+            return leave_controller(run, self._request, followed, lambda: follower.interrupted)
 
         def follow_run() -> int:
             with mirror_folder(config.mirror_logdir, run, hosts, record, say):
-                return follower.follow(recovery, config.stop_secs)
+                return follower.follow(recovery, config.stop_secs, detach)
 
         return follow_run
 

@@ -7,22 +7,20 @@ from pathlib import Path
 
 from impala_mm.config.printable import log_line
 from launcher.commands.apply import update_actors
+from launcher.node import file_lock
 from launcher.node.log_tail import LogTail
 from launcher.node.run_registry import Record, Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS
-from launcher.plan import process_plan
 from launcher.plan.request import Request, UserError, read_workers
-from launcher.plan.workers_csv import read
 from launcher.remote.hosts import Hosts
 from launcher.remote.state_mirror import StateMirror
-from launcher.running import connect, follow, status
+from launcher.running import connect, controlled_hosts, controller, follow, news, status
 from launcher.running.console import say
-from launcher.running.followed_run import FollowedRun
+from launcher.running.followed_run import RECOVERS_FILE
 from launcher.running.process_table import state_label
-from launcher.running.recovery import WINDOWS_REQUEST, Recovery
+from launcher.running.recovery import WINDOWS_REQUEST
 from launcher.running.run_control import RunControl
 from launcher.transfer import fetch
-from launcher.transfer.mirror import mirror_folder
 
 _NOTICE_SECONDS = 5.0  # seconds of waiting before a message says for what
 
@@ -56,6 +54,8 @@ def connected(
 def show_status(run: Run, request: Request) -> int:
     """Show the status of a run as JSON, or as a live table; the latter opens closed windows."""
     record = require_record(run)
+    if not file_lock.is_held(run.folder / RECOVERS_FILE):  # it may have been killed just now
+        connect.forget_contacts(run, list(record.targets))
     # Without a connected frontend the copies of the hosts' states are old.
     unseen = record.targets and all(map(run.why_away, record.targets))
     with connected(run, request) if unseen else contextlib.nullcontext() as connection:
@@ -87,8 +87,17 @@ def apply_csv(run: Run, request: Request) -> int:
 
 
 def stop_run(run: Run, request: Request) -> int:
-    """Save and stop every process of a run, and remove its state; the run's folder stays."""
+    """Save and stop every process of a run, its controller last; the run's folder stays."""
+    entry = controller.read(run)
+    code = _stop_run(run, request)
+    controller.end(entry)
+    return code
+
+
+def _stop_run(run: Run, request: Request) -> int:
+    """Save and stop every process of a run, and remove its state."""
     record, code = require_record(run), 0
+    place = controlled_hosts.place_of(run)
     with connected(run, request) as (control, _):
         state = status.run_state(run)
         if state == "stale":
@@ -101,10 +110,12 @@ def stop_run(run: Run, request: Request) -> int:
         else:
             code = _end_run(run, control, record, request.launcher.stop_secs)
         if code and any(run.why_away(host_id) for host_id in record.targets):
+            control.end_controller(place, record.id)
             return code  # another --stop can reach the hosts that were unreachable
         with run.locked(wait=True):
             if run.record == record:  # no other frontend removed or restarted it
                 control.forget(record, is_stale=state == "stale")
+        control.end_controller(place, record.id)
     return code
 
 
@@ -118,7 +129,7 @@ def _end_run(run: Run, control: RunControl, record: Record, timeout: float) -> i
     learners = run.states().get(LEARNERS, {})
     if learners.get("state") == "failed":
         code = 1
-        say(follow.failure_message(learners, 1))
+        say(news.failure_message(learners, 1))
     last_line = learners.get("last", "")
     if last_line:
         say(log_line(last_line))
@@ -181,33 +192,3 @@ def _print_log(run: Run, path: Path) -> int:
             time.sleep(0.2)
     except KeyboardInterrupt:
         return 130
-
-
-def attach_run(run: Run, request: Request) -> int:
-    """Follow a run again and restart what fails, as the frontend that started it did."""
-    record, config = require_record(run), request.launcher
-    process_plan.common_environment(config)  # what is missing is said now, not at the first restart
-    if not run.is_running() and not record.targets:
-        raise UserError(
-            f"{run.name} is not running: --status shows how it ended, --stop removes its record"
-        )
-    csv = request.launcher.workers_csv_path if "workers_csv_path" in request.given else ""
-    workers, _ = read(csv or record.csvs[0])
-    with connected(run, request) as (control, mirror):
-        installation_of = connect.find_installations(workers, control.hosts, config.deploy, say)
-        follower = follow.Follower(control, Path(record.logdir))
-        follower.install_signal_handlers()
-        control.open_windows(say)
-        say(f"{run.name}: {state_label(status.run_state(run))}; {follow.KEYS_HINT}")
-        has_actors = any(worker.job == "actor" for worker in workers)
-        if has_actors and process_plan.chooses_port(record.flags["learner_hosts"]):
-            say(
-                "note: the actors were not started, as the run's frontend ended before: --apply "
-                "--workers_csv_path=PATH starts them"
-            )
-        followed = FollowedRun(
-            *(control, mirror, config, workers, installation_of, request.log_max_mb), say
-        )
-        recovery = Recovery(followed)
-        with mirror_folder(config.mirror_logdir, run, control.hosts, record, say):
-            return follower.follow(recovery, config.stop_secs)

@@ -27,7 +27,9 @@ from launcher.node.order_listener import OrderListener
 from launcher.node.process_output import ProcessOutput
 from launcher.node.task import read_json, write_json
 
-STATE_FILE = "daemon.json"  # in the run's state folder: its pid, its port and its id
+# In the run's state folder: its pid, its port and its id, and the daemon's pid.
+STATE_FILE = "daemon.json"
+DAEMON = "mpirun's daemon"  # its name among the states of a host's processes
 _CHECK_SECONDS = 0.4
 _REPLY_SECONDS = 5.0  # timeout for a peer to take a reply
 _KILL_SECONDS = 2.0  # seconds between SIGTERM and SIGKILL
@@ -70,8 +72,7 @@ class DaemonSupervisor:
     def serve(self) -> None:
         """Obey orders until the run is over."""
         if self._task.folder:
-            own = [os.getpid(), procfs.start_time(os.getpid())]
-            write_json(self._folder / STATE_FILE, self.entry | {"supervisor": own})
+            self._write_state(None)
         else:
             self._selector.register(0, selectors.EVENT_READ, self._read_input)
         print(json.dumps(self.entry), flush=True)
@@ -85,6 +86,15 @@ class DaemonSupervisor:
             self._check_daemon()
             self._check_run()
         self._end_daemon()
+
+    def _write_state(self, process: int | None) -> None:
+        """Write the state, unless this supervisor has been replaced; `process`: the daemon's."""
+        if not self._task.folder or self._is_over:
+            return
+        pids = {"supervisor": os.getpid(), "process": process}
+        known = {name: pid and [pid, procfs.start_time(pid)] for name, pid in pids.items()}
+        with contextlib.suppress(OSError):
+            write_json(self._folder / STATE_FILE, self.entry | known)
 
     def _obey(self, connection: ssl.SSLSocket, address: str, order: dict[str, Any]) -> None:
         """Obey the order of a peer whose certificate was verified."""
@@ -144,6 +154,7 @@ class DaemonSupervisor:
         self._agent, self._kill_time = agent, 0.0
         self._selector.register(agent, selectors.EVENT_READ, self._read_agent)
         self._selector.register(self._process.stdout, selectors.EVENT_READ, self._read_output)
+        self._write_state(self._process.pid)
 
     def _read_agent(self) -> None:
         """Notice the end of mpirun's agent, which sends nothing after its order."""
@@ -207,6 +218,7 @@ class DaemonSupervisor:
         process.stdout.close()
         code = child_process.exit_code(process)
         self._output.write_message(f"mpirun's daemon {child_process.describe_exit(code)}")
+        self._write_state(None)
         if self._agent:
             _reply(self._agent, {"code": code})
         self._close_agent()

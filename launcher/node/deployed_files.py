@@ -26,6 +26,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from launcher.node.json_types import fields_fit
+from launcher.node.task import read_json
+
 MANIFEST = ".deployed.json"
 _CODE_ROOT = (
     Path(__file__).resolve().parents[2]
@@ -130,10 +133,9 @@ def _without_mode(digest: str) -> str:
 
 
 def _read_manifest(base: Path) -> dict[str, Any]:
-    """Return the list of deployed files; empty if nothing was deployed."""
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads((base / MANIFEST).read_text())
-    return {}
+    """Return the list of deployed files; empty if nothing was deployed, or it is damaged."""
+    content, kinds = read_json(base / MANIFEST), {"mark": str, "files": dict[str, list[str]]}
+    return content if kinds.keys() <= content.keys() and fields_fit(content, kinds) else {}
 
 
 def _create_manifest(base: Path) -> dict[str, Any]:
@@ -143,7 +145,8 @@ def _create_manifest(base: Path) -> dict[str, Any]:
     try:
         os.link(work, base / MANIFEST)
     except FileExistsError:
-        pass
+        if not _read_manifest(base):  # it is damaged
+            work.replace(base / MANIFEST)
     except OSError:  # some file systems have no links
         work.replace(base / MANIFEST)
     finally:

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 from launcher.node import child_process, procfs, programs
 from launcher.node.actor_watch import ActorWatch
 from launcher.node.process_output import FATAL, write_to_terminal
+from launcher.node.process_state import read_state
 from launcher.node.task import (
     FINAL_STATES,
     HEARTBEAT,
     LEARNERS,
     USER_ERROR,
     Task,
-    read_json,
     with_learner_hosts,
     write_json,
 )
@@ -91,7 +91,7 @@ class _Foreground:
             if len(self._signals) > self._stop_requests:
                 self._request_stop(supervisors[0])
             if not addresses and not self._stop_requests:
-                state = read_json(self._folder / LEARNERS / "state.json")
+                state = read_state(self._folder / LEARNERS)
                 if addresses := state.get("learner_hosts"):
                     supervisors += [
                         self._start(name, with_learner_hosts(command, addresses))
@@ -167,7 +167,7 @@ class _Foreground:
         """
         if not any(self._heartbeat.parent.glob(f"{self._heartbeat.name}*")):
             return
-        states = {name: read_json(self._folder / name / "state.json") for name in self._names[1:]}
+        states = {name: read_state(self._folder / name) for name in self._names[1:]}
         for name, state in states.items():
             failure = state.get("failure")
             if failure and failure["time"] != self._reported.get(name):
@@ -190,7 +190,7 @@ class _Foreground:
 
     def _result(self, code: int) -> int | None:
         """Return the learners' exit code; None if they ended because of a stop request."""
-        state = read_json(self._folder / LEARNERS / "state.json")
+        state = read_state(self._folder / LEARNERS)
         if self._ends_without_actors:
             return code or 1
         if state.get("state") == "stopped" or (self._signals and not state):

@@ -4,7 +4,9 @@ import collections
 import contextlib
 import time
 from pathlib import Path
+from typing import Any
 
+from launcher.node.json_types import fits
 from launcher.node.task import read_json
 
 # The timeout of the first heartbeat, in timeouts of later ones: TensorFlow has to be loaded first.
@@ -61,12 +63,13 @@ class HeartbeatMonitor:
 
     def frames(self) -> float | None:
         """Return the frames reported so far; None if there are none."""
-        frames = [read_json(path).get("frames") for path in self._files()]
-        return max((float(count) for count in frames if count is not None), default=None)
+        frames: list[Any] = [read_json(path).get("frames") for path in self._files()]
+        return max((float(count) for count in frames if fits(count, float)), default=None)
 
     def gave_up(self) -> str:
         """Return why the process has ended, if it reported that a restart would not help."""
-        return next(filter(None, (read_json(path).get("gave_up") for path in self._files())), "")
+        reasons = [read_json(path).get("gave_up") for path in self._files()]
+        return next((reason for reason in reasons if reason and fits(reason, str)), "")
 
     def _files(self) -> list[Path]:
         found = self._path.parent.glob(f"{self._path.name}*")

@@ -31,6 +31,9 @@ from launcher.node.task import (
     write_json,
 )
 
+# What a controller on another host may start again: a task in a process's folder, and that of the
+# supervisor of mpirun's daemon in the run's.
+PLAN, DAEMON_PLAN = "plan.json", "daemon-plan.json"
 _END_SECONDS = 15.0  # seconds that processes of an earlier start have to end
 
 
@@ -62,8 +65,10 @@ class LocalNode:
     def begin_run(self, record: dict[str, Any], token: str, starts_to_end: list[str]) -> None:
         """Begin a start of the run on this machine, after ending the starts `starts_to_end`."""
         with self.run.locked(wait=True):
-            if not self.has_start(record["id"]):  # the same host may be reached by two names
+            if not self.has_start(record["id"]):
                 self._replace_run(record, token, starts_to_end)
+            else:  # the same host is reached by two names, of which one may have learners
+                self.run.complete_token(token)
         self.select_start(record["id"])
 
     def _replace_run(self, record: dict[str, Any], token: str, starts_to_end: list[str]) -> None:
@@ -137,25 +142,39 @@ class LocalNode:
             self.kill_learners(start)
         return True
 
-    def start_processes(self, tasks: list[dict[str, Any]], entries: list[dict[str, Any]]) -> str:
+    def start_processes(
+        self,
+        tasks: list[dict[str, Any]],
+        entries: list[dict[str, Any]],
+        keep_plan: bool = False,
+    ) -> str:
         """Start processes; each task's environment is added to that of this process.
 
-        `entries`: the processes that the run's record does not contain yet, in its format. Return
-        why they have no windows; empty if they have.
+        `entries`: the processes that the run's record does not contain yet, in its format.
+        `keep_plan`: whether the controller may start them again. Return why they have no windows;
+        empty if they have.
         """
         record = self.run.record
         if record is None or not self._is_selected():
             raise RunInUse(f"{self.run.name} was not begun on that host")
         if not entries:
-            return self._start_supervisors(tasks, record)
+            return self.start_supervisors(tasks, record)
         with self.run.locked(wait=True):  # the same host may be reached by two names
-            record = self.run.record or record
-            names = {process["name"] for process in entries}
-            record.processes[:] = [p for p in record.processes if p["name"] not in names] + entries
-            self.run.write_record(record)
-            return self._start_supervisors(tasks, record)
+            return self.start_supervisors(tasks, self.add_entries(entries), keep_plan)
 
-    def _start_supervisors(self, tasks: list[dict[str, Any]], record: Record) -> str:
+    def add_entries(self, entries: list[dict[str, Any]]) -> Record:
+        """Add processes to the record of the run, which is locked; return the new record."""
+        record = self.run.record
+        assert record
+        names = {process["name"] for process in entries}
+        record.processes[:] = [p for p in record.processes if p["name"] not in names] + entries
+        self.run.write_record(record)
+        return record
+
+    def start_supervisors(
+        self, tasks: list[dict[str, Any]], record: Record, keep_plan: bool = False
+    ) -> str:
+        """Start the supervisors of these tasks, in place of what their folders had before."""
         folders = {}
         for each in tasks:
             folder = self.run.folder / each["name"]
@@ -168,6 +187,8 @@ class LocalNode:
             for old in folder.iterdir():  # left by a process of the same name
                 if old.name not in ("task.json", "lock"):
                     old.unlink()
+            if keep_plan:
+                write_json(folder / PLAN, each)
             folders[task.name] = folder
         before = logind.staying_command() or []
         for folder in folders.values():
@@ -208,6 +229,15 @@ class LocalNode:
         """Return the states of its processes on this machine, by name."""
         return self.run.states() if self._is_selected() else {}
 
+    def daemon_state(self) -> dict[str, Any]:
+        """Return the state of the supervisor of mpirun's daemon; empty if there never was one."""
+        known = read_json(self.run.folder / daemon_supervisor.STATE_FILE)
+        if not known or not self._is_selected():
+            return {}
+        is_alive = procfs.is_alive(known["supervisor"])
+        serves = is_alive and procfs.is_alive(known.get("process"))
+        return {"state": "running" if is_alive else "lost", "serves": serves}
+
     def request_stop(self, mode: str, name: str = "") -> None:
         """Request a stop of one process, or of all: "save" or "now"."""
         if self._is_selected():
@@ -217,15 +247,20 @@ class LocalNode:
         """Kill all processes, or only those that lost their supervisor; return their number."""
         return self.run.kill(lost_only) if self._is_selected() else 0
 
-    def start_daemon_supervisor(self, task: dict[str, Any], replace: bool) -> dict[str, Any]:
+    def start_daemon_supervisor(
+        self, task: dict[str, Any], replace: bool, keep_plan: bool = False
+    ) -> dict[str, Any]:
         """Start the supervisor of mpirun's daemon; return where it listens for orders.
 
         `task`: a `DaemonTask` without the run's state folder. One that is running already is kept,
-        unless `replace`: then those who could order it no longer can.
+        unless `replace`: then those who could order it no longer can. `keep_plan`: whether the
+        controller may start it again.
         """
         record = self.run.record
         if record is None or record.id != task["start"]:
             raise RunInUse(f"{self.run.name} was not begun on that host")
+        if keep_plan:
+            write_json(self.run.folder / DAEMON_PLAN, task)
         path = self.run.folder / daemon_supervisor.STATE_FILE
         lock = file_lock.acquire(path.with_suffix(".lock"), _END_SECONDS)  # of other frontends
         try:

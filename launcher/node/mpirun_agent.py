@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node import order_channel, programs
+from launcher.node.json_types import fits
 from launcher.node.task import read_json, write_json
 
 SECONDS = 5.0  # timeout of a connection and of an answer to a short order
@@ -59,7 +60,7 @@ def end_supervisors(known: dict[str, Any]) -> None:
 
 def _order_all(known: dict[str, Any], order: str) -> dict[str, bool]:
     """Give a short order to all hosts at once; return whether their supervisors accepted it."""
-    hosts = list(known.get("supervisors", {}))
+    hosts = list(known["supervisors"]) if fits(known.get("supervisors"), dict[str, Any]) else []
     if not hosts:
         return {}
     with concurrent.futures.ThreadPoolExecutor(len(hosts)) as pool:
@@ -69,7 +70,7 @@ def _order_all(known: dict[str, Any], order: str) -> dict[str, bool]:
 
 
 def _answers(known: dict[str, Any], host: str, order: str) -> bool:
-    with contextlib.suppress(OSError, ValueError, KeyError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return any("ready" in reply for reply in _send(known, host, {"order": order}, SECONDS))
     return False
 
@@ -79,7 +80,8 @@ def _send(
 ) -> Iterator[dict[str, Any]]:
     """Send an order to a host's supervisor, and yield the replies.
 
-    `seconds`: timeout for each reply. Raises OSError, ValueError, KeyError.
+    `seconds`: timeout for each reply. Raises OSError and ValueError, and KeyError or TypeError if
+    `known` lacks the supervisor.
     """
     supervisor = known["supervisors"][host]
     with order_channel.connect(host, supervisor, known["credentials"], SECONDS) as connection:
@@ -103,7 +105,7 @@ def main(folder: str, host: str, *command: str) -> int:
             os.write(1, reply.get("output", "").encode(errors="replace"))
     except (OSError, ValueError) as error:
         why = str(error)
-    except KeyError:
+    except (KeyError, TypeError):
         why = "no frontend has started it"
     print(f"error: the supervisor of mpirun's daemon on {host} is lost: {why}", file=sys.stderr)
     return _FAILED

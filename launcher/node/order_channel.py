@@ -19,36 +19,30 @@ import errno
 import ipaddress
 import json
 import os
-import re
 import socket
 import ssl
 from typing import Any
 
 SUPERVISOR, MPIRUN = ROLES = "supervisor", "mpirun"  # a server and its client
+# The same for the controller of a run on one of its hosts: credentials of another authority.
+_, CONTROLLER = CONTROL_ROLES = SUPERVISOR, "controller"
 FIRST_PORT = 7001  # the first port that a supervisor tries
 _MAX_PORTS = 1000
-_PEM = re.compile(r"-----BEGIN ([A-Z ]+)-----.+?-----END \1-----\n?", re.DOTALL)
 _DEAD_MS = 60_000  # after which a connection without acknowledgements counts as lost
 # Seconds without traffic before the first probe, seconds between probes, and their number.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
-def split(content: str) -> dict[str, str]:
-    """Return by role what its holder needs: certificate, key, and the authority's certificate.
-
-    `content`: the authority's certificate, and for each role a certificate and its key.
-    """
-    authority, *own = [found[0] for found in _PEM.finditer(content)]
-    return {role: f"{own[2 * i]}{own[2 * i + 1]}{authority}" for i, role in enumerate(ROLES)}
-
-
 def context(credentials: str, role: str) -> ssl.SSLContext:
-    """Return the TLS context of a role, from its part of the credentials."""
+    """Return the TLS context of a role.
+
+    Its part of the credentials is a certificate, its key, and last the authority's certificate.
+    """
     is_server = role == SUPERVISOR
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_3
     made.verify_mode = ssl.CERT_REQUIRED
-    made.load_verify_locations(cadata=[found[0] for found in _PEM.finditer(credentials)][-1])
+    made.load_verify_locations(cadata=credentials[credentials.rindex("-----BEGIN") :])
     file = os.memfd_create("certificate")  # a certificate can be loaded only from a file
     try:
         os.write(file, credentials.encode())

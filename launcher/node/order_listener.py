@@ -88,14 +88,27 @@ class OrderListener:
         self._peers.remove(peer)
         self._selector.unregister(peer.connection)
 
+    def _make_room(self, address: str) -> None:
+        """End the oldest connection of an address, or of the one that has most, if it is needed.
+
+        Those whose certificate was verified are the last to end.
+        """
+        counts = collections.Counter(peer.address for peer in self._peers)
+        if counts[address] >= _MAX_PER_ADDRESS:
+            crowd = address
+        elif counts.total() >= _MAX_PEERS:
+            crowd = counts.most_common(1)[0][0]
+        else:
+            return
+        alike = [peer for peer in self._peers if peer.address == crowd]
+        min(alike, key=lambda peer: (peer.is_known, peer.deadline)).refuse(
+            "its place was needed for a newer connection"
+        )
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             connection, (address, *_) = self._socket.accept()
-            alike = sum(peer.address == address for peer in self._peers)
-            if len(self._peers) >= _MAX_PEERS or alike >= _MAX_PER_ADDRESS:
-                connection.close()
-                self.count_refusal(address, "it has too many connections without an order")
-                return
+            self._make_room(address)
             order_channel.detect_loss(connection)
             connection.setblocking(False)
             secured = self._context.wrap_socket(
@@ -110,7 +123,8 @@ class _Peer:
     def __init__(self, listener: OrderListener, connection: ssl.SSLSocket, address: str):
         self.connection, self.address = connection, address
         self.deadline = time.monotonic() + _ORDER_SECONDS
-        self._listener, self._received, self._is_known = listener, b"", False
+        self._listener, self._received = listener, b""
+        self.is_known = False  # whether its certificate was verified
 
     def refuse(self, why: str) -> None:
         """Close the connection without an answer."""
@@ -121,9 +135,9 @@ class _Peer:
     def proceed(self) -> None:
         """Continue the handshake, or read more of the order."""
         try:
-            if not self._is_known:
+            if not self.is_known:
                 self.connection.do_handshake()
-                self._is_known = True
+                self.is_known = True
             while not self._received.endswith(b"\n"):
                 content = self.connection.recv(_MAX_ORDER_BYTES)
                 self._received += content
@@ -142,7 +156,7 @@ class _Peer:
     def _pass_on(self) -> None:
         try:
             order = json.loads(self._received)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter: it is nested too deeply
             order = None
         if not isinstance(order, dict):
             self.refuse("its order is no JSON object")

@@ -7,11 +7,49 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node import procfs
+from launcher.node.json_types import fields_fit
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput
-from launcher.node.task import Task, write_json
+from launcher.node.task import FINAL_STATES, Task, read_json, write_json
 
 _STATE_SECONDS = 2.0  # seconds between two writes of an unchanged state
+_NEEDED = ("name", "job", "host", "state")
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys((*_NEEDED, "log", "last", "place"), str),
+    **dict.fromkeys(("supervisor", "process"), list[int] | None),
+    **dict.fromkeys(("cpu", "memory", "frames_per_second", "silent", "since"), float | None),
+    **dict.fromkeys(("learner_hosts", "awaits"), list[str]),
+    "restarts": int,
+    "code": int | None,
+    "failure": dict[str, Any] | None,
+}
+_OPTIONAL = {"supervisor": None, "process": None, "restarts": 0, "failure": None, "log": ""}
+_FAILURE_KINDS = {"time": float, "code": int, "why": str, "lines": list[str], "next": str}
+_FAILURE = {"time": 0.0, "code": 1, "why": "it failed", "lines": [], "next": ""}
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return the state of the process with this folder; empty if it has none, or a damaged one."""
+    state = read_json(folder / "state.json")
+    if not is_state(state):
+        return {}
+    state = _OPTIONAL | state
+    if state["state"] in FINAL_STATES and state.get("code") is None:
+        state["code"] = int(state["state"] == "failed")
+    if state["failure"]:
+        state["failure"] = _FAILURE | state["failure"]
+    return state
+
+
+def is_state(state: dict[str, Any]) -> bool:
+    """Return whether the fields of a state have the types that frontends rely on."""
+    recorded = [state.get(name) for name in ("supervisor", "process")]
+    return (
+        all(name in state for name in _NEEDED)
+        and fields_fit(state, _KINDS)
+        and all(each is None or len(each) == 2 for each in recorded)
+        and fields_fit(state.get("failure") or {}, _FAILURE_KINDS)
+    )
 
 
 class ProcessState:

@@ -4,6 +4,9 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from typing import Any
+
+from launcher.node.json_types import fits
 
 
 def start_time(pid: int) -> int:
@@ -18,9 +21,11 @@ def start_time(pid: int) -> int:
     return 0 if fields[0] == "Z" else int(fields[19])
 
 
-def is_alive(process: list[int] | None) -> bool:
-    """Return whether a recorded [pid, start time] is still running."""
-    return process is not None and start_time(process[0]) == process[1] != 0
+def is_alive(process: Any) -> bool:
+    """Return whether a recorded [pid, start time] is still running; it may be damaged, or None."""
+    if not (fits(process, list[int]) and len(process) == 2):
+        return False
+    return start_time(process[0]) == process[1] != 0
 
 
 def descendants(pid: int) -> list[int]:

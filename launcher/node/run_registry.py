@@ -7,6 +7,8 @@ The frontend's machine records the complete run; another host records only its o
         run.json     what was started (`Record`); mode 0600
         token        the secret that actors send to learners, and certificates; mode 0600
         orders       the credentials of `order_channel`, on the frontend's machine; mode 0600
+        controlled.json    those for a controller on another host, and where hosts take its orders
+        controller.json    what the run's controller reports
         ...          the files of supervisors (see `task`); those of processes on other hosts are
                      copies, which a connected frontend updates
         seen/PLACE   updated while a frontend is connected to that host; holds the error otherwise
@@ -30,6 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node import file_lock, procfs
+from launcher.node.json_types import fields_fit
+from launcher.node.process_state import read_state
 from launcher.node.task import FINAL_STATES, HEARTBEAT, LEARNERS, read_json, write_json
 
 _TASK_SECONDS = 60.0  # seconds within which a supervisor must read its task
@@ -98,19 +102,18 @@ class Run:
     def record(self) -> Record | None:
         """The record; None if there is no such run. Raises UnreadableRecord."""
         path = self.folder / "run.json"
-        try:
-            return Record(**read_json(path))
-        except TypeError:
-            if not path.exists():  # asked now, since another frontend may just have removed it
-                return None
-            states = [read_json(path) for path in self.folder.glob("*/state.json")]
-            recorded = [state.get(name) for state in states for name in ("supervisor", "process")]
-            if not any(map(procfs.is_alive, recorded)):  # no process of it is left
-                return None
-            raise UnreadableRecord(
-                f"{path} cannot be read, or was written by another version of this program: remove "
-                f"{self.folder}, which also ends its processes"
-            ) from None
+        if record := _parse_record(read_json(path)):
+            return record
+        if not path.exists():  # asked now, since another frontend may just have removed it
+            return None
+        states = [read_json(path) for path in self.folder.glob("*/state.json")]
+        recorded = [state.get(name) for state in states for name in ("supervisor", "process")]
+        if not any(map(procfs.is_alive, recorded)):  # no process of it is left
+            return None
+        raise UnreadableRecord(
+            f"{path} cannot be read, or was written by another version of this program: remove "
+            f"{self.folder}, which also ends its processes"
+        )
 
     def write_record(self, record: Record) -> None:
         """Write the record, which makes the run known to all frontends."""
@@ -129,7 +132,7 @@ class Run:
 
     def _process_state(self, process: dict[str, Any], rebooted: bool) -> dict[str, Any]:
         folder = self.folder / process["name"]
-        state = read_json(folder / "state.json")
+        state = read_state(folder)
         if host_id := process.get("place"):
             state = state or process | {"state": "starting", "supervisor": None}
             if state["state"] not in (*FINAL_STATES, "lost") and (why := self.why_away(host_id)):
@@ -248,14 +251,37 @@ class Run:
         self.forget()
         self.folder.mkdir(parents=True, mode=0o700)
         (self.folder / "seen").mkdir()
+        self._write_token(token or secrets.token_hex(32))
+
+    def complete_token(self, token: str) -> None:
+        """Replace the token file by this content of it, if that has more: the learners' part."""
+        if len(token) > (self.folder / "token").stat().st_size:
+            self._write_token(token)
+
+    def _write_token(self, content: str) -> None:
         path = self.folder / "token"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(token or secrets.token_hex(32))
+        work = path.with_name(f"token-{secrets.token_hex(8)}")
+        with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(content)
+        work.rename(path)
 
     def forget(self) -> None:
         """Remove the run's record and states; the files in its --logdir stay."""
         (self.folder / "run.json").unlink(missing_ok=True)  # first, so that it never counts as lost
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _parse_record(content: dict[str, Any]) -> Record | None:
+    """Return the record with this content; None if it is none, or damaged."""
+    kinds = {field.name: field.type for field in dataclasses.fields(Record)}
+    words = ("name", "job", "host")
+    try:
+        record = Record(**content) if fields_fit(content, kinds) else None
+    except TypeError:
+        return None
+    if record and all(isinstance(p.get(word), str) for p in record.processes for word in words):
+        return record
+    return None
 
 
 def check_runs_folder() -> None:

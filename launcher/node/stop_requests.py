@@ -7,7 +7,8 @@ from pathlib import Path
 from launcher.node import procfs
 from launcher.node.lease import Lease
 from launcher.node.liveness import HeartbeatMonitor
-from launcher.node.task import FINAL_STATES, Task, read_json
+from launcher.node.process_state import read_state
+from launcher.node.task import FINAL_STATES, Task
 
 _LEADER_SECONDS = 60.0  # seconds that a process waits for its leader to be started
 
@@ -52,7 +53,7 @@ class StopRequests:
             return False
         if self._task.lease_secs:
             return self._lease.has_expired(self._heartbeat.frames())
-        leader = read_json(self._run_folder / self._task.leader / "state.json")
+        leader = read_state(self._run_folder / self._task.leader)
         if not leader:  # it has not been started yet, or never will be
             return time.monotonic() - self._created > _LEADER_SECONDS
         return leader["state"] in FINAL_STATES or not procfs.is_alive(leader["supervisor"])

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node import child_process, file_lock, procfs
+from launcher.node.json_types import fits
 from launcher.node.leftovers import remove_leftovers
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
@@ -202,7 +203,8 @@ class Supervisor:
         """Write the learners' addresses to the state once this start of them has reported them."""
         if not self._awaits_hosts:
             return
-        if addresses := read_json(self._hosts_file).get("learner_hosts"):
+        addresses = read_json(self._hosts_file).get("learner_hosts")
+        if addresses and fits(addresses, list[str]):
             self._awaits_hosts = False
             self._state.write(learner_hosts=addresses)
 
@@ -348,11 +350,11 @@ def _file_size(path: str) -> int:
 def main(path: Path) -> int:
     """Run the task in `path`; refuse it if a process of that name has a supervisor already."""
     _open_closed_outputs()
-    content = read_json(path)
-    if not content:
+    try:
+        task = Task(**read_json(path))
+    except TypeError:
         print(f"{path} holds no task, or a supervisor has already taken it", file=sys.stderr)
         return USER_ERROR
-    task = Task(**content)
     if file_lock.acquire(path.with_name("lock"), _LOCK_SECONDS) is None:
         print(f"{task.name} already has a supervisor", file=sys.stderr)
         return USER_ERROR

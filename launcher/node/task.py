@@ -14,6 +14,8 @@ In the run's state folder, which only its owner can read:
     news               touched while a frontend on another host is connected to this one
     agent, daemons.json    what mpirun calls to start its daemon on another host (`mpirun_agent`)
     daemon.json, daemon.log    of the supervisor of mpirun's daemon (`daemon_supervisor`)
+    orders.json, orders.log    of what takes a controller's orders (`order_server`)
+    NAME/plan.json, daemon-plan.json    what such an order may start again
 
 This package (`launcher/node`) imports only Python's standard library, since it is sent to hosts
 that may have nothing else of this project.
@@ -44,6 +46,7 @@ START_VARIABLE = "IMPALA_MM_START"
 # Environment variable of learners, set by the program that starts both: the number of actors on
 # all hosts.
 ACTORS_VARIABLE = "IMPALA_MM_ACTORS"
+_HOSTS_FLAG = "--learner_hosts="
 FIRST_PORT = 8001  # the first port that a learner tries if it chooses its port itself
 USER_ERROR = 2  # exit code after a user's mistake: a restart would not help
 
@@ -79,11 +82,16 @@ def with_learner_hosts(command: Sequence[str], addresses: Sequence[str]) -> list
 
     mpirun's command has one for each learner.
     """
-    flag = "--learner_hosts="
     return [
-        flag + ",".join(addresses) if addresses and part.startswith(flag) else part
+        _HOSTS_FLAG + ",".join(addresses) if addresses and part.startswith(_HOSTS_FLAG) else part
         for part in command
     ]
+
+
+def learner_hosts_of(command: Sequence[str]) -> list[str]:
+    """Return the addresses in the first --learner_hosts of a command."""
+    flags = [part for part in command if part.startswith(_HOSTS_FLAG)]
+    return flags[0].removeprefix(_HOSTS_FLAG).split(",") if flags else []
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -95,7 +103,8 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file; empty if it does not exist or cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(path.read_text())
+    """Return the object in a JSON file; empty if there is none, or it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        content = json.loads(path.read_text())
+        return content if isinstance(content, dict) else {}
     return {}

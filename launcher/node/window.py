@@ -18,7 +18,8 @@ from typing import Any
 
 from launcher.node import procfs
 from launcher.node.log_tail import LogTail
-from launcher.node.task import FINAL_STATES, LEARNERS, read_json
+from launcher.node.process_state import read_state
+from launcher.node.task import FINAL_STATES, LEARNERS
 
 _BACKLOG_BYTES = 1 << 16  # bytes of the log that are shown at first: some screenfuls
 # Seconds between two looks at the log: a quarter of the time since its last line, within these
@@ -54,14 +55,14 @@ class Window:
             pause = min(max(pause, _SHORT_SECONDS), _LONG_SECONDS)
             has_ended = bool(select.select([handle] if handle else [], [], [], pause)[0])
             has_ended = has_ended or (not handle and not procfs.is_alive(supervisor))
-        state = read_json(self._folder / "state.json")
+        state = read_state(self._folder)
         if state and state["state"] not in FINAL_STATES:  # else the log's last line is the state
             self._print(f"-- {self._name}: its supervisor was killed or crashed --")
 
     def _wait_for_state(self) -> dict[str, Any]:
         """Return the state, once the supervisor has reported one; empty if it does not."""
         until = time.monotonic() + _START_SECONDS
-        while not (state := read_json(self._folder / "state.json")):
+        while not (state := read_state(self._folder)):
             if time.monotonic() > until or not self._folder.exists():
                 break
             time.sleep(_SHORT_SECONDS)
@@ -69,7 +70,7 @@ class Window:
 
     def _on_interrupt(self) -> None:
         """Print what a second Ctrl-C would do, or do it if this is the second."""
-        state = read_json(self._folder / "state.json")
+        state = read_state(self._folder)
         is_stopping = state.get("state") in ("saving", "ending") or _exists(self._folder / "stop")
         if self._name == LEARNERS:
             will = "ends the run without saving" if is_stopping else "saves and stops the run"

@@ -46,6 +46,7 @@ class Request(NamedTuple):
     # Returns the certificates of a new authority, and those of a server's and a client's role.
     make_certificates: Callable[[Sequence[str]], str] = lambda roles: ""
     policies: Sequence[str] = ()  # names that --checkpoint takes besides paths
+    command: Sequence[str] = ()  # by which this program was started
 
     @property
     def settings(self) -> Settings:
@@ -65,7 +66,7 @@ def refuse_launcher_flags(request: Request) -> None:
     for name, why in _LAUNCHER_FLAGS.items():
         if name in request.flags:
             raise UserError(f"--{name} is not for the frontend: {why}")
-    if request.flags.get("mode", "train") not in ("train", "train_from"):
+    if request.flags.get("mode", "train") not in ("train", "train_from", "reincarnate"):
         raise UserError(
             f"--mode={request.flags['mode']} is one process: give it to experiment.py itself"
         )

@@ -54,7 +54,14 @@ class LauncherConfig:
         text="Start without the checks of flags, ports, versions, disk, GPUs and network.")
     detach: bool = flag(
         False, group="Cluster",
-        text="Exit once the run is started and leave it running. The key `d` does the same later.")
+        text="Exit once the run is started and leave it running, with a controller that restarts "
+             "what fails until the run ends. The key `d` does the same later. With attach: leave a "
+             "controller with a run that is running.")
+    controller: str = flag(
+        "here", group="Cluster",
+        text="Where detach and the key `d` leave the controller. here: on this machine, where it "
+             "logs in to the other hosts as this frontend does. A host of the CSV: there, without "
+             "any SSH key; it restarts what fails on its own host. none: there is no controller.")
 
     # -- Other hosts
     ssh_config: str = flag(
@@ -110,6 +117,10 @@ class LauncherConfig:
         False, group="Instead of starting a run",
         text="Follow a running run again. Repeat the flags of the groups Cluster and Other hosts "
              "that it was started with: they also say what this frontend restarts.")
+    control: bool = flag(
+        False, group="Instead of starting a run",
+        text="Be the controller of a running run, without a terminal, as the one that detach "
+             "leaves behind: for a service manager. Takes the same flags as attach.")
     logs: str = flag(
         "", group="Instead of starting a run",
         text="Print and follow the log of one process, such as actor-3 or learners.")

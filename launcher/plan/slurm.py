@@ -41,6 +41,7 @@ _UNUSED_FLAGS = {  # flags for the supervisors of the frontend
     "stop_secs": "the script's --signal and Slurm's KillWait limit the time for saving",
     "skip_check": "nothing is checked",
     "detach": "sbatch returns at once",
+    "controller": "Slurm restarts nothing on other nodes",
 }
 
 

@@ -54,6 +54,7 @@ _NUMBER_RANGES = {
     "num_envs": (1, 100_000),
     "learner": (0, 9_999),
 }
+_MOST_MISTAKES = 100  # that are reported
 _JOB_OF_COLUMN = {"count": "actor", "num_envs": "actor", "learner": "actor", "tf_port": "learner"}
 
 
@@ -78,7 +79,12 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
     mistakes = _header_mistakes(header)
     workers: list[Worker] = []
     notes: list[str] = []
+    is_whole = True
     for line, cells in [] if mistakes else rows:
+        if len(mistakes) >= _MOST_MISTAKES:
+            mistakes.append(f"row {line} and those after it: not read, after so many mistakes")
+            is_whole = False
+            break
         if len(cells) > len(header):
             mistakes.append(f"row {line}: {len(cells)} cells, but the header has {len(header)}")
             continue
@@ -91,7 +97,7 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
         else:
             notes += _unused_columns(worker)
             workers.append(worker)
-    if header and not _header_mistakes(header):
+    if header and is_whole and not _header_mistakes(header):
         bad = {int(found[1]) for each in mistakes if (found := re.match(r"row (\d+)", each))}
         mistakes += _mistakes_between_rows(workers, bad)
     if any(worker.ssh_password for worker in workers) and mode & (stat.S_IRWXG | stat.S_IRWXO):

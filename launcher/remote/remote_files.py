@@ -1,6 +1,7 @@
 """Access to the files of another host, on which `launcher.node.file_service` answers the calls."""
 
 import contextlib
+import io
 import json
 import shlex
 import threading
@@ -43,6 +44,26 @@ class FileStore(Protocol):
 
     def remove(self, path: str) -> None:
         """Remove a file, a link or a folder."""
+
+
+class _ChannelWriter(io.RawIOBase):
+    """The input of the program behind a channel.
+
+    A file of paramiko that is still to be written when the connection is lost prints a traceback
+    once it is freed.
+    """
+
+    def __init__(self, channel: Any):
+        self._channel = channel
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Send all of the data. Raises OSError."""
+        self._channel.sendall(bytes(data))
+        return len(data)
 
 
 class RemoteFiles:
@@ -143,7 +164,7 @@ class RemoteFiles:
                     self._channel = self._open_channel()
                     self._channel.settimeout(_ANSWER_SECONDS)
                     self._input = self._channel.makefile("rb", 1 << 16)
-                    self._output = self._channel.makefile("wb", 1 << 16)
+                    self._output = io.BufferedWriter(_ChannelWriter(self._channel), 1 << 16)
                 yield
             except (HostUnavailable, OperationFailed):
                 self._close_channel()

@@ -1,4 +1,4 @@
-"""Another host of a run over SSH: sends it the calls of `LocalNode`, which `agent_main` answers.
+"""Another host of a run: sends it the calls of `LocalNode`, which `agent_main` answers over SSH.
 
 A thread keeps the connection open: when it is lost, the thread reconnects, with growing pauses and
 without limit. Messages from the host (states of processes, new content of files) are passed to a
@@ -6,41 +6,30 @@ without limit. Messages from the host (states of processes, new content of files
 """
 
 import contextlib
-import importlib.util
+import functools
 import itertools
 import json
 import queue
-import shlex
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from launcher.node.agent_main import READY_LINE
 from launcher.node.callbacks import OnLine
-from launcher.plan import project
-from launcher.remote import agent_bundle
-from launcher.remote.stdin_feed import Readable, run_with_input
-from launcher.ssh.ssh_config import Settings, Target, Unreachable, find_route
+from launcher.remote.failures import HostUnavailable, OperationFailed
+from launcher.remote.ssh_channel import SILENT_SECONDS, AgentChannel, SshChannel
+from launcher.remote.stdin_feed import Readable
+from launcher.ssh.ssh_config import Settings, Target, find_route
 
 if TYPE_CHECKING:
     from paramiko import Channel
 
-    from launcher.ssh.connection import Connection
-
 ANSWER_SECONDS = 30.0
 _PING_SECONDS = 2.0
-_SILENT_SECONDS = 12.0  # seconds without any message after which a connection counts as lost
-_START_SECONDS = 30.0  # timeout for the host's Python to start
 _PAUSE_SECONDS = 15.0  # maximum pause between two attempts to reconnect
 
-
-class HostUnavailable(Exception):
-    """A host cannot be reached; the message names it and the reason."""
-
-
-class OperationFailed(Exception):
-    """A host could not do what it was asked to; the message is the host's."""
+# From a host's id and the run's name to a channel; raises HostUnavailable.
+OpenChannel = Callable[[str, str], AgentChannel]
 
 
 class HostListener(Protocol):
@@ -62,40 +51,42 @@ class HostListener(Protocol):
 class RemoteNode:
     """Another host of a run, with its connection."""
 
-    def __init__(self, host_id: str, target: Target, settings: Settings, pythons: list[str]):
-        """Find the route to a host; `pythons`: Python programs that it may have, the best first."""
-        self.host_id, self.target = host_id, target
-        self.route = find_route(target, settings)
-        self._settings, self._candidate_pythons = settings, pythons
+    def __init__(
+        self,
+        host_id: str,
+        target: Target,
+        settings: Settings,
+        pythons: list[str],
+        open_channel: OpenChannel | None = None,
+    ):
+        """Find the route to a host; `pythons`: Python programs that it may have, the best first.
+
+        `open_channel` opens a channel to the host, given its id; None: SSH does.
+        """
+        self.host_id = host_id
+        # The host's address, by which other hosts reach it, too.
+        self.address = target.ip if open_channel else find_route(target, settings).address
+        self._open_channel: Callable[[str], AgentChannel] = (
+            functools.partial(open_channel, host_id)
+            if open_channel
+            else functools.partial(SshChannel, target, settings, pythons)
+        )
         self._agent: _AgentConnection | None = None
-        self.error = "not connected yet"
+        self.error, self.login = "not connected yet", ""
         self._listener: HostListener | None = None
         self._closed = threading.Event()
         self._name = ""
 
-    @property
-    def address(self) -> str:
-        """The host's address, by which other hosts reach it, too."""
-        return self.route.address
-
     def connect(self, name: str) -> None:
-        """Connect, and start the agent for the run of this name. Raises HostUnavailable."""
+        """Open a channel to the host for the run of this name. Raises HostUnavailable."""
         self._name = name
-        if not importlib.util.find_spec("paramiko"):
-            self.error = f"paramiko, which connects, is missing: {project.INSTALL_LAUNCHER}"
-            raise HostUnavailable(self.error)
         try:
-            from launcher.ssh.connection import connect  # noqa: PLC0415 - paramiko takes a while
-
-            self._agent = _AgentConnection(
-                connect(self.target, self._settings),
-                agent_bundle.start_command(self._candidate_pythons),
-                name,
-                self._on_message,
-            )
-        except (Unreachable, HostUnavailable) as error:
+            channel = self._open_channel(name)
+        except HostUnavailable as error:
             self.error = str(error)
-            raise HostUnavailable(self.error) from None
+            raise
+        self.login = channel.login
+        self._agent = _AgentConnection(channel, name, self._on_message)
         self.error = ""
 
     def stay_connected(self, listener: HostListener) -> None:
@@ -198,55 +189,19 @@ class RemoteNode:
 
 
 class _AgentConnection:
-    """One SSH connection and the agent that runs on the host."""
+    """The calls over one channel."""
 
     def __init__(
-        self,
-        connection: "Connection",
-        command: str,
-        name: str,
-        on_message: Callable[[dict[str, Any]], None],
+        self, channel: AgentChannel, name: str, on_message: Callable[[dict[str, Any]], None]
     ):
-        self._client, self._on_message = connection.client, on_message
+        self._channel, self._on_message = channel, on_message
         self.lost, self.error = threading.Event(), ""
         self._numbers = itertools.count()
         self._answers: dict[int, queue.Queue] = {}
         self._line_callbacks: dict[int, OnLine] = {}
         self._writing = threading.Lock()
-        try:
-            transport = self._client.get_transport()
-            assert transport
-            self._channel = transport.open_session(timeout=_START_SECONDS)
-            self._channel.settimeout(_START_SECONDS)
-            self._channel.exec_command(command)
-            self._channel.sendall(agent_bundle.bundle_header(name) + agent_bundle.bundle())
-            self._wait_until_ready()
-        except HostUnavailable:
-            self._client.close()
-            raise
-        except Exception as error:  # paramiko raises many things, sockets others
-            self._client.close()
-            what = str(error) or type(error).__name__
-            raise HostUnavailable(
-                f"{connection.route.host}: could not start Python on the host: {what}"
-            ) from None
         threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
         threading.Thread(target=self._keep_alive, name=f"ping {name}", daemon=True).start()
-
-    def _wait_until_ready(self) -> None:
-        """Skip what the login shell prints, until the agent reports that it is ready."""
-        self._file = self._channel.makefile("rb")
-        printed = []
-        for line in self._file:
-            text = line.decode(errors="replace").strip()
-            if text == READY_LINE:
-                self._channel.settimeout(_SILENT_SECONDS)
-                return
-            printed.append(text)
-        errors = self._channel.makefile_stderr("rb").read(4000).decode(errors="replace")
-        last = [*printed, *errors.splitlines()][-1:] or ["no output"]
-        host = self._client.get_transport().getpeername()[0]  # type: ignore[union-attr]
-        raise HostUnavailable(f"{host}: could not start Python on the host: {last[0].strip()}")
 
     def call(
         self,
@@ -295,9 +250,7 @@ class _AgentConnection:
     def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
         """Run another command on this connection, fed from `data`. Raises HostUnavailable."""
         try:
-            transport = self._client.get_transport()
-            assert transport
-            return run_with_input(transport, command, data, seconds, self._check_connection)
+            return self._by_ssh().run_with_input(command, data, seconds, self._check_connection)
         except Exception as error:
             why = self.error if self.lost.is_set() else str(error) or type(error).__name__
             raise HostUnavailable(why) from None
@@ -305,14 +258,14 @@ class _AgentConnection:
     def open_program(self, command: str) -> "Channel":
         """Start another command on this connection. Raises HostUnavailable."""
         try:
-            transport = self._client.get_transport()
-            assert transport
-            channel = transport.open_session(timeout=_START_SECONDS)
-            channel.settimeout(_START_SECONDS)
-            channel.exec_command(f"exec sh -c {shlex.quote(command)}")
-            return channel
+            return self._by_ssh().open_program(command)
         except Exception as error:  # paramiko raises many things
             raise HostUnavailable(str(error) or type(error).__name__) from None
+
+    def _by_ssh(self) -> SshChannel:
+        if not isinstance(self._channel, SshChannel):
+            raise HostUnavailable("this needs SSH: a frontend that follows the run does it")
+        return self._channel
 
     def close(self) -> None:
         """Close the connection at once, whatever the host does."""
@@ -324,13 +277,13 @@ class _AgentConnection:
             self.error = why
             self.lost.set()
         with contextlib.suppress(Exception):
-            self._client.close()
+            self._channel.close()
 
     def _write(self, message: dict[str, Any]) -> None:
         line = json.dumps(message).encode() + b"\n"
         try:
             with self._writing:
-                self._channel.sendall(line)
+                self._channel.send(line)
         except Exception as error:
             self._lose(str(error) or type(error).__name__)
             raise HostUnavailable(self.error) from None
@@ -338,11 +291,11 @@ class _AgentConnection:
     def _read(self) -> None:
         """Read messages until the connection is lost; pings make a host that lives answer."""
         try:
-            for line in self._file:
+            for line in self._channel.lines():
                 self._dispatch(json.loads(line))
             self._lose("the host closed the connection")
         except TimeoutError:
-            self._lose(f"no answer for {_SILENT_SECONDS:g} s")
+            self._lose(f"no answer for {SILENT_SECONDS:g} s")
         except Exception as error:
             self._lose(str(error) or type(error).__name__)
 

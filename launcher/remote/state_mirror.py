@@ -11,10 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.node.controlled_node import CONTROLLED, CONTROLLER, CONTROLLER_STATE
+from launcher.node.daemon_supervisor import DAEMON
+from launcher.node.process_state import is_state
 from launcher.node.run_registry import Run
-from launcher.node.task import write_json
+from launcher.node.task import read_json, write_json
 from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
+
+# In the run's state folder: the state of the supervisor of mpirun's daemon, by host id.
+DAEMONS_FOLDER = "daemons"
 
 
 class StateMirror:
@@ -31,19 +37,33 @@ class StateMirror:
 
         With `all_states`, processes of the record that the host did not report are "lost".
         """
-        self._run.record_contact(host_id)
         record = self._run.record
         if all_states and record:
             gone = [p for p in record.processes if p.get("place") == host_id]
             states = {p["name"]: p | {"state": "lost", "supervisor": None} for p in gone} | states
+        self._write_daemon(host_id, states.pop(DAEMON, None))
+        place = read_json(self._run.folder / CONTROLLED).get("place")
+        entry = states.pop(CONTROLLER, None)
+        if entry and isinstance(entry, dict) and place == host_id:
+            with contextlib.suppress(OSError):
+                write_json(self._run.folder / CONTROLLER_STATE, entry | {"place": host_id})
         for name, state in states.items():
             # Learners that were restarted on another host leave a state on this one.
             if record and record.host_id_of(name) != host_id:
+                continue
+            if not is_state(state):  # of another version of this program
                 continue
             folder = self._run.folder / name
             with contextlib.suppress(OSError):
                 folder.mkdir(exist_ok=True, mode=0o700)
                 write_json(folder / "state.json", state)
+        self._run.record_contact(host_id)  # last, since the states count from now on
+
+    def _write_daemon(self, host_id: str, state: dict[str, Any] | None) -> None:
+        if state is not None:
+            with contextlib.suppress(OSError):
+                (self._run.folder / DAEMONS_FOLDER).mkdir(exist_ok=True, mode=0o700)
+                write_json(self._run.folder / DAEMONS_FOLDER / host_id, state)
 
     def on_file_data(self, host_id: str, path: str, offset: int, data: str) -> None:
         """Write new content of a file to its copy."""

@@ -125,12 +125,17 @@ def _print_to_stderr(line: str) -> None:
     print(escape(line), file=sys.stderr)
 
 
-def mirror_states(run: Run, record: Record, hosts: Hosts, log: str = "") -> StateMirror:
-    """Start to copy states and logs of all hosts, and wait for their first status reports."""
+def mirror_states(
+    run: Run, record: Record, hosts: Hosts, log: str = "", copies: bool = True
+) -> StateMirror:
+    """Start to copy states and logs of all hosts, and wait for their first status reports.
+
+    Without `copies`, only states are copied.
+    """
     for host_id, node in hosts.remote_nodes.items():
         if node.error and run.why_away(host_id):  # unless another frontend is connected
             run.record_contact(host_id, node.error)
-    mirror = StateMirror(run, hosts, mirrored_files(record, log))
+    mirror = StateMirror(run, hosts, mirrored_files(record, log) if copies else {})
     hosts.stay_connected(mirror)
     until = time.monotonic() + _FIRST_CONTACT_SECONDS
     while time.monotonic() < until:
@@ -145,7 +150,12 @@ def mirror_states(run: Run, record: Record, hosts: Hosts, log: str = "") -> Stat
 def disconnect(run: Run, hosts: Hosts) -> None:
     """Close the connections. Remote processes keep running."""
     hosts.close()
-    for host_id in hosts.remote_nodes:
+    forget_contacts(run, list(hosts.remote_nodes))
+
+
+def forget_contacts(run: Run, host_ids: Sequence[str]) -> None:
+    """Record that no frontend is connected to these hosts."""
+    for host_id in host_ids:
         run.record_contact(host_id, "no frontend is connected to it")
 
 

@@ -1,13 +1,11 @@
-"""Follows a running run: prints the learners' log and each process's failures, until the run ends.
+"""Follows a running run until it ends, or the user detaches.
 
-The frontend may be closed: the run keeps running. Ctrl-C saves and stops the run. `recovery`
-handles hosts that become unreachable.
+The frontend may be closed: the run keeps running. Ctrl-C saves and stops the run. `news` prints
+what happens, and `recovery` handles hosts that become unreachable.
 """
 
-import collections
 import contextlib
 import os
-import re
 import select
 import signal
 import sys
@@ -18,14 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config.printable import log_line
 from launcher.node.actor_watch import ActorWatch
 from launcher.node.callbacks import Say
-from launcher.node.log_tail import LogTail
 from launcher.node.run_registry import Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS, USER_ERROR
 from launcher.plan import project
 from launcher.running.console import say
+from launcher.running.news import RunNews
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 
@@ -34,11 +31,6 @@ _REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts m
 _ADDRESSES_SECONDS = 300.0  # timeout for learners to report their addresses
 _ADDRESSES_CHECK_SECONDS = 0.05  # seconds between two looks for these addresses
 _WAITING_SECONDS = 10.0  # seconds between two messages that the actors wait for these addresses
-_REMEMBERED_LINES = 400  # lines of the learners' log; a supervisor remembers as many
-# The beginning of a line that differs where two actors print the same.
-_OWN_PREFIX = re.compile(r"^(\[actor \d+\] |\d\d:\d\d:\d\d )")
-# Lines of the learners' supervisor about their end.
-_END_OF_LEARNERS = re.compile(r"\d\d:\d\d:\d\d (it .*; the run ends|-- learners: failed.* --)")
 KEYS_HINT = "`d` detaches; Ctrl-C saves and stops the run"
 
 
@@ -49,14 +41,15 @@ class NoAddresses(Exception):
 class Follower:
     """Follows one run until it ends or the user detaches."""
 
-    def __init__(self, control: RunControl, logdir: Path, say: Say = say):
-        """Remember the end of the learners' log: create it before the run is started."""
+    def __init__(
+        self, control: RunControl, logdir: Path, say: Say = say, *, shows_log: bool = True
+    ):
+        """Remember the end of the learners' log: create it before the run is started.
+
+        `shows_log`: whether to print this log.
+        """
         self._control, self._run, self._say = control, control.run, say
-        self._learners_log = LogTail(logdir / f"{LEARNERS}.log", max_bytes=0)
-        # By process: the time of its last failure that was printed, and the number of failures.
-        self._reported_failures: dict[str, tuple[float, int]] = {}
-        self._reasons: dict[tuple[str, ...], str] = {}  # the first process that failed with lines
-        self._printed: collections.deque[str] = collections.deque(maxlen=_REMEMBERED_LINES)
+        self._news = RunNews(self._run, logdir, say, shows_log)
         self._signals: list[int] = []
         # When a stop was first requested, and when the request was last sent to all hosts.
         self._stop_requested = self._stop_sent = 0.0
@@ -72,6 +65,11 @@ class Follower:
     def interrupted(self) -> bool:
         """Whether Ctrl-C was pressed."""
         return signal.SIGINT in self._signals
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether a signal other than Ctrl-C told the frontend to detach."""
+        return any(number != signal.SIGINT for number in self._signals)
 
     def wait_for_learners(self, seconds: float = _ADDRESSES_SECONDS) -> list[str]:
         """Wait until the learners have reported their addresses, and return these.
@@ -95,27 +93,36 @@ class Follower:
                     f"({learners.get('log', '')}); with tf_port in the CSV, actors start at once"
                 )
             if waited > _WAITING_SECONDS:  # usually `follow` prints their first lines
-                self._print_news()
+                self._news.print_all()
             if waited > next_message:
                 next_message += _WAITING_SECONDS
                 self._say(f"the actors wait for {what} ({waited:.0f} s)")
             time.sleep(_ADDRESSES_CHECK_SECONDS)
         return []
 
-    def follow(self, recovery: Recovery, timeout: float) -> int:
+    def follow(
+        self, recovery: Recovery, timeout: float, detach: Callable[[], int | None] | None = None
+    ) -> int:
         """Follow the run, and return the frontend's exit code.
 
         `timeout`: seconds that a stop request waits for a learners' host that is unreachable.
+        `detach` is called when the user presses `d`, and returns the exit code; None: the frontend
+        does not detach.
         """
+        detach = detach or self._detach
         interrupted = 0
         learners: dict[str, Any] = {"state": "lost"}
         with _pressed_keys() as pressed:
             while True:
-                self._print_news()
+                self._news.print_all()
                 if not interrupted:
                     recovery.recover()
-                if any(number != signal.SIGINT for number in self._signals) or "d" in pressed():
+                if self.is_terminated:
                     return self._detach()
+                if "d" in pressed():  # a run that is being stopped needs no controller
+                    code = self._detach() if interrupted else detach()
+                    if code is not None:
+                        return code
                 if (times := self._signals.count(signal.SIGINT)) > interrupted:
                     interrupted = times
                     self._stop(times)
@@ -125,18 +132,13 @@ class Follower:
                 learners = states[LEARNERS]
                 if not interrupted:
                     self._end_without_actors(states)
-                has_ended = learners["state"] in FINAL_STATES
-                if learners["state"] in ("stopped", "failed") and recovery.is_restarting_learners:
-                    has_ended = interrupted > 0
-                if learners["state"] == "lost":
-                    has_ended = interrupted > 0 or not recovery.can_restart_learners
-                if has_ended:
+                if _has_ended(learners["state"], recovery, interrupted > 0):
                     break
                 if interrupted and not self._repeat_stop(learners, interrupted, timeout):
                     break
                 time.sleep(_CHECK_SECONDS)
         unreached = self._control.end_remaining(self._say)
-        self._print_news()
+        self._news.print_all()
         if unreached:
             self._say(unreached_message(unreached))
         return self._exit_code(learners, interrupted > 0)
@@ -165,29 +167,6 @@ class Follower:
                 "--logdir to resume"
             )
             self._control.request_stop("save")
-
-    def _print_news(self) -> None:
-        for line in self._learners_log.lines():
-            if not _END_OF_LEARNERS.fullmatch(line):  # `failure_message` contains it
-                print(line, flush=True)  # as it is in the log, in colour, too
-            self._printed.append(line)
-        for name, state in self._run.states().items():
-            failure = state.get("failure")
-            reported, times = self._reported_failures.get(name, (0.0, 0))
-            if failure and failure["time"] != reported:
-                self._reported_failures[name] = failure["time"], times + 1
-                self._say(failure_message(state, times + 1, self._same_lines(name, failure)))
-
-    def _same_lines(self, name: str, failure: dict[str, Any]) -> str:
-        """Return which lines on the screen are those of a failure; empty if none are."""
-        if not failure["lines"]:
-            return ""
-        if name == LEARNERS and set(failure["lines"]) <= set(self._printed):
-            return "its lines are above"
-        first = self._reasons.setdefault(
-            tuple(_OWN_PREFIX.sub("", line) for line in failure["lines"]), name
-        )
-        return "" if first == name else f"its lines are the same as those of {first}"
 
     def _stop(self, times: int) -> None:
         if times == 1:
@@ -225,17 +204,15 @@ class Follower:
         return 1 if self._ends_without_actors else 0
 
 
-def failure_message(state: dict[str, Any], times: int, same_lines: str = "") -> str:
-    """Return the message about a process that failed for the given number of times.
-
-    `same_lines`, which says where its lines are shown already, takes the place of the lines.
-    """
-    failure = state["failure"]
-    repeated = f" {times} times" if times > 1 else ""
-    lines = [f"{state['name']} on {state['host']} failed{repeated}: {failure['why']}"]
-    shown = [same_lines] if same_lines else failure["lines"]
-    lines += [f"    {log_line(line)}" for line in shown]
-    return "\n".join([*lines, f"  {failure['next']}; log: {state['log']}"])
+def _has_ended(state: str, recovery: Recovery, interrupted: bool) -> bool:
+    """Return whether a run has ended whose learners are in this state."""
+    if not interrupted and recovery.has_controller_elsewhere:
+        return False  # it may be restarting the learners
+    if state in ("stopped", "failed") and recovery.is_restarting_learners:
+        return interrupted
+    if state == "lost":
+        return interrupted or not recovery.can_restart_learners
+    return state in FINAL_STATES
 
 
 def unreached_message(host_ids: list[str]) -> str:
@@ -252,8 +229,8 @@ def detached_message(run: Run) -> str:
     named = "" if [run.name] == run_names() else f" --tmux_sess={run.name}"
     command = f"{project.FRONTEND}{named}"
     return (
-        f"detached; the run keeps running: `{command} --status` shows it, `{command} --stop` saves "
-        f"and stops it"
+        f"detached; the run keeps running: `{command} --status` shows it, `{command} --attach` "
+        f"follows it again, `{command} --stop` saves and stops it"
     )
 
 

@@ -1,33 +1,20 @@
-"""Restarts the learners of a run whose hosts or supervisor were lost, while a frontend follows it.
+"""Decides when the learners of a run are restarted, and on which hosts; `learner_starts` does it.
 
 If a learner's host stays unreachable and the learners make no progress without it,
 `--restart_learners` restarts them on the remaining learner hosts from the last checkpoint. Once it
 has answered for `--rejoin_secs`, they save, and are restarted with it (`returning`).
 """
 
-import dataclasses
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from launcher.node.run_registry import Record
-from launcher.node.task import FINAL_STATES, LEARNERS, with_learner_hosts
-from launcher.plan import process_plan
-from launcher.plan.host_environment import Installation
-from launcher.plan.workers_csv import ANY_LEARNER, Worker
-from launcher.remote.hosts import host_id_of
+from launcher.node.task import LEARNERS
+from launcher.plan.workers_csv import Worker
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
-from launcher.running import connect, mpirun_daemons, start
-from launcher.running.followed_run import (
-    FAILURES,
-    RETRY_SECONDS,
-    SETTLE_SECONDS,
-    FollowedRun,
-    join_names,
-)
+from launcher.running.followed_run import FAILURES, RETRY_SECONDS, FollowedRun, join_names
+from launcher.running.learner_starts import LearnerStarts
 from launcher.running.returning import ReturningHosts
-from launcher.transfer import fetch
-from launcher.transfer.checkpoints import has_checkpoint
 
 # A file in the run's state folder, which exists while learners that stop or fail are restarted, for
 # all frontends.
@@ -36,7 +23,6 @@ RESTARTING = "restarting-learners"
 # waits in its all-reduce.
 _STUCK_SECONDS = 20.0
 _STARTING_SECONDS = 120.0  # timeout for the learners' first heartbeat
-_END_SECONDS = 20.0  # timeout for learners to exit before they are restarted on other hosts
 _DAEMONS_SECONDS = 5.0  # seconds between attempts to start supervisors that learners wait for
 _SAVE_SECONDS = 10.0  # timeout for learners to exit, in addition to that for saving
 
@@ -47,7 +33,8 @@ class LearnerRecovery:
     def __init__(self, followed: FollowedRun):
         self._followed = followed
         self._run, self._hosts, self._config = followed.run, followed.hosts, followed.config
-        self._say = followed.say
+        self._say, self._place_of = followed.say, followed.place_of
+        self._starts = LearnerStarts(followed)
         self._retry_time = 0.0
         self._daemons_time = 0.0  # when supervisors that the learners wait for may be started
         self._learner_rows = [worker for worker in followed.workers if worker.job == "learner"]
@@ -61,6 +48,10 @@ class LearnerRecovery:
             return False
         return self._config.restart_learners or not self._followed.holds_lock()
 
+    def plan_on(self, host_id: str, record: Record) -> None:
+        """Plan the learners' part on a host again, if the host has lost it. Raises `FAILURES`."""
+        self._starts.plan_on(host_id, record)
+
     def check(self, record: Record, now: float) -> None:
         """Restart the learners if they have to be."""
         if now < self._retry_time:
@@ -68,7 +59,7 @@ class LearnerRecovery:
         learners = self._run.states()[LEARNERS]
         if learners.get("awaits") and now > self._daemons_time:
             self._daemons_time = now + _DAEMONS_SECONDS
-            self._start_daemon_supervisors(record)
+            self._starts.start_daemon_supervisors(record)
         host_id, host_ids = record.host_id_of(LEARNERS), record.learner_places
         state, crashed = learners["state"], bool(learners.get("failure"))
         stopped = state == "stopped" and self.is_restarting
@@ -96,13 +87,19 @@ class LearnerRecovery:
         left = [
             worker
             for worker in rows
-            if (place := host_id_of(worker)) in host_ids
+            if (place := self._place_of(worker)) in host_ids
             and place not in failed
             and not self._followed.is_away(place)
         ]
         if not left:
             self._followed.say_once(
                 "all learner hosts are unreachable: the run waits for one of them"
+            )
+            return
+        if self._followed.orders and self._place_of(left[0]) != host_id:
+            self._followed.say_once(
+                f"{host_id} stays unreachable, and has the checkpoints: the run waits for it; if "
+                f"it does not return, --stop the run and start it again in its folder"
             )
             return
         names = [worker.ip for worker in left]
@@ -121,7 +118,7 @@ class LearnerRecovery:
         if not config.restart_learners or (self._run.folder / "stop").exists():
             return
         # Rows that were added to the CSV later are no learners of this run.
-        rows_of = {host_id_of(worker) for worker in self._learner_rows}
+        rows_of = {self._place_of(worker) for worker in self._learner_rows}
         lost = rows_of & set(record.first_learner_places) - used
         answering = {host_id for host_id in lost if not self._followed.is_away(host_id)}
         for host_id in self._returning.update(answering, now):
@@ -133,14 +130,14 @@ class LearnerRecovery:
             return
         self._returning.begin_trial(due, now)
         first = record.host_id_of(LEARNERS)  # it stays the first one: it has the checkpoints
-        rows = [worker for worker in self._learner_rows if host_id_of(worker) in used | due]
-        rows.sort(key=lambda worker: host_id_of(worker) != first)
+        rows = [worker for worker in self._learner_rows if self._place_of(worker) in used | due]
+        rows.sort(key=lambda worker: self._place_of(worker) != first)
         names = join_names([worker.ip for worker in rows])
         self._followed.find_installations([*self._followed.workers, *rows])
         self._say(f"saving, to restart the learners on {names} from this checkpoint")
         self._restarting.touch(mode=0o600)
         self._followed.control.request_stop("save", LEARNERS)
-        self._wait_for_learners_to_end(config.stop_secs + _SAVE_SECONDS)
+        self._starts.wait_for_end(config.stop_secs + _SAVE_SECONDS)
         if self._run.record is None or (self._run.folder / "stop").exists():
             return  # meanwhile somebody has stopped the run
         self._restart_learners_on(rows, record)
@@ -150,35 +147,14 @@ class LearnerRecovery:
         workers = self._followed.workers
         try:
             self._restarting.touch(mode=0o600)
-            self._start_learners_on(rows, record)
+            if not self._starts.start_on(rows, record):
+                self._retry_time = time.monotonic() + RETRY_SECONDS
         except FAILURES as error:
             if self._returning.has_trial:  # the next attempt is made without the returned hosts
                 self._run.write_record(record)
                 self._followed.workers = workers
             self._retry_time = time.monotonic() + RETRY_SECONDS
             self._say(f"could not restart the learners: {error}; retry in {RETRY_SECONDS:g} s")
-
-    def _start_daemon_supervisors(self, record: Record) -> None:
-        """Start those on which the learners wait, after their host was rebooted for example."""
-        host_ids = record.learner_places
-        learners = [
-            w for w in self._followed.workers if w.job == "learner" and host_id_of(w) in host_ids
-        ]
-        learners.sort(key=lambda worker: host_ids.index(host_id_of(worker)))
-        if {host_id_of(worker) for worker in learners} != set(host_ids):
-            return  # the CSV has changed
-        try:
-            for host_id in host_ids:
-                if host_id and not self._followed.is_away(host_id):
-                    self._followed.begin_if_unknown(record, host_id)
-            self._followed.find_installations(self._followed.workers)
-            mpirun_daemons.start_supervisors(
-                *(self._followed.run, self._hosts, self._followed.installation_of(learners[0])),
-                process_plan.other_installations(learners, self._followed.installation_of),
-                *(self._config, record.id, False),
-            )
-        except FAILURES as error:
-            self._followed.say_once(f"could not start the supervisor of mpirun's daemon: {error}")
 
     def _are_learners_stuck(self, record: Record) -> bool:
         """Return whether the learners make no progress.
@@ -206,116 +182,3 @@ class LearnerRecovery:
         if silent is None:  # no heartbeat yet: they may be starting
             return time.time() - record.time < _STARTING_SECONDS
         return silent < _STUCK_SECONDS
-
-    def _start_learners_on(self, left: Sequence[Worker], record: Record) -> None:
-        """Restart the learners on the hosts of these rows, from the last checkpoint."""
-        self._end_learners(record)
-        for host_id in {host_id_of(worker) for worker in left} - {""}:
-            self._followed.begin_if_unknown(record, host_id)
-        others = [worker for worker in self._followed.workers if worker.job != "learner"]
-        rows = [*left, *[dataclasses.replace(worker, learner=ANY_LEARNER) for worker in others]]
-        first = self._followed.installation_of(left[0])
-        old_host_id = record.host_id_of(LEARNERS)
-        logdir = record.flags["logdir"]
-        shared = record.shared
-        if first.host_id != old_host_id:
-            logdir, shared = self._provide_checkpoints(record, first)
-            if not logdir:
-                self._retry_time = time.monotonic() + RETRY_SECONDS
-                return
-        elif first.host_id and not shared:
-            fetch.restore_if_missing(
-                self._hosts, first.host_id, Path(record.logdir), logdir, self._followed.say
-            )
-        flags = record.flags | {"logdir": logdir}
-        learners = process_plan.make_processes(
-            rows, self._config, flags, self._followed.installation_of
-        )[0]
-        flags = process_plan.join_common_flags(rows, flags, self._followed.installation_of)
-        # Actors that are running know the learners' ports, so they remain, also those of learners
-        # on lost hosts, which may return.
-        known = record.flags["learner_hosts"]
-        addresses = process_plan.known_addresses(flags["learner_hosts"], known).split(",")
-        of_actors = list(dict.fromkeys([*addresses, *known.split(",")]))
-        new_record = dataclasses.replace(
-            record,
-            flags=flags | {"learner_hosts": ",".join(of_actors)},
-            learners=learners.command,
-            shared=shared,
-            learner_places=start.learner_host_ids(learners),
-        )
-        learners = dataclasses.replace(
-            learners, command=with_learner_hosts(learners.command, addresses)
-        )
-        learners_entry = start.record_entry(learners, first.host_id, new_record)
-        new_record.processes[0] = learners_entry
-        self._run.write_record(new_record)
-        self._followed.workers = rows
-        self._followed.start([learners], new_record, self._followed.say)
-        self._followed.mirror.follow_files(connect.mirrored_files(new_record))
-        # The actors on that host ended with its learners.
-        self._followed.restore_times[first.host_id] = time.monotonic() + SETTLE_SECONDS
-
-    def _end_learners(self, record: Record) -> None:
-        """End all learners that are still running, on every host that is connected."""
-        self._followed.control.request_stop("now", LEARNERS)
-        until = time.monotonic() + _END_SECONDS
-        self._wait_for_learners_to_end(_END_SECONDS)
-        for host_id in record.learner_places:
-            if host_id not in self._followed.away_since:
-                try:
-                    # Until none is left: they hold the port that the new ones need.
-                    while self._hosts.call(host_id, "kill", lost_only=True):
-                        if time.monotonic() > until:
-                            break
-                        time.sleep(0.1)
-                    self._hosts.call(host_id, "kill_learners", start=record.id)
-                except (HostUnavailable, OperationFailed) as error:
-                    self._say(f"could not end the learners of a host: {error}")
-
-    def _wait_for_learners_to_end(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if self._run.states()[LEARNERS]["state"] in (*FINAL_STATES, "lost", "away"):
-                return
-            time.sleep(0.1)
-
-    def _provide_checkpoints(self, record: Record, first: Installation) -> tuple[str, bool]:
-        """Copy the run's folder to the host of the new first learner, unless it is shared.
-
-        Return the folder's path there, and whether it is shared with this machine; an empty path
-        if there is no copy of the checkpoints.
-        """
-        local_folder = Path(record.logdir)
-        if not first.host_id:
-            return str(local_folder), True
-        installations = [
-            self._followed.installation_of(worker) for worker in self._followed.workers
-        ]
-        old_first = next(
-            (g for g in installations if g.host_id == record.host_id_of(LEARNERS)), first
-        )
-        folder = Path(record.flags["logdir"])
-        remote_folder = str(folder)
-        if folder.is_relative_to(old_first.workdir):  # the same path within the new workdir
-            remote_folder = first.absolute_path(str(folder.relative_to(old_first.workdir)))
-        if connect.is_shared_folder(
-            self._hosts, first.host_id, str(local_folder), local_folder, "is-shared"
-        ):
-            return str(local_folder), True
-        if not self._config.mirror_logdir:
-            self._followed.say_once(
-                "the checkpoints are only on the unreachable host, so the run waits for it; "
-                "--mirror_logdir copies checkpoints to this machine while a run is running"
-            )
-            return "", False
-        if not has_checkpoint(local_folder):
-            self._say(
-                f"no checkpoint was copied to {local_folder} before "
-                f"{record.host_id_of(LEARNERS)} became unreachable: training starts over; a "
-                f"smaller --save_checkpoint_secs saves earlier"
-            )
-        fetch.push_folder(
-            self._hosts, first.host_id, local_folder, remote_folder, self._followed.say
-        )
-        return remote_folder, False

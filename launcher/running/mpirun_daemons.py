@@ -8,6 +8,7 @@ the run's state folder on the frontend's machine. They let nobody log in anywher
 from collections.abc import Sequence
 from typing import Any
 
+from impala_mm.runtime import certificates
 from launcher.node import order_channel
 from launcher.node.run_registry import Run
 from launcher.plan import process_plan
@@ -15,6 +16,7 @@ from launcher.plan.host_environment import Installation
 from launcher.plan.settings import LauncherConfig
 from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import HostUnavailable
+from launcher.running import controlled_hosts
 
 _CREDENTIALS_FILE = "orders"  # in the run's state folder; mode 0600
 _START_SECONDS = 60.0  # timeout for a host to start a supervisor
@@ -33,7 +35,9 @@ def make_task(
     """Return the task of the supervisor on a host, without the run's state folder there."""
     return {
         "address": installation.address,
-        "credentials": order_channel.split(credentials)[order_channel.SUPERVISOR],
+        "credentials": certificates.by_role(credentials, order_channel.ROLES)[
+            order_channel.SUPERVISOR
+        ],
         "prefix": process_plan.mpi_prefix(installation),
         "announced": process_plan.split_arguments(config.mpirun_args),
         "start": start,
@@ -56,16 +60,10 @@ def start_supervisors(
     start; `replace`: end supervisors that are running, which serve learners of before. Raises
     HostUnavailable if the first host is lost, OperationFailed.
     """
-    credentials = (run.folder / _CREDENTIALS_FILE).read_text()
     installations = {each.host_id: each for each in others}
 
     def start_on(host_id: str) -> dict[str, Any]:
-        return hosts.call(
-            *(host_id, "start_daemon_supervisor"),
-            task=make_task(installations[host_id], credentials, config, start),
-            replace=replace,
-            timeout=_START_SECONDS,
-        )
+        return start_supervisor(run, hosts, installations[host_id], config, start, replace)
 
     found = hosts.for_each(start_on, list(installations))
     for host_id, result in found.items():
@@ -74,8 +72,42 @@ def start_supervisors(
             found[host_id] = {}
         elif isinstance(result, Exception):
             raise result
+    listening = {each.address: found[each.host_id] for each in others}
+    introduce(run, hosts, first.host_id, listening)
+
+
+def start_supervisor(
+    run: Run,
+    hosts: Hosts,
+    installation: Installation,
+    config: LauncherConfig,
+    start: str,
+    replace: bool = False,
+) -> dict[str, Any]:
+    """Start the supervisor on one host; return where it listens.
+
+    Raises HostUnavailable, OperationFailed.
+    """
+    credentials = (run.folder / _CREDENTIALS_FILE).read_text()
+    return hosts.call(
+        *(installation.host_id, "start_daemon_supervisor"),
+        task=make_task(installation, credentials, config, start),
+        replace=replace,
+        keep_plan=bool(controlled_hosts.place_of(run)),
+        timeout=_START_SECONDS,
+    )
+
+
+def introduce(
+    run: Run, hosts: Hosts, first_host_id: str, listening: dict[str, dict[str, Any]]
+) -> None:
+    """Tell the first learner's host where supervisors listen, by the addresses of their hosts.
+
+    Raises HostUnavailable, OperationFailed.
+    """
+    credentials = (run.folder / _CREDENTIALS_FILE).read_text()
     hosts.call(
-        *(first.host_id, "write_mpirun_agent"),
-        credentials=order_channel.split(credentials)[order_channel.MPIRUN],
-        supervisors={each.address: found[each.host_id] for each in others},
+        *(first_host_id, "write_mpirun_agent"),
+        credentials=certificates.by_role(credentials, order_channel.ROLES)[order_channel.MPIRUN],
+        supervisors=listening,
     )

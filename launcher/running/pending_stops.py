@@ -6,8 +6,10 @@
 import math
 import os
 from collections.abc import Callable
+from typing import Any
 
 from launcher.node import file_lock
+from launcher.node.json_types import fits
 from launcher.node.run_registry import runs_folder
 from launcher.node.task import read_json, write_json
 
@@ -22,7 +24,7 @@ class PendingStops:
 
     def starts_on(self, host_id: str) -> list[str]:
         """Return the ids of the starts to end on a host."""
-        return read_json(self._path).get(host_id, [])
+        return _starts(read_json(self._path), host_id)
 
     def host_ids(self) -> list[str]:
         """Return the hosts that have starts to end."""
@@ -41,6 +43,13 @@ class PendingStops:
         lock = file_lock.acquire(self._path.with_suffix(".lock"), timeout=math.inf)
         assert lock is not None
         with os.fdopen(lock):
-            pending = read_json(self._path)
-            ids = change(pending.pop(host_id, []))
-            write_json(self._path, pending | ({host_id: ids} if ids else {}))
+            content = read_json(self._path)
+            pending = {each: _starts(content, each) for each in content}
+            pending[host_id] = change(_starts(content, host_id))
+            write_json(self._path, {each: ids for each, ids in pending.items() if ids})
+
+
+def _starts(pending: dict[str, Any], host_id: str) -> list[str]:
+    """Return the starts of a host in the file's content, which may be damaged."""
+    starts: Any = pending.get(host_id)
+    return starts if fits(starts, list[str]) else []

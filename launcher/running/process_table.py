@@ -66,8 +66,8 @@ class ProcessTable:
         """Yield the table for the width and the encoding of a console."""
         del console
         widths = [
-            max(map(cell_len, (column.name, *cells)))
-            for column, cells in zip(_COLUMNS, zip(*self._rows, strict=True), strict=True)
+            max(map(cell_len, (column.name, *(cells[i] for cells in self._rows))))
+            for i, column in enumerate(_COLUMNS)
         ]
         shown = _fitting_columns(widths, options.max_width)
         rest = options.max_width - sum(widths[i] + _GAP for i in shown)

@@ -6,14 +6,12 @@ restarted on any machine. `learner_recovery` restarts learners.
 """
 
 import contextlib
-import dataclasses
 import time
 
 from launcher.node.run_registry import Record
 from launcher.node.task import LEARNERS
-from launcher.plan import process_plan
-from launcher.plan.process_plan import Process
-from launcher.running import connect
+from launcher.remote.remote_node import HostUnavailable
+from launcher.running import connect, controlled_hosts
 from launcher.running.followed_run import (
     FAILURES,
     RETRY_SECONDS,
@@ -22,6 +20,7 @@ from launcher.running.followed_run import (
     join_names,
 )
 from launcher.running.learner_recovery import LearnerRecovery
+from launcher.running.takeover import Takeover
 
 # A file in the run's state folder, by which `--status` asks a connected frontend to open windows.
 WINDOWS_REQUEST = "open-windows"
@@ -35,6 +34,7 @@ class Recovery:
 
     def __init__(self, followed: FollowedRun):
         self._followed, self._learners = followed, LearnerRecovery(followed)
+        self._takeover = Takeover(followed)
         self._run, self._hosts, self._config = followed.run, followed.hosts, followed.config
         self._say = followed.say
         self._checked = 0.0
@@ -43,13 +43,21 @@ class Recovery:
 
     @property
     def can_restart_learners(self) -> bool:
-        """Whether learners whose supervisor is lost can be restarted, so that the run continues."""
-        return self._config.restart_learners and self._followed.holds_lock()
+        """Whether learners whose supervisor is lost can be restarted, so that the run continues.
+
+        If another frontend recovers the run, it decides.
+        """
+        return not self._followed.holds_lock() or self._config.restart_learners
 
     @property
     def is_restarting_learners(self) -> bool:
         """Whether learners that stopped or failed are being restarted: the run continues."""
         return self._learners.is_restarting
+
+    @property
+    def has_controller_elsewhere(self) -> bool:
+        """Whether a controller on a host of the CSV recovers the run, and ends it."""
+        return self._followed.has_controller_elsewhere()
 
     def recover(self) -> None:
         """Check the hosts and the learners, and restart what has to be; call it repeatedly."""
@@ -67,14 +75,22 @@ class Recovery:
         if (self._run.folder / WINDOWS_REQUEST).exists():
             (self._run.folder / WINDOWS_REQUEST).unlink(missing_ok=True)
             self._followed.control.open_windows(self._followed.say)
-        if not self._followed.holds_lock():
+        is_ours = self._followed.holds_lock()
+        if is_ours:
+            self._takeover.refuse_earlier(record)
+        if not is_ours and not self._followed.has_controller_elsewhere():
             self._followed.restore_times.clear()
-            return
         for host_id in [p for p, due in self._followed.restore_times.items() if due < now]:
             del self._followed.restore_times[host_id]
-            self._restore_host(host_id)
+            if is_ours:
+                self._restore_host(host_id)
+            else:
+                self._help_controller(host_id, record)
+        if not is_ours:
+            return
         self._restart_lost(record, now)
         self._learners.check(record, now)
+        self._takeover.hand_over(now)
 
     def _connect_new_hosts(self, record: Record, new: set[str]) -> None:
         """Connect to hosts that another frontend added with `--apply`."""
@@ -107,6 +123,27 @@ class Recovery:
                     f"trying to reconnect"
                 )
 
+    def _help_controller(self, host_id: str, record: Record) -> None:
+        """Do what a controller on a host of the CSV cannot: prepare a host that it cannot reach.
+
+        The host may have been rebooted, or have learners from before a frontend moved them.
+        """
+        try:
+            if not self._hosts.call(host_id, "has_start", start=record.id):
+                self._restore_host(host_id)
+            self._end_moved_learners(host_id, record)
+            self._learners.plan_on(host_id, record)
+            controlled_hosts.prepare(self._run, self._hosts, record, self._config, self._say)
+        except FAILURES as error:
+            self._followed.restore_times[host_id] = time.monotonic() + RETRY_SECONDS
+            if not isinstance(error, HostUnavailable):  # which `_check_hosts` reports
+                self._followed.say_once(f"could not prepare {host_id} for the controller: {error}")
+
+    def _end_moved_learners(self, host_id: str, record: Record) -> None:
+        """End learners that ran on a host before they were moved to another."""
+        if host_id != record.host_id_of(LEARNERS):
+            self._hosts.call(host_id, "request_stop", mode="now", name=LEARNERS)
+
     def _restore_host(self, host_id: str) -> None:
         """Restart the processes that should run on a reconnected host and do not."""
         record = self._run.record
@@ -127,14 +164,12 @@ class Recovery:
                 # The host was unreachable when the stop was requested.
                 self._hosts.call(host_id, "request_stop", mode="save", name=name)
             self._followed.begin_if_unknown(record, host_id)
-            # Learners that ran on this host before have moved to another.
-            if host_id != record.host_id_of(LEARNERS):
-                self._hosts.call(host_id, "request_stop", mode="now", name=LEARNERS)
+            # First, since a controller of an earlier term may be starting something.
+            controlled_hosts.prepare(self._run, self._hosts, record, self._config, self._say)
+            self._end_moved_learners(host_id, record)
             if host_id not in record.learner_places:
                 self._hosts.call(host_id, "kill_learners", start=record.id)
-            if processes := self._plan_restarts(record, gone):
-                self._followed.start(processes, record)
-                names = [process.name for process in processes]
+            if names := self._followed.restart(gone, record):
                 self._say(f"{host_id or 'this machine'}: restarted {join_names(names)}")
         except FAILURES as error:
             self._say(f"could not restart the processes of a host: {error}")
@@ -161,36 +196,11 @@ class Recovery:
             where = host_id or "this machine"
             try:
                 self._hosts.call(host_id, "kill", lost_only=True)  # what they left
-                processes = self._plan_restarts(record, names)
-                self._followed.start(processes, record)
+                restarted = self._followed.restart(names, record)
             except FAILURES as error:
                 self._say(f"could not restart the processes of a host: {error}")
             else:
-                restarted = [process.name for process in processes]
                 if restarted:
                     self._say(
                         f"{where}: restarted {join_names(restarted)}, whose supervisor was killed"
                     )
-
-    def _plan_restarts(self, record: Record, names: set[str]) -> list[Process]:
-        """Return the processes of these names, with their hosts' present installations.
-
-        Processes whose row was removed from the CSV are left out.
-        """
-        rows = [*self._followed.workers, *connect.rows_of(record)]  # --apply may have added rows
-        self._followed.find_installations(rows)
-        found = []
-        for entry in record.processes:
-            rows_alike = [w for w in rows if process_plan.row_signature(w) == entry["kind"]]
-            if entry["name"] in names and rows_alike:
-                row = dataclasses.replace(rows_alike[0], job=entry["job"])
-                found.append(
-                    process_plan.make_process(
-                        entry["name"],
-                        row,
-                        self._config,
-                        record.flags,
-                        self._followed.installation_of,
-                    )
-                )
-        return found

@@ -10,6 +10,7 @@ from launcher.node.run_registry import Record, Run
 from launcher.node.task import FINAL_STATES, LEARNERS, write_json
 from launcher.remote.hosts import Hosts, libtmux_server
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
+from launcher.running import controlled_hosts, controller
 from launcher.running.pending_stops import PendingStops
 
 _END_SECONDS = 20.0  # timeout for actors to exit after the learners have ended
@@ -73,7 +74,15 @@ class RunControl:
         if killed:
             processes = f"{killed} process{'es' * (killed != 1)}"
             say(f"killed {processes} that did not exit within {_END_SECONDS:g} s of a stop request")
-        return self.record_pending_stops(record)
+        unreached = self.record_pending_stops(record)
+        if controlled_hosts.place_of(self.run) and not self._is_controlled_elsewhere():
+            self._call_each("end_orders", list(self.hosts.remote_nodes))
+        return unreached
+
+    def _is_controlled_elsewhere(self) -> bool:
+        """Return whether a controller on a host is alive: it ends the taking of orders itself."""
+        entry = controller.read(self.run)
+        return bool(entry and not entry["ended"]) and not controller.is_missing(entry)
 
     def undo_start(self, record: Record) -> None:
         """End what was already started of a run whose start failed, and remove its record."""
@@ -111,6 +120,16 @@ class RunControl:
         self.run.forget()
         if record.socket and not is_stale:
             tmux.Session(self.run.name, libtmux_server(record.socket)).close()
+
+    def end_controller(self, place: str, start: str) -> None:
+        """End the run's controller on a host of the CSV, and remove its state; empty: no host.
+
+        If the host is unreachable, the next frontend that connects to it ends the controller.
+        """
+        if place in self.hosts.remote_nodes:
+            found = self.hosts.for_each(lambda h: self.hosts.call(h, "end_controller"), [place])
+            if isinstance(found[place], HostUnavailable):
+                PendingStops().add(place, start)
 
     def end_pending(self, say: Say) -> None:
         """End earlier runs on hosts that were unreachable when those runs were stopped."""

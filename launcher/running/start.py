@@ -27,7 +27,7 @@ from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts, libtmux_server
 from launcher.remote.remote_node import HostUnavailable
-from launcher.running import connect, mpirun_daemons
+from launcher.running import connect, controlled_hosts, mpirun_daemons
 from launcher.running.pending_stops import PendingStops
 
 _WINDOWS_SECONDS = 60.0  # timeout for a host to open its tmux windows
@@ -200,17 +200,21 @@ def start_processes(
 
     def start_on(host_id: str) -> str:
         some = [
-            _make_task(process, entries[process.name]["log"], config, record, log_max_mb)._asdict()
-            for process in tasks[host_id]
+            _make_task(process, config, record, log_max_mb)._asdict() for process in tasks[host_id]
         ]
         if not host_id:
             return hosts.local_node.start_processes(some, [])
+        keep = bool(controlled_hosts.place_of(run))
         for process in tasks[host_id]:  # the copied state of an earlier process of this name
             for file in ("state.json", "stop"):
                 (run.folder / process.name / file).unlink(missing_ok=True)
         host_entries = [entries[process.name] | {"place": ""} for process in tasks[host_id]]
         return hosts.remote_nodes[host_id].call(
-            "start_processes", tasks=some, entries=host_entries, timeout=_WINDOWS_SECONDS
+            "start_processes",
+            tasks=some,
+            entries=host_entries,
+            keep_plan=keep,
+            timeout=_WINDOWS_SECONDS,
         )
 
     for process in processes:
@@ -226,6 +230,18 @@ def start_processes(
             raise result
         elif result and say:
             say(f"note: {host_id or 'this machine'}: {result}")
+
+
+def plan_process(
+    hosts: Hosts, process: Process, config: LauncherConfig, record: Record, log_max_mb: float
+) -> None:
+    """Leave a process on its host for the controller to start. Raises HostUnavailable."""
+    [entry] = [each for each in record.processes if each["name"] == process.name]
+    hosts.call(
+        *(process.installation.host_id, "plan_process"),
+        task=_make_task(process, config, record, log_max_mb)._asdict(),
+        entry=entry | {"place": ""},
+    )
 
 
 def record_entry(process: Process, learners_host_id: str, record: Record) -> dict[str, Any]:
@@ -244,9 +260,8 @@ def record_entry(process: Process, learners_host_id: str, record: Record) -> dic
     }
 
 
-def _make_task(
-    process: Process, log: str, config: LauncherConfig, record: Record, log_max_mb: float
-) -> Task:
+def _make_task(process: Process, config: LauncherConfig, record: Record, log_max_mb: float) -> Task:
+    log = next(each["log"] for each in record.processes if each["name"] == process.name)
     is_learners = process.name == LEARNERS
     folder = Path(process.installation.folder)
     variables = {

@@ -15,14 +15,22 @@ from rich.text import Text
 from impala_mm.config.printable import escape
 from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.strict_json import from_json, to_json
+from launcher.node.daemon_supervisor import DAEMON
+from launcher.node.json_types import fits
+from launcher.node.local_node import LocalNode
 from launcher.node.run_registry import Record, Run, boot_id
-from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.node.task import FINAL_STATES, LEARNERS, read_json
+from launcher.remote.state_mirror import DAEMONS_FOLDER
+from launcher.running import controller
 from launcher.running.console import make_console
 from launcher.running.process_table import ProcessTable, state_label
 
 _REFRESH_SECONDS = 1.0
 _TAIL_BYTES = 1 << 16  # bytes at the end of metrics.jsonl that are searched for its last row
-_TOTALS = ("frames", "frames_per_second", "episode_return", "policy_lag", "verdict")
+_TOTALS = {
+    **dict.fromkeys(("frames", "frames_per_second", "episode_return", "policy_lag"), float),
+    "verdict": str,
+}
 
 
 def snapshot(run: Run) -> dict[str, Any]:
@@ -41,9 +49,11 @@ def snapshot(run: Run) -> dict[str, Any]:
         "state": _summarize_state(record, states),
         "logdir": record.logdir,
         "seconds": round(time.time() - record.time, 1),
-        **{name: row[name] for name in _TOTALS if name in row},
+        **row,
+        "controller": _describe_controller(run),
         "gpus": _gpu_usage(),
         "processes": [_describe_process(state) for state in states.values()],
+        "daemons": _daemons(run, record, learners),
     }
 
 
@@ -62,7 +72,7 @@ def show_status(run: Run, as_json: bool) -> None:
     if not console.is_terminal:
         status = snapshot(run)
         if status:
-            console.print(picture(status, len(status["processes"])))
+            console.print(picture(status, len(status["processes"]) + len(status["daemons"])))
         return
     with (
         contextlib.suppress(KeyboardInterrupt),
@@ -83,7 +93,7 @@ def picture(status: dict[str, Any], rows: int) -> Group:
 
     If not all fit, processes that are not running or were restarted come first.
     """
-    processes = status["processes"]
+    processes = status["processes"] + status["daemons"]
     if len(processes) > rows:
         processes = sorted(processes, key=lambda p: (p["state"] == "running", not p["restarts"]))
     table = ProcessTable(processes[:rows])
@@ -105,6 +115,7 @@ def _headline(status: dict[str, Any]) -> Text:
         parts.append(f"lag {known['policy_lag']:.1f}")
     lines = [" | ".join(parts)]
     lines += [status["verdict"]] if "verdict" in status else []
+    lines += [status["controller"]["text"]] if status["controller"] else []
     lines += [f"results: {status['logdir']}"]
     lines += [
         f"GPU {gpu['index']} ({gpu['name']}): {gpu['used']}% busy, {gpu['memory']} of {gpu['of']} "
@@ -112,6 +123,41 @@ def _headline(status: dict[str, Any]) -> Text:
         for gpu in status["gpus"]
     ]
     return Text(escape("\n".join(lines)))
+
+
+def _describe_controller(run: Run) -> dict[str, Any] | None:
+    """Return the status of the run's controller; None if it never had one."""
+    entry = controller.read(run)
+    if not entry:
+        return None
+    state = "ended" if entry["ended"] else "away" if entry.get("away") else "running"
+    state = "lost" if controller.is_missing(entry) else state
+    return {
+        "state": state,
+        "host": entry["host"],
+        "process": entry["process"][0],
+        "log": entry["log"],
+        "text": controller.describe(entry),
+    }
+
+
+def _daemons(run: Run, record: Record, learners: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the status of the supervisors of mpirun's daemons, on the other learners' hosts."""
+    found = []
+    for host_id in record.learner_places[1:]:
+        host, state = "localhost", LocalNode(run).daemon_state()
+        if host_id:
+            host = str(record.targets.get(host_id, [host_id])[0])
+            state = read_json(run.folder / DAEMONS_FOLDER / host_id)
+        state = {"state": "starting"} | state
+        last = f"{DAEMON} is running" if state.get("serves") else "no mpirun has ordered a daemon"
+        if learners.get("state") in FINAL_STATES:
+            state["state"], last = "ended", ""
+        elif host_id and (why := run.why_away(host_id)):
+            state["state"], last = "away", why
+        known = {"name": "daemon", "job": "daemon", "host": host, "last": last}
+        found.append(_describe_process(state | known))
+    return found
 
 
 def _describe_process(state: dict[str, Any]) -> dict[str, Any]:
@@ -147,14 +193,16 @@ def _summarize_state(record: Record, states: dict[str, dict[str, Any]]) -> str:
 
 
 def _last_row(path: Path, since: float) -> dict[str, Any]:
-    """Return the last row of metrics.jsonl; empty if an earlier start of the run wrote it."""
+    """Return what is shown of metrics.jsonl's last row, empty if an earlier start wrote it."""
     with contextlib.suppress(OSError, ValueError, IndexError):  # missing, or still empty
         if path.stat().st_mtime < since:
             return {}
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             lines = file.read().split(b"\n")
-        return from_json(lines[-2])  # every row ends in a newline
+        row = from_json(lines[-2])  # every row ends in a newline
+        if isinstance(row, dict):
+            return {name: row[name] for name in _TOTALS if fits(row.get(name), _TOTALS[name])}
     return {}
 
 

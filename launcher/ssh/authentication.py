@@ -36,6 +36,7 @@ class Login(AuthStrategy):
         self._route, self._keys, self._password = route, keys, password
         self._troubles, self._remedy = list(troubles), remedy
         self._tried: list[str] = []
+        self.accepted = "no key"  # what the host has accepted
         self._allowed_types: list[str] = []
 
     def get_sources(self) -> Iterator[AuthSource]:
@@ -51,6 +52,7 @@ class Login(AuthStrategy):
             return []
         if not self._try_keys(transport) and not self._try_password(transport):
             raise LoginRejected(self._describe_rejection())
+        self.accepted = self._tried[-1]
         return []
 
     def can_retry_with_password(self) -> bool:

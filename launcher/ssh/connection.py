@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import paramiko
 
-from launcher.ssh import keys, known_hosts, proxy_transport, ssh_config
-from launcher.ssh.authentication import ConnectionClosed, Login
+from launcher.ssh import keys, known_hosts, passphrases, proxy_transport, ssh_config
+from launcher.ssh.authentication import ConnectionClosed, Login, LoginRejected
 from launcher.ssh.ssh_config import Route, Settings, Target, Unreachable, find_route
 
 _HANDSHAKE_SECONDS = 15.0  # until the host has sent its key
@@ -39,6 +39,7 @@ class Connection(NamedTuple):
 
     client: paramiko.SSHClient
     route: Route
+    login: str  # the key that the host has accepted, as messages call it, or "the password"
 
 
 class HostKeyVerifier(NamedTuple):
@@ -55,24 +56,38 @@ class _ConnectionDropped(Exception):
 def connect(target: Target, settings: Settings) -> Connection:
     """Connect to the host of a row of the CSV; raise Unreachable."""
     route = find_route(target, settings)
-    client = _connect_route(route, settings, target.ssh_password, _CSV_REMEDY, ())
-    return Connection(client, route)
+    return _connect_route(route, settings, target.ssh_password, _CSV_REMEDY, ())
 
 
 def _connect_route(
     route: Route, settings: Settings, password: str, remedy: str, passed_hops: tuple[str, ...]
-) -> paramiko.SSHClient:
+) -> Connection:
     """Connect along a route and its jump hosts; `passed_hops`: the jump hosts so far."""
     agent = keys.SshAgent(route.agent)
     with contextlib.closing(agent):
-        found, troubles = keys.find_keys(route, agent)
-        login = Login(route, found, password, troubles, remedy)
+        found = keys.find_keys(route, agent, passphrases.known)
         verifier = HostKeyVerifier(
             known_hosts.known_key_types(route), functools.partial(known_hosts.verify, route)
         )
-        return _connect_with_retries(
-            route, login, verifier, lambda: _open_socket(route, settings, passed_hops)
-        )
+
+        def connect_with(tried: list[keys.Key], troubles: list[str]) -> Connection:
+            login = Login(route, tried, password, troubles, remedy)
+            client = _connect_with_retries(
+                route, login, verifier, lambda: _open_socket(route, settings, passed_hops)
+            )
+            return Connection(client, route, login.accepted)
+
+        try:
+            return connect_with(found.keys, found.troubles)
+        except LoginRejected as error:
+            rejected = error
+        for path in found.encrypted:
+            if unlocked := passphrases.unlock(path):
+                try:
+                    return connect_with(unlocked, [])
+                except LoginRejected as error:
+                    rejected = error
+        raise rejected
 
 
 def _open_socket(route: Route, settings: Settings, passed_hops: tuple[str, ...]) -> Any:
@@ -88,7 +103,9 @@ def _open_socket(route: Route, settings: Settings, passed_hops: tuple[str, ...])
         target_route = find_route(ssh_config.jump_target(hop), settings)
         if earlier_hops:  # they lead to it, whatever its own configuration is
             target_route = target_route._replace(proxy_jump=tuple(earlier_hops), proxy_command="")
-        client = _connect_route(target_route, settings, "", _CONFIG_REMEDY, (*passed_hops, hop))
+        client = _connect_route(
+            target_route, settings, "", _CONFIG_REMEDY, (*passed_hops, hop)
+        ).client
     except Unreachable as error:
         raise type(error)(f"{route.host}: through {hop}: {error}") from None
     try:

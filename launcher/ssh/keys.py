@@ -12,6 +12,7 @@ import re
 import socket
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,10 +45,19 @@ class Identity(NamedTuple):
     key: Key | None  # None: it cannot be used
     public: bytes  # the public key; an agent may have its private part
     trouble: str
+    is_encrypted: bool = False
 
 
-def find_keys(route: Route, agent: "SshAgent") -> tuple[list[Key], list[str]]:
-    """Return the keys in the order in which to try them, and why other keys cannot be tried."""
+class FoundKeys(NamedTuple):
+    """The keys for a host."""
+
+    keys: list[Key]  # in the order in which to try them
+    troubles: list[str]  # why other keys cannot be tried
+    encrypted: list[str]  # files of those whose passphrase is missing
+
+
+def find_keys(route: Route, agent: "SshAgent", unlocked: Callable[[str], list[Key]]) -> FoundKeys:
+    """Return the keys for a host; `unlocked` returns those of an encrypted file, if it has any."""
     held = {key.key.asbytes(): key for key in agent.keys}
     if route.key_path and not Path(route.key_path).is_file():
         raise Unreachable(
@@ -55,21 +65,25 @@ def find_keys(route: Route, agent: "SshAgent") -> tuple[list[Key], list[str]]:
             f"private key of this machine, or leave the column empty"
         )
     found: dict[bytes, Key] = {}
-    troubles = [agent.trouble] if agent.trouble else []
+    troubles, encrypted = [agent.trouble] if agent.trouble else [], list[str]()
     for path in filter(None, (route.key_path, *route.identity_files)):
         read = read_identity(path)
         key = read.key or held.get(read.public)
         if key:
             public = key.key.asbytes()
-            if certified := _with_certificate(path, key):
+            if certified := with_certificate(path, key):
                 found.setdefault(b"certified" + public, certified)
             found.setdefault(public, key)
+        elif read.is_encrypted and (own := unlocked(path)):
+            for each in own:
+                found.setdefault(each.name.encode(), each)
         elif read.trouble:
             troubles.append(read.trouble)
+            encrypted += [path] * read.is_encrypted
     if not route.identities_only:
         for public, key in held.items():
             found.setdefault(public, key)
-    return list(found.values()), troubles
+    return FoundKeys(list(found.values()), troubles, encrypted)
 
 
 def read_identity(path: str) -> Identity:
@@ -83,7 +97,7 @@ def read_identity(path: str) -> Identity:
     try:
         return Identity(Key(path, private_key(text), text), b"", "")
     except paramiko.PasswordRequiredException:
-        return Identity(None, _public_key(path, text), f"{path} is encrypted: ssh-add it")
+        return Identity(None, _public_key(path, text), f"{path} is encrypted: ssh-add it", True)
     except ValueError:
         trouble = f"{path} is no private key that can be read; `ssh-keygen -p -f {path}` may fix it"
         if _parse_public_key(text):
@@ -91,7 +105,7 @@ def read_identity(path: str) -> Identity:
         return Identity(None, _public_key(path, text), trouble)
 
 
-def private_key(text: str) -> paramiko.PKey:
+def private_key(text: str, passphrase: str | None = None) -> paramiko.PKey:
     """Return the private key in `text`; raise ValueError, or paramiko's error if encrypted."""
     found = re.search(r"BEGIN (\w+) PRIVATE KEY", text)
     named = found[1] if found else ""
@@ -99,7 +113,7 @@ def private_key(text: str) -> paramiko.PKey:
     if kind is None:
         raise ValueError
     try:
-        key = kind.from_private_key(io.StringIO(text))
+        key = kind.from_private_key(io.StringIO(text), passphrase)
         if certificate := text.partition("PRIVATE KEY-----\n")[2].partition("KEY-----")[2].strip():
             key.load_certificate(certificate)
     except paramiko.PasswordRequiredException:
@@ -143,11 +157,11 @@ def _key_type(public: bytes) -> str:
     return paramiko.Message(public).get_binary().decode(errors="replace") if public else ""
 
 
-def _with_certificate(path: str, key: Key) -> Key | None:
+def with_certificate(path: str, key: Key, passphrase: str | None = None) -> Key | None:
     """Return the key with the certificate beside its file, or None if there is none."""
     try:
         text = f"{key.text.rstrip()}\n{Path(f'{path}-cert.pub').read_text()}"
-        return Key(f"{path}-cert.pub", private_key(text), text)
+        return Key(f"{path}-cert.pub", private_key(text, passphrase), text)
     except (OSError, ValueError):
         return None
 

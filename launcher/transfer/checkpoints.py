@@ -66,7 +66,7 @@ def parse_about(content: Any) -> CheckpointInfo | None:
             mean_return=-math.inf if merit is None else float(merit),
             milestone=bool(content.get("milestone")),
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         return None
 
 

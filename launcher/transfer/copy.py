@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.node.file_service import FOLDER, FileInfo
+from launcher.node.json_types import fields_fit
 from launcher.node.task import read_json, write_json
 from launcher.remote.remote_files import FileStore
 
@@ -59,6 +60,12 @@ class TransferResult:
     errors: list[str] = dataclasses.field(default_factory=list)  # messages
 
 
+_KINDS = {
+    "files": dict[str, list[Any]],
+    **dict.fromkeys(("coming", "checkpoints", "damaged"), dict[str, str]),
+}
+
+
 class TransferState:
     """The origin and version of every file in a copy, stored in the copy between transfers.
 
@@ -68,6 +75,8 @@ class TransferState:
 
     def __init__(self, path: Path | None = None):
         content = read_json(path) if path else {}
+        if not fields_fit(content, _KINDS):
+            content = {}  # everything is compared again
         self._path, self._writing = path, threading.Lock()
         self.files: dict[str, list[Any]] = content.get("files", {})
         self.partial: dict[str, str] = content.get("coming", {})  # incomplete files: their origin

@@ -51,7 +51,7 @@ class RunShape(NamedTuple):
 
     num_envs: int  # environments of an actor
     unroll_length: int
-    batch_size: int  # unrolls per update of each learner
+    batch_size: float  # new unrolls per update of each learner
     unroll_bytes: float  # bytes to the learner per unroll
     parameter_bytes: float  # bytes to an actor's host per pull
     gradient_bytes: float  # bytes per update of one learner

@@ -26,7 +26,7 @@ from impala_mm.runtime import lifecycle, run_token
 
 _PULL_BYTES = 6_800_000
 _WAYS = "plain", "tls", "socket"
-_IDENTITY = {"run_id": "measured"}
+_IDENTITY = {"run_id": "measured", "level_name": "catch"}
 
 
 def serve() -> None:
@@ -76,7 +76,7 @@ def measure(seconds: float) -> dict[str, dict[str, tuple[float, float]]]:
     }
     headers, nothing = {}, np.zeros([0, 3], np.float32)
     for number, (way, client) in enumerate(clients.items()):
-        me = {"actor": number, "incarnation": 1, "level": ""}
+        me = {"actor": number, "incarnation": 1, "level": "catch"}
         client.hello(_IDENTITY | me)
         headers[way] = client.header(number, incarnation=1)
 

@@ -32,6 +32,8 @@ _ROUNDS = 3  # repetitions of the joint measurement: the speed of shared machine
 _SETTING_NAMES = {
     *("level_name", "num_envs", "algorithm", "agent_name", "precision", "compression"),
     *("intra_op_threads", "inter_op_threads"),
+    # With replay, an update trains on more steps than the new ones, which are counted.
+    *("replay", "replay_ratio", "value_distribution", "updates_per_step", "minibatch_steps"),
 }
 
 
@@ -64,7 +66,7 @@ def measure(
     shape = RunShape(
         num_envs=envs,
         unroll_length=config.unroll_length,
-        batch_size=batch,
+        batch_size=benchmark.new_unrolls,
         unroll_bytes=unroll_bytes,
         parameter_bytes=parameter_bytes,
         gradient_bytes=trained_count * (2 if config.gradient_dtype == "float16" else 4),
@@ -98,6 +100,7 @@ class _HostBenchmark:
             start_worker(1, config.actor_device == "gpu") for _ in range(self.cores + 1)
         )
         self._learner = start_worker(0, config.device != "cpu")
+        self.new_unrolls = float(config.batch_size)  # of an update; `measure_learner` corrects it
         # Seconds that an actor plays before it sends while all cores are busy.
         self._round_seconds = 0.0
 
@@ -127,7 +130,8 @@ class _HostBenchmark:
     def measure_learner(self) -> dict[str, float]:
         """Measure updates while nothing else runs."""
         size, central_secs = self._config.batch_size, 0.0
-        self._learner.request(prepare="train_as_learner", batch=size)
+        prepared = self._learner.request(prepare="train_as_learner", batch=size)
+        self.new_unrolls = prepared["new_unrolls"]
         training = _measure_alone(self._learner, self._seconds, "train_as_learner", size)
         if not self._actor_infers:
             many = min(256, 4 * self._envs)
@@ -152,7 +156,7 @@ class _HostBenchmark:
         acting_cost, training_cost = sum(actor[part] for part in actor_parts), learner["training"]
         both = acting_cost + training_cost
         self._round_seconds = self._envs * length * both
-        interval = size * length * max(learner["training_secs"], both / self.cores)
+        interval = self.new_unrolls * length * max(learner["training_secs"], both / self.cores)
         duration = max(self._seconds, 3 * interval)
         actor_costs, learner_costs = [], []
         for _ in range(_ROUNDS):

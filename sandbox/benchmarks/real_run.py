@@ -35,6 +35,11 @@ class RunMeasurement(NamedTuple):
     unknown: dict[str, float]  # CPU seconds per step in the stage `other`, by role and thread
     metrics: dict[str, float]  # means over the window: wait_share, policy_lag, ...
 
+    @property
+    def trained(self) -> float:
+        """Steps per second that were trained on, replayed ones included."""
+        return self.steps / (1.0 - self.metrics.get("replay_share", 0.0))
+
 
 class RunFailed(Exception):
     """Raised if a run exited or did not begin to train; the message gives the reason."""
@@ -94,7 +99,10 @@ def _measure_window(
     cores = sum(by_stage.values()) / elapsed
     within = [row for row in read_rows(rows) if begin.row["seconds"] < row["seconds"]]
     metrics = {}
-    for name in ("wait_share", "policy_lag", "queue_fill", "episode_return"):
+    for name in (
+        *("wait_share", "policy_lag", "queue_fill", "episode_return"),
+        *("replay_share", "replay_cached_share/elite"),
+    ):
         values = [row[name] for row in within if name in row]
         if values:
             metrics[name] = sum(values) / len(values)

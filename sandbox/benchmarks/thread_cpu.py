@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 STAGES = (
-    *("environment", "inference", "serialization", "queue", "training", "network", "Python"),
-    "other",
+    *("environment", "inference", "serialization", "queue", "replay", "training", "network"),
+    *("Python", "other"),
 )
 _WIRE_THREADS = (
     "grpc",
@@ -32,6 +32,8 @@ _STAGE_BY_THREAD_NAME = {
     "environment": "environment",
     "link": "serialization",
     "prefetch": "queue",
+    "replay-write": "replay",
+    "replay-draw": "replay",
     "training": "training",
     "lockstep": "Python",
     "reports": "Python",

@@ -3,14 +3,17 @@
     python sandbox/benchmarks/throughput.py --agent_name=SimpleConvNetAgent --batch_size=32
     python sandbox/benchmarks/throughput.py --actors=2 --envs=32 --repeats=1 --seconds=6
     python sandbox/benchmarks/throughput.py --batch_size=32 --peer='cleanrl=python ...'
+    python sandbox/benchmarks/throughput.py --batch_size=40 --replays=none,uniform:1,uniform:4
 
-Each point of a grid (actors x environments per actor x place of inference) is a training run of
-experiment.py with a learner and actors in separate processes. All flags of experiment.py are passed
-on to it, such as --env_groups. The level is Pong unless --level_name is given. The points take
-turns, --repeats times, and each point's median run counts. Before and after, `components.py`
+Each point of a grid (actors x environments per actor x place of inference x replay) is a training
+run of experiment.py with a learner and actors in separate processes. All flags of experiment.py are
+passed on to it, such as --env_groups. The level is Pong unless --level_name is given. The points
+take turns, --repeats times, and each point's median run counts. Before and after, `components.py`
 measures the minimal cost of a step, and
 
     efficiency = steps per second / (cores / (t_env + t_infer + t_train))
+
+With replay, t_train counts once for each time that a step is trained on.
 
 If a component changed by more than a tenth between the two measurements, the machine had other
 load: the sweep is repeated, at most twice. The output contains steps per second, efficiency, CPU
@@ -43,7 +46,7 @@ from components import ComponentCosts
 from progress import RunProgress, StatusLine
 from throughput_tables import GridPoint, SweepResults, median_run
 
-from impala_mm.config import command_line, flags
+from impala_mm.config import command_line, flags, replay_mix
 from impala_mm.config.flags import flag
 from impala_mm.config.settings import Config
 
@@ -52,6 +55,7 @@ _MAX_COMPONENT_CHANGE = 0.1
 _MAX_REPEATED_SWEEPS = 2  # times that a sweep is repeated
 _RUN_OVERHEAD_SECONDS = 12.0  # estimated seconds for a run to start, begin to train, and stop
 _PLACES = ("actor", "learner")
+_REPLAY_UNROLLS = 1000  # what a replay holds
 _PONG = "PongNoFrameskip-v4"
 
 
@@ -69,6 +73,11 @@ class SweepFlags:
     places: str = flag(
         "actor,learner", group="Sweep",
         text="Places of inference, separated by commas: actor, learner.")
+    replays: str = flag(
+        "none", group="Sweep",
+        text="Replays to compare, separated by commas: none, or KIND:N, such as uniform:4, for N "
+             "replayed unrolls with each new one. An update has batch_size unrolls in each, so "
+             "choose one that all divide, such as 40 for none,uniform:1,uniform:4,elite:1.")
     repeats: int = flag(
         3, group="Sweep", least=1,
         text="Runs of each point; the one with the median steps per second counts.")
@@ -102,8 +111,22 @@ def best_point(results: dict[GridPoint, list[real_run.RunMeasurement]]) -> GridP
     return max(results, key=lambda point: median_run(results[point]).steps)
 
 
-def make_grid(sweep: SweepFlags) -> list[GridPoint]:
-    """Return all points of the grid; raise ValueError for invalid flags."""
+def replay_mix_of(replay: str) -> str:
+    """Return the --replay that KIND:N stands for; raise ValueError for anything else."""
+    kind, _, number = replay.partition(":")
+    if kind == replay_mix.QUEUE or not number.isdecimal() or not int(number):
+        raise ValueError(f"{replay!r} is neither none nor KIND:N, such as uniform:4")
+    share = int(number) / (int(number) + 1)
+    mix = f"{replay_mix.QUEUE}:{1 - share:.6g},{kind}:{share:.6g}:{_REPLAY_UNROLLS}"
+    replay_mix.parse(mix)
+    return mix
+
+
+def make_grid(sweep: SweepFlags, batch_size: int = 0) -> list[GridPoint]:
+    """Return all points of the grid; raise ValueError for invalid flags.
+
+    `batch_size` must suit the replays; 0: it is not known.
+    """
     places = _split(sweep.places)
     for place in places:
         if place not in _PLACES:
@@ -115,7 +138,15 @@ def make_grid(sweep: SweepFlags) -> list[GridPoint]:
             raise ValueError(f"--{name}={getattr(sweep, name)}: give numbers such as 1,2")
         numbers.append([int(word) for word in words])
 
-    return [GridPoint(*point) for point in itertools.product(places, *numbers)]
+    replays = ["" if replay == "none" else replay for replay in _split(sweep.replays)]
+    for replay in filter(None, replays):
+        try:
+            mix = replay_mix.parse(replay_mix_of(replay))
+            if batch_size:
+                replay_mix.split_columns(mix, batch_size)
+        except ValueError as error:
+            raise ValueError(f"--replays={sweep.replays}: {error}") from None
+    return [GridPoint(*point) for point in itertools.product(places, *numbers, replays)]
 
 
 def _split(text: str) -> list[str]:
@@ -205,6 +236,7 @@ class ThroughputBenchmark:
     def _run(self, point: GridPoint) -> real_run.RunMeasurement:
         argv = [*self._flags, f"--num_actors={point.actors}", f"--num_envs={point.envs}"]
         argv += [f"--inference={point.place}", f"--learner_hosts={real_run.free_address()}"]
+        argv += [f"--replay={replay_mix_of(point.replay)}"] if point.replay else []
         return real_run.measure_run(argv, self._sweep.seconds, point.place)
 
     def _measure_peer(self, peer: peer_programs.PeerProgram) -> None:
@@ -255,7 +287,7 @@ def main() -> None:
     """Parse the command line, measure, print and save."""
     (config, sweep), given = command_line.parse(sys.argv, __doc__ or "", Config, SweepFlags)
     try:
-        points = make_grid(sweep)
+        points = make_grid(sweep, config.batch_size)
         peers = peer_programs.parse_peers(sweep.peer, sweep.peer_pattern, sweep.peer_divide)
     except ValueError as error:
         flags.refuse(str(error))

@@ -19,6 +19,7 @@ class GridPoint(NamedTuple):
     place: str  # place of inference: actor or learner
     actors: int
     envs: int  # environments of each actor
+    replay: str = ""  # KIND:N, N replayed unrolls for each new one; empty: no replay
 
 
 class SweepResults(NamedTuple):
@@ -43,6 +44,12 @@ class SweepResults(NamedTuple):
         """Steps per second if the machine did nothing else."""
         return self.before.host["cores"] / self.min_core_seconds
 
+    def efficiency(self, run: real_run.RunMeasurement) -> float:
+        """Return a run's steps per second as a share of the limit, with all that it trained on."""
+        trained = (run.trained / run.steps - 1.0) * self.before.training
+        seconds = self.min_core_seconds + trained
+        return run.steps * seconds / self.before.host["cores"]
+
     @property
     def component_change(self) -> dict[str, float]:
         """The relative change of each component from before to after."""
@@ -54,7 +61,8 @@ class SweepResults(NamedTuple):
 
 def format_point(point: GridPoint) -> str:
     """Describe a point of the grid."""
-    return f"{point.actors} x {point.envs}, inference at the {point.place}"
+    replay = f", replay {point.replay}" if point.replay else ""
+    return f"{point.actors} x {point.envs}, inference at the {point.place}{replay}"
 
 
 def format_component_change(results: SweepResults) -> str:
@@ -85,23 +93,27 @@ def format_runs(results: SweepResults) -> str:
         return "\n".join(lines)
     shown = _stages_used(results)
     heads = "".join(f"{_SHORT.get(s, s):>8}" for s in [*shown, "all"])
+    replays = any(point.replay for point in results.runs)
+    extra = f"{'replay':>16} {'trained/s':>9} " if replays else ""
     lines += [
-        f"{'':39}CPU seconds per 1,000 steps",
-        f"inference actors envs   steps/s  eff.  {heads}  idle others  (runs)",
+        f"{'':{39 + len(extra)}}CPU seconds per 1,000 steps",
+        f"inference actors envs {extra}  steps/s  eff.  {heads}  idle others  (runs)",
     ]
     for point, runs in results.runs.items():
         run = median_run(runs)
         each = "".join(f"{1e3 * run.by_stage[s]:8.3f}" for s in shown)
         idle = max(cores - run.cores - run.others, 0.0)
         slow, fast = min(r.steps for r in runs), max(r.steps for r in runs)
+        more = f"{point.replay or 'none':>16} {run.trained:9,.0f} " if replays else ""
         lines.append(
-            f"{point.place:9} {point.actors:6} {point.envs:4} {run.steps:9,.0f} "
-            f"{run.steps / results.rate_limit:5.2f}  {each}{1e3 * run.cores / run.steps:8.3f} "
+            f"{point.place:9} {point.actors:6} {point.envs:4} {more}{run.steps:9,.0f} "
+            f"{results.efficiency(run):5.2f}  {each}{1e3 * run.cores / run.steps:8.3f} "
             f"{idle:5.2f} {run.others:6.2f}  ({slow:,.0f} to {fast:,.0f})"
         )
     least = {part: 1e3 * getattr(results.before, part) for part in PARTS}
     each = "".join(f"{least[s]:8.3f}" if s in least else " " * 8 for s in shown)
-    lines.append(f"{'minimum':29} {results.rate_limit:9,.0f}"[:31].ljust(39) + each)
+    limit = f"{'minimum':21} {'':{len(extra)}}{results.rate_limit:9,.0f}"
+    lines.append(limit.ljust(39 + len(extra)) + each)
     unknown: dict[str, float] = {}
     for runs in results.runs.values():
         for thread, seconds in median_run(runs).unknown.items():
@@ -148,7 +160,7 @@ def draw_results(results: SweepResults, *targets: Path) -> None:
     import plot_style  # noqa: PLC0415
 
     shown = _stages_used(results)
-    labels = [f"{p.actors} x {p.envs}\n{p.place}" for p in results.runs]
+    labels = [f"{p.actors} x {p.envs}\n{p.replay or p.place}" for p in results.runs]
     runs: list[Any] = [median_run(runs) for runs in results.runs.values()]
     figure, (speed, cost) = plot_style.pyplot().subplots(
         1, 2, figsize=(9, 1.4 + 0.42 * len(runs)), sharey=True, layout="constrained"

@@ -33,7 +33,7 @@ from impala_mm.transport.client import Client, Delivery
 from impala_mm.transport.messages import Reply
 from impala_mm.transport.server import Server
 
-PreparedTask = tuple[Callable[[], object], int]  # (function that runs it once, steps of one run)
+PreparedTask = tuple[Callable[[], object], float]  # (function that runs it once, steps of one run)
 _TOKEN = "measured"
 
 
@@ -43,7 +43,7 @@ class WireTasks:
     def __init__(self, config: Config):
         self._config = config
         self._acting = agent.make_agent(agent.config_for_acting(config), 0)
-        level = next(iter(self._acting.levels))
+        level = self._level = next(iter(self._acting.levels))
         self._make_environments = lambda envs, seed: make_environments(
             level, envs, seed, **from_flags.environment_options(config)
         )
@@ -170,6 +170,6 @@ class WireTasks:
 
     def _connect(self, address: str, actor: int = 0, inference: str = "actor") -> Client:
         client = Client(address, _TOKEN)
-        me = {"actor": actor, "level": "", "incarnation": 1, "host": "here", "inference": inference}
-        client.hello(self._acting.identity | {"run_id": "measured"} | me)
+        me = {"actor": actor, "level": self._level, "incarnation": 1, "inference": inference}
+        client.hello(self._acting.identity | {"run_id": "measured", "host": "here"} | me)
         return client

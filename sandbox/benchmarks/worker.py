@@ -36,13 +36,14 @@ from wire_ends import PreparedTask, WireTasks
 from impala_mm.actor.acting import Act
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import agent, registry
-from impala_mm.config import auto, command_line
+from impala_mm.config import auto, command_line, replay_mix
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.distributed import group
 from impala_mm.environments.atari import vector
 from impala_mm.learner import setup
+from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.learner import Learner, TrainStep
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.profiler import UpdateProfiler
@@ -91,7 +92,8 @@ class WorkerTasks(WireTasks):
 
     def training(self, batch: int) -> PreparedTask:
         """Make updates from one batch of `batch` unrolls, again and again."""
-        training_setup, unrolls = self._training_inputs(batch)
+        training_setup, source = self._training_inputs(batch)
+        given = _next_batch(source)
         self.details = {"precision": self._precision_name(self._config)}
         update = TrainStep(
             training_setup.algorithm,
@@ -99,15 +101,18 @@ class WorkerTasks(WireTasks):
             self._config,
             training_setup.layout.values,
         )
-        return lambda: update(
-            unrolls, 0.0, 1e9, 0.0
-        ), batch * training_setup.algorithm.unroll.length
+        new = self._new_unrolls(batch) * training_setup.algorithm.unroll.length
+        return lambda: update(given, 0.0, 1e9, 0.0), new
 
     def train_as_learner(self, batch: int) -> PreparedTask:
-        """Make updates as a learner does: they are counted and published to actors."""
-        (algorithm, layout, *_), unrolls = self._training_inputs(batch)
+        """Make updates as a learner does: they are counted and published to actors.
+
+        With replay, only the new steps of a batch count.
+        """
+        training_setup, batches = self._training_inputs(batch)
+        algorithm, layout, *_ = training_setup
         config = dataclasses.replace(self._config, total_environment_frames=math.inf)
-        source, limits = _RepeatedBatch(unrolls), RunLimits(config, None)
+        source, limits = _AllowedBatches(batches), RunLimits(config, None)
         profiler = UpdateProfiler("", Path(), print)
         learner = Learner(
             config,
@@ -128,10 +133,19 @@ class WorkerTasks(WireTasks):
             while not source.done.acquire(timeout=0.5):
                 assert not learner.end_reason, learner.end_reason
 
-        return once, batch * algorithm.unroll.length
+        self.details = {"new_unrolls": self._new_unrolls(batch)}
+        return once, self._new_unrolls(batch) * algorithm.unroll.length
 
-    def _training_inputs(self, batch: int) -> tuple[agent.Agent, Batch]:
-        """Return the agent to train, and a batch to train on."""
+    def _new_unrolls(self, batch: int) -> float:
+        """Return the new unrolls of an update: fewer than `batch`, if it replays others."""
+        config = self._config
+        if not config.replay:
+            return batch
+        mix = replay_mix.parse(config.replay)
+        return 1 / replay_mix.updates_per_unroll(mix, batch, config.replay_ratio)
+
+    def _training_inputs(self, batch: int) -> tuple[agent.Agent, BatchSource]:
+        """Return the agent to train, and a source of batches to train on."""
         self._training = self._training or agent.make_agent(self._config, 0)
         algorithm = self._training.algorithm
         spec = algorithm.unroll
@@ -141,7 +155,9 @@ class WorkerTasks(WireTasks):
         unrolls = tf.nest.map_structure(tf.constant, entries)
         keys = tf.range(batch, dtype=tf.int64)
         unroll_batch = Batch(unrolls, start, keys, ones, tf.zeros([batch], tf.int64), ones > 0)
-        return self._training, unroll_batch
+        source = _RepeatedBatch(unroll_batch)
+        make = registry.optional(algorithm, "source")
+        return self._training, make(source) if make else source
 
     def cut_unrolls(self, batch: int) -> PreparedTask:
         """Cut the steps of `batch` environments into unrolls; an unroll counts as one step."""
@@ -196,17 +212,38 @@ class WorkerTasks(WireTasks):
 
 
 class _RepeatedBatch:
-    """A source that returns the same batch each time it is allowed to."""
+    """A source that always returns the same batch."""
 
     def __init__(self, batch: Batch):
         self._batch = batch
+
+    def next(self, timeout: float) -> Batch | None:
+        return self._batch
+
+    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
+        pass
+
+
+class _AllowedBatches:
+    """The batches of a source, each once it is allowed."""
+
+    def __init__(self, source: BatchSource):
+        self._source = source
         self.allowed, self.done = threading.Semaphore(0), threading.Semaphore(0)
 
     def next(self, timeout: float) -> Batch | None:
-        return self._batch if self.allowed.acquire(timeout=timeout) else None
+        return _next_batch(self._source) if self.allowed.acquire(timeout=timeout) else None
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
+        self._source.feedback(keys, priorities)
         self.done.release()
+
+
+def _next_batch(source: BatchSource) -> Batch:
+    """Return a source's next batch; an algorithm's replay takes several batches to be filled."""
+    while (batch := source.next(0.0)) is None:
+        pass
+    return batch
 
 
 def main() -> None:

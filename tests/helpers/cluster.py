@@ -17,9 +17,13 @@ STRANGE = "a 'b\" $(c); d"
 
 
 def write_stand_in(path):
-    """Write the program that runs in place of Python in a row: `standing_in`."""
+    """Write the program that runs in place of Python in a row: `standing_in`.
+
+    It runs the frontend, which a host with the run's controller has, itself.
+    """
     path.write_text(
-        f'#!/bin/sh\nexec {sys.executable} -uS {ROOT}/tests/helpers/standing_in.py "$@"\n'
+        f'#!/bin/sh\n[ "$1" = {FRONTEND[1]} ] && exec {sys.executable} "$@"\n'
+        f'exec {sys.executable} -uS {ROOT}/tests/helpers/standing_in.py "$@"\n'
     )
     path.chmod(0o755)
 
@@ -33,7 +37,10 @@ class FrontendUser:
         """Return the status as a dictionary, or that of one process if it is named."""
         code, printed = self.run("--status", "--json")
         assert code == 0, printed
-        known = json.loads(printed[printed.index("{") if self.far else 0 :])
+        if self.far:
+            known, _ = json.JSONDecoder().raw_decode(printed[printed.index("{") :])
+        else:
+            known = json.loads(printed)
         return next(p for p in known["processes"] if p["name"] == name) if name else known
 
 

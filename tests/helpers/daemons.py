@@ -27,7 +27,7 @@ class DaemonHost:
         self.daemon.write_text(f"#!{sys.executable} -uSE\nimport os, sys, time\n{script}\n")
         self.daemon.chmod(0o755)
         self.content = certificates.make(order_channel.ROLES)
-        parts = order_channel.split(self.content)
+        parts = certificates.by_role(self.content, order_channel.ROLES)
         self.credentials = parts[order_channel.MPIRUN]
         self.task = {
             "address": "127.0.0.1",

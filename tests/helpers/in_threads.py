@@ -49,6 +49,12 @@ class InThreads(group.SingleLearner):
         return self._meeting.meet(name, self.rank, value)
 
 
+def share_of(group, columns):
+    """Return the part of a number of columns that is this learner's, as a slice."""
+    share = columns // group.size
+    return slice(share * group.rank, share * (group.rank + 1))
+
+
 def together(size, act):
     """Return what `act(group)` returned or raised on each of `size` learners."""
     meeting, results = Meeting(size), [None] * size

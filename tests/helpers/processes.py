@@ -70,6 +70,15 @@ END_REASONS = {number: f"stopped by {number.name}" for number in EXIT_CODES}
 END_REASONS[signal.SIGUSR1] = "a stop was requested"
 
 
+def by_signal(*quick: signal.Signals) -> pytest.MarkDecorator:
+    """Run a test with each `number` of EXIT_CODES; the `quick` ones are not slow.
+
+    All processes handle signals alike, which `test_lifecycle` tests with each of them.
+    """
+    slow = [pytest.param(each, marks=pytest.mark.slow) for each in set(EXIT_CODES) - set(quick)]
+    return pytest.mark.parametrize("number", [*quick, *slow], ids=lambda number: number.name)
+
+
 def wait(process: subprocess.Popen, seconds: float) -> int:
     """Wait for a process to exit, and return its exit code."""
     deadline = Deadline(seconds)

@@ -43,7 +43,8 @@ CASES = {
     },
     **{case: {"loss_reduction": "mean", "updates": 1} | ways for case, ways in OTHER_WAYS.items()},
     "long": {"updates": LONG},
-    "ppo-long": {"updates": LONG} | PPO,
+    "ppo-longer": {"updates": LONG} | PPO,
+    "ppo-long": {"updates": LONG // (PPO["epochs"] * PPO["minibatches"])} | PPO,
 }
 
 
@@ -124,7 +125,15 @@ def learn(learners, folder, name, updates=UPDATES, divisor=1.0, **settings):
     np.savez(folder / f"{name}-{learners.rank}.npz", **found)
 
 
-def talk(learners, folder, times=300):
+def learn_case(learners, folder, network, case):
+    """Make the updates of one case with this network, or with the case's own one."""
+    given = CASES[case]
+    if "algorithm" not in given:
+        given = {"gradients_clipping": CLIP, "agent_name": network} | given
+    learn(learners, folder, case, **given)
+
+
+def talk(learners, folder, times=150):
     """Gather and sum in two threads under separate names, at random moments."""
     wrong = []
 
@@ -155,13 +164,10 @@ def main(folder, network, cases):
         if case == "talk":
             talk(learners, folder)
             continue
-        given = CASES[case]
-        if "algorithm" not in given:
-            given = {"gradients_clipping": CLIP, "agent_name": network} | given
         joined = learners
         if case in OTHER_WAYS:
             joined = group.HorovodGroup(Config(**OTHER_WAYS[case]))
-        learn(joined, folder, case, **given)
+        learn_case(joined, folder, network, case)
     learners.leave()
 
 

@@ -30,7 +30,7 @@ from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
 
-ALL, BATCH = 40, 4
+ALL, BATCH = 20, 4
 CONFIG = Settings(
     level_name="memory",
     agent_name="MLPLSTMAgent",

@@ -15,7 +15,7 @@ def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
 
     With `sure` its weights are large, so that the observation determines the action.
     """
-    config = Config(**settings)
+    config = Config.of_algorithm(settings.get("algorithm", Config.algorithm))(**settings)
     made = agent.make_agent(config, number=0)
     if sure:
         draws = np.random.default_rng(7)

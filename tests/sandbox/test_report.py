@@ -162,6 +162,15 @@ def test_a_folder_with_nothing_but_rows_makes_a_page(tmp_path):
     assert "Settings" not in words
 
 
+def test_values_of_actions_are_drawn_and_losses_that_a_run_lacks_are_not(tmp_path):
+    values = {"q/value": 2.0, "q/error": 0.5, "epsilon": 0.1}
+    write(tmp_path, [row(n, n) | values for n in (1.0, 2.0)])
+    _, _, words = _page(tmp_path)
+    for title in ("Value of actions", "Error of actions' values", "Random actions"):
+        assert title in words
+    assert "Loss, policy" not in words
+
+
 def test_a_resumed_run_says_where_it_was(tmp_path):
     write(tmp_path, [row(0, 0), row(5000, 5), row(3000, 3), row(6000, 6)])
     _, _, words = _page(tmp_path)
@@ -233,3 +242,32 @@ def test_the_labels_of_a_charts_axes_differ_and_are_within_it(low, high):
     assert all(at + 4 * len(label) <= svg_chart.WIDTH for at, label in of_x)
     if high == 0.0008:
         assert [label for _, label in of_y][:2] == ["0.000799", "0.0007992"]
+
+
+def test_the_statistics_of_replay_are_drawn_and_listed_for_each_kind_and_learner(tmp_path):
+    def replayed(at):
+        return row(1000.0 * at, 10.0 * at, at) | {
+            "replay_share": 0.5,
+            "replay_age": 10.0 * at,
+            "replay_age/learner0": 9.0 * at,
+            "replay_age/learner1": 11.0 * at,
+            "replay_uses": 0.25 * at,
+            "replay_priority_spread/prioritised": 0.125,
+            "replay_cached_share/elite": 0.75,
+        }
+
+    write(tmp_path / "with", [row(0.0, 1.0), *map(replayed, range(1, 5))], level_name="catch")
+    text, _, words = _page(tmp_path / "with")
+    for title in (
+        "Age of replayed unrolls",
+        "Spread of priorities, prioritised",
+        "Distances that were known, elite",
+    ):
+        assert f"<h3>{title} <small>" in text
+    assert "Age of replayed unrolls, learner0" not in words
+    # The second half of 4,000 frames has the rows 2, 3 and 4.
+    assert re.search(r"replay_age +30 +40 +updates +How many updates older", words)
+    assert re.search(r"replay_age/learner1 +33 +44 +updates", words)
+    assert re.search(r"replay_cached_share/elite +0\.75 +0\.75 +share", words)
+    write(tmp_path / "without", [row(1000.0 * at, 10.0, at) for at in range(5)])
+    assert "Replay" not in _page(tmp_path / "without")[2].split()

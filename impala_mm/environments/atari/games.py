@@ -63,7 +63,7 @@ def read_game(level_name: str, registered: Any, options: Options) -> Game | None
     given = read_kwargs(options.env_kwargs)
     kwargs = registered.kwargs | given
     if (
-        options.env_wrappers
+        options.wrappers
         or not all(isinstance(value, _ARGUMENTS.get(key, ())) for key, value in given.items())
         or registered.entry_point != "ale_py.env:AtariEnv"
         or not kwargs.keys() <= _KNOWN

@@ -45,7 +45,8 @@ def _algorithm(observation, actions, masked=False, agent_name="MLPAgent", **sett
     actions = ActionSpec(actions)
     masks = actions.mask_specs if masked else ()
     spec = EnvironmentSpec("level", observation, actions, 1, None, masks=masks)
-    config = Config(level_name="catch", agent_name=agent_name, precision="float32", **settings)
+    kind = Config.of_algorithm(settings.get("algorithm", "impala"))
+    config = kind(level_name="catch", agent_name=agent_name, precision="float32", **settings)
     return registry.make_algorithm(config, spec)
 
 
@@ -127,6 +128,40 @@ def test_states_and_parameters_are_those_that_tensorflow_computes(
         states = [mine, other]
 
 
+@pytest.mark.parametrize("agent_name", ["MLPAgent", "MLPLSTMAgent"])
+@pytest.mark.parametrize(
+    ("distribution", "tolerance"), [("none", 1e-5), ("categorical", 1e-5), ("quantiles", 5e-3)]
+)
+def test_values_of_actions_are_those_that_tensorflow_computes(
+    agent_name, distribution, tolerance, monkeypatch
+):
+    """The noise is small here, and levels of quantiles are many, since both are drawn."""
+    own = {"value_distribution": distribution, "num_policy_quantiles": 3000, "huber_delta": 1.0}
+    algorithm = _algorithm(
+        VECTOR, Discrete(4), True, agent_name, algorithm="dqn", duelling=True, noisy=True,
+        noisy_scale=1e-7, **own,
+    )  # fmt: skip
+    acts = _both(algorithm, monkeypatch)
+    entry, number = _entries(algorithm, np.random.default_rng(0)), [np.arange(SIZE), 5]
+    number = [tf.constant(n, tf.int32) for n in number]
+    state = tf.nest.flatten(algorithm.initial_state(SIZE))
+    (_, mine, (ours,)), (_, other, (theirs,)) = (act(entry, state, number) for act in acts)
+    np.testing.assert_allclose(ours, theirs, atol=tolerance)
+    for found, wanted in zip(mine, other, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_an_actor_s_noise_differs_between_its_environments_and_steps():
+    algorithm = _algorithm(VECTOR, Discrete(4), algorithm="dqn", noisy=True)
+    act = Act(algorithm, SIZE)
+    entry = tf.nest.map_structure(
+        lambda x: np.repeat(x[:1], SIZE, 0), _entries(algorithm, np.random.default_rng(0))
+    )
+    number = [tf.range(SIZE), tf.constant(SIZE)]
+    best = [act(entry, [], number)[2][0][:, 1] for _ in range(2)]
+    assert len(np.unique(best)) == 2 * SIZE
+
+
 @pytest.mark.parametrize(
     ("observation", "settings"),
     [
@@ -154,7 +189,8 @@ def test_equal_seeds_give_equal_actions_and_others_differ():
         algorithm = _algorithm(VECTOR, BOX)
         tf.random.set_seed(seed)
         act, entry = Act(algorithm, SIZE), _entries(algorithm, np.random.default_rng(0))
-        return np.array([act(entry, [], [])[0] for _ in range(3)])
+        state = tf.nest.flatten(algorithm.initial_state(SIZE))
+        return np.array([act(entry, state, [])[0] for _ in range(3)])
 
     np.testing.assert_array_equal(drawn(1), drawn(1))
     assert not np.isclose(drawn(1), drawn(2)).any()

@@ -3,6 +3,7 @@
 import threading
 import time
 import weakref
+from collections import deque
 
 import numpy as np
 import pytest
@@ -24,20 +25,27 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """Return a server, and `join`, which connects an actor to it."""
+def here(tmp_path, monkeypatch, request):
+    """Return a server, for rounds of this many columns, and `join`, which connects an actor."""
     monkeypatch.setattr(
         learner_link, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
     )
     address = f"127.0.0.1:{free_port()}"
     events = []
-    server = Server(
-        address, HeldAddress(address), "token", IDENTITY | {"run_id": "r"}, 100, events.append
-    )
     stop, links, said = threading.Event(), [], []
+    columns = getattr(request, "param", 0)
+    server = Server(
+        *(address, HeldAddress(address), "token", IDENTITY | {"run_id": "r"}, 100, events.append),
+        rounds=Rounds(columns, said.append) if columns else None,
+    )
 
     def join(actor, pull_secs=0.0, columns=0, pack=leave_uncompressed, groups=()):
-        me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": actor, "groups": groups}
+        me = IDENTITY | {
+            "level": "L",
+            "protocol": messages.PROTOCOL,
+            "actor": actor,
+            "groups": groups,
+        }
         links.append(
             LearnerLink([address], 0, me, "token", pull_secs, columns, said.append, stop, pack)
         )
@@ -122,9 +130,10 @@ def test_an_actor_pulls_no_more_often_than_it_may(here):
     assert one.newest.version == 0
 
 
+@pytest.mark.parametrize("here", [2], indirect=True)
 def test_in_rounds_each_unroll_is_played_by_the_policy_that_the_one_before_it_helped_to_make(here):
     server, join = here
-    server.rounds = rounds = Rounds(2, server.said.append)
+    rounds = server.rounds
     server.publish(0, lambda: b"0")
     pulls = _count_pulls(server)
     one = join(0, pull_secs=1000, columns=2)
@@ -152,9 +161,28 @@ def test_in_rounds_each_unroll_is_played_by_the_policy_that_the_one_before_it_he
     assert (rounds.padded, rounds.dropped) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("mean", "deviation", "latest", "most"),
+    [(0.09, 0.004, 0.002, 9), (0.09, 0.02, 0.004, 15), (0.5, 0.02, 0.004, 20), (5, 0.2, 0.03, 90)],
+)
+def test_a_turn_is_noticed_some_milliseconds_late_after_few_claims(mean, deviation, latest, most):
+    """A claim takes 0.6 ms here."""
+    rng, waits = np.random.default_rng(0), deque([0.0], maxlen=4)
+    late, claims = [], 0
+    for turn in rng.normal(mean, deviation, 500):
+        waited = 0.0
+        while waited < turn:
+            waited += learner_link.seconds_to_next_claim(waited, min(waits)) + 0.0006
+            claims += 1
+        late.append(waited - turn)
+        waits.append(waited)
+    assert np.mean(late[4:]) < latest
+    assert claims / 500 < most
+
+
+@pytest.mark.parametrize("here", [4], indirect=True)
 def test_actors_of_one_host_share_the_pull_of_a_round(here):
     server, join = here
-    server.rounds = Rounds(4, server.said.append)
     server.publish(0, lambda: b"0")
     assert server.rounds.close(0.0) is None
     links = [join(actor, columns=1) for actor in range(4)]
@@ -278,12 +306,15 @@ def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
 class Run:
     """Two learners of one run, and the address of a third that does not run."""
 
-    def __init__(self, said):
+    def __init__(self, said, columns):
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         self.absent = f"127.0.0.1:{free_port()}"
         identity = IDENTITY | {"run_id": "r", "learners": self.addresses}
         self.servers = [
-            Server(address, HeldAddress(address), "token", identity, 1, said.append)
+            Server(
+                *(address, HeldAddress(address), "token", identity, 1, said.append),
+                rounds=Rounds(columns, said.append) if columns else None,
+            )
             for address in self.addresses
         ]
         for rank, server in enumerate(self.servers):
@@ -303,16 +334,16 @@ class Run:
 
 
 @pytest.fixture
-def several(tmp_path, monkeypatch):
-    """Return two learners, and a function that connects an actor to addresses."""
+def several(tmp_path, monkeypatch, request):
+    """Return two learners, for rounds of this many columns, and `join`, which connects an actor."""
     monkeypatch.setattr(
         learner_link, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
     )
     stop, links, said = threading.Event(), [], []
-    learners = Run(said)
+    learners = Run(said, getattr(request, "param", 0))
 
     def join(*addresses, start=0, columns=0):
-        me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": len(links)}
+        me = IDENTITY | {"level": "L", "protocol": messages.PROTOCOL, "actor": len(links)}
         links.append(LearnerLink(addresses, start, me, "token", 0.0, columns, said.append, stop))
         links[-1].start()
         assert links[-1].connected.wait(10)
@@ -449,10 +480,10 @@ def test_unrolls_whose_send_was_not_answered_go_to_no_other_learner_and_are_coun
     assert "2 unrolls dropped: the learner did not confirm that it has them" in learners.said
 
 
+@pytest.mark.parametrize("several", [1], indirect=True)
 def test_an_actor_that_waits_for_a_round_is_sent_to_a_learner_without_actors(several):
     learners, join = several
     for server in learners.servers:
-        server.rounds = Rounds(1, learners.said.append)
         server.publish(1, lambda: b"1")
         assert server.rounds.close(0.0) is None
     links = [join(*learners.addresses, columns=1) for _ in range(2)]
@@ -475,7 +506,7 @@ def test_an_actor_says_that_a_learner_belongs_to_another_run_and_waits_for_its_o
     server = Server(address, HeldAddress(address), "token", identity, 1, lambda event: None)
     server.publish(0, lambda: b"weights")
     monkeypatch.setenv("IMPALA_MM_START", "3c4d")
-    me = IDENTITY | {"protocol": messages.PROTOCOL, "actor": 0}
+    me = IDENTITY | {"level": "L", "protocol": messages.PROTOCOL, "actor": 0}
     link = LearnerLink([address], 0, me, "token", 0.0, 0, said.append, stop)
     link.start()
     assert not link.connected.wait(0.4)

@@ -117,6 +117,7 @@ def _another_value(field):
         "trust_region": math.inf,  # V-trace alone has one
         "minibatch_steps": 512,
         "replay_steps": 5000,
+        **{"random_shift": 0, "value_shifts": 1, "target_shifts": 1},  # for images alone
     }
     if field.name in fitting:
         return fitting[field.name]

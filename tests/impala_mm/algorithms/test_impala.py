@@ -12,6 +12,7 @@ from scipy import stats
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import losses
+from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -41,7 +42,8 @@ def _running_error(algorithm):
 
 def _one_update(squared_error, changed=lambda batch: batch, level="catch", **settings):
     """Return the algorithm after an update from this running mean, and the metrics."""
-    config = Config(level_name=level, unroll_length=5, num_envs=4, **settings)
+    config = Settings.of(Config(level_name=level, unroll_length=5, num_envs=4))
+    config = dataclasses.replace(config, **settings)
     algorithm = in_process.make(config)
     _running_error(algorithm).assign(squared_error)
     played = Player(algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
@@ -75,6 +77,28 @@ def test_errors_count_in_units_of_the_running_mean_where_it_is_above_1(mean, div
     parts = metrics["loss/policy"] + 0.25 * metrics["loss/entropy"]
     expected = parts + 0.5 * metrics["loss/baseline"] / divisor
     np.testing.assert_allclose(metrics["loss/total"], expected, rtol=1e-5)
+
+
+def test_the_loss_has_every_regulariser_times_its_cost():
+    """Other parameters are recorded than those of the policy, so that it diverges from them."""
+
+    def others(batch):
+        noise = np.random.default_rng(0).normal(size=batch.unrolls.extras.shape)
+        return batch._replace(unrolls=batch.unrolls._replace(extras=noise.astype("f")))
+
+    costs = {"entropy": -0.25, "kl_mu_pi": 0.5, "kl_pi_mu": 0.3, "kl_ref_pi": 0.2}
+    flags = {f"{name}_cost": abs(cost) for name, cost in costs.items()}
+    algorithm, metrics = _one_update(
+        1.0, others, **flags, target_entropy=0.5, baseline_cost=0.5, loss_reduction="mean"
+    )
+    measured = metrics | {"entropy": -metrics["loss/entropy"]}
+    assert min(measured[name] for name in costs if name != "kl_ref_pi") > 0.1
+    expected = metrics["loss/policy"] + 0.5 * metrics["loss/baseline"]
+    expected += sum(cost * measured[name] for name, cost in costs.items())
+    assert metrics["loss/total"] == pytest.approx(expected, rel=1e-4)
+    assert metrics["entropy_cost"] == pytest.approx(0.25)
+    (log,) = [v for v in algorithm.variables.carried if "entropy_cost" in v.name]
+    assert float(log) < np.log(0.25), "the entropy is above its target"
 
 
 def test_it_is_the_mean_over_learners(monkeypatch):

@@ -5,8 +5,9 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import registry, samples
+from impala_mm.algorithms import registry, samples, value_targets
 from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.policy_gradient import Goals, _fit
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
@@ -305,15 +306,48 @@ def test_advantages_are_computed_again_before_each_epoch_only_if_asked_for():
     assert np.abs(each[2] - each[1]).max() > 1e-3
 
 
-def _learn(group, columns, double, make=_made, **settings):
-    """Return the variables of one learner after an update on its columns of a batch of 8."""
-    algorithm, exchange = make(group=group, **settings)
+def test_values_are_clipped_around_those_before_the_first_step_in_every_epoch():
+    algorithm, exchange = _made(
+        epochs=3, recompute_advantages=True, value_clip=0.1, learning_rate=0.01
+    )
+    seen, real = [], algorithm._loss
+
+    def noted(part, goals):
+        seen.append(tuple(np.sort(x, axis=None) for x in (goals.values, goals.targets)))
+        return real(part, goals)
+
+    algorithm._loss = noted
+    algorithm.update(_tensors(_batch(algorithm)), PROGRESS, exchange)
+    assert len(seen) == 3
+    for values, targets in seen[1:]:
+        np.testing.assert_array_equal(values, seen[0][0])
+        assert np.abs(targets - seen[0][1]).max() > 1e-3, "computed again"
+
+
+def test_how_much_is_explained_of_targets_that_are_all_equal_is_not_known():
+    values, live = tf.constant([[1.0, 2.0]]), tf.constant([[True, True]])
+    for targets, explained in (([[2.0, 2.0]], np.nan), ([[1.0, 3.0]], 0.75)):
+        goals = Goals(values, tf.constant(targets), values)
+        found, error = _fit(goals, live, GradientReducer(SingleLearner(), Config()))
+        np.testing.assert_allclose(found, explained)
+        assert float(error) == 0.5
+
+
+def _learn(group, columns, double, make=_made, updates=2, **settings):
+    """Return the variables of one learner after updates on its columns of a batch of 8.
+
+    Also return the metrics of the last update.
+    """
+    (algorithm, exchange), metrics = make(group=group, **settings), {}
     if double:
         algorithm._network = Double()
         heads = [snt.Linear(ACTIONS, name="policy_logits"), snt.Linear(1, name="baseline")]
         algorithm._policy_head, algorithm._baseline_head = heads
         for head in heads:
             head(tf.zeros([1, 8], tf.float64))
+        algorithm._unit = value_targets.make_unit(
+            algorithm._config.value_normalization, algorithm._baseline_head
+        )
         algorithm.variables = algorithm._group_variables(algorithm._make_optimizer())
     random = np.random.default_rng(7)
     for variable in algorithm.variables.trained:
@@ -322,7 +356,7 @@ def _learn(group, columns, double, make=_made, **settings):
     entries = tf.nest.map_structure(lambda x: x[:, columns], batch.unrolls)
     mine = tf.nest.map_structure(lambda x: x[columns], batch._replace(unrolls=()))
     batch = _tensors(mine._replace(unrolls=entries))
-    for _ in range(2):
+    for _ in range(updates):
         metrics, _ = algorithm.update(batch, PROGRESS, exchange)
     return [v.numpy() for v in algorithm.variables.trained], metrics
 
@@ -343,38 +377,49 @@ def _joined(of_part, learners, steps):
     return parts
 
 
+EXACT = {"tolerance": 1e-9, "double": True, "epochs": 2, "minibatches": 2}
+NORMALISED = {"normalize_observations": True, "normalize_rewards": True}
+
+
+def _slow(**case):
+    return pytest.param(case, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    ("tolerance", "double", "epochs", "minibatches_of_it"),
-    [(1e-9, True, 2, 2), (1e-5, False, 1, 1)],
+    "case",
+    [
+        EXACT | {"minibatch_of": "steps"},
+        {"tolerance": 1e-5, "epochs": 1, "minibatches": 1, "minibatch_of": "steps"},
+        EXACT | NORMALISED | {"value_normalization": "popart", "gradients_clipping": 0.1},
+        _slow(**EXACT, **NORMALISED, value_normalization="error", positive_advantages=True),
+        _slow(**EXACT, minibatch_of="unrolls", value_clip=0.1, huber_delta=0.5),
+        _slow(tolerance=1e-5, epochs=1, minibatches=1, minibatch_of="unrolls"),
+        _slow(**EXACT, algorithm="a2c", advantages="n_step"),
+        _slow(**EXACT, algorithm="vpg"),
+        _slow(**EXACT, target_kl=0.05),
+    ],
 )
-@pytest.mark.parametrize("minibatch_of", ["steps", pytest.param("unrolls", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("learners", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
-    monkeypatch, tolerance, double, epochs, minibatches_of_it, minibatch_of, learners
-):
+def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch, case, learners):
     settings = {
-        "epochs": epochs, "minibatches": minibatches_of_it, "minibatch_of": minibatch_of,
         "recompute_advantages": True, "learning_rate": 0.01, "gradients_clipping": -1.0,
         "entropy_cost": 0.01,
-    }  # fmt: skip
+    } | case  # fmt: skip
+    tolerance, double = settings.pop("tolerance"), settings.pop("double", False)
+    steps = settings["epochs"] * settings["minibatches"]
 
     def learn(group):
-        share = 8 // group.size
-        return _learn(
-            group, slice(share * group.rank, share * (group.rank + 1)), double, **settings
-        )
+        return _learn(group, in_threads.share_of(group, 8), double, **settings)
 
     several = in_threads.together(learners, learn)
     of_part = minibatches.shuffled_parts
-    joined = _joined(of_part, learners, minibatch_of == "steps")
+    joined = _joined(of_part, learners, case.get("minibatch_of") != "unrolls")
     monkeypatch.setattr(minibatches, "shuffled_parts", joined)
     ((one, _),) = in_threads.together(1, learn)
-    before, _ = _learn(
-        SingleLearner(), slice(8), double, **settings | {"learning_rate": 0.0, "epochs": 1}
-    )
+    before, _ = _learn(SingleLearner(), slice(8), double, updates=0, **settings)
     assert max(np.abs(a - b).max() for a, b in zip(one, before, strict=True)) > 1e-3
     for variables, metrics in several:
-        assert metrics["optimizer_steps"] == epochs * minibatches_of_it
+        assert metrics["optimizer_steps"] == steps or "target_kl" in case
         for ours, theirs in zip(variables, one, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
@@ -394,9 +439,7 @@ def test_all_learners_end_their_epochs_after_the_same_step():
     settings = {"epochs": 9, "minibatches": 2, "learning_rate": 0.02, "target_kl": 0.02}
 
     def learn(group):
-        share = 8 // group.size
-        mine = slice(share * group.rank, share * (group.rank + 1))
-        return _learn(group, mine, False, **settings)
+        return _learn(group, in_threads.share_of(group, 8), False, **settings)
 
     several = in_threads.together(2, learn)
     steps = {int(metrics["optimizer_steps"]) for _, metrics in several}
@@ -418,6 +461,13 @@ def test_all_learners_end_their_epochs_after_the_same_step():
         (["--minibatch_of=unrolls", "--minibatches=32"], "=32 is more than --batch_size=16"),
         (["--clip=-0.1"], "--clip=-0.1: it must be at least 0"),
         (["--value_clip=-1"], "--value_clip=-1.0: it must be at least 0"),
+        (["--huber_delta=0"], "--huber_delta=0.0: it must be at least 1e-06"),
+        (["--max_abs_reward=0"], "--max_abs_reward=0.0: it must be at least 1e-06"),
+        (["--kl_ref_pi_cost=inf"], "--kl_ref_pi_cost=inf: it must be at least 0 and at most 1e+06"),
+        (
+            ["--multiplier_speed=inf"],
+            "--multiplier_speed=inf: it must be at least 0 and at most 10",
+        ),
     ],
 )
 def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):

@@ -1,11 +1,13 @@
 """The update that DQN and R2D2 share."""
 
+import re
+
 import numpy as np
 import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import q_learning, q_values, registry
+from impala_mm.algorithms import q_draws, q_learning, registry
 from impala_mm.algorithms.interface import Context, EnvironmentNumber, Role
 from impala_mm.algorithms.q_network import QNetwork
 from impala_mm.config import command_line
@@ -18,15 +20,28 @@ from tests.helpers import in_threads
 from tests.helpers.double_network import Double
 
 T, B, ACTIONS = 6, 8, 2
+KINDS = {
+    "none": {"huber_delta": 0.3},
+    "categorical": {
+        "value_distribution": "categorical", "num_atoms": 11, "v_min": -2.0, "v_max": 2.0,
+    },
+    "quantiles": {
+        "value_distribution": "quantiles", "num_quantiles": 5, "num_target_quantiles": 4,
+        "num_policy_quantiles": 6,
+    },
+}  # fmt: skip
 PROGRESS = Context(tf.constant(300.0), tf.constant(1000.0), tf.constant(0.0))
 
 
-def _made(group=None, role=Role.LEARNER, algorithm="dqn", **settings):
+def _made(group=None, role=Role.LEARNER, algorithm="dqn", masks=(), observation=None, **settings):
     config = Config.of_algorithm(algorithm)(
         algorithm=algorithm, level_name="CartPole-v1", unroll_length=T, **settings
     )
     tf.random.set_seed(1)
-    made = registry.make_algorithm(config, level_spec(config.level_name), role)
+    environment = level_spec(config.level_name)._replace(masks=masks)
+    if observation is not None:
+        environment = environment._replace(observation=observation)
+    made = registry.make_algorithm(config, environment, role)
     return made, GradientReducer(group or SingleLearner(), config)
 
 
@@ -37,6 +52,10 @@ def _batch(algorithm, seed=0):
 
     def draw(spec):
         shape = [steps, B, *spec.shape]
+        if spec.dtype == tf.bool:
+            return random.random(shape) < 0.6
+        if spec.dtype == tf.uint8:
+            return random.integers(0, 256, shape).astype(np.uint8)
         if spec.dtype.is_integer:
             return random.integers(0, ACTIONS, shape).astype(spec.dtype.as_numpy_dtype)
         return random.uniform(-0.9, 0.9, shape).astype(spec.dtype.as_numpy_dtype)
@@ -58,27 +77,190 @@ def _columns(batch, chosen):
     return tf.nest.map_structure(tf.constant, others._replace(unrolls=entries))
 
 
-def _values(network, batch, burn_in=0):
-    return network.unroll(batch.unrolls, batch.start, burn_in)
+def _outputs(network, batch, use, count=1):
+    """Return what the first update reads of a network, in float64."""
+    draws = q_draws.Trained(SingleLearner(), 1, tf.constant(0, tf.int64), use, B, 1)
+    found = network.unroll(batch.unrolls, batch.start, draws, count)
+    levels = () if isinstance(found.levels, tuple) else found.levels.numpy()
+    return *(x.numpy().astype(np.float64) for x in found[:2]), levels
 
 
-@pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("huber", [0.1, float("inf")])
-def test_each_step_has_a_whole_target_and_its_unroll_a_priority(n_steps, huber):
-    algorithm, exchange = _made(n_steps=n_steps, huber_delta=huber, learning_rate=0.0)
+def _step_loss(kind, played, levels, target, probabilities):
+    """Return (loss, error) of a step by its numbers [N] and its target's outcomes [M]."""
+    if kind == "none":
+        error = (target * probabilities).sum() - played[0]
+        inside = min(abs(error), 0.3)
+        return inside * (abs(error) - inside / 2), abs(error)
+    if kind == "categorical":
+        atoms = np.linspace(-2, 2, 11)
+        goal = np.zeros(11)
+        for value, probability in zip(target, probabilities, strict=True):
+            goal += probability * np.maximum(0, 1 - np.abs(np.clip(value, -2, 2) - atoms) / 0.4)
+        probs = np.exp(played) / np.exp(played).sum()
+        loss = sum(g * np.log(g / p) for g, p in zip(goal, probs, strict=True) if g > 0)
+        return loss, abs((target * probabilities).sum() - probs @ atoms)
+    loss = 0.0
+    for value, level in zip(played, levels, strict=True):
+        for outcome, probability in zip(target, probabilities, strict=True):
+            error = outcome - value
+            size = error**2 / 2 if abs(error) <= 1 else abs(error) - 0.5
+            loss += probability * abs(level - (error < 0)) * size
+    return loss, abs(target.mean() - played.mean())
+
+
+def _expected_losses(kind, batch, online, future, n_steps, double):
+    """Return (losses, errors) [T, B], going on from each step for itself."""
+    (means, numbers, levels), (target_means, following, _) = online, future
+    e = tf.nest.map_structure(lambda x: x.numpy(), batch.unrolls)
+    losses, errors = np.zeros([2, T, B])
+    for b in range(B):
+        for t in range(T):
+            if e.first[t + 1, b] or not batch.weight[b]:
+                continue
+            total, factor, now = 0.0, 1.0, t
+            while now < t + n_steps and not e.first[now + 1, b]:
+                now += 1
+                total += factor * e.reward[now, b]
+                factor *= 0.0 if e.terminated[now, b] else 0.99
+            allowed = np.ones(ACTIONS, bool)
+            if not isinstance(e.mask, tuple) and e.mask[now, b].any():
+                allowed = e.mask[now, b]
+            judged = means if double else target_means
+            best = max(np.flatnonzero(allowed), key=lambda a: judged[now, b, a])
+            after = following[now, b, best]
+            probabilities = np.full(len(after), 1 / len(after))
+            if kind == "categorical":
+                probabilities = np.exp(after) / np.exp(after).sum()
+                after = np.linspace(-2, 2, 11)
+            losses[t, b], errors[t, b] = _step_loss(
+                kind,
+                numbers[t, b, e.action[t + 1, b]],
+                levels[t, b] if kind == "quantiles" else (),
+                total + factor * after,
+                probabilities,
+            )
+    return losses, errors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("n_steps", "double", "masked"), [(1, True, False), (3, False, False), (3, True, True)]
+)
+def test_each_step_has_a_whole_target_and_its_unroll_a_priority(kind, n_steps, double, masked):
+    masks = tf.TensorSpec([ACTIONS], tf.bool) if masked else ()
+    algorithm, exchange = _made(
+        masks=masks, n_steps=n_steps, double_q=double, duelling=True, noisy=masked,
+        learning_rate=0.0, **KINDS[kind],
+    )  # fmt: skip
+    random = np.random.default_rng(5)
+    for variable in (*algorithm.variables.trained, *algorithm._target.trainable_variables):
+        variable.assign_add(random.normal(size=variable.shape) * 0.1)
     batch = _columns(_batch(algorithm), slice(None))
     assert batch.unrolls.reward.shape == (T + n_steps, B), "as many entries as a target needs"
-    online, future = _values(algorithm._online, batch), _values(algorithm._target, batch)
-    rule = q_values.Rule(0.99, n_steps)
-    error, live = q_values.find_errors(online, future, batch.unrolls, batch.weight, rule)
-    error, live = error.numpy()[:T], live.numpy()[:T]
+    online = _outputs(algorithm._online, batch, 0, 5)
+    future = _outputs(algorithm._target, batch, 1, 4)
+    losses, errors = _expected_losses(kind, batch, online, future, n_steps, double)
     metrics, priorities = algorithm.update(batch, PROGRESS, exchange)
-    size = np.abs(error)
-    inside = np.minimum(size, huber)
-    losses = inside * (size - inside / 2) * batch.weight.numpy()
-    assert float(metrics["loss/total"]) == pytest.approx(losses.sum() / (T * B), rel=1e-5)
-    expected = 0.9 * size.max(0) + 0.1 * size.sum(0) / np.maximum(live.sum(0), 1)
-    np.testing.assert_allclose(priorities, expected, rtol=1e-5)
+    weight = batch.weight.numpy()
+    assert float(metrics["loss/total"]) == pytest.approx((losses * weight).mean(), rel=1e-4)
+    assert float(metrics["q/error"]) == pytest.approx((errors * weight).mean(), rel=1e-4)
+    sizes, live = errors if kind == "none" else losses, losses > 0
+    expected = 0.9 * sizes.max(0) + 0.1 * sizes.sum(0) / np.maximum(live.sum(0), 1)
+    np.testing.assert_allclose(priorities, expected, rtol=1e-4, atol=1e-6)
+
+
+IMAGE = tf.TensorSpec([9, 8, 1], tf.uint8)
+
+
+def test_losses_are_averaged_over_shifts_of_values_and_of_targets():
+    shifts = {"random_shift": 2, "value_shifts": 2, "target_shifts": 3}
+    algorithm, exchange = _made(
+        observation=IMAGE, n_steps=2, learning_rate=0.0, precision="float32", **shifts,
+        **KINDS["none"],
+    )  # fmt: skip
+    random = np.random.default_rng(5)
+    for variable in (*algorithm.variables.trained, *algorithm._target.trainable_variables):
+        variable.assign_add(random.normal(size=variable.shape) * 0.02)
+    batch = _columns(_batch(algorithm), slice(None))
+
+    def read(network, use, copies):
+        """Return (means, numbers) of each copy, whose images are shifted here."""
+        draws = q_draws.Trained(SingleLearner(), 1, tf.constant(0, tf.int64), use, B, copies)
+        offsets = draws.offsets(2).numpy().reshape(copies, B, 2)
+        found = []
+        for of_copy in offsets:
+            moved = batch.unrolls.observation.numpy().copy()
+            for b, (down, right) in enumerate(of_copy):
+                padded = np.pad(moved[:, b], [(0, 0), (2, 2), (2, 2), (0, 0)], "edge")
+                moved[:, b] = padded[:, 2 - down :, 2 - right :][:, :9, :8]
+            shifted = batch._replace(unrolls=batch.unrolls._replace(observation=moved))
+            found.append(_outputs(network, shifted, use)[:2])
+        assert len(np.unique(offsets.reshape(-1, 2), axis=0)) > 3
+        return [np.array(x) for x in zip(*found, strict=True)]
+
+    means, numbers = read(algorithm._online, 0, 2)
+    target_means, following = read(algorithm._target, 1, 3)
+    future = (target_means.mean(0), following.mean(0), ())
+    each = [
+        _expected_losses("none", batch, (means.mean(0), one, ()), future, 2, True)
+        for one in numbers
+    ]
+    losses, errors = np.mean(each, 0)
+    metrics, priorities = algorithm.update(batch, PROGRESS, exchange)
+    weight = batch.weight.numpy()
+    assert float(metrics["loss/total"]) == pytest.approx((losses * weight).mean(), rel=1e-3)
+    live = errors > 0
+    expected = 0.9 * errors.max(0) + 0.1 * errors.sum(0) / np.maximum(live.sum(0), 1)
+    np.testing.assert_allclose(priorities, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("observation", "said"),
+    [
+        (None, r"--random_shift=9 shifts images .* of CartPole-v1 have the shape \[4\]: leave it"),
+        (IMAGE, "--random_shift=9 shifts images of CartPole-v1 out of sight, .* has 8 pixels"),
+    ],
+)
+def test_shifts_without_images_or_beyond_them_are_refused(capsys, observation, said):
+    with pytest.raises(SystemExit) as ended:
+        _made(observation=observation, random_shift=9)
+    assert ended.value.code == 2
+    assert re.search(said, capsys.readouterr().err)
+
+
+def test_noise_replaces_random_actions_unless_a_schedule_is_given():
+    n = 1000
+    for schedule, share in (("auto", 0.0), ("decay", 1.0)):
+        actor, _ = _made(role=Role.ACTOR, noisy=True, noisy_scale=1e-6, epsilon_schedule=schedule)
+        entry = tf.nest.map_structure(
+            lambda spec: tf.zeros([n, *spec.shape], spec.dtype), actor.unroll.step
+        )
+        number = EnvironmentNumber(tf.range(n), tf.constant(n))
+        found, _, _ = actor.act(entry, actor.initial_state(n), tf.ones([n]), number)
+        best = _best(actor, entry, n)
+        assert (found.numpy() != best).mean() == pytest.approx(share / 2, abs=0.06)
+
+
+@pytest.mark.parametrize("settings", [{}, {"noisy": True}, {"epsilon_schedule": "ladder"}])
+def test_evaluation_has_its_own_share_of_random_actions_and_no_noise(settings):
+    evaluator, _ = _made(role=Role.EVALUATOR, eval_epsilon=0.3, **settings)
+    n = 4000
+    entry = tf.nest.map_structure(
+        lambda spec: tf.zeros([n, *spec.shape], spec.dtype), evaluator.unroll.step
+    )
+    best = _best(evaluator, entry, n)
+    number = EnvironmentNumber(tf.zeros([n], tf.int32), tf.constant(1))
+    for exploration, share in ((1.0, 0.15), (0.0, 0.0)):
+        found, _, extras = evaluator.act(
+            entry, evaluator.initial_state(n), tf.fill([n], exploration), number
+        )
+        assert (found.numpy() != best).mean() == pytest.approx(share, abs=0.03)
+        assert np.ptp(extras[:, 1]) == 0, "the values have no noise"
+
+
+def _best(algorithm, entry, n):
+    values, _ = algorithm._online.step(entry, algorithm.initial_state(n), q_draws.Calm())
+    return int(tf.argmax(values[0]))
 
 
 def test_the_target_network_follows_by_a_share_every_few_updates():
@@ -110,7 +292,7 @@ def test_a_decaying_share_of_random_actions_reaches_the_actors():
         lambda spec: tf.zeros([n, *spec.shape], spec.dtype), actor.unroll.step
     )
     number = EnvironmentNumber(tf.range(n), tf.constant(n))
-    best = int(tf.argmax(actor._online.step(entry, actor.initial_state(n))[0][0]))
+    best = _best(actor, entry, n)
     for exploration, share in ((1.0, 0.25), (0.0, 0.0)):  # half of two random actions is the best
         found, _, _ = actor.act(entry, actor.initial_state(n), tf.fill([n], exploration), number)
         assert (found.numpy() != best).mean() == pytest.approx(share, abs=0.03)
@@ -122,7 +304,7 @@ def test_the_ladder_gives_each_environment_its_share():
     entry = tf.nest.map_structure(
         lambda spec: tf.zeros([n, *spec.shape], spec.dtype), actor.unroll.step
     )
-    best = int(tf.argmax(actor._online.step(entry, actor.initial_state(n))[0][0]))
+    best = _best(actor, entry, n)
     for number, power in ((0, 1), (6, 8)):
         environment = EnvironmentNumber(tf.fill([n], number), tf.constant(7))
         found, _, _ = actor.act(entry, actor.initial_state(n), tf.ones([n]), environment)
@@ -134,7 +316,8 @@ def test_values_are_judged_in_the_unit_of_rewards():
     entry = tf.nest.map_structure(
         lambda spec: tf.ones([3, *spec.shape], spec.dtype), algorithm.unroll.step
     )
-    values = algorithm._online.step(entry, algorithm.initial_state(3))[0].numpy()
+    values, _ = algorithm._online.step(entry, algorithm.initial_state(3), q_draws.Calm())
+    values = values.numpy()
     output = algorithm.judge(entry, algorithm.initial_state(3))
     found = output.value.numpy().astype(np.float64)
     rescaled = np.sign(found) * (np.sqrt(np.abs(found) + 1) - 1) + 0.001 * found
@@ -146,32 +329,40 @@ def test_values_are_judged_in_the_unit_of_rewards():
 class DoubleQ(QNetwork):
     """A Q-network in float64."""
 
-    def __init__(self, config, environment, duelling):
+    def __init__(self, config, environment):
         snt.Module.__init__(self, name="q_network")
-        self._body, self._duelling = Double(), duelling
-        self._advantages, self._value = snt.Linear(ACTIONS), snt.Linear(1)
-        self._head(tf.zeros([1, 8], tf.float64))
+        self._config, self.num_actions, self._body = config, ACTIONS, Double()
+        self._make_head(8, tf.float64)
 
 
-@pytest.mark.parametrize("learners", [2, 4])
-@pytest.mark.parametrize(("double", "tolerance"), [(True, 1e-9), (False, 1e-5)])
+@pytest.mark.parametrize(
+    ("learners", "kind", "double", "tolerance"),
+    [
+        *((2, kind, True, 1e-9) for kind in KINDS),
+        (4, "none", True, 1e-9),
+        *(
+            pytest.param(4, kind, True, 1e-9, marks=pytest.mark.slow)
+            for kind in ("categorical", "quantiles")
+        ),
+        (4, "none", False, 1e-5),
+    ],
+)
 def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
-    monkeypatch, learners, double, tolerance
+    monkeypatch, learners, kind, double, tolerance
 ):
     if double:
         monkeypatch.setattr(q_learning, "QNetwork", DoubleQ)
 
     def learn(group, rate=0.01):
         algorithm, exchange = _made(
-            group, learning_rate=rate, n_steps=3, duelling=True, value_rescaling=0.001,
-            target_share=0.3, gradients_clipping=0.01, target_period=2,
+            group, learning_rate=rate, n_steps=3, duelling=True, noisy=True,
+            value_rescaling=0.0 if kind == "categorical" else 0.001,
+            target_share=0.3, gradients_clipping=0.01, target_period=2, **KINDS[kind],
         )  # fmt: skip
         random = np.random.default_rng(7)
         for variable in (*algorithm.variables.trained, *algorithm._target.trainable_variables):
             variable.assign(random.normal(size=variable.shape) * 0.5)
-        share = B // group.size
-        mine = slice(share * group.rank, share * (group.rank + 1))
-        batch = _columns(_batch(algorithm), mine)
+        batch = _columns(_batch(algorithm), in_threads.share_of(group, B))
         found = [algorithm.update(batch, PROGRESS, exchange)[1].numpy() for _ in range(4)]
         variables = [*algorithm.variables.trained, *algorithm._target.trainable_variables]
         return [v.numpy() for v in variables], found[-1]
@@ -201,6 +392,28 @@ def test_actors_hold_no_targets_and_the_same_trained_variables():
     [
         (["--replay=queue:0.5,elite:0.5:100"], "a Q-network records no features, which attentive"),
         (["--n_steps=0"], "--n_steps=0: it must be at least 1"),
+        (["--num_atoms=1"], "--num_atoms=1: it must be at least 2"),
+        (["--num_quantiles=0"], "--num_quantiles=0: it must be at least 1"),
+        (["--num_policy_quantiles=0"], "--num_policy_quantiles=0: it must be at least 1"),
+        (
+            ["--value_distribution=categorical", "--v_min=3", "--v_max=3"],
+            "--v_min=3 is not below --v_max=3: --value_distribution=categorical learns",
+        ),
+        (
+            ["--value_distribution=categorical", "--value_rescaling=0.001"],
+            "which --value_rescaling=0.001 would change: give --value_rescaling=0",
+        ),
+        (
+            ["--value_distribution=quantiles", "--huber_delta=inf"],
+            "--value_distribution=quantiles needs a finite --huber_delta, not inf",
+        ),
+        (["--noisy", "--noisy_scale=0"], "--noisy with --noisy_scale=0 has no noise"),
+        (
+            ["--noisy", "--mlp_init_scale=1.4"],
+            "--noisy with --mlp_init_scale=1.4: noisy layers have initial weights of their own: "
+            "leave one of them out",
+        ),
+        (["--value_shifts=2"], "--value_shifts=2 has no effect without --random_shift"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):

@@ -5,13 +5,14 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms import q_values
-from impala_mm.algorithms.q_values import Errors, Rule
+from impala_mm.algorithms.q_values import Rule
+from impala_mm.algorithms.value_distributions import Outcomes
 from impala_mm.data.trajectory import Entry
 
-T, B, A, GAMMA = 9, 60, 3, 0.9
+T, B, GAMMA = 9, 60, 0.9
 
 
-def _entries(with_masks):
+def _entries():
     """Return entries [T+1, B] with lost lives, and resets that follow other ends."""
     random = np.random.default_rng(3)
     ends = random.integers(0, 9, [T + 1, B])
@@ -22,18 +23,14 @@ def _entries(with_masks):
         first[t] = (terminated[t - 1] & ~lost[t - 1]) | truncated[t - 1]
         for flags in (terminated, truncated, lost):
             flags[t] &= ~first[t]
-    mask = random.random([T + 1, B, A]) < 0.6
-    mask[..., 0] |= ~mask.any(-1)
-    mask[terminated] = False  # no action is chosen there
     return Entry(
-        action=random.integers(0, A, [T + 1, B]).astype(np.int32),
+        action=np.zeros([T + 1, B]).astype(np.int32),
         reward=random.normal(size=[T + 1, B]),
         terminated=terminated,
         truncated=truncated,
         observation=(),
         first=first,
         extras=(),
-        mask=mask if with_masks else (),
     )
 
 
@@ -52,18 +49,9 @@ def _inverse(y, epsilon):
     return middle
 
 
-def _expected(values, future, e, weight, rule):
-    """Return the errors [T, B], by going on from each step for itself."""
-
-    def bootstrap(t, b):
-        allowed = np.ones(A, bool)
-        if not isinstance(e.mask, tuple) and e.mask[t, b].any():
-            allowed = e.mask[t, b]
-        judged = values if rule.double else future
-        best = max(np.flatnonzero(allowed), key=lambda a: judged[t, b, a])
-        return _inverse(future[t, b, best], rule.rescaling)
-
-    errors = np.zeros([T, B])
+def _expected(future, e, weight, rule):
+    """Return the targets [T, B, N] by going on from each step for itself, and their entries."""
+    targets, entries = np.zeros([T, *future.shape[1:]]), np.zeros([T, B], int)
     for b in range(B):
         for t in range(T):
             if e.first[t + 1, b] or not weight[b]:
@@ -73,47 +61,59 @@ def _expected(values, future, e, weight, rule):
                 now += 1
                 target += factor * e.reward[now, b]
                 factor *= 0.0 if e.terminated[now, b] else GAMMA
-            if factor:
-                target += factor * bootstrap(now, b)
-            errors[t, b] = _h(target, rule.rescaling) - values[t, b, e.action[t + 1, b]]
-    return errors
+            for n, value in enumerate(future[now, b]):
+                following = factor * _inverse(value, rule.rescaling) if factor else 0.0
+                targets[t, b, n] = _h(target + following, rule.rescaling)
+            entries[t, b] = now
+    return targets, entries
 
 
-@pytest.mark.parametrize("with_masks", [False, True])
+@pytest.mark.parametrize("outcomes", [1, 4])
 @pytest.mark.parametrize(
-    "rule",
-    [Rule(GAMMA), Rule(GAMMA, 3), Rule(GAMMA, 20, double=False), Rule(GAMMA, 5, True, 1e-3)],
+    "rule", [Rule(GAMMA), Rule(GAMMA, 3), Rule(GAMMA, 20), Rule(GAMMA, 5, 1e-3)]
 )
-def test_errors_are_those_of_loops(rule, with_masks):
-    random, e = np.random.default_rng(4), _entries(with_masks)
-    values, future = random.normal(size=[2, T + 1, B, A]) * 3
+def test_targets_are_those_of_loops(rule, outcomes):
+    random, e = np.random.default_rng(4), _entries()
+    future = random.normal(size=[T + 1, B, outcomes]) * 3
+    probabilities = random.dirichlet(np.ones(outcomes), [T + 1, B])
     weight = random.uniform(0.1, 1.0, B).astype(np.float32)
     weight[:3] = 0
-    error, live = q_values.find_errors(
-        *map(tf.constant, (values, future)),
+    found, live = q_values.find_targets(
+        Outcomes(tf.constant(future), tf.constant(probabilities)),
         tf.nest.map_structure(tf.constant, e),
         tf.constant(weight),
         rule,
     )
-    expected = _expected(values, future, e, weight, rule)
-    np.testing.assert_allclose(error, expected, rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(live, ~e.first[1:] & (weight > 0))
     assert 0.1 < (~live.numpy()).mean() < 0.5
+    played = live.numpy()
+    expected, entries = _expected(future, e, weight, rule)
+    np.testing.assert_allclose(found.values[played], expected[played], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(tf.reduce_sum(found.probabilities, -1), 1.0)
+    followed = ~e.terminated[entries, np.arange(B)] & played  # else all outcomes are the same
+    np.testing.assert_allclose(
+        found.probabilities[followed], probabilities[entries, np.arange(B)][followed]
+    )
 
 
-def test_only_the_values_of_the_chosen_actions_have_a_gradient():
-    random, e = np.random.default_rng(4), _entries(False)
-    values, future = map(tf.constant, random.normal(size=[2, T + 1, B, A]))
+def test_targets_have_no_gradient():
+    e = tf.nest.map_structure(tf.constant, _entries())
+    future = tf.random.normal([T + 1, B, 3], dtype=tf.float64)
     with tf.GradientTape() as tape:
-        tape.watch([values, future])
-        found = q_values.find_errors(
-            values, future, tf.nest.map_structure(tf.constant, e), tf.ones([B]), Rule(GAMMA, 2)
-        )
-    of_values, of_future = tape.gradient(found.error, [values, future])
-    assert of_future is None
-    chosen = np.eye(A)[e.action[1:]] * found.live.numpy()[..., None]
-    np.testing.assert_array_equal(of_values[:-1], -chosen)
-    assert not of_values[-1].numpy().any()
+        tape.watch(future)
+        found, _ = q_values.find_targets(Outcomes(future, future), e, tf.ones([B]), Rule(GAMMA, 2))
+    assert tape.gradient(found, future) is None
+
+
+def test_copies_side_by_side_are_averaged_or_mixed():
+    x = np.random.default_rng(2).normal(size=[3, 4, 5])
+    copies = tf.concat([x, x + 1.0, x + 2.0], 1)
+    np.testing.assert_allclose(q_values.mean_of_copies(copies, 3), x + 1.0)
+    np.testing.assert_array_equal(q_values.repeat(tf.constant(x), 2)[:, 4:], x)
+    mixed = q_values.mixture(Outcomes(copies, tf.ones_like(copies) / 5), 3)
+    assert mixed.values.shape == (3, 4, 15)
+    np.testing.assert_allclose(mixed.mean(), x.mean(-1) + 1.0)
+    np.testing.assert_array_equal(mixed.values[..., 5:10], x + 1.0)
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 1e-2, 1.0])
@@ -129,9 +129,9 @@ def test_rescaling_is_undone_to_1e_6_of_any_value(epsilon):
     np.testing.assert_allclose(found, single, rtol=1e-6, atol=0)
 
 
-def test_a_priority_mixes_the_largest_error_and_the_mean_of_the_live_ones():
-    error = tf.constant([[1.0, 0.0, 0.0], [-4.0, 0.0, 0.5], [0.0, 0.0, 0.0]])
+def test_a_priority_mixes_the_largest_size_and_the_mean_of_the_live_ones():
+    sizes = tf.constant([[1.0, 0.0, 0.0], [4.0, 0.0, 0.5], [0.0, 0.0, 0.0]])
     live = tf.constant([[True, False, True], [True, False, True], [False, False, True]])
-    found = q_values.priorities(Errors(error, live), 0.9)
+    found = q_values.priorities(sizes, live, 0.9)
     expected = [0.9 * 4 + 0.1 * 2.5, 0.0, 0.9 * 0.5 + 0.1 * 0.5 / 3]
     np.testing.assert_allclose(found, expected, rtol=1e-6)

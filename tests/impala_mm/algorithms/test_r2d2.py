@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import q_values, registry
+from impala_mm.algorithms import q_draws, q_values, registry
 from impala_mm.algorithms.interface import Context, EnvironmentNumber
+from impala_mm.algorithms.value_distributions import Outcomes
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
@@ -50,6 +51,22 @@ def _played(algorithm, steps):
     return tf.nest.map_structure(lambda *x: tf.stack(x), *written), algorithm.initial_state(B)
 
 
+def _read(network, entries, start):
+    """Return the values of entries after the burn-in."""
+    return network.unroll(entries, start, q_draws.Calm(), 1, BURN_IN).mean
+
+
+def _sizes(algorithm, values, future, entries):
+    """Return the sizes of the errors [T, B], and which are of steps."""
+    best = tf.argmax(values, -1, tf.int32)
+    after = q_values.chosen(future, best)[..., None]
+    goals, live = q_values.find_targets(
+        Outcomes(after, tf.ones_like(after)), entries, tf.ones([B]), algorithm._rule
+    )
+    played = q_values.chosen(values[:-1], entries.action[1:])
+    return tf.where(live, tf.abs(goals.mean() - played), 0.0), live
+
+
 @pytest.mark.parametrize(
     ("level", "name"), [("memory", "MLPLSTMAgent"), ("PongNoFrameskip-v4", "ShallowConvLSTMAgent")]
 )
@@ -68,12 +85,18 @@ def test_the_first_priorities_are_those_of_the_update_without_its_last_step():
     algorithm, _ = _made(value_rescaling=0.01)
     entries, start = _played(algorithm, T + 1 + BURN_IN)
     found = algorithm.first_priorities(entries, start).numpy()
-    values = algorithm._online.unroll(entries, start, BURN_IN)
+    values = _read(algorithm._online, entries, start)[:-1]
     used = tf.nest.map_structure(lambda x: x[BURN_IN:-1], entries)
-    rule = algorithm._rule._replace(double=False)
-    errors = q_values.find_errors(values[:-1], values[:-1], used, tf.ones([B]), rule)
-    np.testing.assert_allclose(found, q_values.priorities(errors, 0.9), rtol=1e-4, atol=1e-5)
+    expected = q_values.priorities(*_sizes(algorithm, values, values, used), 0.9)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     assert np.ptp(found) > 0.01
+
+
+def test_new_unrolls_have_the_largest_priority_where_losses_of_distributions_decide():
+    algorithm, _ = _made(
+        value_distribution="categorical", value_rescaling=0.0, num_atoms=5, v_min=-1.0, v_max=1.0
+    )
+    assert np.isnan(algorithm.first_priorities(*_played(algorithm, T + 1 + BURN_IN))).all()
 
 
 def test_unrolls_without_a_whole_step_have_the_largest_priority():
@@ -86,22 +109,20 @@ def test_the_steps_after_the_burn_in_are_trained_on_from_the_recorded_state():
     entries, start = _played(algorithm, T + 1 + BURN_IN)
     batch = batches.zeros(algorithm.unroll, B)._replace(weight=np.ones(B, np.float32))
     batch = tf.nest.map_structure(tf.constant, batch._replace(unrolls=entries, start=start))
-    values, future = (
-        n.unroll(entries, start, BURN_IN) for n in (algorithm._online, algorithm._target)
-    )
+    values, future = (_read(n, entries, start) for n in (algorithm._online, algorithm._target))
     used = tf.nest.map_structure(lambda x: x[BURN_IN:], entries)
-    errors = q_values.find_errors(values, future, used, batch.weight, algorithm._rule)
-    assert errors.error.shape == (T, B)
+    sizes, live = _sizes(algorithm, values, future, used)
+    assert sizes.shape == (T, B)
     before = [v.numpy() for v in algorithm.variables.trained]
     metrics, priorities = algorithm.update(batch, PROGRESS, exchange)
-    half_squares = 0.5 * np.square(errors.error)
+    half_squares = 0.5 * np.square(sizes)
     assert float(metrics["loss/total"]) == pytest.approx(half_squares.mean(), rel=1e-4)
-    np.testing.assert_allclose(priorities, q_values.priorities(errors, 0.9), rtol=1e-4)
+    np.testing.assert_allclose(priorities, q_values.priorities(sizes, live, 0.9), rtol=1e-4)
     after = [v.numpy() for v in algorithm.variables.trained]
     assert any(np.abs(a - b).max() > 0 for a, b in zip(before, after, strict=True))
     other = tf.nest.map_structure(lambda x: x + 1.0, start)
     endless = entries._replace(first=tf.zeros_like(entries.first))
-    read, again = (algorithm._online.unroll(endless, x, BURN_IN) for x in (start, other))
+    read, again = (_read(algorithm._online, endless, x) for x in (start, other))
     assert np.abs(read - again).max() > 1e-3, "the state before the burn-in matters"
 
 

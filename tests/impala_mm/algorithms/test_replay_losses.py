@@ -206,7 +206,7 @@ def test_the_divergence_from_the_policy_that_played_is_that_of_new_unrolls():
             for variable in algorithm.variables.trained:
                 variable.assign(variable * 1.5)  # the policy has moved since
             batch = batch._replace(fresh=tf.constant(fresh))
-            losses[sum(fresh), cost] = float(algorithm._loss(batch, None, ())[0])
+            losses[sum(fresh), cost] = float(algorithm._loss(batch, None, (), ())[0])
     added = [losses[number, 1.0] - losses[number, 0.0] for number in (4, 2, 0)]
     assert added[0] > added[1] > added[2] == 0
 

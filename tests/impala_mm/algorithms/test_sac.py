@@ -84,6 +84,9 @@ class DoublePolicy(snt.Module):
     def initial_state(self, batch):
         return ()
 
+    def earlier_images(self, state):
+        return ()
+
     def parameters(self, entries, state):
         return self.layer(entries.observation)
 
@@ -165,15 +168,18 @@ def test_the_temperature_moves_towards_the_target_entropy(fixed):
         assert np.sign(round(change, 6)) == (0 if fixed else sign)
 
 
-def test_compiled_updates_are_those_of_the_graph(monkeypatch):
+def test_compiled_updates_are_those_that_are_computed_one_operation_after_another(monkeypatch):
     monkeypatch.setattr(normals.Normal, "sample", _noise)
     found = []
     for compiled in (False, True):
-        algorithm, exchange = _made(compile_updates=compiled, learning_rate=0.01)
+        algorithm, exchange = _made(compile_updates=compiled, learning_rate=0.01, mlp_sizes="8")
         _fill(algorithm)
-        update = tf.function(
-            lambda batch, a=algorithm, x=exchange: a.update(batch, PROGRESS, x)[0], autograph=False
-        )
+
+        def update(batch, algorithm=algorithm, exchange=exchange):
+            return algorithm.update(batch, PROGRESS, exchange)[0]
+
+        if compiled:  # a graph of a few updates costs more than it saves
+            update = tf.function(update, autograph=False)
         metrics = update(_tensors(_batch(algorithm)))
         assert int(metrics["optimizer_steps"]) == 2
         found.append([v.numpy() for v in algorithm.variables.trained])
@@ -200,8 +206,7 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(double, monkeypa
             gradients_clipping=0.1, compile_updates=False,
         )  # fmt: skip
         _fill(algorithm)
-        share = B // group.size
-        mine = np.arange(share * group.rank, share * (group.rank + 1))
+        mine = np.arange(B)[in_threads.share_of(group, B)]
         batch = _tensors(batches.columns(_batch(algorithm), mine))
         for _ in range(2):
             algorithm.update(batch, PROGRESS, exchange)
@@ -269,6 +274,11 @@ def test_an_entry_is_judged_by_the_lesser_value_of_its_most_likely_action():
     values = algorithm._critics.values(algorithm._critics.unroll(entries, ())[0], action)
     np.testing.assert_allclose(found.value, values.numpy().min(0), rtol=1e-5)
     assert found.policy.shape == (3, 2)
+    other = -0.3 * tf.ones_like(action)
+    values = algorithm._critics.values(algorithm._critics.unroll(entries, ())[0], other)
+    of_other = algorithm.value_of(seen, algorithm.initial_state(3), other)
+    np.testing.assert_allclose(of_other, values.numpy().min(0)[0], rtol=1e-5)
+    assert np.abs(of_other - found.value).max() > 1e-4
 
 
 def test_the_replay_is_saved_only_if_that_is_asked_for():
@@ -314,7 +324,9 @@ def test_actors_hold_no_targets_and_the_same_trained_variables():
 
 
 def test_choices_are_refused_in_a_sentence():
-    with pytest.raises(UnsuitableActions, match=r"takes .*: use --algorithm=dqn, or ppo"):
+    with pytest.raises(
+        UnsuitableActions, match=r"takes 2: set --discrete_sac, or use --algorithm=dqn or ppo"
+    ):
         _made(level="CartPole-v1")
 
 

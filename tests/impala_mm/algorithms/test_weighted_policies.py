@@ -191,9 +191,7 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch, nam
     }  # fmt: skip
 
     def learn(group):
-        share = 8 // group.size
-        mine = slice(share * group.rank, share * (group.rank + 1))
-        return _learn(name, group, mine, **settings)
+        return _learn(name, group, in_threads.share_of(group, 8), **settings)
 
     several = in_threads.together(learners, learn)
     joined = family._joined(minibatches.shuffled_parts, learners, True)

@@ -37,6 +37,17 @@ def test_numbers_may_be_auto_and_are_what_is_given_else():
     config = _config("--num_actors=auto", "--num_envs=auto")
     assert auto.num_actors(config) == len(os.sched_getaffinity(0))
     assert (auto.num_envs(config, PICTURE), auto.num_envs(config, NUMBERS)) == (32, 16)
+    for given, found in (
+        (["--batch_size=16"], 8),
+        (["--batch_size=6"], 3),
+        (["--batch_size=14", "--num_actors=1"], 14),
+        (["--batch_size=40", "--num_actors=1"], 10),
+        (["--batch_size=7", "--num_actors=3"], 1),
+        (["--batch_size=2", "--num_actors=3"], 1),
+        (["--batch_size=8", "--num_learners=2"], 8),
+    ):
+        rounds = _config("--algorithm=ppo", "--num_envs=auto", *given)
+        assert auto.num_envs(rounds, NUMBERS) == found, given
     given = _config("--num_actors=0", "--num_envs=5")
     assert auto.num_actors(given) == 0
     assert auto.num_envs(given, PICTURE) == auto.num_test_envs(given) == 5
@@ -61,6 +72,22 @@ def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
     assert auto.group_sizes(_config(few), 33, PICTURE, True, True) == [33]
     with pytest.raises(ValueError, match=r"--env_groups=2: .* wait for the next policy"):
         auto.group_sizes(_config("--env_groups=2"), 33, PICTURE, True, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "compiles"),
+    [
+        (["--algorithm=impala"], False),
+        (["--algorithm=a2c"], False),
+        (["--algorithm=ppo"], True),
+        (["--algorithm=ppo", "--epochs=1", "--minibatches=8"], False),
+        (["--algorithm=ppo", "--compile_epochs=false"], False),
+        (["--algorithm=sac"], True),
+        (["--algorithm=sac", "--compile_updates=false"], False),
+    ],
+)
+def test_it_is_known_from_the_flags_which_algorithms_compile_their_updates(flags, compiles):
+    assert _config(*flags).compiles_updates == compiles
 
 
 def test_one_thread_is_for_small_observations_on_a_cpu_by_an_algorithm_of_ours():

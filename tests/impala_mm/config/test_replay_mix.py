@@ -29,6 +29,18 @@ def test_a_mix_without_a_queue_takes_all_columns_from_replays():
     assert replay_mix.split_columns(_mix("uniform:1:50"), 8) == [0, 8]
 
 
+@pytest.mark.parametrize(
+    ("text", "ratio", "expected"),
+    [
+        ("queue:0.25,uniform:0.75:50", 0.0, 0.5),  # two new unrolls in each batch
+        ("uniform:1:50", 0.0, 0.125),
+        ("uniform:1:50", 4.0, 4.0),
+    ],
+)
+def test_a_new_unroll_allows_updates_by_the_ratio_or_by_the_mix(text, ratio, expected):
+    assert replay_mix.updates_per_unroll(_mix(text), 8, ratio) == expected
+
+
 def test_a_file_of_tables_is_the_text_in_its_place(tmp_path):
     path = tmp_path / "mix.toml"
     path.write_text(

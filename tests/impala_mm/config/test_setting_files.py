@@ -76,7 +76,13 @@ def test_a_preset_is_readable_and_its_values_are_those_of_the_run(preset):
             assert setting_files.to_text(getattr(config, name)) == setting_files.to_text(
                 type(getattr(config, name))(value) if not isinstance(value, list) else value
             )
-    assert preset.endswith(f"-{config.algorithm}")
+    # Agents by their own names; presets of students are named after the method.
+    published = {"dqn": "dqn", "rainbow": "dqn", "drq": "dqn", "cql": "dqn"}
+    method = getattr(config, "teacher_method", "")
+    named = published.get(preset, preset.rpartition("-")[2]) == config.algorithm
+    reloads = preset == "reload" and config.mode == "train_from"
+    guides = preset == "jsrl" and config.guides
+    assert named or (preset == method and config.teacher) or reloads or guides
 
 
 @pytest.mark.parametrize("preset", ["", *PRESETS])
@@ -223,3 +229,31 @@ def test_old_names_of_flags_hold_in_a_file_as_on_the_command_line(file, capsys):
     assert "note: --learner_host is an old name of --learner_hosts\n" in said
     assert "note: --actor_hosts is an old flag without effect" in said
     assert _parse(given_file, "--learner_hosts=c:1")[0].learner_hosts == "c:1"
+
+
+def test_reincarnating_has_settings_of_its_own_which_others_replace(file, capsys):
+    asked = ("--mode=reincarnate", "--teacher=cartpole")
+    config, names = _parse(*asked)
+    assert (config.teacher_method, config.offline_updates) == ("qdagger", 10_000)
+    assert {"teacher_method", "offline_updates"} <= set(names), "other processes get them, too"
+    assert set(json.loads(config.origins)["mode reincarnate"]) <= set(names)
+    of_file = file('mode = "reincarnate"\nteacher = "cartpole"\noffline_updates = 7\n')
+    for arguments in ((of_file,), (*asked, "--offline_updates=7")):
+        config, _ = _parse(*arguments)
+        assert (config.teacher_method, config.offline_updates) == ("qdagger", 7)
+    config, _ = _parse(of_file, "--mode=train")
+    assert (config.teacher_method, config.offline_updates) == ("kickstarting", 7)
+    said = _refused(capsys, *asked, "--algorithm=tests.helpers.dqn_like")
+    assert "there is no flag --teacher" in said
+
+
+def test_quick_makes_the_phases_short_whatever_the_preset_says():
+    asked = ("--mode=reincarnate", "--preset=qdagger", "--quick")
+    config, _ = _parse(*asked)
+    longer, _ = _parse(*asked[:2])
+    assert config.offline_updates < longer.offline_updates
+    assert config.teacher_steps < longer.teacher_steps
+    assert config.max_seconds < 60
+    assert config.teacher_cost == longer.teacher_cost
+    assert _parse(*asked, "--offline_updates=99")[0].offline_updates == 99
+    assert _parse("--quick", "--teacher=cartpole")[0].offline_updates == 0

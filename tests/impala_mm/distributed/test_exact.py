@@ -1,29 +1,30 @@
 """N learners under real launchers take the same gradients and steps as one large learner.
 
-Each rank writes what it averaged, clipped and ended with to a file (`tests/helpers/ranks.py`); the
-one learner of the same program, which has the whole batch, is the reference.
+Each rank writes what it averaged, clipped and ended with to a file (`tests/helpers/ranks.py`); one
+learner in the test's own process, which has the whole batch, is the reference.
 """
 
+import functools
 import sys
 
 import numpy as np
 import pytest
 from processes import ROOT, needs_horovod, run
-from ranks import NETWORKS
+from ranks import NETWORKS, learn_case
+
+from impala_mm.distributed.group import SingleLearner
 
 pytestmark = [needs_horovod, pytest.mark.timeout(400)]
 MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", 1)
 LAUNCHERS = {
-    "1": (*MPIRUN, "-np", 1),
     "2": (*MPIRUN, "-np", 2),
     "4": (*MPIRUN, "-np", 4),
     "gloo": ("horovodrun", "--gloo", "-np", 2),
 }
-SIZES = {"1": 1, "2": 2, "4": 4, "gloo": 2}
+SIZES = {"2": 2, "4": 4, "gloo": 2}
 # Cases that one start of a launcher runs. Four ranks, Gloo, the LSTM and FURTHER are in
 # `make test-slow`: a start takes 10 s to 20 s.
-OF_ONE = ("mean", "sum", "sum-divided2", "sum-clip2"), ("sum-divided4", "sum-clip4")
-FURTHER = ("long", "grouped", "halves")
+FURTHER = ("long", "ppo-longer", "grouped", "halves")
 OF_SEVERAL = ("mean", "sum", "ppo-long", "talk"), FURTHER
 SEVERAL = ("2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("4", "gloo")))
 EACH = [
@@ -39,8 +40,7 @@ def folders(tmp_path_factory):
     ran = {}
 
     def folder(launcher, case, network=NETWORKS[0]):
-        groups = OF_ONE if launcher == "1" else OF_SEVERAL
-        (cases,) = (group for group in groups if case in group)
+        (cases,) = (group for group in OF_SEVERAL if case in group)
         key = launcher, network, cases
         if key not in ran:
             ran[key] = tmp_path_factory.mktemp(f"{launcher}-{network}")
@@ -64,6 +64,19 @@ def files(folders):
     return of
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Return a function of (case, network) that returns the arrays of one learner by name."""
+
+    @functools.cache
+    def of(case, network=NETWORKS[0]):
+        folder = tmp_path_factory.mktemp(f"1-{network}")
+        learn_case(SingleLearner(), folder, network, case)
+        return dict(np.load(folder / f"{case}-0.npz"))
+
+    return of
+
+
 def _of(arrays, kind):
     return [value for name, value in sorted(arrays.items()) if name.startswith(kind)]
 
@@ -81,9 +94,9 @@ def _assert_near(ours, theirs, tolerance=1e-5):
 
 
 @pytest.mark.parametrize(("launcher", "network"), EACH)
-def test_with_mean_n_learners_are_one(files, launcher, network):
+def test_with_mean_n_learners_are_one(files, alone, launcher, network):
     """Compare the averaged gradient before and after clipping, and the variables after training."""
-    (one,) = files("1", "mean", network)
+    one = alone("mean", network)
     for rank in files(launcher, "mean", network):
         for kind in ("before", "after", "variable"):
             _assert_near(_of(rank, kind), _of(one, kind))
@@ -91,15 +104,15 @@ def test_with_mean_n_learners_are_one(files, launcher, network):
 
 
 @pytest.mark.parametrize(("launcher", "network"), EACH)
-def test_with_sum_n_learners_have_an_nth_of_the_gradient(files, launcher, network):
+def test_with_sum_n_learners_have_an_nth_of_the_gradient(files, alone, launcher, network):
     """Clipped, it is an Nth of one learner's with N times the threshold.
 
     The steps are those of one learner whose gradient is divided by N.
     """
     n = SIZES[launcher]
-    (one,) = files("1", "sum", network)
-    (wider,) = files("1", f"sum-clip{n}", network)
-    (divided,) = files("1", f"sum-divided{n}", network)
+    one = alone("sum", network)
+    wider = alone(f"sum-clip{n}", network)
+    divided = alone(f"sum-divided{n}", network)
     for rank in files(launcher, "sum", network):
         _assert_near([n * g for g in _of(rank, "before")], _of(one, "before"))
         _assert_near([n * g for g in _of(rank, "after")], _of(wider, "after"))
@@ -116,9 +129,9 @@ def test_gradients_one_by_one_are_those_of_one_message(files, launcher):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["2", "4", "gloo"])
-def test_gradients_sent_as_float16_are_rounded_and_equal_on_all(files, launcher):
+def test_gradients_sent_as_float16_are_rounded_and_equal_on_all(files, alone, launcher):
     """float16 has 11 bits, so it rounds to 0.05%, twice here."""
-    (one,) = files("1", "mean")
+    one = alone("mean")
     first, *others = files(launcher, "halves")
     _assert_near(_of(first, "before"), _of(one, "before"), 2e-3)
     with pytest.raises(AssertionError):
@@ -129,8 +142,10 @@ def test_gradients_sent_as_float16_are_rounded_and_equal_on_all(files, launcher)
 
 
 @pytest.mark.parametrize("launcher", SEVERAL)
-@pytest.mark.parametrize("case", ["ppo-long", pytest.param("long", marks=pytest.mark.slow)])
-def test_after_200_updates_all_ranks_hold_the_same_bits(files, launcher, case):
+@pytest.mark.parametrize(
+    "case", ["ppo-long", *(pytest.param(case, marks=pytest.mark.slow) for case in FURTHER[:2])]
+)
+def test_after_200_steps_all_ranks_hold_the_same_bits(files, launcher, case):
     first, *others = files(launcher, case)
     for other in others:
         assert first.keys() == other.keys()

@@ -19,6 +19,10 @@ from impala_mm.environments.types import BadLevel, EnvironmentSpec
 gym = gym_adapter.gym
 FLOATS = np.float32
 
+WITHOUT_GOALS = (
+    "its observations are no Dict with the keys observation, achieved_goal, desired_goal"
+)
+
 
 def test_the_spec_of_a_gymnasium_id():
     assert level_spec("CartPole-v1") == EnvironmentSpec(
@@ -27,6 +31,7 @@ def test_the_spec_of_a_gymnasium_id():
         ActionSpec(action_parts.Discrete(2)),
         1,
         475.0,
+        without_goals=WITHOUT_GOALS,
     )
 
 
@@ -49,6 +54,7 @@ def test_ids_that_are_known(name, shape, choices, threshold):
     assert spec == EnvironmentSpec(
         *(name, tf.TensorSpec(shape, tf.float32), ActionSpec(action_parts.Discrete(choices)), 1),
         *(threshold, 1, ""),
+        without_goals=WITHOUT_GOALS,
     )
 
 

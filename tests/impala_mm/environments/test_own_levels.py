@@ -1,14 +1,15 @@
-"""Catch and memory: returns of the best policy, of a poor one, and of one without memory."""
+"""Our own levels: returns of the best policy, of a poor one, and of one without memory."""
 
 import numpy as np
 import pytest
 
 from impala_mm.environments.make import make_environments
+from impala_mm.environments.types import BadLevel
 
 
-def _mean_return(name, policy, games=400, num_envs=20):
+def _mean_return(name, policy, games=400, num_envs=20, **options):
     """Return the mean return of whole games; the policy maps a Step to actions [E]."""
-    envs = make_environments(name, num_envs, seed=0)
+    envs = make_environments(name, num_envs, seed=0, **options)
     step, returns = envs.reset(), []
     while len(returns) < games:
         step = envs.step(policy(step))
@@ -96,3 +97,53 @@ def test_only_the_first_observation_shows_the_cue():
         assert (step.observation == due).all()
         assert (step.terminated == (t == 10)).all()
     assert (step.reward == (cues[:, 0] == 1)).all()
+
+
+def _walk(turn):
+    """Return a policy of the T-maze that turns at the junction by `turn`, and walks before."""
+    signs = np.zeros(20, np.int64)
+
+    def policy(step):
+        shown = step.observation.argmax(1)
+        signs[:] = np.where(shown < 2, shown, signs)
+        return np.where(shown == 3, turn(signs), 0)
+
+    return policy
+
+
+@pytest.mark.parametrize("length", [1, 100])
+def test_the_t_maze_rewards_those_who_remember_the_sign(length):
+    kwargs = f'{{"length": {length}}}'
+    mean, threshold = _mean_return("tmaze", _walk(lambda signs: 1 + signs), env_kwargs=kwargs)
+    assert mean == 1 > threshold
+    mean, _ = _mean_return("tmaze", _walk(lambda signs: 1), 600, env_kwargs=kwargs)
+    assert mean == pytest.approx(0.5, abs=0.08)
+
+
+def test_a_walk_through_the_t_maze_as_seen():
+    envs = make_environments("tmaze", 20, seed=0, env_kwargs='{"length": 3}')
+    signs = envs.reset().observation.copy()
+    assert {tuple(sign) for sign in signs} == {(1, 0, 0, 0), (0, 1, 0, 0)}
+    # A turn in the corridor, and a walk ahead at the junction, are bumps.
+    walk = [(1, signs, -0.05), (0, [0, 0, 1, 0], 0), (2, [0, 0, 1, 0], -0.05)]
+    walk += [(0, [0, 0, 1, 0], 0), (0, [0, 0, 0, 1], 0), (0, [0, 0, 0, 1], -0.05)]
+    for action, shown, reward in walk:
+        step = envs.step(np.full(20, action))
+        assert (step.observation == shown).all()
+        assert step.reward == pytest.approx(reward)
+        assert not (step.terminated | step.truncated).any()
+    step = envs.step(np.full(20, 2))
+    assert step.terminated.all()
+    assert (step.reward == (signs[:, 1] == 1)).all()
+
+
+def test_a_walk_through_the_t_maze_that_never_ends_is_truncated():
+    envs = make_environments("tmaze", 1, seed=0, env_kwargs='{"length": 2}')
+    envs.reset()
+    ends = [bool(envs.step(np.array([1])).truncated[0]) for _ in range(12)]
+    assert ends == [False] * 11 + [True]
+
+
+def test_a_t_maze_without_a_corridor_is_refused():
+    with pytest.raises(BadLevel, match="length is 0, and must be at least 1"):
+        make_environments("tmaze", 1, seed=0, env_kwargs='{"length": 0}')

@@ -31,6 +31,7 @@ def _play(level, drawn, steps=60, **options):
         ("CartPole-v1", (400, 600, 3)),
         ("gym:CartPole-v1", (400, 600, 3)),
         ("catch", (320, 160, 3)),
+        ("picture_catch:PictureCatch", (320, 160, 3)),  # a class of wrappers
         ("ALE/Breakout-v5", (210, 160, 3)),  # its sticky actions are random
     ],
 )

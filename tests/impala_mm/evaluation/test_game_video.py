@@ -25,7 +25,10 @@ def _spied(policy):
         asked.append((kept, action))
         return action, state, extras
 
-    names = ("config", "spec", "levels", "initial_state", "entry", "judge", "path", "about")
+    names = (
+        *("config", "spec", "levels", "initial_state", "entry", "judge", "value_of"),
+        *("path", "about"),
+    )
     return SimpleNamespace(step=step, **{name: getattr(policy, name) for name in names}), asked
 
 

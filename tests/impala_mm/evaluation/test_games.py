@@ -1,5 +1,7 @@
 """Complete games: none favoured, none cut short, with raw returns, and shown to viewers."""
 
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from counting import level
 from saved_run import save
 
 import impala_mm
+from impala_mm import errors
 from impala_mm.environments import types
 from impala_mm.environments.make import make_environments
 from impala_mm.evaluation.games import (
@@ -135,6 +138,61 @@ def test_a_level_of_a_run_from_python(tmp_path):
     assert again == result, "the seed says how games go"
     other = impala_mm.evaluate(tmp_path, num_episodes=20, num_envs=3, seed=2)
     assert other.returns != result.returns
+
+
+def test_the_share_of_random_actions_in_an_evaluation_can_be_chosen(tmp_path):
+    save(tmp_path, sure=True, algorithm="dqn", level_name="catch")
+    greedy, usual, random = (
+        impala_mm.evaluate(tmp_path, 60, **flags).returns
+        for flags in ({"deterministic": True}, {"eval_epsilon": 0.0}, {"eval_epsilon": 1.0})
+    )
+    assert greedy == usual != random
+
+
+def test_a_share_of_random_actions_for_a_policy_that_draws_them_is_refused(tmp_path):
+    save(tmp_path, level_name="catch")
+    with pytest.raises(errors.BadCheckpoint, match=r"--eval_epsilon=0.1 has no effect on .* --alg"):
+        impala_mm.evaluate(tmp_path, 1, eval_epsilon=0.1)
+
+
+@pytest.mark.parametrize("distribution", ["none", "categorical", "quantiles"])
+def test_viewers_are_shown_the_value_of_the_action_that_was_chosen(tmp_path, distribution):
+    kind = {"value_distribution": distribution, "v_min": -2.0, "v_max": 2.0}
+    save(tmp_path, algorithm="dqn", level_name="catch", noisy=True, **kind)
+    policy, judged, shown = impala_mm.load_policy(tmp_path, eval_epsilon=1.0), [], []
+    judge = policy.judge
+
+    def kept(*read):
+        judged.append(judge(*read))
+        return judged[-1]
+
+    policy.judge = kept
+    viewer = SimpleNamespace(needs_policy_output=True, show=shown.append, close=lambda: None)
+    evaluate_level(policy, "catch", 3, 1, viewers=lambda playing: [viewer])
+    frames = [frame for frame in shown if frame.action is not None]
+    assert len(frames) == len(judged) >= 27
+    expected = [one.values[0, frame.action] for one, frame in zip(judged, frames, strict=True)]
+    assert [frame.value for frame in frames] == pytest.approx([float(x) for x in expected])
+    best = [float(one.value[0]) for one in judged]
+    assert [frame.value for frame in frames] != pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("level", "flags"), [("Pendulum-v1", {}), ("catch", {"discrete_sac": True})]
+)
+def test_viewers_are_shown_the_lesser_value_of_the_action_that_sac_chose(tmp_path, level, flags):
+    save(tmp_path, algorithm="sac", level_name=level, sure=True, **flags)
+    policy, values, shown, kept = impala_mm.load_policy(tmp_path), [], [], []
+    judge, critics = policy.judge, policy.algorithm._critics
+    policy.judge = lambda entry, state: kept.append(entry) or judge(entry, state)
+    viewer = SimpleNamespace(needs_policy_output=True, show=shown.append, close=lambda: None)
+    evaluate_level(policy, level, 1, 1, viewers=lambda playing: [viewer])
+    frames = [frame for frame in shown if frame.action is not None]
+    for entry, frame in zip(kept, frames, strict=True):
+        features, _ = critics.step(entry, ())
+        values.append(critics.values(features, frame.action[np.newaxis]).numpy().min())
+    assert len(frames) >= 9
+    assert [frame.value for frame in frames] == pytest.approx(values, rel=1e-4, abs=1e-5)
 
 
 def test_a_run_of_several_levels_is_asked_which(tmp_path):

@@ -34,9 +34,11 @@ def test_unset_they_are_the_run_s_own_and_given_they_are_those(catch, tmp_path):
 
 
 def test_what_differs_from_the_run_is_what_was_given_and_the_seed():
-    config = Config(seed=5, width=3, sticky_actions=0.5, learning_rate=1.0)
+    config = Config(seed=5, width=3, sticky_actions=0.5, learning_rate=1.0, eval_epsilon=0.2)
     given = ["sticky_actions", "learning_rate"]
     assert levels.changed_flags(config, given) == {"sticky_actions": 0.5, "seed": 5}
+    changed = levels.changed_flags(config, [*given, "eval_epsilon"])
+    assert changed == {"sticky_actions": 0.5, "eval_epsilon": 0.2, "seed": 5}
 
 
 def test_a_level_that_does_not_fit_is_refused(catch, capsys):

@@ -136,6 +136,15 @@ def test_a_step_of_the_wrong_size_is_refused_alone(there, content):
     other.ask(0).wait_for_actions()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_step_with_numbers_that_are_not_finite_is_refused_alone(there, value):
+    hand, other = Hand(there), Hand(there, actor=1)
+    hand.ask(0).wait_for_actions()
+    with pytest.raises(StreamLost):
+        hand.ask(1, value=value).wait_for_actions()
+    other.ask(0).wait_for_actions()
+
+
 def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, monkeypatch):
     hand = Hand(there)
     hand.ask(0).wait_for_actions()

@@ -187,6 +187,26 @@ def test_what_a_killed_export_left_is_cleared_and_what_it_put_aside_comes_back(t
     assert (tmp_path / "export" / "saved_model.pb").read_text() == "old"
 
 
+@pytest.mark.parametrize(("given", "different"), [(["eval_epsilon"], True), ([], False)])
+def test_an_export_has_the_share_of_random_actions_that_is_given(
+    tmp_path, monkeypatch, given, different
+):
+    monkeypatch.setattr(lifecycle, "handle_end_signals", lambda handler: None)
+    monkeypatch.setattr(lifecycle, "load_tensorflow", lambda *_: None)
+    save(tmp_path, sure=True, algorithm="dqn", level_name="catch")
+    with pytest.raises(SystemExit) as ended:
+        export.run(Config(mode="export", logdir=str(tmp_path), eval_epsilon=1.0), given)
+    assert ended.value.code == 0
+    act = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+    inputs = {
+        name: tf.ones([50, *spec.shape[1:]], spec.dtype)
+        for name, spec in act.structured_input_signature[1].items()
+    }
+    counts = np.bincount(act(**inputs)["action"].numpy(), minlength=3)
+    # The usual share is 0.001.
+    assert (counts.max() < 40) if different else (counts.max() >= 48), counts
+
+
 def _fill(folder):
     (_made(folder / "photos") / "holiday.jpg").touch()
 
@@ -225,7 +245,7 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(
     before = sorted(tmp_path.rglob("*"))
     config = Config(mode="export", **{n: v.replace("{}", str(tmp_path)) for n, v in flags.items()})
     with pytest.raises(SystemExit) as ended:
-        export.run(config)
+        export.run(config, list(flags))
     assert ended.value.code == 2
     printed = capsys.readouterr().err
     assert said.replace("{}", str(tmp_path)) in printed

@@ -11,6 +11,8 @@ import saved_run
 from processes import ROOT, run
 
 from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.ppo_settings import Settings as PpoSettings
+from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.jobs import environment_check, local_run, validate
 from impala_mm.runtime import lifecycle
@@ -257,6 +259,33 @@ def test_a_start_does_not_wait_for_a_slow_environment(tmp_path, capsys, monkeypa
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("settings", "code", "said"),
+    [
+        ({"teacher": "tests.helpers.scripted:catcher"}, 0, "valid: catch"),
+        ({"teacher": "cartpole"}, 2, "error: --teacher=cartpole: catch has 3 actions"),
+        (
+            {"teacher": "tests.helpers.scripted:catcher", "logdir": "runs/c"},
+            2,
+            "the run in runs/c had no teacher: leave it out, or start another run",
+        ),
+    ],
+)
+def test_the_teacher_is_checked(catch, capsys, settings, code, said):
+    with pytest.raises(SystemExit) as ended:
+        validate.run(Settings(level_name="catch", **settings), list(settings))
+    out, err = capsys.readouterr()
+    assert (ended.value.code, said in out + err) == (code, True), out + err
+
+
+def test_a_policy_of_this_package_gives_the_weights_of_a_run(capsys):
+    flags = ["--mode=train_from", "--policy=cartpole", "--algorithm=ppo", "--validate"]
+    (config,), given = command_line.parse(["experiment.py", *flags], "", Config)
+    with pytest.raises(SystemExit) as ended:
+        validate.run(config, given)
+    assert (ended.value.code, "policies/cartpole" in capsys.readouterr().out) == (0, True)
+
+
 def test_where_the_frontends_settings_come_from_is_said_before_what_is_valid(capsys):
     """It passes its own flags on in --origins, which experiment.py does not have."""
     origins = {"command line": ["workers_csv_path", "seed"], "preset catch-impala": ["level_name"]}
@@ -270,3 +299,28 @@ def test_where_the_frontends_settings_come_from_is_said_before_what_is_valid(cap
         "from preset catch-impala: --level_name=catch",
     ]
     assert valid.startswith("valid: catch")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"num_actors": 2}, "and there are 2 actors: use --num_actors=1, or one row of the CSV"),
+        ({"num_actors": 1, "num_learners": 2}, "and there are 2 learners: use --num_learners=1"),
+        ({"num_actors": 1, "inference": "learner"}, "own actions: use --inference=actor"),
+        ({"num_actors": 1, "env_groups": 2}, "--env_groups=2: --deterministic_run makes actors"),
+    ],
+)
+def test_a_run_that_shall_be_repeatable_takes_one_learner_and_one_actor(settings, said, capsys):
+    code, printed = _answer(capsys, level_name="catch", deterministic_run=True, **settings)
+    assert (code, said in printed) == (2, True), printed
+    assert _answer(capsys, level_name="catch", deterministic_run=True, num_actors=1)[0] == 0
+
+
+def test_rounds_that_overlap_are_not_repeatable(capsys):
+    ppo = PpoSettings(
+        algorithm="ppo", level_name="catch", deterministic_run=True, num_actors=1,
+        rounds_overlap=True,
+    )  # fmt: skip
+    with pytest.raises(SystemExit):
+        validate.run(ppo, [])
+    assert "leave out --rounds_overlap, or --deterministic_run" in capsys.readouterr().err

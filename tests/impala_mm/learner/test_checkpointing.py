@@ -43,6 +43,7 @@ def _at(updates, frames):
         frames=float(frames),
         variables_lock=threading.Lock(),
         variables_complete=True,
+        offline_updates=0,
     )
 
 

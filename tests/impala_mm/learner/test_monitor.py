@@ -9,7 +9,9 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
     due, said, learner = (
         [False, True, False],
         [],
-        types.SimpleNamespace(frames=0, updates=0, actions=None, own_state=None),
+        types.SimpleNamespace(
+            frames=0, updates=0, actions=None, own_state=None, offline_left=0, offline_planned=0
+        ),
     )
     monkeypatch.setattr(monitor, "progress_line", lambda row, _: f"{row['frames']} frames")
     watching = types.SimpleNamespace(

@@ -184,7 +184,7 @@ def test_what_padding_contains_reaches_no_gradient(make):
         found = OwnSource(lambda fresh: source, None, algorithm.unroll, "/CPU:0").next(0.1)
         assert found.weight.numpy().tolist() == [1, 1, 0]
         with tf.GradientTape() as tape:
-            loss, *_ = algorithm._loss(found, None, ())
+            loss, *_ = algorithm._loss(found, None, (), ())
         return tape.gradient(loss, algorithm.variables.trained)
 
     for each, expected in zip(gradients(garbage), gradients(plain), strict=True):

@@ -208,6 +208,10 @@ def test_another_number_of_learners_shares_what_was_saved_and_says_what_is_missi
     assert own._source.content == [("learner-0", 0, 1)]
     assert "starts without a part of its source: " in said[0]
     assert "learner-2/0000000007 does not exist on this host" in said[0]
+    variable = tf.Variable(5.0)
+    state = OwnState(tmp_path, 0, 2, own, [variable], said.append)
+    state.restore(about)
+    assert said[-1] == "starts with fresh local variables, since 3 learners saved"
     own, state, said = _dealing(tmp_path, 4, 6)
     state.restore(about)
     assert own._source.content == [("learner-1", 1, 2)]

@@ -71,6 +71,21 @@ def test_what_replays_will_hold_is_said_in_unrolls_steps_and_bytes():
     assert replaying.memory(_config(), 2) == half / 2
 
 
+def test_the_limit_of_a_spill_does_not_shrink_with_each_start(tmp_path, monkeypatch):
+    """What an earlier start wrote is no longer free, and may be replaced."""
+    config = _config(replay_spill=str(tmp_path / "spill"))
+    free = 1000
+    monkeypatch.setattr(replaying.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    assert replaying.memory(config, 1) == 500
+    folder = tmp_path / "spill" / "learner-1"
+    folder.mkdir(parents=True)
+    (folder / "0000000000.unrolls").write_bytes(b"?" * 300)
+    (folder / "spill.json").write_bytes(b"{}")
+    free -= 300
+    assert replaying.memory(config, 1) == 500
+    assert replaying.memory(config, 2) == 250
+
+
 @pytest.mark.parametrize(
     ("algorithm", "said"),
     [
@@ -125,7 +140,7 @@ def test_new_unrolls_have_the_priorities_that_the_algorithm_gives_them():
     queue, source = _source(_config(), algorithm)
     _put(queue, 0, 1, 5, 3)
     assert source.next(20) is not None
-    (replay,) = source._source._replays
+    (replay,) = source._source._mixer._replays
     slots = replay.store.slots_of(np.arange(4))
     np.testing.assert_allclose(replay.sampler.scaled(slots), [1e-6, 1, 5, 3])
     queue.close()

@@ -1,14 +1,17 @@
 """The rules for resuming from a checkpoint, and their messages."""
 
 import dataclasses
+import re
 
 import pytest
 import saved_run
 
+from impala_mm.algorithms import agent
+from impala_mm.config.flags import format_value
 from impala_mm.config.settings import Config
 from impala_mm.learner import resume
 from impala_mm.learner.limits import RunLimits
-from impala_mm.records import run_folder
+from impala_mm.records import checkpoint, run_folder
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 
 MADE_OF = {
@@ -20,6 +23,18 @@ MADE_OF = {
     "actions": 3,
     "observations": "float32 [50]",
 }
+
+
+def _kept(folder, **settings):
+    """Return the description of a run's checkpoint."""
+    saved_run.save(folder, **settings)
+    return checkpoint.find(str(folder))[1]
+
+
+def _made_of(**settings):
+    """Return what a run with these flags must share with its checkpoint."""
+    config = Config.of_algorithm(settings["algorithm"])(**settings)
+    return agent.make_agent(config, 0).made_of
 
 
 def _about(**more):
@@ -77,6 +92,72 @@ def test_the_unit_of_values_stays_and_only_popart_needs_other_weights():
         resume.check_weights(_about(), popart, "runs/x")
 
 
+@pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"v_min": 0.0},
+        {"v_max": 20.0},
+        {"num_atoms": 11},
+        {"value_distribution": "quantiles", "huber_delta": 1.0},
+        {"duelling": "other"},
+        {"noisy": True},
+    ],
+)
+def test_what_a_q_networks_outputs_mean_stays(tmp_path, algorithm, changes):
+    kind = {"algorithm": algorithm, "level_name": "memory", "value_rescaling": 0.0}
+    kind |= {"value_distribution": "categorical"}
+    about = _kept(tmp_path, **kind)
+    flag, value = next(iter(changes.items()))
+    if value == "other":
+        value = not about.settings[flag]
+        changes = {flag: value}
+    ours = _made_of(**kind | changes)
+    said = f"--{flag} is {format_value(value)} here and {format_value(about.settings[flag])}"
+    with pytest.raises(Mismatch, match=re.escape(f"{said} in runs/x: give the same, or another")):
+        resume.check_resumable(about, ours, "runs/x")
+    with pytest.raises(Mismatch, match=re.escape(f"{said} there, so its weights do not fit")):
+        resume.check_weights(about, ours, "runs/x")
+    resume.check_resumable(about, _made_of(**kind), "runs/x")
+    # Earlier versions recorded these flags among all others only.
+    kept = {name: v for name, v in about.made_of.items() if name != f"--{flag}"}
+    earlier = about._replace(made_of=kept)
+    with pytest.raises(Mismatch, match=re.escape(said)):
+        resume.check_resumable(earlier, ours, "runs/x")
+    resume.check_resumable(earlier, _made_of(**kind), "runs/x")
+
+
+def test_another_rescaling_of_values_is_refused_and_other_flags_of_q_learning_may_change(tmp_path):
+    kind = {"algorithm": "r2d2", "level_name": "memory"}
+    about = _kept(tmp_path, **kind)
+    with pytest.raises(Mismatch, match=r"--value_rescaling is 0.0 here and 0.001 in runs/x"):
+        resume.check_resumable(about, _made_of(**kind, value_rescaling=0.0), "runs/x")
+    # Without atoms, their range means nothing.
+    free = {"v_min": -3.0, "n_steps": 2, "target_share": 0.5, "epsilon_base": 0.3, "burn_in": 4}
+    resume.check_resumable(about, _made_of(**kind, **free), "runs/x")
+
+
+def test_choices_go_on_standing_for_the_same_numbers(tmp_path):
+    kind = {"algorithm": "sac", "level_name": "Pendulum-v1", "discrete_sac": True}
+    kind |= {"n_actions_per_dim": 5, "discretization": "log"}
+    about = _kept(tmp_path, **kind)
+    earlier = {name: v for name, v in about.made_of.items() if name not in resume._CHOICES}
+    for known in (about, about._replace(made_of=earlier)):
+        resume.check_resumable(known, _made_of(**kind), "runs/x")
+        with pytest.raises(Mismatch, match=r"--action_ratio is 10.0 here and 30.0 in runs/x"):
+            resume.check_resumable(known, _made_of(**kind, action_ratio=10.0), "runs/x")
+        other = _made_of(**kind | {"discretization": "lin"})
+        with pytest.raises(Mismatch, match=r"--discretization is lin here and log in runs/x"):
+            resume.check_resumable(known, other, "runs/x")
+
+
+def test_a_flag_that_a_checkpoint_does_not_know_is_not_compared(tmp_path):
+    about = _kept(tmp_path, algorithm="dqn", level_name="memory")
+    older = about._replace(made_of=MADE_OF, settings={})
+    ours = MADE_OF | {"--duelling": True}
+    resume.check_resumable(older, ours, "runs/x")
+
+
 def test_flags_that_changed_are_said_and_those_of_a_process_alone_are_not():
     config = Config(learning_rate=0.1, num_actors=7, logdir="elsewhere")
     assert resume.resume_messages(_about(), config, learners=1) == [
@@ -120,6 +201,15 @@ def test_another_number_of_learners_is_said_with_what_becomes_of_the_batch():
     odd = resume.resume_messages(_about(), Config(), learners=3)[1]
     assert "24 unrolls instead of 8" in odd
     assert "keeps it" not in odd, "8 cannot be shared by 3"
+
+
+def test_fewer_learners_leave_own_states_unused_unless_replay_deals_them_out():
+    about = _about()._replace(learners=3, own_states=("a", "b", "c"))
+    unused = "the own states of learners 1 and 2 (source and local variables) will not be used"
+    assert unused in resume.resume_messages(about, Config(), learners=1)
+    replaying = Config(replay="queue:0.5,uniform:0.5", replay_save=True)
+    lines = resume.resume_messages(about, replaying, learners=1)
+    assert not any("not be used" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ def _aggregator_keys():
             meter.add_episodes(level, np.array([(1, 1.0, 9), (0, 1.0, 9)], np.float32))
         aggregator.merge(rank, meter.take_reading())
     learner = types.SimpleNamespace(
-        **{"frames": 8.0, "steps": 8, "updates": 1, "sync_checks": 1, "sync_repairs": 0},
+        **{"frames": 8.0, "steps": 8, "updates": 1, "updated_at": 1.0},
+        **{"sync_checks": 1, "sync_repairs": 0},
         meter=metrics.Meter(),
         has_received=True,
     )
@@ -69,6 +70,8 @@ def test_every_key_that_runs_write_is_described_and_every_description_is_of_such
     targets = ("--target_entropy=0.5", "--target_kl_pi_mu=1", "--target_kl_mu_pi=1")
     keys = _run_keys(tmp_path / "impala", *flags, *targets, "--target_kl_ref_pi=1")
     keys |= _run_keys(tmp_path / "ppo", *flags, "--algorithm=ppo", "--value_normalization=popart")
+    teacher = ("--teacher=tests.helpers.scripted:catcher", "--teacher_method=qdagger")
+    keys |= _run_keys(tmp_path / "student", *flags, *teacher)
     for name in ("awr", "vmpo"):
         keys |= _run_keys(tmp_path / name, *flags, f"--algorithm={name}")
     kinds = ",".join(f"{kind}:0.2:200" for kind in replay_mix.OPTIONS if kind != "queue")

@@ -1,12 +1,13 @@
 """Rows of metrics: shares of the learner's time, and the bottleneck that follows from them."""
 
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from impala_mm.records import metrics
-from impala_mm.records.bottleneck import describe_bottleneck, progress_line
+from impala_mm.records.bottleneck import describe_bottleneck, describe_turns, progress_line
 
 
 def _row(*times):
@@ -36,7 +37,7 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
     ("row", "actors", "said"),
     [
         ({}, 0, "bottleneck: actors (none is connected); they may still be starting"),
-        ({}, 2, "bottleneck: not known yet (an update is running; the first one is also compiled)"),
+        ({}, 2, "bottleneck: not known yet"),
         ({"frames_per_second": 9.0}, 2, "bottleneck: not known yet"),
         (
             {"wait_share": 1.0},
@@ -110,6 +111,13 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
             "--replay_ratio would help",
         ),
         (
+            {"wait_share": 0.0, **MOVES, "queue_fill": 1.0, "replay_share": 0.5}
+            | {"q/value": 1.0, "optimizer_steps": 32.0},
+            2,
+            "bottleneck: learner (it trains 90% of its time); a GPU, another learner or a smaller "
+            "--updates_per_step would help",
+        ),
+        (
             {"wait_share": 0.5, **MOVES, "queue_fill": 0.0, "replay_share": 0.5},
             2,
             "bottleneck: actors (the learner waits 50% of its time); about 4 actors needed (2 "
@@ -164,11 +172,12 @@ def test_of_a_small_part_of_a_rows_time_no_shares_are_told(monkeypatch):
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
     tally.start(0, 0)
     shares = []
-    for times in ({"train": 9.0}, {"train": 0.1}, {"train": 0.1, "wait": 1.9}):
+    each = ({"train": 9.0}, {"train": 0.1}, {"train": 0.1, "wait": 1.9})
+    for update, times in enumerate(each, 1):
         meter.add_times(**times)
         clock.now += 2
         tally.merge(0, meter.take_reading())
-        shares.append(tally.row(1, 1).get("train_share"))
+        shares.append(tally.row(update, update, update).get("train_share"))
     assert shares == [None, None, pytest.approx(0.05)]
 
 
@@ -312,3 +321,35 @@ def test_the_progress_line_has_the_losses_per_step_and_an_eta_once_it_is_known()
         "263,558 frames | 6,975/s | return 249.34 | lag 19.6 | loss 0.0312 | ETA 12 min | "
         "bottleneck: not known yet"
     )
+
+
+def test_a_deterministic_run_is_told_that_it_takes_turns_and_given_no_advice():
+    assert describe_turns({}) == "bottleneck: not known yet"
+    assert describe_turns({"wait_share": 0.62}) == (
+        "bottleneck: --deterministic_run (the actor plays while the learner waits, 62% of the "
+        "time, and waits while it trains)"
+    )
+
+
+def test_games_stay_in_their_order_whichever_threads_collect_them():
+    meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
+    merging, may_merge, merge = threading.Event(), threading.Event(), tally.merge
+
+    def merge_late(rank, part):
+        merging.set()
+        assert may_merge.wait(20)
+        merge(rank, part)
+
+    tally.merge = merge_late
+    threads = [threading.Thread(target=tally.collect, args=[0, meter]) for _ in range(2)]
+    meter.add_episodes("catch", np.array([[1.0, 1.0, 9.0]] * 100))
+    threads[0].start()
+    assert merging.wait(20)
+    meter.add_episodes("catch", np.array([[1.0, 2.0, 9.0]]))
+    tally.merge = merge
+    threads[1].start()
+    threads[1].join(0.2)
+    may_merge.set()
+    for thread in threads:
+        thread.join(20)
+    assert tally.mean_return() == pytest.approx(1.01), "the oldest of 101 games is left out"

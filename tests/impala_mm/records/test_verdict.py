@@ -59,6 +59,18 @@ def test_between_rounds_a_standstill_is_a_round_that_is_being_played():
     assert "a round is being played" not in moving
 
 
+def test_before_the_first_update_a_standstill_is_a_replay_that_is_being_filled():
+    writer, row = VerdictWriter(), _row(1.0, moves=0.0)
+    said = writer.update(row, 2, filling=(1200, 5000))
+    assert said == (
+        "bottleneck: actors (the replay is filling: 1,200 of the 5,000 unrolls before the first "
+        "update)"
+    )
+    assert "no unrolls arrive" in writer.update(row, 2)
+    assert "none is connected" in writer.update(row, 0, filling=(1200, 5000))
+    assert "is filling" not in writer.update(_row(1.0), 2, filling=(1200, 5000))
+
+
 @pytest.mark.parametrize(
     ("wait", "advice"),
     [

@@ -1,6 +1,8 @@
 """The source that mixes: which unrolls are in a batch, who waits for whom, and what is counted."""
 
 import contextlib
+import errno
+import os
 import threading
 import time
 
@@ -9,6 +11,7 @@ import pytest
 from unrolls import CODEC, LENGTH, Actors, decode, unroll
 
 from impala_mm.config import replay_mix
+from impala_mm.replay import unroll_files
 from impala_mm.replay.contents import pack
 from impala_mm.replay.limiter import RateLimiter
 from impala_mm.replay.parts import Replay, make_replay
@@ -27,7 +30,9 @@ def actors():
     made.close()
 
 
-def _source(actors, text, ratio=None, minimum=BATCH, overflow="wait", say=print, spill=None):
+def _source(
+    actors, text, ratio=None, minimum=BATCH, overflow="wait", say=print, spill=None, memory=1e9
+):
     mix = replay_mix.parse(text)
     columns = replay_mix.split_columns(mix, BATCH)
     random = np.random.default_rng(0)
@@ -37,7 +42,8 @@ def _source(actors, text, ratio=None, minimum=BATCH, overflow="wait", say=print,
     ]
     limiter = RateLimiter(ratio or 1 / (columns[0] or BATCH), minimum)
     source = ReplaySource(
-        actors, CODEC, decode, replays, columns[0], limiter, overflow, lambda: 0.0, 1, say, spill
+        *(actors, CODEC, decode, replays, columns[0], limiter, overflow, lambda: 0.0, 1, say),
+        *(spill, None, memory),
     )
     return source, replays
 
@@ -111,9 +117,7 @@ def test_actors_need_not_wait_if_unrolls_may_be_lost(actors, overflow, stored):
     actors.put(6, 7)
     assert _taken(actors, 8)
     actors.put(*range(8, 40))
-    assert _taken(actors, 40)
-    assert replay.store.size == stored
-    assert source.discarded == 40 - stored
+    _wait_until(lambda: (replay.store.size, source._mixer.discarded) == (stored, 40 - stored))
     batches = [source.next(20) for _ in range(2)]
     assert batches[-1].version[1] == (7 if overflow == "keep_oldest" else 39)
 
@@ -162,7 +166,10 @@ def test_an_unroll_with_nan_or_infinity_is_in_no_batch_and_said_once(actors):
         assert np.isfinite(source.next(20).unrolls.reward).all()
     assert _taken(actors, 11)
     assert replay.store.size == 6
-    assert sum("contains NaN or infinity and is not trained on" in line for line in said) == 1
+    (line,) = [line for line in said if "is not trained on" in line]
+    assert line.endswith(
+        "its reward contains NaN or infinity; further ones are counted as replay_nan"
+    )
     assert source.metrics()["replay_nan"] >= 4
     assert source.take_stored_steps() == (5 + 2) * LENGTH, "two filled the replay"
 
@@ -178,12 +185,12 @@ def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
     assert 0 < measured["replay_uses"] < 12
     assert measured["replay_discarded"] == 0
     assert said == ["replay: training begins with this many unrolls: uniform: 5"]
-    source._began -= 20
+    source._mixer._began -= 20
     actors.put(5)
     source.next(20)
     source.next(20)
-    assert "it holds the play of: uniform 100 unrolls, " in said[1]
-    assert said[1].endswith("minutes")
+    assert "/s, uniform holds 100 unrolls: 400 steps, " in said[1]
+    assert said[1].endswith("minutes of play")
 
 
 def test_the_learner_does_not_wait_for_a_draw(actors):
@@ -233,7 +240,7 @@ def test_a_spill_brings_the_replay_back_and_only_a_few_unrolls_lie_in_memory(act
     spill, (source, (uniform, prioritised)) = open_source()
     actors.put(*range(22))
     batches = [source.next(20) for _ in range(15)]
-    assert _taken(actors, 22) or actors.size() <= 4
+    _wait_until(lambda: actors.size() <= 4)
     for batch in batches:
         np.testing.assert_array_equal(batch.unrolls.reward[1], batch.version)
     in_memory = [u.key for u in uniform.store.in_order() if isinstance(u.content, bytes)]
@@ -247,6 +254,97 @@ def test_a_spill_brings_the_replay_back_and_only_a_few_unrolls_lie_in_memory(act
     np.testing.assert_array_equal(batch.unrolls.reward[1], batch.version)
     assert len(list(tmp_path.glob("*.unrolls"))) <= 4, "files of removed unrolls are deleted"
     spill.close()
+
+
+def test_once_the_disk_is_full_the_replay_keeps_to_memory(actors, tmp_path, monkeypatch):
+    size = len(pack(unroll(9)))
+    said = []
+    spill = Spill(tmp_path, Owner("/run", CODEC.digest), 4, said.append)
+    source, (uniform, prioritised) = _source(
+        actors, "uniform:0.5:90,prioritised:0.5:30", ratio=9, spill=spill, memory=12.5 * size
+    )
+
+    def fill(numbers):
+        actors.put(*numbers)
+        deadline = time.monotonic() + 20
+        while actors.taken <= numbers[-1] and time.monotonic() < deadline:
+            source.next(0.05)
+
+    fill(range(24))
+    _wait_until(lambda: len(spill._files) == 6)  # and none is being written
+    assert (uniform.store.size, prioritised.store.size) == (24, 24)
+
+    def refuse(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(unroll_files.os, "fsync", refuse)
+    fill(range(24, 32))
+    _wait_until(lambda: (uniform.store.size, prioritised.store.size) == (9, 3))
+    assert "No space left on device" in said[0]
+    fill(range(32, 50))
+    _wait_until(lambda: uniform.store.in_order()[-1].version == 49)
+    assert uniform.store.bytes <= 12.5 * size * 3 / 4
+    assert [each.version for each in uniform.store.in_order()] == list(range(41, 50))
+    _wait_until(lambda: not list(tmp_path.glob("*.unrolls")))
+    spill.close()
+
+
+def _wait_until(is_so):
+    deadline = time.monotonic() + 20
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_so()
+
+
+class Turns:
+    """An actor that plays 6 unrolls at a time, once the learner has used those before."""
+
+    def __init__(self):
+        self.unused, self.played = [], 0
+
+    def take_within(self, timeout, most):
+        del timeout
+        if not self.unused:
+            self.unused = list(range(self.played, self.played + 6))
+            self.played += 6
+        taken, self.unused = self.unused[:most], self.unused[most:]
+        return [(unroll(number), number) for number in taken]
+
+
+@pytest.mark.parametrize("ratio", [None, 0.75, 3])
+def test_with_an_actor_that_takes_turns_the_same_batches_are_drawn_each_time(ratio):
+    """No thread draws ahead: priorities of an update always reach the next draw."""
+
+    def batches():
+        text = "queue:0.5,uniform:0.25:9,prioritised:0.25:7:exponent=1"
+        source, _ = _source(Turns(), text, ratio=ratio)
+        found = []
+        for number in range(40):
+            batch = source.next(0.0)
+            source.feedback(batch.key, np.arange(1.0, 5.0) * (number % 3 + 1))
+            found.append((batch.key.tolist(), batch.weight.tolist(), batch.fresh.tolist()))
+        assert not source._threads
+        return found
+
+    drawn = batches()
+    assert drawn == batches()
+    new = [key for keys, _, fresh in drawn for key in np.array(keys)[fresh].tolist()]
+    assert new == sorted(set(new))
+
+
+def test_while_the_actors_turn_lasts_there_is_no_batch_and_no_turn_begins_too_early():
+    turns = Turns()
+    source, _ = _source(turns, "queue:0.5,uniform:0.5:100")
+    assert source.filling() == (0, BATCH)
+    take, turns.take_within = turns.take_within, lambda timeout, most: []
+    assert source.next(0.0) is None
+    turns.take_within = take
+    assert source.next(0.0) is not None
+    assert source.filling() == (0, 0), "only what the first update needs is waited for"
+    assert turns.played == 6
+    assert source.next(0.0).version[:2].tolist() == [4, 5]
+    assert turns.played == 6, "the updates on 6 unrolls come first"
+    assert source.next(0.0).version[:2].tolist() == [6, 7]
 
 
 def test_a_spill_is_read_without_the_rule_of_removal_which_may_need_the_learner(actors, tmp_path):

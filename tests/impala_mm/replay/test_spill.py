@@ -12,7 +12,7 @@ import pytest
 from processes import ROOT
 
 from impala_mm.config.messages import UserMistake
-from impala_mm.replay import spill
+from impala_mm.replay import unroll_files
 from impala_mm.replay.spill import Owner, Spill
 from impala_mm.replay.store import StoredUnroll
 
@@ -104,7 +104,7 @@ def test_a_full_disk_ends_the_spill_and_not_the_run(tmp_path, monkeypatch):
     def refuse(number):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(spill.os, "fsync", refuse)
+    monkeypatch.setattr(unroll_files.os, "fsync", refuse)
     assert _fill(made, range(4, 20)) == []
     assert len(said) == 1
     assert "cannot be written (No space left on device); nothing more is spilled" in said[0]

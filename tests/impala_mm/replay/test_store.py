@@ -61,3 +61,16 @@ def test_memory_is_a_limit_as_the_number_is():
     assert not store.lacks_room(5)
     assert store.lacks_room(6)
     assert not Store(1, max_bytes=5).lacks_room(6), "an empty store takes any unroll"
+
+
+def test_what_fits_follows_from_the_unrolls_that_are_stored():
+    store = Store(100, max_bytes=250)
+    assert store.expected_size() == 100
+    store.add(StoredUnroll(0, 0, b"1"))
+    assert store.expected_size() == 100
+    store.add(StoredUnroll(1, 0, b"1" * 9))
+    assert store.expected_size() == 50, "they have 5 bytes on average"
+    tiny, unlimited = Store(100, max_bytes=2), Store(7)
+    for each in (tiny, unlimited):
+        each.add(StoredUnroll(0, 0, b"123"))
+    assert (tiny.expected_size(), unlimited.expected_size()) == (1, 7)

@@ -1,10 +1,12 @@
 """The end of a process."""
 
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
-from processes import ROOT
+from processes import END_REASONS, EXIT_CODES, ROOT, Process
 
 
 @pytest.mark.parametrize("closed", ["", ">&-", ">&- 2>&-"])
@@ -15,6 +17,26 @@ def test_the_exit_code_is_kept_although_outputs_are_closed(closed):
         subprocess.run([*shell, sys.executable, "-c", program], cwd=ROOT, check=False).returncode
         == 3
     )
+
+
+@pytest.mark.parametrize("number", EXIT_CODES, ids=lambda number: number.name)
+def test_each_signal_ends_a_process_with_its_exit_code_and_reason(number):
+    """The first signal counts; a process saves before it ends."""
+    program = (
+        "import time; from impala_mm.runtime import lifecycle; ending = [];"
+        "lifecycle.handle_end_signals(lambda number, _: ending.append(number));"
+        "print('ready', flush=True);"
+        "[time.sleep(0.01) for _ in iter(lambda: len(ending) > 1, True)];"
+        "print(lifecycle.end_reason(ending), flush=True);"
+        "lifecycle.exit_now(lifecycle.exit_code(ending))"
+    )
+    process = Process(sys.executable, "-c", program)
+    process.until("ready")
+    process.process.send_signal(number)
+    time.sleep(0.1)
+    process.process.send_signal(signal.SIGTERM if number != signal.SIGTERM else signal.SIGINT)
+    assert process.wait(10) == EXIT_CODES[number]
+    assert END_REASONS[number] in process.printed()
 
 
 @pytest.mark.parametrize(

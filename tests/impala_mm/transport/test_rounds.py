@@ -271,3 +271,25 @@ def test_with_overlap_learners_that_ask_ahead_are_never_two_rounds_ahead():
     assert rounds.claim(0, 4) is None
     rounds.publish(1)
     assert rounds.claim(0, 4) == 1
+
+
+def test_the_round_of_a_lone_actor_lasts_until_it_asks_for_the_next_one(quick):
+    """By then, all that it reports with the round has arrived."""
+    rounds = Rounds(4, alone=True)
+    _open(rounds, 0)
+    assert rounds.claim(0, 4) == 0
+    time.sleep(0.5)
+    assert rounds.close(0.0) is None, "it may take as long as it likes"
+    assert rounds.take(0, 0, [b""] * 3) == [b""] * 3
+    time.sleep(0.5)
+    assert rounds.close(0.0) is None
+    assert rounds.claim(0, 4) == 0, "one of its environments had broken: a column is free"
+    assert rounds.take(0, 0, [b""] * 4) == [b""]
+    assert rounds.close(0.0) is None
+    asking = threading.Timer(0.2, rounds.claim, [0, 4])
+    asking.start()
+    assert rounds.close(20) == 4
+    asking.join()
+    assert rounds.padded == 0
+    _open(rounds, 1)
+    assert rounds.claim(0, 4) == 1

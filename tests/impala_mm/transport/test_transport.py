@@ -16,6 +16,7 @@ from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import chunks, messages
 from impala_mm.transport.client import Client, OtherRun, Refused, Unreachable, wait_for_answer
 from impala_mm.transport.messages import Reply
+from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
 TOKEN = "a secret"
@@ -27,7 +28,14 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 def serve():
     servers = []
 
-    def _serve(capacity=8, events=None, unroll_bytes=None, **changes):
+    def _serve(
+        capacity=8,
+        events=None,
+        unroll_bytes=None,
+        rounds=None,
+        find_mistake=lambda unroll: "",
+        **changes,
+    ):
         address = f"127.0.0.1:{free_port()}"
         on_event = (lambda event: None) if events is None else events.append
         identity = IDENTITY | changes
@@ -39,6 +47,8 @@ def serve():
             capacity,
             on_event,
             unroll_bytes=unroll_bytes,
+            rounds=rounds,
+            find_mistake=find_mistake,
         )
         servers.append(server)
         return server, address
@@ -125,6 +135,73 @@ def test_chunks_of_another_learners_process_or_a_displaced_actor_are_not_kept(se
     ):
         client._send_chunks(header, [b"lost"])
     assert len(server._receiver.chunks) == 0
+
+
+def test_chunks_that_cannot_be_are_refused_and_unfinished_messages_are_few(serve):
+    server, address = serve(unroll_bytes=4 << 20)
+    client = _join(address)
+
+    def send(number, *position, content=b"x"):
+        header = tf.constant(list(_header(client, number)), tf.int64)
+        [reply] = client._call(
+            "chunk", header, tf.constant(position, tf.int64), content, result=[tf.int64]
+        )
+        return Reply(int(reply))
+
+    for position in ((-1, 0), (0, -1), (2**62, 0), (0, 2)):
+        assert send(0, *position) == Reply.INVALID, position
+    assert send(0, 0, 0, content=bytes(messages.MAX_CONTENT + 1)) == Reply.INVALID
+    assert len(server._receiver.chunks) == 0
+    for number in range(10):
+        assert send(number, 1, 1) == Reply.ACCEPTED
+    assert len(server._receiver.chunks) == chunks._MOST_MESSAGES
+    assert server._receiver.chunks.count(_header(client, 9).message_key) == 1
+
+
+def test_an_actor_of_a_level_that_the_learner_does_not_have_is_refused(serve):
+    server, address = serve(level_name="L,M")
+    _join(address, level="M", level_name="L,M")
+    with pytest.raises(Refused, match="this actor plays the level 'N', the learner's are L, M"):
+        _join(address, actor=1, level="N", level_name="L,M")
+    assert list(server.actors) == [0]
+
+
+def test_an_actor_with_a_message_that_cannot_be_is_refused_and_the_log_says_why(serve):
+    events = []
+    _, address = serve(events=events)
+    client = _join(address)
+    header = _header(client, 0)._replace(version=-1)
+    for _ in range(2):
+        with pytest.raises(Refused, match="cannot be right: the learner's log says why"):
+            client.enqueue(header, [b"x"], NO_EPISODES)
+    assert events[1:] == ["actor 0: a message is refused: its version is -1"]
+
+
+def test_episodes_with_nan_are_left_out_of_a_report(serve):
+    server, address = serve()
+    client = _join(address)
+    episodes = np.array([[1, np.nan, 3], [1, 2, 3], [1, 2, np.inf]], np.float32)
+    client.enqueue(_header(client, 0), [b"x"], episodes)
+    (report,) = server.take_reports()
+    np.testing.assert_array_equal(report.episodes, [[1, 2, 3]])
+
+
+def test_an_unroll_in_which_a_mistake_is_found_is_dropped_and_counted(serve):
+    events = []
+    server, address = serve(
+        events=events, unroll_bytes=3, find_mistake=lambda unroll: "it lies" * (unroll == b"bad")
+    )
+    client = _join(address)
+    client.enqueue(_header(client, 0), [b"bad", b"one"], NO_EPISODES)
+    contents, _ = server.queue.dequeue_many(1)
+    assert list(contents.numpy()) == [b"one"]
+    assert server.dropped == 1
+    client.enqueue(_header(client, 1), [b"bad"], NO_EPISODES)
+    assert server.dropped == 2
+    assert events[1:] == [
+        "actor 0: dropped 1 unrolls: in one, it lies; further ones of this actor are counted as "
+        "unrolls_dropped"
+    ], "once"
 
 
 def test_unrolls_arrive_as_they_were_before_some_were_compressed(serve):
@@ -329,7 +406,7 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
         stranger.enqueue(_header(stranger, 0), [b"x"], NO_EPISODES)
     assert stranger.get_parameters() is None
     [code] = stranger._call(
-        "chunk", tf.zeros([8], tf.int64), tf.zeros([2], tf.int64), b"x", result=[tf.int64]
+        "chunk", tf.zeros([16], tf.int64), tf.zeros([2], tf.int64), b"x", result=[tf.int64]
     )
     assert int(code) == Reply.DENIED
     assert len(server._receiver.chunks) == 0
@@ -493,3 +570,14 @@ def test_the_kernel_closes_the_connection_to_a_learner_whose_host_has_vanished(s
     before = len(os.listdir("/proc/self/fd"))
     assert all(client.still_answers() for _ in range(20))
     assert len(os.listdir("/proc/self/fd")) <= before + 5, "no copies of them are left open"
+
+
+def test_a_run_that_shall_be_repeatable_refuses_a_second_actor(serve):
+    server, address = serve(rounds=Rounds(4, alone=True), deterministic_run=True)
+    _join(address, actor=3, deterministic_run=True)
+    with pytest.raises(Refused, match="one actor plays, and actor 3 is connected: start no other"):
+        _join(address, actor=0, deterministic_run=True)
+    _join(address, actor=3, incarnation=2, deterministic_run=True)
+    with pytest.raises(Refused, match="this actor's --deterministic_run is None, the learner's is"):
+        _join(address, actor=3)
+    assert server.refused == 2

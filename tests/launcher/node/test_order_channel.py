@@ -17,7 +17,7 @@ def content():
 
 
 def test_each_role_gets_its_own_key_and_no_other(content):
-    parts = order_channel.split(content)
+    parts = certificates.by_role(content, order_channel.ROLES)
     keys = re.findall(r"-----BEGIN PRIVATE KEY-----.*?-----END", content, re.DOTALL)
     assert len(keys) == 2
     for role, own, other in ((SUPERVISOR, *keys), (MPIRUN, *reversed(keys))):
@@ -43,8 +43,8 @@ def _connect(server, client):
 
 
 def test_supervisor_and_mpirun_of_one_run_accept_each_other_and_nobody_else(content):
-    own = order_channel.split(content)
-    other = order_channel.split(certificates.make(order_channel.ROLES))
+    own = certificates.by_role(content, order_channel.ROLES)
+    other = certificates.by_role(certificates.make(order_channel.ROLES), order_channel.ROLES)
 
     def contexts(server, client):
         return (

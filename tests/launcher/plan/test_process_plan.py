@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.node import mpirun
 from launcher.plan import host_environment, process_plan, project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
@@ -192,3 +193,29 @@ def test_what_cannot_be_told_is_refused(config, said):
     with pytest.raises(process_plan.PlanError) as caught:
         _made([_learner(8001), _learner(8002)], config, {})
     assert str(caught.value).startswith(said)
+
+
+def _ranks(*hosts):
+    learners = [Worker(i, "learner", host) for i, host in enumerate(hosts)]
+    known = {
+        host: host_environment.Installation(
+            host, host, "/p", "/w", "/p/python", "/mpi/bin/mpirun", "/f", False
+        )
+        for host in hosts
+    }
+    return process_plan.mpirun_command(
+        learners,
+        LauncherConfig(setup="module load cuda", mpirun_args="--mca a b"),
+        lambda row: known[row.ip],
+        ["WORD"],
+        "/f/agent",
+        lambda own: [own.python, "experiment.py", f"--on={own.host_id}"],
+    )
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=6), st.sets(st.sampled_from("abcd")))
+def test_an_mpirun_without_some_hosts_is_the_one_that_is_planned_for_the_others(hosts, others):
+    kept = {hosts[0], *others}
+    whole = _ranks(*hosts)
+    assert mpirun.hosts_of_ranks(whole) == hosts
+    assert mpirun.without_hosts(whole, kept) == _ranks(*[host for host in hosts if host in kept])

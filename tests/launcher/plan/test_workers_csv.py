@@ -270,10 +270,35 @@ def test_a_host_name_that_is_accepted_can_be_looked_up(tmp_path_factory, name):
     _check_that_it_is_read_or_refused(tmp_path_factory, f"job,ip\n{text.getvalue()}")
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300))
+def test_any_bytes_are_either_read_or_refused_with_reasons(tmp_path_factory, content):
+    for above in (b"", b"job,ip\nlearner,localhost\n"):
+        _check_that_it_is_read_or_refused(tmp_path_factory, above + content)
+
+
+@pytest.mark.parametrize(
+    "more", ["a" * 1_000_000, "a\n" * 100_000, '"a\n' * 100_000, "," * 1_000_000]
+)
+def test_a_file_of_megabytes_is_refused_within_seconds(write, more):
+    for above in ("", "job,ip\nactor,"):
+        with pytest.raises(workers_csv.BadCsv):
+            workers_csv.read(write(above + more))
+
+
+def test_of_many_mistakes_the_first_are_reported(write):
+    path = write("job,ip\n" + "nothing,localhost\n" * 1000)
+    with pytest.raises(workers_csv.BadCsv) as caught:
+        workers_csv.read(path)
+    *others, last = str(caught.value).split("\n")
+    assert len(others) == 100
+    assert last == f"{path}: row 102 and those after it: not read, after so many mistakes"
+
+
 def _check_that_it_is_read_or_refused(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.csv"
     path.touch(mode=0o600)
-    path.write_text(content, encoding="utf-8", newline="")
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     try:
         rows, _ = workers_csv.read(str(path))
     except workers_csv.BadCsv as mistakes:

@@ -8,9 +8,12 @@ import types
 import pytest
 from supervising import until
 
+from launcher.node.controlled_node import CONTROLLER
+from launcher.node.daemon_supervisor import DAEMON
 from launcher.node.run_registry import Record, Run, boot_id
+from launcher.node.task import read_json, write_json
 from launcher.remote.remote_node import RemoteNode
-from launcher.remote.state_mirror import StateMirror
+from launcher.remote.state_mirror import DAEMONS_FOLDER, StateMirror
 from launcher.running import connect
 from launcher.running.run_control import RunControl
 from launcher.ssh.ssh_config import Settings, Target
@@ -110,7 +113,7 @@ def test_a_host_that_another_frontend_left_is_not_unreachable_for_one_that_stops
         for_each=lambda *_: {},
     )
     mirror = StateMirror(run, hosts, {})
-    state = {"name": "actor-0", "state": "ending", "supervisor": None}
+    state = process | {"state": "ending", "supervisor": None}
     mirror.on_states("there", {"actor-0": state})
     connect.disconnect(run, hosts)
     speaks = [state | {"state": "ended"}] if not why else []
@@ -121,3 +124,31 @@ def test_a_host_that_another_frontend_left_is_not_unreachable_for_one_that_stops
     finally:
         later.join()
     assert run.states()["actor-0"]["state"] == ("ended" if not why else "lost")
+
+
+def test_a_host_reports_on_the_supervisor_of_its_daemon_and_on_its_controller(tmp_path):
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    mirror = StateMirror(run, Hosts(), {})
+    write_json(run.folder / "controlled.json", {"place": "there"})
+    daemon, controller = {"state": "running", "serves": True}, {"alive": True, "host": "b"}
+    mirror.on_states("there", {DAEMON: daemon, CONTROLLER: controller}, True)
+    mirror.on_states("elsewhere", {DAEMON: {}, CONTROLLER: controller | {"host": "c"}}, True)
+    assert read_json(run.folder / DAEMONS_FOLDER / "there") == daemon
+    assert read_json(run.folder / DAEMONS_FOLDER / "elsewhere") == {}
+    assert read_json(run.folder / "controller.json") == controller | {"place": "there"}
+    assert run.why_away("there") == ""
+
+
+def test_a_host_counts_as_connected_only_once_its_states_are_written(tmp_path, monkeypatch):
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    write_json(run.folder / "controlled.json", {"place": "there"})
+    seen = []
+    monkeypatch.setattr(
+        run,
+        "record_contact",
+        lambda host_id: seen.append((run.folder / "controller.json").exists()),
+    )
+    StateMirror(run, Hosts(), {}).on_states("there", {CONTROLLER: {"alive": True}})
+    assert seen == [True]

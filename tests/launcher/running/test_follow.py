@@ -1,8 +1,12 @@
 """What a frontend prints of failures: each traceback once, however many actors have it."""
 
+import contextlib
+import signal
 from types import SimpleNamespace
 
+from launcher.running import follow
 from launcher.running.follow import Follower
+from launcher.running.news import RunNews
 
 OVER = (
     "00:41:43 it exited with code 1; the run ends\n00:41:43 -- learners: failed, exit code 1 --\n"
@@ -16,15 +20,14 @@ def _state(name, *lines):
 
 def test_lines_that_are_on_the_screen_are_not_printed_again(tmp_path, capsys):
     said, states = [], {}
-    control = SimpleNamespace(run=SimpleNamespace(states=lambda: states))
-    follower = Follower(control, tmp_path, said.append)
+    news = RunNews(SimpleNamespace(states=lambda: states), tmp_path, said.append, shows_log=True)
     (tmp_path / "learners.log").write_text(f"trains\n[learner] error: no actor\n{OVER}")
     for name in ("actor-0", "actor-1"):
         states[name] = _state(name, f"[{name.replace('-', ' ')}] error: no map", "  step.py")
     states["actor-2"] = _state("actor-2", "[actor 2] error: no licence")
     states |= {name: _state(name) for name in ("actor-3", "actor-4")}
     states["learners"] = _state("learners", "[learner] error: no actor")
-    follower._print_news()
+    news.print_all()
     assert capsys.readouterr().out == "trains\n[learner] error: no actor\n"
     assert [message.split("\n", 1)[1] for message in said] == [
         "    [actor 0] error: no map\n      step.py\n  it ends; log: /actor-0.log",
@@ -34,3 +37,25 @@ def test_lines_that_are_on_the_screen_are_not_printed_again(tmp_path, capsys):
         "  it ends; log: /actor-4.log",
         "    its lines are above\n  it ends; log: /learners.log",
     ]
+
+
+def test_the_key_d_leaves_a_run_that_ctrl_c_is_stopping(tmp_path, monkeypatch):
+    """A run that is being stopped gets no controller, for which Ctrl-C would refuse to detach."""
+    states = {"learners": {"state": "running", "job": "learner"}}
+    stops, said = [], []
+    control = SimpleNamespace(
+        run=SimpleNamespace(states=lambda: states, name="impala"),
+        hosts=SimpleNamespace(remote_nodes={}),
+        request_stop=stops.append,
+    )
+    keys = iter(["", "d"])
+    monkeypatch.setattr(follow, "_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_pressed_keys", lambda: contextlib.nullcontext(lambda: next(keys)))
+    monkeypatch.setattr(follow, "detached_message", lambda run: f"detached from {run.name}")
+    follower = Follower(control, tmp_path, said.append)
+    follower._signals.append(signal.SIGINT)
+    recovery = SimpleNamespace(recover=lambda: None, has_controller_elsewhere=False)
+    recovery.is_restarting_learners = recovery.can_restart_learners = False
+    assert follower.follow(recovery, 60, lambda: None) == 0
+    assert stops == ["save"]
+    assert said[-1] == "detached from impala"

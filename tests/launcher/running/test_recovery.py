@@ -50,5 +50,7 @@ def test_a_run_whose_learners_are_being_restarted_has_not_ended(tmp_path, restar
 
     run = SimpleNamespace(states=states, folder=tmp_path)
     control = SimpleNamespace(run=run, end_remaining=lambda say: [])
-    recovery = SimpleNamespace(recover=recover, is_restarting_learners=restarting)
+    recovery = SimpleNamespace(
+        recover=recover, is_restarting_learners=restarting, has_controller_elsewhere=False
+    )
     assert Follower(control, tmp_path, lambda said: None).follow(recovery, 1.0) == code

@@ -1,8 +1,10 @@
 """Tests of a run's status, read from the files of its supervisors: as JSON and as a table."""
 
+import dataclasses
 import io
 import json
 import os
+import re
 import subprocess
 import time
 
@@ -24,9 +26,10 @@ from launcher.node.run_registry import (
     run_names,
 )
 from launcher.node.task import read_json
+from launcher.remote.state_mirror import DAEMONS_FOLDER
 from launcher.running import status
 from launcher.running.console import say
-from launcher.running.follow import failure_message
+from launcher.running.news import failure_message
 
 ME = [os.getpid(), start_time(os.getpid())]
 
@@ -60,6 +63,31 @@ def _table(run, rows=20, width=150):
     console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(status.picture(status.snapshot(run), rows))
     return console.export_text()
+
+
+def test_the_supervisors_of_mpiruns_daemons_are_listed(run, tmp_path):
+    _write(run, tmp_path / "a", LEARNERS)
+    hosts = ["first", "second", "third", "fourth"]
+    record = dataclasses.replace(
+        run.record, learner_places=hosts, targets={host: [f"{host}.lan"] for host in hosts}
+    )
+    run.write_record(record)
+    (run.folder / DAEMONS_FOLDER).mkdir()
+    for host, state in (("second", "running"), ("third", "lost")):
+        serves = {"state": state, "serves": state == "running"}
+        (run.folder / DAEMONS_FOLDER / host).write_text(json.dumps(serves))
+        run.record_contact(host)
+    run.record_contact("fourth", "no answer")
+    found = status.snapshot(run)["daemons"]
+    assert [(each["host"], each["state"], each["last"]) for each in found] == [
+        ("second.lan", "running", "mpirun's daemon is running"),
+        ("third.lan", "lost", "no mpirun has ordered a daemon"),
+        ("fourth.lan", "away", "no answer"),
+    ]
+    table = _table(run)
+    assert re.search(r"daemon +second.lan +running", table)
+    assert re.search(r"daemon +third.lan +supervisor lost", table)
+    assert re.search(r"daemon +fourth.lan +unreachable", table)
 
 
 LEARNERS = {"name": "learners", "job": "learner", "state": "running", "since": time.time() - 50}

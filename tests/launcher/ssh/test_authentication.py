@@ -1,17 +1,21 @@
 """Logins with keys of the CSV, the configuration and the agent, and with passwords."""
 
+import contextlib
 import os
+import pty
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import paramiko
 import pytest
+from processes import ROOT
 from ssh_servers import Obedient, agent
 from ssh_user import STRANGE, needs_sshd, says
 
-from launcher.ssh import connection, keys
+from launcher.ssh import connection, keys, passphrases
 from launcher.ssh.authentication import LoginRejected
 from launcher.ssh.connection import Target, Unreachable, find_route
 
@@ -204,3 +208,91 @@ def test_an_agent_that_does_not_sign_costs_one_attempt(ssh_user, monkeypatch):
         monkeypatch.setattr(keys.SshAgent, "get_keys", emptied)
         said = ssh_user.is_refused(LoginRejected, server)
     assert "tried the agent's held; it accepts publickey" in said
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Stand in for a user at a terminal: return (answers to give, questions asked)."""
+    answers, asked = [], []
+    monkeypatch.setattr(passphrases, "_unlocked", {})
+    monkeypatch.setattr(passphrases, "_has_terminal", lambda: True)
+    monkeypatch.setattr(passphrases.termios, "tcgetattr", lambda file: [])
+    monkeypatch.setattr(passphrases.atexit, "register", lambda *arguments: None)
+
+    def answer(question):
+        asked.append(question)
+        return answers.pop(0)
+
+    monkeypatch.setattr(passphrases.getpass, "getpass", answer)
+    return answers, asked
+
+
+def test_the_passphrase_of_a_key_is_asked_for_once_for_all_hosts(ssh_user, terminal):
+    answers, asked = terminal
+    encrypted = ssh_user.key("locked", "ed25519", "a phrase")
+    servers = [ssh_user.sshd(name=f"sshd{i}", lets_in=[encrypted]) for i in range(2)]
+    answers += ["no phrase", "a phrase"]
+    for server in servers:
+        assert says(ssh_user.enters(server, encrypted).client) == "hello"
+    question = f"passphrase of {encrypted} (empty: leave this key out): "
+    assert asked == [question, f"wrong; {question}"]
+    servers[0].lets_in(ssh_user.key("another"))
+    said = ssh_user.is_refused(LoginRejected, servers[0], encrypted)
+    assert f"tried {encrypted}; it accepts publickey" in said
+    assert "is encrypted" not in said
+    assert len(asked) == 2
+
+
+def test_keys_without_a_passphrase_come_first_and_one_that_is_left_out_stays_out(
+    ssh_user, terminal
+):
+    answers, asked = terminal
+    encrypted, plain = ssh_user.key("locked", "ed25519", "a phrase"), ssh_user.key("plain")
+    ssh_user.wants("Host *", f"  IdentityFile {plain}")
+    server = ssh_user.sshd(lets_in=[plain])
+    ssh_user.enters(server, encrypted)
+    assert asked == []
+    server.lets_in(encrypted)
+    answers.append("")
+    for _ in range(2):
+        said = ssh_user.is_refused(LoginRejected, server, encrypted)
+        assert f"{encrypted} is encrypted: ssh-add it" in said
+    assert len(asked) == 1
+
+
+_ASK = """
+import sys
+from launcher.ssh import passphrases
+print([key.name for key in passphrases.unlock(sys.argv[1])])
+"""
+
+
+def test_a_passphrase_is_read_from_the_terminal_without_showing_it(ssh_user):
+    encrypted = ssh_user.key("locked", "ed25519", "a phrase")
+    child, terminal = pty.fork()
+    if not child:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-c", _ASK, str(encrypted)])
+    shown = b""
+    with contextlib.suppress(OSError):  # raised at the end of what a terminal shows
+        while part := os.read(terminal, 1000):
+            if b"out): " in part:
+                os.write(terminal, b"a phrase\n")
+            shown += part
+    os.close(terminal)
+    os.waitpid(child, 0)
+    assert f"['{encrypted}']" in shown.decode()
+    assert b"a phrase" not in shown
+
+
+def test_without_a_terminal_nothing_is_asked(ssh_user):
+    encrypted = ssh_user.key("locked", "ed25519", "a phrase")
+    ran = subprocess.run(
+        [sys.executable, "-c", _ASK, encrypted],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (ran.stdout, ran.stderr) == ("[]\n", "")

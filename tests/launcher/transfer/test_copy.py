@@ -1,13 +1,16 @@
 """Tests of copies of a run's folder, with source and copy on this machine: both are equal."""
 
 import contextlib
+import gc
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 from pathlib import Path
 
+import paramiko
 import pytest
 from folders import Folder, save, whole
 from hypothesis import example, given, settings
@@ -296,6 +299,7 @@ class Channel:
     def __init__(self):
         self._ours, theirs = socket.socketpair()
         self.settimeout, self.makefile = self._ours.settimeout, self._ours.makefile
+        self.sendall = self._ours.sendall
         file = theirs.makefile("rwb")
         threading.Thread(target=serve, args=(file, file), daemon=True).start()
 
@@ -334,3 +338,18 @@ def test_an_answer_that_was_not_read_completely_is_discarded(two):
     there.close()
     with pytest.raises(HostUnavailable, match="the transfer was cancelled"):
         there.file_infos([str(path)])
+
+
+def test_a_call_on_a_lost_connection_raises_and_prints_nothing_more(monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+
+    def open_channel():
+        channel = paramiko.Channel(1)
+        channel.closed = True
+        return channel
+
+    with pytest.raises(HostUnavailable, match="host: Socket is closed"):
+        RemoteFiles("host", open_channel).file_infos(["/x"])
+    gc.collect()
+    assert not printed

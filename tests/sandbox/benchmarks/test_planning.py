@@ -238,6 +238,25 @@ def test_this_machine_is_measured_and_a_plan_made_of_it(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "new_unrolls"),
+    [
+        (("--level_name=CartPole-v1", "--algorithm=dqn"), 4),  # an eighth of 32
+        (("--level_name=CartPole-v1", "--algorithm=dqn", "--replay_ratio=0.5"), 2),
+        (("--level_name=memory", "--algorithm=r2d2"), 8),
+        (("--level_name=Pendulum-v1", "--algorithm=sac", "--random_steps=100"), 4),
+    ],
+)
+def test_of_an_update_that_replays_only_the_new_steps_count(tmp_path, flags, new_unrolls):
+    path = tmp_path / "here.json"
+    command = [sys.executable, BENCHMARKS / "plan.py", *flags, "--measured_seconds=0.05"]
+    code, printed = run(*command, f"--save={path}", limit=110)
+    assert code == 0, printed
+    shape = json.loads(path.read_text())["shape"]
+    assert shape["batch_size"] == new_unrolls
+
+
+@pytest.mark.slow
 def test_predictions_are_held_against_real_runs(tmp_path):
     """The accuracy is not tested: other tests use this machine at the same time."""
     command = [sys.executable, BENCHMARKS / "plan_check.py", "--only=6", "--repeats=1"]

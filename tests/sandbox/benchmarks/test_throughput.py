@@ -86,12 +86,18 @@ def test_each_threads_time_is_put_to_what_it_does_and_nothing_is_lost(tmp_path, 
         "inference": 512,
         "serialization": 32 + 1024 + 4096,
         "queue": 8,
+        "replay": 0,
         "training": 16 + (2 + 4) * (place == "actor"),
         "network": (2 + 4) * (place == "learner"),
         "Python": 1 + 64 + 128,
         "other": 2048 + 0.5,
     }
     assert unknown == {"actor's a) (b 1 2": 2048, "actor's threads that ended": 0.5}
+
+
+def test_the_threads_of_replay_are_a_stage_of_their_own():
+    for name in ("replay-write", "replay-draw"):
+        assert thread_cpu.stage_of_thread("learner", name, is_main_thread=False) == "replay"
 
 
 def test_a_process_that_came_meanwhile_counts_from_its_start(tmp_path):
@@ -154,7 +160,7 @@ def test_the_middle_run_counts(steps, middle):
 def test_points_take_turns_and_none_comes_several_times_in_a_row():
     sweep = throughput.SweepFlags(actors="1,3", envs="16, 32", places="actor", repeats=3)
     points = throughput.make_grid(sweep)
-    assert [point[1:] for point in points] == [(1, 16), (1, 32), (3, 16), (3, 32)]
+    assert [point[1:3] for point in points] == [(1, 16), (1, 32), (3, 16), (3, 32)]
     order = list(throughput.interleave(points, 3))
     assert order == points * 3
 
@@ -165,11 +171,27 @@ def test_points_take_turns_and_none_comes_several_times_in_a_row():
         ({"actors": "1,x"}, "--actors=1,x: give numbers"),
         ({"envs": "0"}, "--envs=0: give numbers"),
         ({"places": "moon"}, "--places=moon: 'moon' is neither"),
+        ({"replays": "uniform"}, "--replays=uniform: 'uniform' is neither none nor KIND:N"),
+        ({"replays": "queue:1"}, "'queue:1' is neither none nor KIND:N"),
+        ({"replays": "best:1"}, "'best' is no kind of replay"),
+        ({"replays": "none,uniform:4"}, "make no whole unrolls of --batch_size=8"),
     ],
 )
 def test_a_grid_that_cannot_be_is_refused_in_a_sentence(wrong, said):
     with pytest.raises(ValueError, match=said):
-        throughput.make_grid(throughput.SweepFlags(**wrong))
+        throughput.make_grid(throughput.SweepFlags(**wrong), batch_size=8)
+
+
+def test_replays_are_points_of_the_grid():
+    sweep = throughput.SweepFlags(
+        actors="1", envs="4", places="actor", replays="none,uniform:1,elite:4"
+    )
+    points = throughput.make_grid(sweep, batch_size=40)
+    assert [point.replay for point in points] == ["", "uniform:1", "elite:4"]
+    assert throughput.replay_mix_of("uniform:1") == "queue:0.5,uniform:0.5:1000"
+    assert throughput.replay_mix_of("elite:4") == "queue:0.2,elite:0.8:1000"
+    for number in range(1, 60):
+        throughput.replay_mix_of(f"prioritised:{number}")
 
 
 @pytest.mark.parametrize(
@@ -230,6 +252,18 @@ def test_the_table_holds_efficiency_against_the_components():
     assert "2,500 steps/s on 2 cores" in printed
     assert "learner's odd 0.002" in printed
     assert "other programs" not in printed
+
+
+def test_with_replay_the_table_holds_what_was_trained_on_too():
+    point = throughput_tables.GridPoint("actor", 2, 32, "uniform:4")
+    ran = made(500.0, unknown={}, metrics={"replay_share": 0.8})
+    found = throughput_tables.SweepResults({point: [ran]}, made_of(4e-4), made_of(4e-4), 1, {})
+    head, row = throughput_tables.format_runs(found).splitlines()[2:4]
+    assert row.split()[3:6] == ["uniform:4", "2,500", "500"]
+    assert head.index("trained/s") + len("trained/s") == row.index("2,500") + len("2,500")
+    # 400 + 100 us for a step, and 300 us for each of the five times that it is trained on.
+    assert found.efficiency(ran) == pytest.approx(500 * 2000e-6 / 2)
+    assert "replay uniform:4" in throughput_tables.format_point(point)
 
 
 def test_the_peers_are_compared_by_their_middle_runs():

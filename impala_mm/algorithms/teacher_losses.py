@@ -1,0 +1,82 @@
+"""The losses by which a student takes over a teacher's policy or values (--distill).
+
+    policy        KL(teacher || student)
+    value         squared difference of values, on average over the actions that are allowed
+    best_action   -log(probability of the teacher's most likely action)
+    margin        max over a of (Q(a) + margin where a is not that action) - Q(that action)
+
+`distillation` calls them for the transitions [T, B] of a batch; they return [T, B].
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from impala_mm.algorithms import masking
+from impala_mm.algorithms.distributions import Distribution
+
+
+class Student(NamedTuple):
+    """The policy in training, and what makes policies that can be compared with it."""
+
+    policy: Distribution  # [T, B]
+    # Makes policies [T, B] with the same masks of parameters [T, B, P].
+    make: Callable[[tf.Tensor], Distribution]
+    # Of actions, [T, B, A]; [T, B] of observations, if the student computes no others; () if they
+    # are not compared.
+    values: Any = ()
+    allowed: Any = ()  # bool [T, B, A]: the actions that count; (): all
+
+
+class Answer(NamedTuple):
+    """A teacher's answer."""
+
+    policy: Distribution  # [T, B]
+    values: Any  # as the student's; None if they are not compared
+
+
+def policy(student: Student, teacher: Answer) -> tf.Tensor:
+    """Return the divergences KL(teacher || student)."""
+    return teacher.policy.kl(student.policy)
+
+
+def value(student: Student, teacher: Answer) -> tf.Tensor:
+    """Return the squared differences of the values; of actions, their mean over those allowed."""
+    squares = tf.square(student.values - teacher.values)
+    if squares.shape.rank == 2:
+        return squares
+    if isinstance(student.allowed, tuple):
+        return tf.reduce_mean(squares, -1)
+    allowed = student.allowed | ~tf.reduce_any(student.allowed, -1, keepdims=True)
+    count = tf.reduce_sum(tf.cast(allowed, squares.dtype), -1)
+    return tf.reduce_sum(tf.where(allowed, squares, 0.0), -1) / count
+
+
+def best_action(student: Student, teacher: Answer) -> tf.Tensor:
+    """Return the negative log-probabilities of the teacher's most likely actions.
+
+    For a student whose policy is softmax(Q / temperature), this is logsumexp(Q / temperature) minus
+    Q / temperature of that action.
+    """
+    return -student.policy.log_prob(teacher.policy.mode())
+
+
+def margin(student: Student, teacher: Answer, size: float) -> tf.Tensor:
+    """Return how far values of other actions, plus `size`, exceed that of the teacher's action.
+
+    It is the large-margin loss of DQfD (arXiv 1704.03732), at least 0.
+    """
+    values, best = student.values, teacher.policy.mode()
+    others = tf.one_hot(best, values.shape[-1], 0.0, size, dtype=values.dtype)
+    largest = tf.reduce_max(masking.allowed_only(values + others, student.allowed), -1)
+    return largest - tf.gather(values, best, batch_dims=2)
+
+
+def played(policies: Distribution, actions: Any) -> tf.Tensor:
+    """Return the negative log-probabilities of recorded actions.
+
+    For softmax(Q / temperature) this is CQL's logsumexp(Q / temperature) - Q(a) / temperature
+    (arXiv 2006.04779), and also the cross-entropy of behaviour cloning.
+    """
+    return -policies.log_prob(actions)

@@ -1,0 +1,222 @@
+"""The flags of `distillation`, which the settings of every student inherit.
+
+It stands apart from `distillation` because settings must not import TensorFlow.
+"""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+from impala_mm.algorithms.phase_settings import PhaseSettings
+from impala_mm.config.flags import AUTO, flag
+
+_GROUP = "Teacher"
+
+# By the name of --distill, what the loss compares.
+DISTILLED = {
+    "policy": ("policy",),
+    "value": ("value",),
+    "policy_and_value": ("policy", "value"),
+    "best_action": ("best_action",),
+    "margin": ("margin",),
+}
+_BY_SCORE = ("qdagger", "dqfd")  # methods whose cost follows the student's score
+
+
+def action_numbers(text: str) -> tuple[int | None, ...]:
+    """Return the numbers of a text such as 2,0,-,1, with None for each `-`; raise ValueError."""
+    if not text:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part == "-" or part.isdecimal() for part in parts):
+        raise ValueError(
+            "it must be the number of the teacher's action for each action of the student, or - "
+            "for one that the teacher lacks, separated by commas, such as 2,0,-,1"
+        )
+    numbers = [None if part == "-" else int(part) for part in parts]
+    known = [number for number in numbers if number is not None]
+    if len(set(known)) < len(known):
+        raise ValueError("each of the teacher's actions may stand in it once")
+    if not known:
+        raise ValueError("it must name an action of the teacher")
+    return tuple(numbers)
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherSettings(PhaseSettings):
+    """The flags of an algorithm that may learn from a teacher."""
+
+    # Whether the student computes values of actions, of which the softmax is its policy.
+    computes_action_values: ClassVar[bool] = False
+
+    # fmt: off
+    teacher: str = flag(
+        "", group=_GROUP, learner_only=True,
+        text="Policy that the student learns from: the folder of a run, of one checkpoint or of "
+             "an export, the name of a policy of this package, my_package:function for a "
+             "function of yours, or a checkpoint of Dopamine's DQN or Rainbow; several, separated "
+             "by commas, teach alike. Every learner reads it when it starts. sandbox/teachers.md "
+             "explains it.")
+    teacher_method: str = flag(
+        "kickstarting", group=_GROUP, learner_only=True,
+        choices=("kickstarting", "qdagger", "dqfd", "constant"),
+        text="How the teacher's cost falls. kickstarting: in a line from teacher_cost to 0 over "
+             "teacher_frames. qdagger: it is teacher_cost x (1 - s), limited to between 0 and "
+             "teacher_cost, for the student's score s, its mean return on a scale from 0 for a "
+             "random policy to 1 for the teacher; after teacher_frames it is 0. dqfd: like "
+             "qdagger, with distill=margin. constant: it does not fall; if teacher_frames is "
+             "given, it is 0 from there on. Once it is 0 it stays 0.")
+    distill: str = flag(
+        "auto", group=_GROUP, learner_only=True, choices=("auto", *DISTILLED),
+        text="What the student takes over. policy: the divergence KL(teacher || pi) is in the "
+             "loss, where the policy of a student that computes values of actions is softmax("
+             "values / teacher_temperature). value: the squared difference from the teacher's "
+             "values, if it has any. policy_and_value: the sum of both. best_action: the negative "
+             "log-probability of the teacher's most likely action. margin: how far the value of "
+             "any other action, plus teacher_margin, is above that of the teacher's most likely "
+             "one. auto: policy; with teacher_method=dqfd margin.")
+    teacher_cost: float = flag(
+        1.0, group=_GROUP, learner_only=True, least=0, auto=True,
+        text="Weight in the loss, at the start, of what distill names, on average over steps. "
+             "auto: 1; for the policy of DQN and R2D2, without a distribution of returns, 3.")
+    teacher_frames: float = flag(
+        AUTO, group=_GROUP, learner_only=True, least=1, auto=True,
+        text="Environment frames from which on the teacher's cost is 0. auto: half of "
+             "total_environment_frames; with teacher_method=constant never.")
+    teacher_rate: float = flag(
+        0.0, group=_GROUP, learner_only=True, least=0,
+        text="Learning rate while the teacher's cost is the one at the start; as the cost falls, "
+             "the rate moves in proportion to the one of learning_rate and its schedule. 0: it is "
+             "always that one.")
+    teacher_temperature: float = flag(
+        0.1, group=_GROUP, learner_only=True, least=1e-6,
+        text="For a teacher, or a student, that computes values of actions, as DQN does: its "
+             "policy is softmax(values / teacher_temperature). The smaller it is, the more the "
+             "best action counts.")
+    teacher_margin: float = flag(
+        1.0, group=_GROUP, learner_only=True, least=0,
+        text="With distill=margin, by how much the value of the teacher's action is to exceed "
+             "those of all others.")
+    teacher_actions: str = flag(
+        "", group=_GROUP, learner_only=True, parse=action_numbers,
+        text="Order of the teacher's actions, if it differs: for each action of the student the "
+             "number of the teacher's, separated by commas, such as 2,0,1, or - for an action "
+             "that the teacher lacks. Unset: the same order.")
+    teacher_return: float = flag(
+        -math.inf, group=_GROUP, learner_only=True,
+        text="The teacher's mean return, for teacher_method=qdagger and dqfd. -inf: it plays "
+             "teacher_episodes games at the start of the run.")
+    random_return: float = flag(
+        -math.inf, group=_GROUP, learner_only=True,
+        text="Mean return of a random policy, for teacher_method=qdagger and dqfd. -inf: the "
+             "published one for a single game of Atari; for other levels, and for several, random "
+             "actions play teacher_episodes games of each at the start of the run.")
+    teacher_episodes: int = flag(
+        32, group=_GROUP, learner_only=True, least=1,
+        text="Games, for each level, over which the mean returns of teacher and random actions "
+             "are measured.")
+    guide_steps: int = flag(
+        0, group=_GROUP, least=0,
+        text="Steps at the start of an episode in which the teacher acts in place of the student "
+             "(jump-start RL), for IMPALA, DQN, R2D2 and SAC: a number drawn evenly from 1 to this "
+             "one, which falls in a line to 0 until teacher_frames. Actors need the teacher then, "
+             "too. 0: it does not act.")
+    guide_share: float = flag(
+        0.0, group=_GROUP, least=0, most=1,
+        text="Share of an episode's later steps in which the teacher acts, which falls likewise.")
+    trust_teacher: bool = flag(
+        False, group=_GROUP, learner_only=True,
+        text="Load a teacher that is a SavedModel of another program. A SavedModel is a program, "
+             "which may read and write your files: give this flag only if you know where it is "
+             "from.")
+    # fmt: on
+
+    @property
+    def guides(self) -> bool:
+        """Whether the teacher acts in actors."""
+        return bool(self.guide_steps or self.guide_share)
+
+    @property
+    def distils(self) -> bool:
+        """Whether a teacher is part of the loss."""
+        return bool(self.teacher) and self.teacher_cost != 0
+
+    @property
+    def follows_score(self) -> bool:
+        """Whether the teacher's cost follows the student's score."""
+        return self.teacher_method in _BY_SCORE
+
+    @property
+    def distilled(self) -> tuple[str, ...]:
+        """What the loss compares, of "policy", "value", "best_action" and "margin"."""
+        usual = "margin" if self.teacher_method == "dqfd" else "policy"
+        return DISTILLED[usual if self.distill == "auto" else self.distill]
+
+    @property
+    def full_teacher_cost(self) -> float:
+        """The teacher's cost at the start, which --teacher_cost stands for."""
+        return 1.0 if self.teacher_cost == AUTO else self.teacher_cost
+
+    def __post_init__(self) -> None:
+        """Refuse flags of a teacher that do not fit together, or where there is none."""
+        super().__post_init__()
+        if self.offline_updates and self.teacher_cost == 0:
+            raise ValueError(
+                f"--offline_updates={self.offline_updates}: with --teacher_cost=0 a policy learns "
+                f"nothing from recorded games: give a cost, or leave --offline_updates at 0"
+            )
+        if self.teacher:
+            self._check_distilled()
+            if self.guides:
+                self._check_guide()
+            return
+        defaults = {f.name: f.default for f in dataclasses.fields(TeacherSettings)}
+        for name in (
+            "teacher_actions",
+            "teacher_return",
+            "trust_teacher",
+            "distill",
+            "teacher_rate",
+            "guide_steps",
+            "guide_share",
+        ):
+            if (value := getattr(self, name)) != defaults[name]:
+                raise ValueError(
+                    f"--{name}={value} has no effect without --teacher: give both, or leave it out"
+                )
+
+    def _check_guide(self) -> None:
+        flag = "guide_steps" if self.guide_steps else "guide_share"
+        given = f"--{flag}={getattr(self, flag)}"
+        if self.rounds:
+            raise ValueError(
+                f"{given}: --algorithm={self.algorithm} learns from what its own policy has "
+                f"played, and the teacher's steps are not: let IMPALA, DQN, R2D2 or SAC learn "
+                f"from them"
+            )
+        if self.follows_score and self.distils:
+            raise ValueError(
+                f"{given}: with --teacher_method={self.teacher_method} the teacher's cost follows "
+                f"the mean return, which is also the teacher's while it acts: use "
+                f"--teacher_method=kickstarting or constant, or --teacher_cost=0"
+            )
+        if self.inference == "learner":
+            raise ValueError(
+                f"{given}: the teacher acts in the actors, and with --inference=learner they have "
+                f"no network; give --inference=actor"
+            )
+
+    def _check_distilled(self) -> None:
+        asked = f"--distill={self.distill}"
+        if self.teacher_method == "dqfd":
+            asked = "--teacher_method=dqfd"
+            if self.distilled != ("margin",):
+                raise ValueError(
+                    f"{asked} with --distill={self.distill}: its loss is the margin: leave "
+                    f"--distill out, or use --teacher_method=qdagger"
+                )
+        if "margin" in self.distilled and not self.computes_action_values:
+            raise ValueError(
+                f"{asked} compares values of actions, of which --algorithm={self.algorithm} has no "
+                f"policy: use --distill=best_action, or --algorithm=dqn"
+            )

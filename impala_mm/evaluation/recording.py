@@ -1,0 +1,149 @@
+"""Recording of complete games into a data set: of a trained policy, or of a student's teacher.
+
+    player chooses ---> environments step ---> UnrollWriter ---> data set
+
+`jobs.record` and `teachers.collect` call this; `replay.data_set` says what is written.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
+from impala_mm.data.unroll_writer import UnrollWriter
+from impala_mm.environments import from_flags
+from impala_mm.environments.faults import FaultLog
+from impala_mm.environments.types import Environments, EnvironmentSpec, Step
+from impala_mm.evaluation.games import Game, Player, rebuild_broken
+from impala_mm.replay.data_set import About, DataSetWriter
+from impala_mm.runtime.log import Say
+
+# Keeps the seeds of these games apart from those of actors, evaluations and measured teachers.
+SEED_OFFSET = 600_000_000
+
+
+def describe(spec: EnvironmentSpec, unroll: UnrollSpec, level: str, policy: str = "") -> About:
+    """Return the description of data that is recorded on a level, or that a student needs."""
+    spaces = from_flags.describe_spaces(spec)
+    return About(
+        level=level,
+        actions=spaces["actions"],
+        observations=spaces["observations"],
+        masks=bool(tf.nest.flatten(spec.masks)),
+        frame_stack=spec.frame_stack,
+        action_repeats=spec.action_repeats,
+        unroll_length=unroll.length,
+        layout=UnrollCodec(unroll).digest,
+        policy=policy,
+    )
+
+
+class Played(NamedTuple):
+    """The games that have been recorded so far."""
+
+    games: list[Game]
+    steps: int
+
+
+def record(
+    player: Player,
+    environments: Environments,
+    num_envs: int,
+    unroll: UnrollSpec,
+    data: DataSetWriter,
+    is_enough: Callable[[int, int, int], bool],
+    explore: bool,
+    idle_steps: int = 0,
+    meanwhile: Callable[[Played], bool] = lambda played: True,
+    say: Say = lambda message: None,
+) -> Played:
+    """Play and record complete games, until each environment has played enough.
+
+    `is_enough(environment, games, steps)` is asked when a game of an environment ends, with the
+    games of this environment and the steps of all. Once `meanwhile` returns False, playing ends at
+    once, and the games that are not complete lack their ends.
+    """
+    streams = _Streams(environments, num_envs, unroll, data)
+    played, games_of = Played([], 0), np.zeros(num_envs, np.int64)
+    faults, idle = FaultLog(say), np.zeros(num_envs, np.int64)
+    step, state = environments.reset(), player.initial_state(num_envs)
+    actions = environments.spec.actions.zeros(num_envs)
+    streams.begin(step)
+    while not streams.over.all() and meanwhile(played):
+        step = rebuild_broken(environments, step, faults)
+        entry = player.entry(step.observation, step.reward, actions, step.first, step.mask)
+        actions, state, _ = player.step(entry, state, explore)
+        step = environments.step(actions)
+        idle = np.where((step.reward != 0) | step.first, 0, idle + 1)
+        streams.add(step, actions)
+        played = played._replace(steps=played.steps + int((~streams.over & ~step.first).sum()))
+        for i, whole_game, episode_return, length in environments.episodes():
+            if not whole_game or streams.over[i]:
+                continue
+            cut = idle_steps > 0 and step.truncated[i] and idle[i] >= idle_steps
+            played.games.append(Game(episode_return, length, bool(cut)))
+            data.count(length, episode_return)
+            games_of[i] += 1
+            streams.over[i] = is_enough(i, int(games_of[i]), played.steps)
+    if streams.over.all():
+        streams.fill()
+    faults.say_counts(now=True)
+    return played
+
+
+class _Streams:
+    """The unrolls of environments that play, each a stream of the data set."""
+
+    def __init__(
+        self, environments: Environments, num_envs: int, unroll: UnrollSpec, data: DataSetWriter
+    ):
+        self._data, self._first = data, data.next_stream
+        data.next_stream += num_envs
+        self._writer = UnrollWriter(unroll, num_envs, ())
+        self._codec = UnrollCodec(unroll)
+        self._nothing = environments.spec.actions.zeros(num_envs)
+        self._number = 0  # of the unroll in each stream
+        self.over = np.zeros(num_envs, bool)  # environments whose games are complete
+        # Environments whose unroll would begin with an entry of a fault.
+        self._begins_broken = np.zeros(num_envs, bool)
+        self._last: Step | None = None
+
+    def begin(self, step: Step) -> None:
+        """Begin all streams with the reset of the environments."""
+        self._writer.write_reset(step)
+        self._writer.set_start_state([])
+
+    def add(self, step: Step, actions: Any) -> None:
+        """Write a step; after its last game, an environment shows resets."""
+        over = self.over
+        step = step._replace(
+            reward=np.where(over, 0, step.reward),
+            terminated=step.terminated & ~over,
+            truncated=step.truncated & ~over,
+            first=step.first | over,
+        )
+        self._last = step
+        if not self._writer.write(step, actions, []):
+            return
+        unbroken = self._writer.unbroken
+        contents = self._writer.take_unrolls()
+        for environment, content in zip(unbroken, contents, strict=True):
+            if not self._begins_broken[environment] and not self._is_padding(content):
+                self._data.add(self._first + environment, self._number, content)
+        self._begins_broken = step.fault.copy()
+        self._number += 1
+        self._writer.set_start_state([])
+
+    def _is_padding(self, content: bytes) -> bool:
+        """Return whether an unroll has no step."""
+        rows = np.frombuffer(content, np.uint8)[np.newaxis]
+        return bool(self._codec.arrays(rows).entries.first[:, 1:].all())
+
+    def fill(self) -> None:
+        """Fill the last unroll of each stream."""
+        assert self._last
+        number = self._number
+        while self._number == number:
+            self.add(self._last._replace(fault=np.zeros_like(self.over)), self._nothing)

@@ -1,0 +1,122 @@
+"""The job of --mode=record: a trained policy plays complete games into a data set for students.
+
+The policy and its level are chosen as by --mode=test (`evaluate`), and games are played as there.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from impala_mm.config import auto, flags
+from impala_mm.config.settings import Config
+from impala_mm.jobs import evaluate
+from impala_mm.records import checkpoint_paths
+from impala_mm.runtime import lifecycle, log
+
+_LINE_SECONDS = 3.0  # seconds between progress lines
+
+
+def run(config: Config, given: Sequence[str]) -> NoReturn:
+    """Play and record the games, and end the process; `given`: see `evaluate.run`."""
+    ending: list[int] = []  # signals received
+    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
+    refuse_bad_flags(config)
+    evaluate.load_tensorflow_to_play(config, intra=0)
+    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
+    from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
+    from impala_mm.records import checkpoint  # noqa: PLC0415
+    from impala_mm.replay.data_set import BadData  # noqa: PLC0415
+
+    try:
+        complete = _record(config, given, ending)
+    except (checkpoint.Damaged, checkpoint.Mismatch, checkpoint.Missing) as error:
+        flags.refuse(str(error))
+    except BadData as error:
+        flags.refuse(f"--record_dir: {error}")
+    except (BadLevel, Unplayable) as error:
+        flags.refuse(str(error))
+    lifecycle.exit_now(0 if complete else lifecycle.exit_code(ending))
+
+
+def refuse_bad_flags(config: Config) -> None:
+    """Refuse contradictory flags, before TensorFlow is loaded, which takes seconds."""
+    evaluate.refuse_bad_flags(config)
+    folder(config)
+
+
+def folder(config: Config) -> Path:
+    """Return the folder of the data set: --record_dir, or recorded/ in that of the run."""
+    if config.record_dir:
+        return Path(config.record_dir)
+    if config.logdir:
+        return Path(config.logdir) / "recorded"
+    kept = checkpoint_paths.resolve(config.checkpoint).resolve().parent
+    if kept.name == "checkpoints":
+        return kept.parent / "recorded"
+    flags.refuse(
+        f"--checkpoint={config.checkpoint} is not in the folder of a run: give --record_dir, the "
+        f"folder for the games"
+    )
+
+
+def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
+    """Play and record the games; return whether all are complete."""
+    from impala_mm.algorithms.interface import entry_spec  # noqa: PLC0415
+    from impala_mm.environments import from_flags  # noqa: PLC0415
+    from impala_mm.environments.make import make_environments  # noqa: PLC0415
+    from impala_mm.evaluation import games, levels, recording  # noqa: PLC0415
+    from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
+    from impala_mm.records import checkpoint  # noqa: PLC0415
+    from impala_mm.replay import data_set  # noqa: PLC0415
+
+    say = log.ProcessLogger("record")
+    path, about = checkpoint.find(config.checkpoint or config.logdir)
+    chosen = levels.choose_levels(config, given, about, say)
+    if len(chosen) > 1:
+        flags.refuse(
+            f"--mode=record plays one level: give one of {', '.join(chosen)} by --level_name"
+        )
+    (level,) = chosen
+    policy = PolicyCore(path, about, level, **levels.changed_flags(config, given))
+    target, count = folder(config), config.episodes
+    unroll = data_set.unroll_spec(entry_spec(policy.spec, ()), policy.config.unroll_length)
+    described = recording.describe(policy.spec, unroll, level, str(path))
+    data = data_set.DataSetWriter(target, described)
+    say(f"recording {count} games of {level} with {path} ({about.frames:,.0f} frames) in {target}")
+    begin = said = time.monotonic()
+
+    def meanwhile(played: recording.Played) -> bool:
+        nonlocal said
+        if (now := time.monotonic()) - said >= _LINE_SECONDS:
+            said = now
+            rate = played.steps / (now - begin)
+            say(f"{len(played.games)} of {count} games, {played.steps:,} steps, {rate:,.0f}/s")
+        return not ending
+
+    num_envs = min(auto.num_test_envs(config), count)
+    each = games.games_per_env(count, num_envs)
+    options = from_flags.environment_options(policy.config)
+    options["no_reward_steps"] = config.no_reward_steps if "no_reward_steps" in given else 0
+    # Other games than those that are there already.
+    seed = config.seed * 1_000_003 + recording.SEED_OFFSET + data.next_stream
+    environments = make_environments(level, num_envs, seed, life_loss_ends=False, **options)
+    try:
+        played = recording.record(
+            *(policy, environments, num_envs, unroll, data),
+            lambda environment, of_it, steps: of_it >= each[environment],
+            explore=not config.deterministic,
+            idle_steps=options["no_reward_steps"],
+            meanwhile=meanwhile,
+            say=say,
+        )
+    finally:
+        environments.close()
+        data.close()
+    kept, complete = data.about, len(played.games) >= count
+    mean = "" if kept.mean_return is None else f", mean return {kept.mean_return:.2f}"
+    say(
+        f"{'' if complete else 'interrupted: '}{target} has {kept.episodes} complete games, "
+        f"{kept.steps:,} steps{mean}; --teacher_data={target} lets a student learn from them"
+    )
+    return complete

@@ -1,0 +1,138 @@
+"""The start of a student's run: its teachers are loaded, and their mean returns measured, once.
+
+`setup` calls this when a learner's variables are those of its checkpoint. Every learner loads the
+teachers, and rank 0 measures. A resumed run whose teachers' cost has fallen to 0 loads none.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.distillation import UNKNOWN, Distillation, Returns
+from impala_mm.algorithms.interface import Algorithm, PolicyLoader
+from impala_mm.config.messages import UserMistake
+from impala_mm.distributed.group import LearnerGroup
+from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.runtime import heartbeat
+from impala_mm.runtime.log import Say
+
+
+class UnfitTeacher(UserMistake):
+    """A teacher, or its data, that a learner cannot use; the message says why."""
+
+
+class Stopped(Exception):
+    """The user stops the run before its first update; all learners raise it together."""
+
+
+class PolicyTools(NamedTuple):
+    """The functions of packages that this one must not import."""
+
+    load_policy: PolicyLoader  # loads the policies of other runs that an algorithm's flags name
+    # (settings, spec) -> the teachers, each with `notes` for the user besides what
+    # `algorithms.interface.Teacher` has
+    load_teachers: Callable[[Any, EnvironmentSpec], Sequence[Any]]
+    # (teacher or None, settings, spec, meanwhile) -> its mean return; None plays random actions
+    mean_return: Callable[[Any, Any, EnvironmentSpec, Callable[[], None]], float]
+    # (teachers, settings, spec, folder, description, steps, seed, meanwhile, say): adds to data
+    collect: Callable[..., None] = lambda *_: None
+    # (spec, layout of unrolls, level) -> the description of recorded data, `data_set.About`
+    describe_data: Callable[..., Any] = lambda *_: None
+    stopping: Callable[[], bool] = lambda: False  # whether the user wants the run to end
+
+
+def begin(
+    algorithm: Algorithm,
+    spec: EnvironmentSpec,
+    group: LearnerGroup,
+    tools: PolicyTools,
+    say: Say,
+) -> dict[str, float]:
+    """Give an algorithm its teachers; return their mean returns, by key, if they are new.
+
+    Raises UnfitTeacher, on all learners alike.
+    """
+    distillation: Distillation | None = registry.optional(algorithm, "distillation")
+    if distillation is None:
+        return {}
+    config = distillation.config
+    tell = say if group.rank == 0 else lambda message: None
+    if distillation.is_over():
+        tell(f"the cost of --teacher={config.teacher} has fallen to 0: no learner reads it again")
+        return {}
+    known = returns = distillation.returns()
+    found: Sequence[Any] = ()
+    problem, stopped = "", False
+    try:
+        found = tools.load_teachers(config, spec)
+        for note in (note for teacher in found for note in teacher.notes):
+            tell(note)
+        if distillation.needs_returns and group.rank == 0:
+            if UNKNOWN in known:
+                returns = _measure(found, distillation, spec, tools, say)
+            _check(returns, config.teacher)
+    except UserMistake as error:
+        problem = str(error)
+    except Stopped:
+        stopped = True
+    agree(group, problem, stopped)
+    returns = group.gather(returns, "teachers")[0]
+    distillation.begin(found, spec.frame_stack)
+    distillation.set_returns(returns)
+    if returns == known:
+        return {}
+    return {"teacher_return": returns.teacher, "random_return": returns.random}
+
+
+def agree(group: LearnerGroup, problem: str, stopped: bool) -> None:
+    """Raise on all learners what one of them has found: UnfitTeacher or Stopped."""
+    everyones = group.gather((problem, stopped), "teachers_problems")
+    if problems := [each for each, _ in everyones if each]:
+        raise UnfitTeacher(problems[0])
+    if any(stopped for _, stopped in everyones):
+        raise Stopped
+
+
+def _measure(
+    teachers: Sequence[Any],
+    distillation: Distillation,
+    spec: EnvironmentSpec,
+    tools: PolicyTools,
+    say: Say,
+) -> Returns:
+    """Return the mean returns, of which those that are not known are measured."""
+    config, (teacher, random), began = distillation.config, distillation.returns(), time.monotonic()
+    beat = heartbeat.of_learner().beat
+
+    def meanwhile() -> None:
+        beat()
+        if tools.stopping():
+            raise Stopped
+
+    if teacher == UNKNOWN:
+        say(
+            f"--teacher={config.teacher} plays {config.teacher_episodes} games, for its mean return"
+        )
+        each = [tools.mean_return(one, config, spec, meanwhile) for one in teachers]
+        teacher = float(np.mean(each))
+    if random == UNKNOWN:
+        published = None if "," in config.level_name else spec.scores  # those of one level
+        random = published.random if published else tools.mean_return(None, config, spec, meanwhile)
+    say(
+        f"mean return of the teacher {teacher:.2f}, of a random policy {random:.2f} "
+        f"({time.monotonic() - began:.1f} s)"
+    )
+    return Returns(teacher, random)
+
+
+def _check(returns: Returns, teacher: str) -> None:
+    """Raise UserMistake if a student's score cannot be measured by these."""
+    if not returns.teacher > returns.random:
+        raise UserMistake(
+            f"--teacher={teacher} has a mean return of {returns.teacher:.2f}, which is not above "
+            f"that of a random policy, {returns.random:.2f}: there is nothing to learn from it; "
+            f"give --teacher_return and --random_return if they were measured wrongly"
+        )

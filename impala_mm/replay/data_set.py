@@ -1,0 +1,207 @@
+"""A data set: what a policy has played, in files, for students that learn before they play.
+
+    FOLDER/
+        data.json               what lies here, in words and numbers (`About`)
+        0000000000.unrolls      unrolls, compressed (`unroll_files`)
+
+A stream is what one environment showed in a row: complete games, one after the other. Its unrolls
+have the keys `stream_key(stream, number)`, and number n+1 begins with the last entry of number n.
+After the last game, entries that count as resets fill the unroll. `recorded_games` reads a folder.
+"""
+
+import contextlib
+import fcntl
+import time
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from impala_mm.config.messages import UserMistake
+from impala_mm.data.trajectory import Entry, UnrollSpec
+from impala_mm.replay import unroll_files
+from impala_mm.replay.contents import pack
+from impala_mm.replay.store import StoredUnroll
+from impala_mm.runtime.strict_json import from_json, to_json
+
+FORMAT = 1  # of the folder; it grows when a reader of earlier formats would be wrong
+ABOUT = "data.json"
+_LOCK = "lock"
+_STREAM = 2**32  # keys from one stream to the next
+_FILE_BYTES, _FILE_SECONDS = 8e6, 5.0  # after which a file is written
+
+
+class About(NamedTuple):
+    """The description of a data set."""
+
+    level: str
+    actions: Any  # as messages describe them: a number of Discrete actions, or a text
+    observations: str
+    masks: bool  # whether the environment offers masks of its actions
+    frame_stack: int  # newest observations that a network sees at once; each is stored once
+    action_repeats: int  # environment frames in a step
+    unroll_length: int  # T: an unroll has T+1 entries
+    layout: str  # `UnrollCodec.digest` of the unrolls
+    policy: str  # what played
+    steps: int = 0
+    episodes: int = 0
+    mean_return: float | None = None  # of the complete games; None without any
+    format: int = FORMAT
+
+
+_SHARED = ("level", "actions", "observations", "masks", "frame_stack", "unroll_length", "layout")
+
+
+class BadData(UserMistake):
+    """A folder holds no data that can be used; the message says why."""
+
+
+def unroll_spec(step: Entry, length: int) -> UnrollSpec:
+    """Return the layout of recorded unrolls: without extras, and without a policy's memory.
+
+    `step` are the specs of an entry (`algorithms.interface.entry_spec`).
+    """
+    return UnrollSpec(length, 1, step._replace(extras=()), ())
+
+
+def stream_key(stream: int, number: int) -> int:
+    """Return the key of an unroll: its number in a stream."""
+    return stream * _STREAM + number
+
+
+def place(key: int) -> tuple[int, int]:
+    """Return the stream of an unroll, and its number there."""
+    return divmod(key, _STREAM)
+
+
+def read_about(folder: Path) -> About:
+    """Return the description of a folder; raise BadData if it is none of a data set."""
+    path = folder / ABOUT
+    try:
+        found = from_json(path.read_bytes())
+    except FileNotFoundError:
+        what = "has no data.json" if folder.is_dir() else "does not exist"
+        raise BadData(
+            f"{folder} {what}: give the folder of a data set, which --mode=record writes"
+        ) from None
+    except OSError as error:
+        raise BadData(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise BadData(f"{path} is damaged: it is no JSON") from None
+    version = found.get("format") if isinstance(found, dict) else None
+    if version != FORMAT:
+        raise BadData(
+            f"{path} has format {version}, and this version reads format {FORMAT}: record the "
+            f"data again with this version"
+        )
+    try:
+        return About(**found)
+    except TypeError:
+        raise BadData(f"{path} is damaged: it does not have the entries of a data set") from None
+
+
+class DataSetWriter:
+    """A folder to which one process writes a data set, or adds to one of the same kind."""
+
+    def __init__(self, folder: Path, about: About):
+        """Use a folder, which is made if it does not exist; raise BadData if it cannot serve."""
+        self._folder, self.about = folder, about
+        self._waiting: list[StoredUnroll] = []  # for the next file
+        self._bytes, self._began = 0, time.monotonic()
+        try:
+            self._lock = self._claim()
+            keys = [u.key for path in files(folder) for u in intact(path)]
+            if not (folder / ABOUT).exists():
+                self._write_about()
+        except OSError as error:
+            raise BadData(f"{folder} cannot be written: {error.strerror}") from None
+        numbers = [int(path.stem) for path in files(folder) if path.stem.isdecimal()]
+        self._next_file = max(numbers, default=-1) + 1
+        # Streams from here on are new.
+        self.next_stream = max((place(key)[0] for key in keys), default=-1) + 1
+
+    def _claim(self) -> IO[str]:
+        """Make the folder this process's own, and go on with its counts; return its lock."""
+        folder = self._folder
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / ABOUT).exists():
+            self._go_on_with(read_about(folder))
+        elif any(p.name != _LOCK and not p.name.endswith(".part") for p in folder.iterdir()):
+            raise BadData(
+                f"{folder} is not empty, and no data set lies there: name an empty or new folder"
+            )
+        lock = (folder / _LOCK).open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadData(f"{folder} is used by another process: end that first") from None
+        for part in folder.glob("*.part"):  # of a process that was killed
+            part.unlink()
+        return lock
+
+    def _go_on_with(self, found: About) -> None:
+        """Continue the counts of a folder's data; refuse data of another kind."""
+        if differs := [n for n in _SHARED if getattr(found, n) != getattr(self.about, n)]:
+            here, there = (getattr(each, differs[0]) for each in (self.about, found))
+            raise BadData(
+                f"{self._folder} holds data of another kind ({differs[0]} {there}, now {here}): "
+                f"name another folder"
+            )
+        policies = [found.policy] * (self.about.policy not in found.policy.split(", "))
+        self.about = self.about._replace(
+            policy=", ".join([*policies, self.about.policy]) if policies else found.policy,
+            steps=found.steps,
+            episodes=found.episodes,
+            mean_return=found.mean_return,
+        )
+
+    def add(self, stream: int, number: int, content: bytes) -> None:
+        """Take an unroll, by its number in its stream; raises BadData if it cannot be written."""
+        packed = pack(content)
+        self._waiting.append(StoredUnroll(stream_key(stream, number), 0, packed))
+        self._bytes += len(packed)
+        if self._bytes > _FILE_BYTES or time.monotonic() - self._began > _FILE_SECONDS:
+            self.flush()
+
+    def count(self, steps: int, episode_return: float) -> None:
+        """Count a complete game."""
+        about, games = self.about, self.about.episodes + 1
+        mean = about.mean_return or 0.0
+        self.about = about._replace(
+            steps=about.steps + steps,
+            episodes=games,
+            mean_return=mean + (episode_return - mean) / games,
+        )
+
+    def flush(self) -> None:
+        """Write what has been added; raise BadData if that fails."""
+        if self._waiting:
+            path = self._folder / f"{self._next_file:010d}{unroll_files.SUFFIX}"
+            try:
+                unroll_files.write(path, unroll_files.encode(self._waiting))
+                self._write_about()
+            except OSError as error:
+                raise BadData(f"{path} cannot be written: {error.strerror}") from None
+            self._next_file += 1
+        self._waiting, self._bytes, self._began = [], 0, time.monotonic()
+
+    def _write_about(self) -> None:
+        text = to_json(self.about._asdict(), indent=2)
+        unroll_files.write(self._folder / ABOUT, f"{text}\n".encode())
+
+    def close(self) -> None:
+        """Write what has been added, and let another process use the folder."""
+        try:
+            self.flush()
+        finally:
+            self._lock.close()
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the files of unrolls in a folder, in the order in which they were written."""
+    return sorted(folder.glob(f"*{unroll_files.SUFFIX}"))
+
+
+def intact(path: Path) -> list[StoredUnroll]:
+    """Return the unrolls of a file, whose bytes are mapped; none if it is damaged."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return unroll_files.read(path)
+    return []

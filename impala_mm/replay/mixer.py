@@ -1,0 +1,218 @@
+"""The mix of a batch: which new and old unrolls are in it, and what is counted.
+
+    new unrolls --receive--> the replays, and those not yet in a batch --draw--> columns of a batch
+
+`source` calls it, one thread at a time but for what says otherwise.
+"""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from impala_mm.config.replay_mix import divide
+from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.data.unroll_check import UnrollCheck
+from impala_mm.replay.contents import count_steps
+from impala_mm.replay.limiter import RateLimiter
+from impala_mm.replay.parts import Replay
+from impala_mm.replay.store import Store, StoredUnroll
+from impala_mm.runtime.log import Say
+
+_RATE_SECONDS = 10.0  # seconds after which the rate of new unrolls is known
+
+
+class Columns(NamedTuple):
+    """The columns of a batch before they are unpacked and decoded."""
+
+    contents: Sequence[bytes | memoryview]  # as they are stored
+    keys: np.ndarray  # int64 [B]
+    versions: np.ndarray  # int64 [B]
+    weights: np.ndarray  # float32 [B]
+    fresh: np.ndarray  # bool [B]
+
+
+class Mixer:
+    """New unrolls and replays, and the batches that they make."""
+
+    def __init__(
+        self,
+        codec: UnrollCodec,
+        replays: Sequence[Replay],
+        fresh_columns: int,
+        limiter: RateLimiter,
+        overflow: str,
+        progress: Callable[[], float],
+        overlap: int,
+        say: Say,
+    ):
+        """Mix as `source.ReplaySource` describes."""
+        self._codec, self._replays = codec, list(replays)
+        self._check = UnrollCheck(codec.spec, extras=True)
+        self._fresh_columns, self._limiter = fresh_columns, limiter
+        self._overflow, self._progress = overflow, progress
+        self._overlap, self._say = overlap, say
+        self._shares = [replay.columns for replay in self._replays]
+        # Whether every batch waits for its new unrolls, or old ones may take their places.
+        self._waits_for_fresh = limiter.ratio * fresh_columns <= 1 + 1e-6
+        self._new = deque[StoredUnroll]()  # not yet in a batch, uncompressed; the newest last
+        self._received = 0  # unrolls that were stored: the next one's key
+        self._counted = 0  # unrolls by which the limiter goes: those that did not overflow
+        self._updates = 0  # batches that were drawn
+        self._counting = threading.Lock()  # guards `_stored_steps`
+        self._stored_steps = 0  # steps of unrolls that will be in no batch as new ones
+        self._arrived = self.discarded = self._bad = 0
+        self._measured: dict[str, float] = {}
+        self._began = math.inf  # time.monotonic() when the first unroll had arrived
+        self._said_rate = False
+        self._priorities: deque[tuple[np.ndarray, np.ndarray]] = deque()
+
+    # -- what any thread may call, and never waits for a draw
+
+    def take_stored_steps(self) -> int:
+        """Return the steps since the last call that were stored and count as played."""
+        with self._counting:
+            steps, self._stored_steps = self._stored_steps, 0
+            return steps
+
+    def filling(self) -> tuple[int, int]:
+        """Return the unrolls that have arrived and those that the first update needs; then 0, 0."""
+        return (0, 0) if self._updates else (self._counted, self._limiter.minimum)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the measurements of the last draw, by the keys of metrics."""
+        return self._measured
+
+    def feedback(self, keys: np.ndarray, priorities: np.ndarray) -> None:
+        """Keep priorities for the next draw."""
+        self._priorities.append((np.asarray(keys), np.asarray(priorities)))
+
+    # -- what arrives
+
+    def room(self, most: int) -> int:
+        """Return how many unrolls may be taken before the learner is behind, up to `most`."""
+        return self._limiter.room(self._counted, self._updates, most)
+
+    def receive(
+        self, content: bytes, version: int, packed: bytes, priority: float | None
+    ) -> StoredUnroll | None:
+        """Store an unroll, and return it; if the learner is behind the flags may discard it.
+
+        One that would make an update not finite allows no update, so that no batch waits for it.
+        """
+        behind = not self._limiter.allows_unroll(self._counted, self._updates)
+        self._arrived += 1
+        if behind and (
+            self._overflow == "keep_oldest"
+            or (self._overflow == "alternating" and self._arrived % 2)
+        ):
+            self.discarded += 1
+            return None
+        if mistake := self._check.mistake(content):
+            self._note_bad(version, mistake)
+            self._count_steps(content)
+            return None
+        self._began = min(self._began, time.monotonic())
+        key, self._received = self._received, self._received + 1
+        self._counted += not behind
+        stored = StoredUnroll(key, version, packed, priority)
+        for replay in self._replays:
+            replay.insert(stored)
+        self._new.append(StoredUnroll(key, version, content))
+        while len(self._new) > self._fresh_columns:
+            self._count_steps(self._new.popleft().content)
+        return stored
+
+    def continue_with(self, next_key: int) -> None:
+        """Give this key to the next unroll, now that the replays hold restored ones.
+
+        The first update does not wait for as many unrolls again as are stored already.
+        """
+        self._received = next_key
+        if min(replay.store.size for replay in self._replays) >= self._limiter.minimum:
+            self._counted = self._limiter.minimum - self._fresh_columns
+
+    def _count_steps(self, content: bytes | memoryview) -> None:
+        """Count the steps of an unroll that will be in no batch as a new one."""
+        steps = count_steps(self._codec, content, self._overlap)
+        with self._counting:
+            self._stored_steps += steps
+
+    def _note_bad(self, version: int, mistake: str) -> None:
+        self._bad += 1
+        if self._bad == 1:
+            self._say(
+                f"an unroll of policy version {version} is not trained on: {mistake}; further "
+                f"ones are counted as replay_nan"
+            )
+
+    # -- what is drawn
+
+    def may_draw(self) -> bool:
+        """Return whether there is enough for a batch, and the ratio of updates allows one."""
+        enough = not self._waits_for_fresh or len(self._new) >= self._fresh_columns
+        filled = all(replay.store.size for replay in self._replays)
+        return enough and filled and self._limiter.allows_update(self._counted, self._updates)
+
+    def draw(self) -> Columns:
+        """Return the columns of the next batch: the new unrolls, then those of each replay."""
+        self._note_progress()
+        self.write_priorities()
+        self._updates += 1
+        number = min(self._fresh_columns, len(self._new))
+        chosen = [self._new.popleft() for _ in range(number)]
+        weights = [np.ones(number, np.float32)]
+        measured, uses = dict[str, float](), []
+        extra = divide(self._fresh_columns - number, self._shares)
+        progress = self._progress()
+        for replay, more in zip(self._replays, extra, strict=True):
+            store = replay.store
+            slots, weight, found = replay.sampler.draw(replay.columns + more, progress)
+            uses.append(store.uses[slots])
+            np.add.at(store.uses, slots, 1)
+            chosen += [store[slot] for slot in slots.tolist()]
+            weights.append(weight)
+            measured |= {f"replay_{name}/{replay.kind}": value for name, value in found.items()}
+            measured[f"replay_unrolls/{replay.kind}"] = store.size
+        measured["replay_uses"] = float(np.concatenate(uses).mean())
+        measured["replay_discarded"] = self.discarded
+        measured["replay_nan"] = self._bad
+        self._measured = measured
+        return Columns(
+            [unroll.content for unroll in chosen],
+            np.array([unroll.key for unroll in chosen], np.int64),
+            np.array([unroll.version for unroll in chosen], np.int64),
+            np.concatenate(weights),
+            np.arange(len(chosen)) < number,
+        )
+
+    def write_priorities(self) -> None:
+        """Pass on the priorities of `feedback` to the replays."""
+        while self._priorities:
+            keys, priorities = self._priorities.popleft()
+            for replay in self._replays:
+                replay.write_priorities(keys, priorities)
+
+    def _note_progress(self) -> None:
+        """Print once that training begins, and once how long the replays take to fill."""
+        stores = [(replay.kind, replay.store) for replay in self._replays]
+        if not self._updates:
+            held = ", ".join(f"{kind}: {store.size:,}" for kind, store in stores)
+            self._say(f"replay: training begins with this many unrolls: {held}")
+        seconds = time.monotonic() - self._began
+        if seconds > _RATE_SECONDS and not self._said_rate:
+            self._said_rate, rate = True, self._arrived / seconds
+            held = "; ".join(self._describe(kind, store, rate) for kind, store in stores)
+            self._say(f"replay: at this rate, {rate:,.1f} unrolls/s, {held}")
+
+    def _describe(self, kind: str, store: Store, rate: float) -> str:
+        """Return what a replay will hold, in words; `rate` is that of new unrolls, per second."""
+        unrolls = store.expected_size()
+        return (
+            f"{kind} holds {unrolls:,} unrolls: {unrolls * self._codec.spec.length:,} steps, "
+            f"{unrolls / rate / 60:,.1f} minutes of play"
+        )

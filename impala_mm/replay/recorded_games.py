@@ -1,0 +1,182 @@
+"""The games of a data set, cut into the unrolls of a student, whatever length its own have.
+
+`data_set` says what lies in a folder. Each student cuts the streams as its actors would have: T new
+entries in each unroll, and before them the overlap with the one before.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.replay.contents import unpack
+from impala_mm.replay.data_set import About, BadData, files, intact, place, read_about, unroll_spec
+from impala_mm.replay.store import StoredUnroll
+from impala_mm.runtime.log import Say
+
+
+class _Stream:
+    """Entries of one environment in a row: those up to the end of its last complete game."""
+
+    def __init__(self, unrolls: Sequence[StoredUnroll], codec: UnrollCodec, length: int):
+        self._unrolls, self._codec, self._length = unrolls, codec, length
+        self._decoded: tuple[int, Entry | None] = (-1, None)
+        self.cut = 0  # steps after the last complete game, which are left out
+        self.entries = self._find_end()
+
+    def _find_end(self) -> int:
+        """Return the number of entries up to the end of the last game; 0: no game ends."""
+        reset_follows = True
+        for number in reversed(range(len(self._unrolls))):
+            entries = self.unroll(number)
+            # A lost life does not end a game: no reset follows.
+            follows = np.append(entries.first[1:], reset_follows)
+            ends = np.flatnonzero(((entries.terminated | entries.truncated) & follows)[1:])
+            last = int(ends[-1]) + 2 if ends.size else 1
+            self.cut += int((~entries.first[last:]).sum())
+            if ends.size:
+                return number * self._length + last
+            reset_follows = bool(entries.first[1])
+        return 0
+
+    def unroll(self, number: int) -> Entry:
+        """Return the entries [T+1, ...] of an unroll."""
+        if self._decoded[0] != number:
+            content = unpack(self._unrolls[number].content, self._codec.size)
+            rows = np.frombuffer(content, np.uint8)[np.newaxis].copy()
+            entries = tf.nest.map_structure(lambda x: x[0], self._codec.arrays(rows).entries)
+            self._decoded = number, entries
+        found = self._decoded[1]
+        assert found is not None
+        return found
+
+    def copy(self, begin: int, entries: Entry) -> None:
+        """Write the entries from number `begin` on into arrays [N, ...].
+
+        Where the stream has none, they are like a reset: copies of the nearest entry.
+        """
+        to = [each for field in _fields(entries) for each in tf.nest.flatten(field)]
+        size = len(entries.first)
+        low, high = max(-begin, 0), min(size, self.entries - begin)
+        at = low
+        while at < high:
+            number = min((begin + at) // self._length, len(self._unrolls) - 1)
+            offset = begin + at - number * self._length
+            count = min(self._length + 1 - offset, high - at)
+            read = [x for field in _fields(self.unroll(number)) for x in tf.nest.flatten(field)]
+            for ours, theirs in zip(to, read, strict=True):
+                ours[at : at + count] = theirs[offset : offset + count]
+            at += count
+        for ours in to:
+            ours[:low], ours[high:] = ours[low], ours[high - 1]
+        for part in (slice(None, low), slice(high, None)):
+            entries.first[part] = True
+            for flag in (entries.reward, entries.terminated, entries.truncated):
+                flag[part] = 0
+
+
+def _fields(entry: Entry) -> list[object]:
+    """Return all fields of entries but the extras, which are the algorithm's own."""
+    return [value for name, value in entry._asdict().items() if name != "extras"]
+
+
+class _Window(NamedTuple):
+    """An unroll of a student: where it lies."""
+
+    stream: int
+    begin: int  # entry of the stream; negative in the first unroll if unrolls overlap by several
+
+
+class RecordedGames:
+    """The unrolls of a student, of all games in some folders."""
+
+    def __init__(self, folders: Sequence[Path], ours: About, unroll: UnrollSpec, say: Say):
+        """Read folders of data that fit `ours`, the student's own description.
+
+        `unroll` is that of the student. Raises BadData if a folder does not fit, or no game of it
+        is complete.
+        """
+        self._unroll, self._streams = unroll, list[_Stream]()
+        for folder in folders:
+            self._streams += _read(folder, ours, unroll, say)
+        self.steps = sum(stream.entries - 1 for stream in self._streams)  # with resets
+        before = unroll.overlap - 1
+        self._windows = [
+            _Window(i, begin - before)
+            for i, stream in enumerate(self._streams)
+            for begin in range(0, stream.entries - 1, unroll.length)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def write(self, window: int, entries: Entry) -> None:
+        """Write an unroll's entries into arrays [T+overlap, ...], but for the extras."""
+        stream, begin = self._windows[window]
+        self._streams[stream].copy(begin, entries)
+
+
+def _read(folder: Path, ours: About, unroll: UnrollSpec, say: Say) -> list[_Stream]:
+    """Return the streams of a folder that have a complete game."""
+    about = read_about(folder)
+    _refuse_other(folder, about, ours, say)
+    codec = UnrollCodec(unroll_spec(unroll.step, about.unroll_length))
+    if codec.digest != about.layout:
+        raise BadData(
+            f"{folder} holds unrolls of another layout ({about.layout}, here {codec.digest}): "
+            f"record the data again with this version"
+        )
+    found: list[StoredUnroll] = []
+    for path in files(folder):
+        unrolls = intact(path)
+        if not unrolls:
+            say(f"{path} is damaged and left out")
+        found += unrolls
+    streams = [_Stream(part, codec, about.unroll_length) for part in _in_rows(found)]
+    usable = [stream for stream in streams if stream.entries]
+    if not usable:
+        what = "no game that is complete" if streams else "no data"
+        raise BadData(f"{folder} has {what}: record more with --mode=record --record_dir={folder}")
+    if cut := sum(stream.cut for stream in streams):
+        say(
+            f"{folder} ends in the middle of {sum(stream.cut > 0 for stream in streams)} games: "
+            f"their {cut:,} steps are left out"
+        )
+    return usable
+
+
+def _in_rows(unrolls: Sequence[StoredUnroll]) -> list[list[StoredUnroll]]:
+    """Return unrolls in rows without gaps: each begins where the one before it ends."""
+    rows: list[list[StoredUnroll]] = []
+    for unroll in sorted(unrolls, key=lambda each: each.key):
+        stream, number = place(unroll.key)
+        if not rows or place(rows[-1][-1].key) != (stream, number - 1):
+            rows.append([])
+        rows[-1].append(unroll)
+    return rows
+
+
+def _refuse_other(folder: Path, theirs: About, ours: About, say: Say) -> None:
+    """Raise BadData if a student cannot read this data; say what differs otherwise."""
+    for name, what in (
+        ("actions", "actions"),
+        ("observations", "observations"),
+        ("masks", "masks of actions"),
+        ("frame_stack", "a stack of frames"),
+    ):
+        here, there = getattr(ours, name), getattr(theirs, name)
+        if here != there:
+            raise BadData(
+                f"{folder} was recorded on {theirs.level} with {what} {there}, and {ours.level} "
+                f"has {here}: a student learns from data with its own spaces only"
+            )
+    if theirs.level != ours.level:
+        say(f"the data in {folder} is of {theirs.level}, not of {ours.level}")
+    if theirs.action_repeats != ours.action_repeats:
+        say(
+            f"the data in {folder} has {theirs.action_repeats} frames in a step, and the student "
+            f"acts every {ours.action_repeats}"
+        )

@@ -1,0 +1,75 @@
+"""Files of unrolls: each appears complete or not at all, and checksums show whether it is intact.
+
+    0000000512.unrolls      a header line of JSON with its checksum, then the bytes of the unrolls
+
+`spill` writes a replay to them, and `data_set` what a policy has played.
+"""
+
+import contextlib
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from impala_mm.replay.store import StoredUnroll
+
+SUFFIX = ".unrolls"
+WORK = f"{SUFFIX}.part"  # of a file that is being written
+
+
+def encode(unrolls: Sequence[StoredUnroll]) -> bytes:
+    """Return a file of unrolls: a line of JSON, then their bytes."""
+    content = b"".join(unroll.content for unroll in unrolls)
+    header: dict[str, Any] = {
+        "keys": [unroll.key for unroll in unrolls],
+        "versions": [unroll.version for unroll in unrolls],
+        "sizes": [len(unroll.content) for unroll in unrolls],
+        "checksum": zlib.crc32(content),
+    }
+    line = json.dumps(header).encode()
+    return b"%08x %s\n" % (zlib.crc32(line), line) + content
+
+
+def read(path: Path) -> list[StoredUnroll]:
+    """Return a file's unrolls, whose bytes are mapped; raise ValueError if it is damaged."""
+    with path.open("rb") as file:
+        line = file.readline().rstrip(b"\n")
+        if len(line) < 9 or int(line[:8], 16) != zlib.crc32(line[9:]):
+            raise ValueError("its first line is damaged")
+        header, begin = json.loads(line[9:]), file.tell()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    content = memoryview(mapped)[begin:]
+    if len(content) != sum(header["sizes"]) or zlib.crc32(content) != header["checksum"]:
+        raise ValueError("its checksum differs")
+    ends = np.cumsum(header["sizes"]).tolist()
+    return [
+        StoredUnroll(key, version, content[end - size : end])
+        for key, version, size, end in zip(
+            header["keys"], header["versions"], header["sizes"], ends, strict=True
+        )
+    ]
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file that appears complete or not at all."""
+    work = path.with_name(path.name + ".part")
+    try:
+        with work.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        work.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            work.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

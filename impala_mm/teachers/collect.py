@@ -1,0 +1,99 @@
+"""The games that teachers play for their student before it learns, for `learner.phases`."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from impala_mm.algorithms.interface import entry_spec
+from impala_mm.algorithms.teacher_settings import TeacherSettings
+from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.evaluation import games, recording
+from impala_mm.replay.data_set import About, BadData, DataSetWriter, unroll_spec
+from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.log import Say
+from impala_mm.teachers.kinds import PlayingTeacher
+from impala_mm.teachers.scores import TeachersGames
+
+_LINE_SECONDS = 3.0  # seconds between progress lines
+_STEPS_EACH = 500  # of each environment, below which fewer play at a time: games end late
+
+
+def collect(
+    teachers: Sequence[PlayingTeacher],
+    config: TeacherSettings,
+    spec: EnvironmentSpec,
+    folder: Path,
+    about: About,
+    steps: int,
+    seed: int,
+    meanwhile: Callable[[], None],
+    say: Say,
+) -> None:
+    """Add games of at least `steps` steps to a data set, of all teachers and levels alike.
+
+    `about` describes the data. Games are played to their ends. `meanwhile` is called between steps,
+    and may raise an exception. Raises BadData if the games cannot be written or played.
+    """
+    levels = config.level_name.split(",")
+    parts = [(teacher, level.strip()) for teacher in teachers for level in levels]
+    unroll = unroll_spec(entry_spec(spec, ()), about.unroll_length)
+    data = DataSetWriter(folder, about)
+    line = _Progress(steps, say)
+    say(f"collect: the teacher plays {steps:,} steps into {folder}")
+    try:
+        for number, (teacher, level) in enumerate(parts):
+            most = steps * (number + 1) // len(parts) - steps * number // len(parts)
+            num_envs = max(1, min(games.NUM_ENVS, most // _STEPS_EACH))
+            # Other games than those that are there already.
+            start = seed * 1_000_003 + recording.SEED_OFFSET + data.next_stream
+
+            def is_enough(environment: int, of_it: int, made: int, most: int = most) -> bool:
+                return made >= most
+
+            def proceed(played: recording.Played) -> bool:
+                meanwhile()
+                line.show(played.steps)
+                return True
+
+            with TeachersGames(teacher, config, spec, level, num_envs, start) as made:
+                line.add(
+                    recording.record(
+                        *(made.player, made.environments, num_envs, unroll, data),
+                        is_enough,
+                        explore=True,
+                        idle_steps=made.idle_steps,
+                        meanwhile=proceed,
+                        say=say,
+                    ).steps
+                )
+    except games.Unplayable as error:
+        raise BadData(f"the teacher cannot play: {error}") from None
+    finally:
+        data.close()
+    kept = data.about
+    mean = "" if kept.mean_return is None else f", mean return {kept.mean_return:.2f}"
+    say(f"collect: {kept.episodes:,} complete games, {kept.steps:,} steps{mean}")
+
+
+class _Progress:
+    """Lines that say how far the teachers are."""
+
+    def __init__(self, steps: int, say: Say):
+        self._steps, self._say, self._before = steps, say, 0
+        self._began = self._said = time.monotonic()
+
+    def add(self, steps: int) -> None:
+        """Count the steps of a teacher that has played its part."""
+        self._before += steps
+
+    def show(self, steps: int) -> None:
+        """Print a line if it is time; `steps` are those of the teacher that plays."""
+        if (now := time.monotonic()) - self._said < _LINE_SECONDS:
+            return
+        self._said, made = now, self._before + steps
+        rate = made / (now - self._began)
+        left = max(self._steps - made, 0) / max(rate, 1e-9)
+        self._say(
+            f"collect: {made:,} of {self._steps:,} steps | {rate:,.0f}/s | "
+            f"ETA {format_duration(left)}"
+        )

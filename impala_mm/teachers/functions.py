@@ -1,0 +1,117 @@
+"""A teacher that is a function of the user's: --teacher=my_package:function.
+
+    def lean(observations):
+        return observations[:, 2] > 0              # an action for each of N observations
+
+It takes N observations at once, NumPy arrays [N, ...] as the network reads them (a dict or tuple of
+arrays, if that is what observations are), and returns N actions, or their probabilities [N, A].
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.config import user_modules
+from impala_mm.config.messages import describe_error
+from impala_mm.data.trajectory import Entry
+from impala_mm.teachers.kinds import FitActions, NoTeacher
+
+_LEAST = 1e-6  # probability of an action that the function never takes
+
+
+class FunctionTeacher:
+    """A function of observations."""
+
+    greedy = False
+
+    def __init__(self, name: str, fit: FitActions, hint: str = ""):
+        """Find the function and call it; raise NoTeacher if it cannot teach.
+
+        `hint` follows the sentence on an action that the teacher does not have.
+        """
+        self.name, self.notes, self._hint = name, list[str](), hint
+        if (spec := fit(None)).actions.discrete is None:
+            raise NoTeacher(
+                f"a function teaches Discrete actions, and {spec.level_name} takes "
+                f"{spec.actions.describe()}"
+            )
+        self._structure = spec.observation
+        self._function = _find(name)
+        nothing = [
+            np.zeros([2, *leaf.shape], leaf.dtype.as_numpy_dtype)
+            for leaf in tf.nest.flatten(spec.observation)
+        ]
+        answer = self._ask_function(nothing)
+        spec = fit(answer.shape[1] if answer.ndim == 2 else None)
+        assert spec.actions.discrete
+        self.num_actions: int = spec.actions.discrete
+        self._call(*nothing)
+
+    def initial_state(self, batch: int | tf.Tensor) -> Any:
+        """Return its memory: it has none."""
+        del batch
+        return ()
+
+    def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
+        """Return (parameters [B, P], memory) after entries [B, ...]."""
+        return self._ask(entry.observation), state
+
+    def parameters(self, entries: Entry) -> tf.Tensor:
+        """Return the parameters [T+1, B, P] for entries [T+1, B, ...]."""
+        sizes = tf.shape(entries.first)
+        flat = tf.nest.map_structure(
+            lambda x: tf.reshape(x, [-1, *x.shape[2:]]), entries.observation
+        )
+        return tf.reshape(self._ask(flat), [sizes[0], sizes[1], self.num_actions])
+
+    def _ask(self, observations: Any) -> tf.Tensor:
+        """Return the logits [N, A] for observations [N, ...]."""
+        flat = tf.nest.flatten(observations)
+        logits = tf.numpy_function(self._call, flat, tf.float32)
+        return tf.ensure_shape(logits, [flat[0].shape[0], self.num_actions])
+
+    def _ask_function(self, flat: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the function's answer to observations, arrays [N, ...]; raise NoTeacher."""
+        try:
+            return np.asarray(self._function(tf.nest.pack_sequence_as(self._structure, flat)))
+        except Exception as error:
+            raise NoTeacher(f"it raises {describe_error(error)}") from error
+
+    def _call(self, *flat: np.ndarray) -> np.ndarray:
+        """Return the logits [N, A] as the function's answer means them; raise NoTeacher."""
+        count, num_actions = len(flat[0]), self.num_actions
+        answer = self._ask_function(flat)
+        if answer.shape == (count,) and answer.dtype.kind in "iub":
+            if wrong := [a for a in answer.tolist() if not 0 <= a < num_actions]:
+                raise NoTeacher(
+                    f"it returns action {wrong[0]}, and actions are 0 to {num_actions - 1}"
+                    f"{self._hint}"
+                )
+            probabilities = np.eye(num_actions)[answer.astype(int)]
+        elif answer.shape == (count, num_actions) and answer.dtype.kind == "f":
+            probabilities = answer
+        else:
+            raise NoTeacher(
+                f"for {count} observations it returns {answer.dtype.name} {list(answer.shape)}: it "
+                f"must return {count} whole numbers, the actions, or their probabilities "
+                f"[{count}, {num_actions}]"
+            )
+        if not (np.all(probabilities >= 0) and np.allclose(probabilities.sum(-1), 1, atol=1e-3)):
+            raise NoTeacher("it returns probabilities that are negative, or whose sum is not 1")
+        return np.log(np.maximum(probabilities, _LEAST)).astype(np.float32)
+
+
+def _find(name: str) -> Callable[[Any], Any]:
+    """Return the function that my_package:function names; raise NoTeacher."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(user_modules.import_module(module, f":{attribute}"), attribute, None)
+    except user_modules.BadModule as error:
+        raise NoTeacher(str(error)) from error.__cause__
+    if found is None:
+        raise NoTeacher(f"{module} has no function {attribute}")
+    if not callable(found):
+        raise NoTeacher(f"{attribute} of {module} is {type(found).__name__}, and no function")
+    return found

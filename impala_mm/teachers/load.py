@@ -1,0 +1,198 @@
+"""The teachers that --teacher names, checked against the student's levels.
+
+runs/old, runs/old/checkpoints/0000012000, pong, exported      `trained`
+my_package:function                                            `functions`
+a SavedModel of another program, with --trust_teacher          `saved_models`
+a checkpoint of Dopamine                                       `dopamine`
+"""
+
+import functools
+from pathlib import Path
+
+import nets
+from impala_mm.algorithms.teacher_settings import TeacherSettings, action_numbers
+from impala_mm.config import flags
+from impala_mm.config.errors import ImpalaError
+from impala_mm.config.settings import Config
+from impala_mm.environments import from_flags
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
+from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.policy.core import PolicyCore
+from impala_mm.records import checkpoint
+from impala_mm.records.checkpoint import CheckpointInfo
+from impala_mm.records.checkpoint_paths import resolve
+from impala_mm.teachers import dopamine_files
+from impala_mm.teachers.action_order import ActionOrder, Reordered
+from impala_mm.teachers.dopamine import DopamineTeacher
+from impala_mm.teachers.functions import FunctionTeacher
+from impala_mm.teachers.kinds import NoTeacher, PlayingTeacher
+from impala_mm.teachers.saved_models import SavedModelTeacher
+from impala_mm.teachers.trained import TrainedTeacher
+
+
+def load_teachers(config: TeacherSettings, spec: EnvironmentSpec) -> list[PlayingTeacher]:
+    """Return the teachers of a student of levels with this spec; raise NoTeacher."""
+    return [_load(name.strip(), config, spec) for name in config.teacher.split(",")]
+
+
+def _load(name: str, config: TeacherSettings, spec: EnvironmentSpec) -> PlayingTeacher:
+    order = ActionOrder(action_numbers(config.teacher_actions)) if config.teacher_actions else None
+    try:
+        if order and spec.actions.discrete is None:
+            raise NoTeacher(
+                f"--teacher_actions orders Discrete actions, and {spec.level_name} takes "
+                f"{spec.actions.describe()}"
+            )
+        with flags.refusals_raised():
+            return _load_kind(name, config, spec, order)
+    except (ImpalaError, nets.UnknownNetwork, nets.Unsuitable) as error:
+        raise NoTeacher(f"--teacher={name}: {error}") from error.__cause__
+
+
+def _load_kind(
+    name: str, config: TeacherSettings, spec: EnvironmentSpec, order: ActionOrder | None
+) -> PlayingTeacher:
+    fit = functools.partial(_with_actions, spec, order)
+    path, temperature = resolve(name), config.teacher_temperature
+    if ":" in name and not Path(name).exists():
+        hint = (
+            "; with more actions than --teacher_actions names, it must return their probabilities"
+        )
+        function = FunctionTeacher(name, fit, hint if order else "")
+        _check_values(function, config, order)
+        return _in_order(function, order, function.num_actions)
+    if (path / "saved_model.pb").exists():
+        if not config.trust_teacher:
+            raise NoTeacher(
+                "it is a SavedModel that --mode=export of this version has not written. A "
+                "SavedModel is a program, which may read and write your files: give "
+                "--trust_teacher if you know where it is from"
+            )
+        model = SavedModelTeacher(name, path, fit, temperature)
+        _check_values(model, config, order)
+        return _in_order(model, order, model.num_actions)
+    if bundle := dopamine_files.find(path):
+        values = DopamineTeacher(name, bundle, fit, temperature)
+        return _in_order(values, order, values.num_actions)
+    found, about = checkpoint.find(path, best=True)
+    theirs = fit(about.made_of.get("actions"))
+    try:
+        policy = PolicyCore(found, about, config.level_name, theirs, preset="")
+    except checkpoint.Mismatch as error:
+        raise NoTeacher(f"{error}{_hint(about, spec, order)}") from None
+    if policy.config.box_policy != config.box_policy and spec.actions.has_box:
+        raise NoTeacher(
+            f"it has --box_policy={policy.config.box_policy}: there is no divergence from it to "
+            f"another one, so give the same here"
+        )
+    _check_choices(policy.config, config)
+    teacher = TrainedTeacher(name, policy, temperature)
+    _check_values(teacher, config, order)
+    teacher.notes += _differences(name, about, config, spec)
+    if "value" in config.distilled:
+        teacher.notes += _other_values(name, policy.config, config)
+    return _in_order(teacher, order, theirs.actions.discrete)
+
+
+def _check_choices(theirs: Config, ours: Config) -> None:
+    """Raise NoTeacher if choices of the teacher stand for other numbers than the student's."""
+    names = ["discretization"]
+    if theirs.discretization == ours.discretization != "none":
+        names += ["n_actions_per_dim"] + ["action_ratio"] * (ours.discretization == "log")
+    for name in names:
+        there, here = getattr(theirs, name), getattr(ours, name)
+        if there != here:
+            raise NoTeacher(
+                f"it has --{name}={there}, and the student {here}: the same choice would be "
+                f"another number, so give --{name}={there} here"
+            )
+
+
+def _check_values(
+    teacher: PlayingTeacher, config: TeacherSettings, order: ActionOrder | None
+) -> None:
+    """Raise NoTeacher if --distill compares values that the teacher lacks."""
+    if "value" not in config.distilled:
+        return
+    asked = f"--distill={config.distill} compares values"
+    if not config.computes_action_values:
+        if not (teacher.greedy or isinstance(teacher, TrainedTeacher)):
+            raise NoTeacher(f"{asked}, and the teacher has none: use --distill=policy")
+    elif not teacher.greedy:
+        raise NoTeacher(
+            f"{asked} of actions, and the teacher is a policy, which has none: use "
+            f"--distill=policy, or a teacher of --algorithm=dqn or r2d2"
+        )
+    elif order and None in order.numbers:
+        raise NoTeacher(
+            f"{asked} of actions, and --teacher_actions={config.teacher_actions} has actions that "
+            f"the teacher lacks: use --distill=policy"
+        )
+
+
+def _other_values(name: str, theirs: Config, ours: Config) -> list[str]:
+    """Return why the teacher's values stand for other returns than the student's, as sentences."""
+    return [
+        f"the teacher {name} was trained with --{flag}={there}, and its student has {here}: their "
+        f"values stand for different returns, which --distill compares"
+        for flag in ("discounting", "reward_clipping", "normalize_rewards")
+        if (there := getattr(theirs, flag)) != (here := getattr(ours, flag))
+    ]
+
+
+def _with_actions(
+    spec: EnvironmentSpec, order: ActionOrder | None, count: object = None
+) -> EnvironmentSpec:
+    """Return the spec as a teacher with `count` actions sees it; None: as many as are named.
+
+    Raises NoTeacher if the order does not fit.
+    """
+    if not order:
+        return spec
+    assert spec.actions.discrete
+    known = count if isinstance(count, int) else 1 + max(n for n in order.numbers if n is not None)
+    order.check(spec.actions.discrete, known)
+    actions = ActionSpec(Discrete(known))
+    return spec._replace(actions=actions, masks=actions.mask_specs if spec.masks else ())
+
+
+def _in_order(
+    teacher: PlayingTeacher, order: ActionOrder | None, num_actions: int | None
+) -> PlayingTeacher:
+    """Return a teacher that reads and answers in the student's order of actions."""
+    if not order:
+        return teacher
+    assert num_actions
+    return Reordered(teacher, order, num_actions)
+
+
+def _hint(about: CheckpointInfo, spec: EnvironmentSpec, order: ActionOrder | None) -> str:
+    """Return how a teacher with another number of actions can teach; empty if it cannot."""
+    here, there = from_flags.describe_spaces(spec), about.made_of
+    same = here["observations"] == there.get("observations")
+    if order or not same or not isinstance(there.get("actions"), int):
+        return ""
+    return "; --teacher_actions says which of the teacher's actions are those of the student"
+
+
+def _differences(
+    name: str, about: CheckpointInfo, config: TeacherSettings, spec: EnvironmentSpec
+) -> list[str]:
+    """Return what differs between the teacher's levels and the student's, as sentences."""
+    level, repeats = (
+        about.made_of.get(each, here)
+        for each, here in (
+            ("--level_name", config.level_name),
+            ("--num_action_repeats", spec.action_repeats),
+        )
+    )
+    notes = []
+    if level != config.level_name:
+        notes.append(f"the teacher {name} was trained on {level}, not on {config.level_name}")
+    if repeats != spec.action_repeats:
+        notes.append(
+            f"the teacher {name} was trained with --num_action_repeats={repeats}, and its student "
+            f"acts every {spec.action_repeats} frames"
+        )
+    return notes

@@ -1,0 +1,152 @@
+"""A teacher that is a SavedModel of another program, or of an earlier version of this one.
+
+Its signature `serving_default` takes N observations, [N, ...] as the network reads them, and what
+else an export of ours takes (`policy.saved_model`) if it asks for it. Its output is named `policy`
+(the probabilities of Discrete actions, [N, A]), `logits`, or `values` (of actions).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from impala_mm.config.messages import describe_error
+from impala_mm.data.trajectory import Entry, leaf_names
+from impala_mm.teachers.kinds import FitActions, NoTeacher
+
+_LEAST = 1e-6  # probability of an action that the policy never takes
+_OUTPUTS = ("values", "logits", "policy")
+
+
+class SavedModelTeacher:
+    """A SavedModel, which is run: it must come from someone whom the user trusts."""
+
+    def __init__(self, name: str, folder: Path, fit: FitActions, temperature: float):
+        """Load and call it; raise NoTeacher if that fails, or if its signature does not fit."""
+        self.name, self.notes = name, list[str]()
+        self._temperature = temperature
+        if (spec := fit(None)).actions.discrete is None:
+            raise NoTeacher(
+                f"a SavedModel teaches Discrete actions, and {spec.level_name} takes "
+                f"{spec.actions.describe()}"
+            )
+        try:
+            self._model = tf.saved_model.load(str(folder))
+            self._act = self._model.signatures["serving_default"]
+        except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
+            raise NoTeacher(f"it cannot be loaded: {describe_error(error)[:200]}") from None
+        inputs = self._act.structured_input_signature[1]
+        self._types = {each: leaf.dtype for each, leaf in inputs.items()}
+        self._output = next((n for n in _OUTPUTS if n in self._act.structured_outputs), "")
+        if not self._output:
+            raise NoTeacher(
+                f"its outputs are {', '.join(self._act.structured_outputs)}: one must be named "
+                f"policy, logits or values"
+            )
+        self.greedy = self._output == "values"
+        shape = self._act.structured_outputs[self._output].shape
+        self._spec = fit(shape[-1] if shape.rank == 2 else None)
+        assert self._spec.actions.discrete
+        self.num_actions: int = self._spec.actions.discrete
+        self._check(inputs)
+
+    def _check(self, inputs: dict[str, tf.TensorSpec]) -> None:
+        """Raise NoTeacher if it does not answer to entries of this environment."""
+        given = self._given(self._nothing())
+        for name, leaf in inputs.items():
+            if name in given and not leaf.shape.is_compatible_with(given[name].shape):
+                raise NoTeacher(
+                    f"its input {name} has shape {leaf.shape}, and in {self._spec.level_name} one "
+                    f"such entry is {given[name].shape}"
+                )
+        outputs = self._act.structured_outputs
+        state = [name for name in inputs if name not in given]
+        self._begin = self._model.signatures.get("initial_state") if state else None
+        if unknown := [name for name in state if name not in outputs or not self._begin]:
+            raise NoTeacher(
+                f"it asks for an input {unknown[0]}, which is none of {', '.join(sorted(given))}, "
+                f"and no state that it returns itself"
+            )
+        try:
+            logits, _ = self.step(self._nothing(), self.initial_state(1))
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            raise NoTeacher(
+                f"it does not take observations of {self._spec.level_name}: "
+                f"{describe_error(error)[:300]}"
+            ) from None
+        if logits.shape != [1, self.num_actions]:
+            raise NoTeacher(
+                f"its output {self._output} has shape {logits.shape.as_list()} for one observation "
+                f"of {self._spec.level_name}, which has {self.num_actions} actions"
+            )
+
+    def _nothing(self) -> Entry:
+        """Return an entry [1, ...] of zeros."""
+
+        def zeros(leaf: tf.TensorSpec) -> tf.Tensor:
+            return tf.zeros([1, *leaf.shape], leaf.dtype)
+
+        spec = self._spec
+        return Entry(
+            action=tf.nest.map_structure(zeros, spec.actions.specs),
+            reward=tf.zeros([1]),
+            terminated=None,
+            truncated=None,
+            observation=tf.nest.map_structure(zeros, spec.observation),
+            first=tf.constant([True]),
+            extras=None,
+            mask=tf.nest.map_structure(lambda leaf: ~zeros(leaf), spec.masks),
+        )
+
+    def initial_state(self, batch: int | tf.Tensor) -> Any:
+        """Return its memory at the start of `batch` episodes: tensors by name."""
+        return dict(self._begin(batch_size=tf.convert_to_tensor(batch))) if self._begin else {}
+
+    def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
+        """Return (parameters [B, P], memory) after entries [B, ...]."""
+        given = self._given(entry)
+        asked = {name: given[name] for name in self._types if name in given}
+        cast = {name: tf.cast(x, self._types[name]) for name, x in asked.items()}
+        answer = self._act(**cast, **state)
+        return self._logits(answer[self._output]), {name: answer[name] for name in state}
+
+    def parameters(self, entries: Entry) -> tf.Tensor:
+        """Return the parameters [T+1, B, P] for entries [T+1, B, ...] of unrolls."""
+        sizes = tf.shape(entries.first)
+        read = entries._replace(terminated=(), truncated=(), extras=())
+        if not self._begin:
+            flat = tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), read)
+            logits, _ = self.step(flat, {})
+            return tf.reshape(logits, [sizes[0], sizes[1], self.num_actions])
+        state, answers = self.initial_state(sizes[1]), []
+        for t in range(entries.first.shape[0]):
+            logits, state = self.step(tf.nest.map_structure(lambda x, t=t: x[t], read), state)
+            answers.append(logits)
+        return tf.stack(answers)
+
+    def _given(self, entry: Entry) -> dict[str, tf.Tensor]:
+        """Return all that a signature may ask for of entries [B, ...], by name."""
+        nests = {
+            "observation": entry.observation,
+            "last_action": entry.action,
+            "last_reward": entry.reward,
+            "first": entry.first,
+            "action_mask": entry.mask,
+            "exploration": tf.zeros_like(entry.reward),
+        }
+        given = {
+            name: leaf
+            for kind, nest in nests.items()
+            for name, leaf in zip(leaf_names(nest, kind), tf.nest.flatten(nest), strict=True)
+        }
+        seen = tf.nest.flatten(entry.observation)
+        if len(self._types) == 1 and len(seen) == 1:  # the observation, whatever its name
+            given[next(iter(self._types))] = seen[0]
+        return given
+
+    def _logits(self, answer: tf.Tensor) -> tf.Tensor:
+        """Return the logits of what the output means."""
+        answer = tf.cast(answer, tf.float32)
+        if self._output == "policy":
+            return tf.math.log(tf.maximum(answer, _LEAST))
+        return answer / self._temperature if self._output == "values" else answer

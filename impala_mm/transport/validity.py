@@ -1,0 +1,123 @@
+"""The limits of what an actor's messages may say, in types and numbers.
+
+The credentials of an actor do not keep a bug from its messages. `server` checks each hello, and
+`delivery` each header, before anything is kept of it: a number that cannot be is refused in words.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from impala_mm.config import printable
+from impala_mm.runtime.log import Say
+from impala_mm.transport.environment_numbers import EnvironmentNumbers
+from impala_mm.transport.messages import (
+    CONTENT_OMITTED,
+    MAX_ENVIRONMENTS,
+    UNROLLS,
+    ActorTimes,
+    MessageHeader,
+)
+
+MAX_ACTORS = 100_000  # different numbers of actors that one learner remembers
+_MAX_COUNT = 2**50  # of a header's counts and microseconds: 35 years
+_COUNTS = ("number", "dropped", *ActorTimes._fields, "version", "environments", "faults")
+_FAILURE = ("text", "kind", "traceback", "gave_up")
+
+
+def parse_hello(request: bytes) -> tuple[dict[str, Any], str]:
+    """Return the content of a hello, and what is wrong with its types and numbers; or empty."""
+    try:
+        asked = json.loads(request)
+    except (ValueError, RecursionError):
+        return {}, "its hello is not JSON"
+    if not isinstance(asked, dict):
+        return {}, "its hello is no JSON object"
+    for name, (is_right, words) in _FIELDS.items():
+        if name in asked and not is_right(asked[name]):
+            shown = printable.one_line(repr(asked[name]), 100)
+            return {}, f"its hello has the {name} {shown}, which must be {words}"
+    if ("failure" in asked or not asked.get("probe")) and "actor" not in asked:
+        return {}, "its hello has no number of the actor"
+    return asked, ""
+
+
+def header_mistake(header: MessageHeader, sizes: Sequence[int], infers: bool) -> str:
+    """Return what is wrong with the numbers of a message; empty if nothing is.
+
+    `sizes` are those of the actor's groups of environments, empty if it has not named them.
+    `infers`: whether the learner chooses actions, and gets steps of groups instead of unrolls.
+    """
+    for name in _COUNTS:
+        if not 0 <= (value := getattr(header, name)) < _MAX_COUNT:
+            return f"its {name} is {value}"
+    if header.chunks < CONTENT_OMITTED:
+        return f"its number of chunks is {header.chunks}"
+    if not infers:
+        if header.stream != UNROLLS:
+            return f"it is a step of group {header.stream}, but this learner takes unrolls"
+        known = sum(sizes)
+    elif not 0 <= header.stream < (len(sizes) or MAX_ENVIRONMENTS):
+        return f"it is a step of group {header.stream} of {len(sizes)}"
+    else:
+        known = sizes[header.stream] if sizes else 0
+    if header.environments > (known or MAX_ENVIRONMENTS) or (infers and not header.environments):
+        return f"it has {header.environments} environments of {known or MAX_ENVIRONMENTS}"
+    return ""
+
+
+class MessageCheck:
+    """The check of the headers that reach one learner."""
+
+    def __init__(self, numbers: EnvironmentNumbers, infers: bool, say: Say):
+        """Check against the groups of environments in `numbers`; see `header_mistake`."""
+        self._numbers, self._infers, self._say = numbers, infers, say
+        self._reported = set[int]()  # actors
+
+    def refuses(self, header: MessageHeader) -> bool:
+        """Return whether a message is refused; log the first one of each actor."""
+        mistake = header_mistake(header, self._numbers.sizes(header.actor), self._infers)
+        if mistake and header.actor not in self._reported:
+            self._reported.add(header.actor)
+            self._say(f"actor {header.actor}: a message is refused: {mistake}")
+        return bool(mistake)
+
+
+def _is_number(value: Any, below: int) -> bool:
+    return type(value) is int and 0 <= value < below
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_groups(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and all(type(size) is int and size > 0 for size in value)
+        and sum(value) <= MAX_ENVIRONMENTS
+    )
+
+
+def _is_failure(value: Any) -> bool:
+    return isinstance(value, dict) and all(name in value for name in _FAILURE)
+
+
+# What a field of a hello must be, where it has it.
+_FIELDS = {
+    "actor": (lambda x: _is_number(x, 2**31), "a whole number from 0 to 2,147,483,647"),
+    "incarnation": (lambda x: _is_number(x, 2**62), "a whole number of at most 62 bits"),
+    "start": (_is_text, "a text"),
+    "level": (_is_text, "a text"),
+    "learners": (_are_texts, "a list of texts"),
+    "groups": (_are_groups, f"a list of sizes, together at most {MAX_ENVIRONMENTS:,}"),
+    "own_flags": (
+        lambda x: isinstance(x, list) and all(_are_texts(p) and len(p) == 2 for p in x),
+        "a list of pairs of texts",
+    ),
+    "failure": (_is_failure, f"an object with the fields {', '.join(_FAILURE)}"),
+}

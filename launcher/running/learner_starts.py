@@ -1,0 +1,237 @@
+"""Starts the learners of a run again on hosts that `learner_recovery` has chosen.
+
+A frontend starts them over SSH, from the last checkpoint, which it copies to the first learner's
+host if that is another one. A controller without SSH orders hosts to start what was planned there
+(`ordered_starts`); a frontend plans it anew on a host that was rebooted.
+"""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.node.run_registry import Record
+from launcher.node.task import FINAL_STATES, LEARNERS, with_learner_hosts
+from launcher.plan import process_plan
+from launcher.plan.host_environment import Installation
+from launcher.plan.process_plan import Process
+from launcher.plan.workers_csv import ANY_LEARNER, Worker
+from launcher.remote.remote_node import HostUnavailable, OperationFailed
+from launcher.running import connect, mpirun_daemons, start
+from launcher.running.followed_run import FAILURES, SETTLE_SECONDS, FollowedRun
+from launcher.transfer import fetch
+from launcher.transfer.checkpoints import has_checkpoint
+
+_END_SECONDS = 20.0  # timeout for learners to exit before they are restarted on other hosts
+
+
+class LearnerStarts:
+    """The starts of one run's learners after its first one."""
+
+    def __init__(self, followed: FollowedRun):
+        self._followed = followed
+        self._run, self._hosts, self._config = followed.run, followed.hosts, followed.config
+        self._say, self._place_of = followed.say, followed.place_of
+
+    def start_daemon_supervisors(self, record: Record) -> None:
+        """Start those on which the learners wait, after their host was rebooted for example."""
+        host_ids = record.learner_places
+        if self._followed.orders:
+            try:
+                self._followed.orders.start_daemon_supervisors(record, host_ids, replace=False)
+            except FAILURES as error:
+                self._followed.say_once(f"could not start mpirun's supervisors: {error}")
+            return
+        if not (learners := self._rows_of(host_ids)):
+            return
+        try:
+            for host_id in host_ids:
+                if host_id and not self._followed.is_away(host_id):
+                    self._followed.begin_if_unknown(record, host_id)
+            self._followed.find_installations(self._followed.workers)
+            mpirun_daemons.start_supervisors(
+                *(self._run, self._hosts, self._followed.installation_of(learners[0])),
+                process_plan.other_installations(learners, self._followed.installation_of),
+                *(self._config, record.id, False),
+            )
+        except FAILURES as error:
+            self._followed.say_once(f"could not start the supervisor of mpirun's daemon: {error}")
+
+    def plan_on(self, host_id: str, record: Record) -> None:
+        """Plan the learners' part on a host anew, for the controller, if the host has lost it.
+
+        So it has after a reboot. The controller starts what was planned. Raises `FAILURES`.
+        """
+        places = record.first_learner_places
+        first = record.host_id_of(LEARNERS)
+        is_first = host_id == first
+        if not (is_first or host_id in places) or self._hosts.call(
+            host_id, "has_plan", name=LEARNERS if is_first else ""
+        ):
+            return
+        rows = self._rows_of([first, *[place for place in places if place != first]])
+        if not rows:
+            raise OperationFailed("the learners' rows of the CSV have changed since the start")
+        self._followed.find_installations(self._followed.workers)
+        installation_of = self._followed.installation_of
+        if not is_first:
+            others = process_plan.other_installations(rows, installation_of)
+            installation = next(each for each in others if each.host_id == host_id)
+            mpirun_daemons.start_supervisor(
+                *(self._run, self._hosts, installation, self._config, record.id)
+            )
+            return
+        actors = [worker for worker in self._followed.workers if worker.job != "learner"]
+        learners, addresses = self._make_learners([*rows, *actors], record.flags)
+        self._followed.plan(
+            dataclasses.replace(learners, command=with_learner_hosts(learners.command, addresses)),
+            record,
+        )
+        if len(places) > 1:
+            mpirun_daemons.introduce(self._run, self._hosts, host_id, {})
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait until the learners have ended, for at most `seconds`."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self._run.states()[LEARNERS]["state"] in (*FINAL_STATES, "lost", "away"):
+                return
+            time.sleep(0.1)
+
+    def start_on(self, left: Sequence[Worker], record: Record) -> bool:
+        """Restart the learners on the hosts of these rows, from the last checkpoint.
+
+        Return whether they were: not if no copy of the checkpoints is reachable. Raises `FAILURES`.
+        """
+        self._end_learners(record)
+        if self._followed.orders:
+            self._order_learners_on(left, record)
+            return True
+        for host_id in {self._place_of(worker) for worker in left} - {""}:
+            self._followed.begin_if_unknown(record, host_id)
+        others = [worker for worker in self._followed.workers if worker.job != "learner"]
+        rows = [*left, *[dataclasses.replace(worker, learner=ANY_LEARNER) for worker in others]]
+        first = self._followed.installation_of(left[0])
+        old_host_id = record.host_id_of(LEARNERS)
+        logdir = record.flags["logdir"]
+        shared = record.shared
+        if first.host_id != old_host_id:
+            logdir, shared = self._provide_checkpoints(record, first)
+            if not logdir:
+                return False
+        elif first.host_id and not shared:
+            fetch.restore_if_missing(
+                self._hosts, first.host_id, Path(record.logdir), logdir, self._followed.say
+            )
+        flags = record.flags | {"logdir": logdir}
+        learners, addresses = self._make_learners(rows, flags)
+        flags = process_plan.join_common_flags(rows, flags, self._followed.installation_of)
+        # Actors that are running know the learners' ports, so they remain, also those of learners
+        # on lost hosts, which may return.
+        known = record.flags["learner_hosts"].split(",")
+        of_actors = list(dict.fromkeys([*addresses, *known]))
+        new_record = dataclasses.replace(
+            record,
+            flags=flags | {"learner_hosts": ",".join(of_actors)},
+            learners=learners.command,
+            shared=shared,
+            learner_places=start.learner_host_ids(learners),
+        )
+        learners = dataclasses.replace(
+            learners, command=with_learner_hosts(learners.command, addresses)
+        )
+        learners_entry = start.record_entry(learners, first.host_id, new_record)
+        new_record.processes[0] = learners_entry
+        self._run.write_record(new_record)
+        self._followed.workers = rows
+        self._followed.start([learners], new_record, self._followed.say)
+        self._followed.mirror.follow_files(connect.mirrored_files(new_record))
+        # The actors on that host ended with its learners.
+        self._followed.restore_times[first.host_id] = time.monotonic() + SETTLE_SECONDS
+        return True
+
+    def _order_learners_on(self, left: Sequence[Worker], record: Record) -> None:
+        """Restart the learners on these hosts by orders; the first learner's host is the same."""
+        assert self._followed.orders
+        places = list(dict.fromkeys(self._place_of(worker) for worker in left))
+        self._followed.orders.restart_learners(record, places)
+        self._run.write_record(dataclasses.replace(record, learner_places=places))
+        # The actors on that host ended with its learners.
+        self._followed.restore_times[places[0]] = time.monotonic() + SETTLE_SECONDS
+
+    def _end_learners(self, record: Record) -> None:
+        """End all learners that are still running, on every host that is connected."""
+        self._followed.control.request_stop("now", LEARNERS)
+        until = time.monotonic() + _END_SECONDS
+        self.wait_for_end(_END_SECONDS)
+        for host_id in record.learner_places:
+            if host_id not in self._followed.away_since:
+                try:
+                    # Until none is left: they hold the port that the new ones need.
+                    while self._hosts.call(host_id, "kill", lost_only=True):
+                        if time.monotonic() > until:
+                            break
+                        time.sleep(0.1)
+                    self._hosts.call(host_id, "kill_learners", start=record.id)
+                except (HostUnavailable, OperationFailed) as error:
+                    self._say(f"could not end the learners of a host: {error}")
+
+    def _provide_checkpoints(self, record: Record, first: Installation) -> tuple[str, bool]:
+        """Copy the run's folder to the host of the new first learner, unless it is shared.
+
+        Return the folder's path there, and whether it is shared with this machine; an empty path
+        if there is no copy of the checkpoints.
+        """
+        local_folder = Path(record.logdir)
+        if not first.host_id:
+            return str(local_folder), True
+        installations = [
+            self._followed.installation_of(worker) for worker in self._followed.workers
+        ]
+        old_first = next(
+            (g for g in installations if g.host_id == record.host_id_of(LEARNERS)), first
+        )
+        folder = Path(record.flags["logdir"])
+        remote_folder = str(folder)
+        if folder.is_relative_to(old_first.workdir):  # the same path within the new workdir
+            remote_folder = first.absolute_path(str(folder.relative_to(old_first.workdir)))
+        if connect.is_shared_folder(
+            self._hosts, first.host_id, str(local_folder), local_folder, "is-shared"
+        ):
+            return str(local_folder), True
+        if not self._config.mirror_logdir:
+            self._followed.say_once(
+                "the checkpoints are only on the unreachable host, so the run waits for it; "
+                "--mirror_logdir copies checkpoints to this machine while a run is running"
+            )
+            return "", False
+        if not has_checkpoint(local_folder):
+            self._say(
+                f"no checkpoint was copied to {local_folder} before "
+                f"{record.host_id_of(LEARNERS)} became unreachable: training starts over; a "
+                f"smaller --save_checkpoint_secs saves earlier"
+            )
+        fetch.push_folder(
+            self._hosts, first.host_id, local_folder, remote_folder, self._followed.say
+        )
+        return remote_folder, False
+
+    def _make_learners(
+        self, rows: Sequence[Worker], flags: dict[str, str]
+    ) -> tuple[Process, list[str]]:
+        """Return the learners of these rows, and their addresses with the ports that are known."""
+        installation_of = self._followed.installation_of
+        learners = process_plan.make_processes(rows, self._config, flags, installation_of)[0]
+        planned = process_plan.join_common_flags(rows, flags, installation_of)["learner_hosts"]
+        known = process_plan.known_addresses(planned, flags["learner_hosts"]).split(",")
+        return learners, known
+
+    def _rows_of(self, places: Sequence[str]) -> list[Worker]:
+        """Return the learners' rows of these hosts, in this order; empty if the CSV has changed."""
+        rows = [
+            worker
+            for worker in self._followed.workers
+            if worker.job == "learner" and self._place_of(worker) in places
+        ]
+        rows.sort(key=lambda worker: places.index(self._place_of(worker)))
+        return rows if {self._place_of(worker) for worker in rows} == set(places) else []

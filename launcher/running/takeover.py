@@ -1,0 +1,60 @@
+"""Takes over from a controller on a host of the CSV, and leaves the next one there later.
+
+A controller that is gone may come back, or still act where only this machine cannot reach it, while
+a frontend restarts what fails. So the frontend begins a new term first: hosts refuse the orders of
+earlier ones (`launcher.node.order_server`).
+"""
+
+from launcher.node.run_registry import Record
+from launcher.node.task import LEARNERS
+from launcher.running import controlled_hosts, controller
+from launcher.running.followed_run import FAILURES, RETRY_SECONDS, FollowedRun
+
+
+class Takeover:
+    """The frontend of one run in place of its controller."""
+
+    def __init__(self, followed: FollowedRun):
+        self._followed, self._run = followed, followed.run
+        self._retry_time = 0.0
+
+    def refuse_earlier(self, record: Record) -> None:
+        """Let the hosts refuse the controller from which this frontend takes over, if there is one.
+
+        Those that are unreachable learn of it when they are restored.
+        """
+        entry = controller.read(self._run)
+        if self._followed.orders or not entry.get("place"):
+            return
+        if entry["ended"] or entry["superseded"]:
+            return
+        controlled_hosts.begin_term(self._run)
+        self._followed.say(
+            f"this frontend restarts what fails in place of the controller on {entry['host']}, "
+            f"whose orders are refused from now on"
+        )
+        controlled_hosts.prepare(
+            *(self._run, self._followed.hosts, record, self._followed.config, self._followed.say)
+        )
+
+    def hand_over(self, now: float) -> None:
+        """Leave the next controller on the host once it answers, and all learners are back."""
+        entry, record = controller.read(self._run), self._run.record
+        followed = self._followed
+        if record is None or not entry.get("superseded") or entry["ended"]:
+            return
+        place = entry["place"]
+        if (
+            now < self._retry_time
+            or followed.config.controller == controller.NONE
+            or followed.is_away(place)
+            or followed.restore_times
+            or set(record.learner_places) != set(record.first_learner_places)
+            or self._run.states()[LEARNERS]["state"] != "running"
+        ):
+            return
+        try:
+            followed.say(controller.describe(followed.start_controller()))
+        except FAILURES as error:
+            self._retry_time = now + RETRY_SECONDS
+            followed.say_once(f"could not start the controller on {place} again: {error}")

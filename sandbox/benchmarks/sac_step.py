@@ -1,0 +1,103 @@
+"""The CPU time of SAC's optimizer steps, beside that of the matrix products that they consist of.
+
+    python sandbox/benchmarks/sac_step.py --level_name=Pendulum-v1 --units=256
+
+A step multiplies matrices of [--columns, --units] and [--units, --units] 16 times, once for each
+network, pass and gradient: policy and targets forward for the goals, Q-networks forward and
+backward, policy forward and backward through the Q-networks. The efficiency is the time of these
+products alone, divided by that of the step. All is computed by one thread. The times are the
+smallest of --repeats, which alternate.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.interface import Context
+from impala_mm.config.settings import Config
+from impala_mm.data import batches
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import SingleLearner
+from impala_mm.environments.make import level_spec
+
+PRODUCTS = 16
+_UPDATE = 64  # optimizer steps of one update
+
+
+def make_update(level_name: str, columns: int, units: int, compiled: bool) -> Callable[[], object]:
+    """Return a function that makes an update of random steps."""
+    config = Config.of_algorithm("sac")(
+        algorithm="sac", level_name=level_name, precision="float32", reward_clipping="none",
+        batch_size=8, unroll_length=8, minibatch_steps=columns, mlp_sizes=f"{units},{units}",
+        compile_updates=compiled,
+    )  # fmt: skip
+    algorithm = registry.make_algorithm(config, level_spec(level_name))
+    exchange = GradientReducer(SingleLearner(), config)
+    random = np.random.default_rng(0)
+    unroll = algorithm.unroll._replace(length=1)
+    batch = batches.zeros(unroll, columns * _UPDATE)
+    filled = tf.nest.map_structure(
+        lambda x: random.uniform(-1, 1, x.shape).astype(x.dtype) if x.dtype.kind == "f" else x,
+        batch,
+    )._replace(weight=np.ones(columns * _UPDATE, np.float32))
+    given = tf.nest.map_structure(tf.constant, filled)
+    context = Context(tf.constant(0.0), tf.constant(1.0), tf.constant(0.0))
+    update = tf.function(lambda: algorithm.update(given, context, exchange)[0], autograph=False)
+
+    def run() -> float:
+        return float(update()["loss/total"])
+
+    return run
+
+
+def make_products(columns: int, units: int) -> Callable[[], object]:
+    """Return a function that computes the products of an update, and nothing else."""
+    left, right = tf.random.normal([columns, units]), tf.random.normal([units, units]) / units**0.5
+
+    @tf.function(autograph=False)
+    def multiply() -> tf.Tensor:
+        return tf.while_loop(
+            lambda i, _: i < PRODUCTS * _UPDATE,
+            lambda i, x: (i + 1, x @ right),
+            (0, left),
+            parallel_iterations=1,
+        )[1]
+
+    return lambda: multiply().numpy()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--level_name", default="Pendulum-v1")
+    parser.add_argument("--columns", type=int, default=256, help="steps of a minibatch")
+    parser.add_argument("--units", type=int, default=256, help="of each of two layers")
+    parser.add_argument("--repeats", type=int, default=10)
+    given = parser.parse_args()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    sizes = given.columns, given.units
+    ways = {
+        "products": make_products(*sizes),
+        "step, compiled": make_update(given.level_name, *sizes, True),
+        "step": make_update(given.level_name, *sizes, False),
+    }
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for run in ways.values():
+        run()  # traces and compiles
+    for _ in range(given.repeats):
+        for name, run in ways.items():
+            begin = time.process_time()
+            run()
+            found[name].append((time.process_time() - begin) / _UPDATE)
+    products = min(found["products"])
+    for name, seconds in found.items():
+        print(f"{name:15} {1e3 * min(seconds):6.2f} ms   efficiency {products / min(seconds):.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""A learner's server in a process of its own, and calls of it with any content."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import raw_calls
+import remotely
+import tensorflow as tf
+import unrolls
+from hypothesis import strategies as st
+from processes import ROOT
+from served import LEVEL
+from tensorflow.core.framework import tensor_pb2
+
+from impala_mm.transport.messages import MessageHeader, MessageReply, ParametersRequest, run_number
+
+SIZES = [2]  # of the actor's groups of environments
+_EDGES = [-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 4, 16, 2**31, 2**53, 2**62, 2**63 - 1]
+_numbers = st.sampled_from(_EDGES) | st.integers(-(2**63), 2**63 - 1)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+# Neither type nor size need be that of what follows; 2**62 numbers fit in no memory.
+_dimensions = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 4, 15, 16, 17, 2**62]), max_size=4)
+_types = st.sampled_from([0, 1, 2, 3, 4, 7, 9, 10, 14, 19, 20, 21, 23, 101, 107, 2**20])
+
+
+class Served:
+    """The process and what an actor knows of it."""
+
+    def __init__(self, kind: str):
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "helpers" / "served.py"), kind],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env=os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            text=True,
+        )
+        assert self.process.stdout
+        self.address, self.identity = json.loads(self.process.stdout.readline())
+        self.kind, self._number = kind, 0
+        self.join()
+
+    def end(self) -> None:
+        """End the process, which must still run."""
+        assert self.process.poll() is None, self.printed()
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait(20)
+
+    def printed(self) -> str:
+        """Return what it has logged."""
+        return os.pread(self.errors.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def megabytes(self) -> float:
+        """Return the memory of the process."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def call(self, function: str, *tensors: bytes) -> raw_calls.Answer:
+        """Call a function with TensorProtos as bytes."""
+        return raw_calls.call(self.address, raw_calls.encode(function, [*tensors]))
+
+    def hello(self, **changes: object) -> bytes:
+        """Return the hello of an actor as JSON."""
+        known = {n: v for n, v in self.identity.items() if n not in ("nonce", "learners", "run_id")}
+        me = {"actor": 1, "incarnation": 1, "level": LEVEL, "groups": SIZES, "host": "h"}
+        return json.dumps(known | me | changes).encode()
+
+    def join(self) -> dict:
+        """Let the actor join, and return the answer."""
+        answer = self.call("hello", TOKEN, tensor(self.hello()))
+        return json.loads(read(answer)[0].item())
+
+    def header(self, **changes: int) -> np.ndarray:
+        """Return the header of a message, int64 [16]."""
+        own = MessageHeader(self.identity["nonce"], run_number("run"), 1, 1)
+        if self.kind == "inference":
+            own = own._replace(stream=0, environments=SIZES[0])
+        elif self.kind == "rounds":
+            own = own._replace(environments=sum(SIZES))
+        return np.array(own._replace(**changes), np.int64)
+
+    def arguments(self, function: str) -> list[bytes]:
+        """Return right arguments of a function; a message's number may have been used before."""
+        header, content = tensor(self.header()), np.array([unrolls.unroll(1)], object)
+        message = [header, tensor(content), tensor(np.zeros([0, 3], np.float32))]
+        request = tensor(np.array(ParametersRequest(-1, 0, 1, 0), np.int64))
+        of_function = {
+            "hello": [tensor(self.hello())],
+            "chunk": [header, tensor(np.zeros([2], np.int64)), tensor(b"x")],
+            "claim": [header],
+            "get_parameters": [request],
+        }
+        return [TOKEN, *of_function.get(function, message)]
+
+    def answers(self) -> None:
+        """Assert that it still does what it is for: an actor joins, and its message is accepted."""
+        assert "refused" not in self.join()
+        assert read(self.call("get_parameters", *self.arguments("get_parameters")))[0][0] >= 0
+        if self.kind == "unrolls":
+            self._number += 1
+            _, *message = self.arguments("enqueue")
+            message[0] = tensor(self.header(number=self._number))
+            numbers, _ = read(self.call("enqueue", TOKEN, *message))
+            assert MessageReply(*numbers.tolist()).reply in (0, 2)  # the number may have been used
+
+
+def tensor(value: object) -> bytes:
+    """Return a value as a TensorProto."""
+    return tf.make_tensor_proto(value).SerializeToString()
+
+
+TOKEN = tensor(remotely.TOKEN.encode())
+
+
+def read(answer: raw_calls.Answer) -> list[np.ndarray]:
+    """Return the arrays in an answer."""
+    assert answer.content, answer.text
+    found, content = [], answer.content
+    while content:  # fields of number 1, each with its length
+        length, begin, shift = 0, 1, 0
+        while True:
+            byte = content[begin]
+            length, begin, shift = length | (byte & 127) << shift, begin + 1, shift + 7
+            if byte < 128:
+                break
+        proto = tensor_pb2.TensorProto.FromString(content[begin : begin + length])
+        found.append(tf.make_ndarray(proto))
+        content = content[begin + length :]
+    return found
+
+
+@st.composite
+def any_tensor(draw: st.DrawFn) -> bytes:
+    """Draw a TensorProto whose type, shape and content need not fit."""
+    made = tensor_pb2.TensorProto(dtype=draw(_types))
+    for size in draw(_dimensions):
+        made.tensor_shape.dim.add(size=size)
+    made.tensor_content = draw(st.binary(max_size=200))
+    made.int64_val.extend(draw(st.lists(_numbers, max_size=17)))
+    made.float_val.extend(draw(st.lists(st.floats(width=32), max_size=4)))
+    made.string_val.extend(draw(st.lists(st.binary(max_size=100), max_size=4)))
+    return made.SerializeToString()
+
+
+@st.composite
+def corrupted(draw: st.DrawFn, content: bytes) -> bytes:
+    """Draw the content cut off, with something appended, or with a byte changed."""
+    position = draw(st.integers(0, len(content)))
+    how = draw(st.sampled_from(["cut", "append", "change"]))
+    if how == "cut":
+        return content[:position]
+    more = draw(st.binary(min_size=1, max_size=20))
+    if how == "append":
+        return content + more
+    return content[:position] + more[:1] + content[position + 1 :]
+
+
+@st.composite
+def wrong_call(draw: st.DrawFn, served: Served) -> tuple[str, list[bytes]]:
+    """Draw a call with one argument that is wrong in bytes, type, shape or number."""
+    functions = {"unrolls": ["enqueue", "chunk"], "inference": ["infer"]}
+    own = functions.get(served.kind, ["enqueue", "chunk", "claim"])
+    function = draw(st.sampled_from([*own, "hello", "get_parameters", "nothing"]))
+    arguments = served.arguments(function)
+    position = draw(st.integers(0, len(arguments) - 1))
+    how = draw(st.sampled_from(["corrupt", "replace", "add", "remove", "number"]))
+    if how == "add":
+        arguments.insert(position, draw(any_tensor()))
+    elif how == "remove":
+        del arguments[position]
+    elif how == "number":
+        arguments[1:] = _with_wrong_number(draw, served, function, arguments[1:])
+    elif how == "replace":
+        arguments[position] = draw(any_tensor())
+    else:
+        arguments[position] = draw(corrupted(arguments[position]))
+    return function, arguments
+
+
+def _with_wrong_number(
+    draw: st.DrawFn, served: Served, function: str, arguments: list[bytes]
+) -> list[bytes]:
+    """Return right arguments but for a number, a field or the content."""
+    if function == "hello":
+        fields = (*json.loads(served.hello()), "own_flags", "failure", "start", "probe", "learners")
+        changes = {draw(st.sampled_from(fields)): draw(_json)}
+        return [tensor(served.hello(**changes))]
+    if function == "get_parameters":
+        return [tensor(np.array(draw(st.lists(_numbers, min_size=4, max_size=4)), np.int64))]
+    changes = {draw(st.sampled_from(MessageHeader._fields)): draw(_numbers)}
+    header = tensor(served.header(**changes))
+    if function == "chunk":
+        position = np.array([draw(_numbers), draw(_numbers)], np.int64)
+        return [draw(st.sampled_from([header, arguments[0]])), tensor(position), arguments[2]]
+    if function == "claim":
+        return [header]
+    contents = draw(st.lists(st.binary(max_size=200), max_size=5))
+    episodes = draw(st.lists(st.floats(width=32), min_size=3, max_size=3))
+    return [
+        draw(st.sampled_from([header, arguments[0]])),
+        tensor(np.array(contents, object)) if contents else arguments[1],
+        tensor(np.array([episodes], np.float32)),
+    ]

@@ -1,0 +1,43 @@
+"""Games of catch, recorded by random actions or by a function, for students' tests."""
+
+import numpy as np
+
+from impala_mm.algorithms.interface import entry_spec
+from impala_mm.environments.make import make_environments
+from impala_mm.evaluation import recording
+from impala_mm.policy.core import make_entry
+from impala_mm.replay.data_set import DataSetWriter, unroll_spec
+
+
+class FunctionPlayer:
+    """A player whose actions are those of a function of observations; None: random ones."""
+
+    def __init__(self, spec, function=None):
+        self._spec, self._function = spec, function
+        self._random = np.random.default_rng(1)
+
+    def initial_state(self, batch):
+        return 0
+
+    def entry(self, *fields):
+        return make_entry(self._spec, *fields)
+
+    def step(self, entry, state, explore):
+        if self._function:
+            return self._function(entry.observation.numpy()).astype(np.int32), state, ()
+        return self._random.integers(0, 3, len(entry.first)).astype(np.int32), state, ()
+
+
+def record_catch(folder, games, length, function=None, num_envs=3):
+    """Record that many games of each environment; return the description of the data."""
+    environments = make_environments("catch", num_envs, 5)
+    unroll = unroll_spec(entry_spec(environments.spec, ()), length)
+    data = DataSetWriter(folder, recording.describe(environments.spec, unroll, "catch", "test"))
+    recording.record(
+        *(FunctionPlayer(environments.spec, function), environments, num_envs, unroll, data),
+        lambda environment, of_it, steps: of_it >= games,
+        explore=True,
+    )
+    data.close()
+    environments.close()
+    return data.about

@@ -1,0 +1,233 @@
+"""Goals in hindsight: which steps may give theirs to a step, and when an unroll is complete."""
+
+import os
+import signal
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impala_mm.actor.actor import Player
+from impala_mm.actor.relabelling import Relabeller
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.hindsight import Hindsight, extras_spec
+from impala_mm.algorithms.interface import Role
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.environments.faults import FaultElsewhere
+from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.environments.types import BadLevel
+
+GOAL = tf.TensorSpec([1], tf.float32)
+OBSERVATION = {"observation": GOAL, "achieved_goal": GOAL, "desired_goal": GOAL}
+
+
+class Judge:
+    """Environments whose reward tells the achieved goal and the desired one."""
+
+    def __init__(self, ends):
+        self.ends, self.asked = ends, []
+
+    def judge_goals(self, environment, achieved, desired):
+        self.asked.append(environment)
+        rewards = (1000 * achieved + desired)[:, 0]
+        return rewards, (achieved == desired)[:, 0] if self.ends else None
+
+
+def _spec(length, copies, window):
+    hindsight = Hindsight(copies, window, SimpleNamespace(observation=OBSERVATION))
+    number, flag = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.bool)
+    extras = extras_spec(hindsight, ())
+    step = Entry(tf.TensorSpec([], tf.int32), number, flag, flag, OBSERVATION, flag, extras)
+    return UnrollSpec(length, 1, step, ()), hindsight
+
+
+def _stream(kinds, length, codec, unroll):
+    """Return unrolls whose entry n achieves goal n; `kinds` says what each entry after 0 is.
+
+    ".": a step; "t", "u": one that terminates or truncates; after these comes a reset.
+    """
+    shown = ["r"]
+    for kind in kinds:
+        shown.append("r" if shown[-1] in "tu" else kind)
+    contents = []
+    for begin in range(0, len(shown) - length, length):
+        row = np.zeros([1, codec.size], np.uint8)
+        entries, _ = codec.arrays(row)
+        for t in range(length + 1):
+            kind = shown[begin + t]
+            entries.observation["achieved_goal"][0, t] = begin + t
+            entries.observation["desired_goal"][0, t] = -1
+            entries.first[0, t] = kind == "r"
+            entries.terminated[0, t], entries.truncated[0, t] = kind == "t", kind == "u"
+        contents.append(row.tobytes())
+    return shown, contents
+
+
+def _last_of_episode(shown, t):
+    """Return the last entry of the episode of entry t; a large number if it is not over."""
+    later = (n for n in range(t, len(shown)) if shown[n] in "tu")
+    return next(later, 10**6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from("......tu"), min_size=8, max_size=60),
+    length=st.integers(1, 7),
+    copies=st.integers(1, 4),
+    window=st.integers(1, 12),
+    ends=st.booleans(),
+)
+def test_goals_are_those_of_the_window_and_are_sent_as_soon_as_they_are_known(
+    kinds, length, copies, window, ends
+):
+    unroll, hindsight = _spec(length, copies, window)
+    codec, judge = UnrollCodec(unroll), Judge(ends)
+    shown, contents = _stream(kinds, length, codec, unroll)
+    relabeller = Relabeller(unroll, hindsight, judge, 1, [0])
+    sent = []
+    for number, content in enumerate(contents, 1):
+        sent += relabeller.add([0], [content])
+        known = number * length  # the newest entry
+        last = [(n + 1) * length for n in range(number)]
+        due = [min(t + window - 1, _last_of_episode(shown[: known + 1], t)) <= known for t in last]
+        assert len(sent) == (due.index(False) if False in due else number)
+    for number, content in enumerate(sent):
+        now, before = (
+            codec.arrays(np.frombuffer(x, np.uint8)[None])[0] for x in (content, contents[number])
+        )
+        for name in ("observation", "reward", "first", "terminated", "truncated"):
+            tf.nest.map_structure(
+                np.testing.assert_array_equal, getattr(now, name), getattr(before, name)
+            )
+        others = now.extras[1]
+        for t in range(1, length + 1):
+            n = number * length + t
+            if shown[n] == "r":
+                continue
+            end = min(n + window - 1, _last_of_episode(shown, n))
+            goals = others.goal[0, t, :, 0]
+            assert goals.shape == (copies,)
+            assert ((goals >= n) & (goals <= end)).all(), (n, end, goals)
+            np.testing.assert_array_equal(others.reward[0, t], 1000 * n + goals)
+            np.testing.assert_array_equal(others.reward_before[0, t], 1000 * (n - 1) + goals)
+            terminated = goals == n if ends else np.full(copies, shown[n] == "t")
+            np.testing.assert_array_equal(others.terminated[0, t], terminated)
+
+
+def test_every_goal_of_the_window_is_equally_likely():
+    unroll, hindsight = _spec(1, 4000, 5)
+    relabeller = Relabeller(unroll, hindsight, Judge(True), 1, [3])
+    _, contents = _stream("." * 8, 1, UnrollCodec(unroll), unroll)
+    first = [relabeller.add([0], [content]) for content in contents]
+    assert [len(each) for each in first] == [0, 0, 0, 0, 1, 1, 1, 1]
+    entries, _ = UnrollCodec(unroll).arrays(np.frombuffer(first[4][0], np.uint8)[None])
+    counts = Counter(entries.extras[1].goal[0, 1, :, 0].tolist())
+    assert sorted(counts) == [1, 2, 3, 4, 5]
+    assert min(counts.values()) > 0.85 * 800
+
+
+def test_what_waits_of_an_environment_with_a_fault_is_dropped():
+    unroll, hindsight = _spec(2, 1, 4)
+    judge = Judge(True)
+    relabeller = Relabeller(unroll, hindsight, judge, 3, [0])
+    _, contents = _stream("." * 20, 2, UnrollCodec(unroll), unroll)
+    assert relabeller.add([0, 1, 2], [contents[0]] * 3) == []
+    assert relabeller.add([0, 2], [contents[1]] * 2) == []
+    sent = relabeller.add([0, 1, 2], [contents[2]] * 3)
+    assert judge.asked == [0, 2]
+    assert len(sent) == 2
+
+
+class _Fails(Judge):
+    """Environments, of which one raises an error."""
+
+    def __init__(self, error):
+        super().__init__(True)
+        self.error, self.faults = error, []
+
+    def judge_goals(self, environment, achieved, desired):
+        if environment == 1 and self.error:
+            raise self.error
+        return super().judge_goals(environment, achieved, desired)
+
+
+def test_an_environment_that_cannot_judge_is_a_bad_level_only_before_the_first_success():
+    unroll, hindsight = _spec(2, 1, 2)
+    judge = _Fails(BadLevel("compute_reward of X returned inf"))
+    relabeller = Relabeller(unroll, hindsight, judge, 2, [0])
+    _, contents = _stream("." * 20, 2, UnrollCodec(unroll), unroll)
+    relabeller.add([1], contents[:1])
+    with pytest.raises(BadLevel, match="returned inf"):
+        relabeller.add([1], contents[1:2])
+    relabeller = Relabeller(unroll, hindsight, judge, 2, [0])
+    relabeller.add([0, 1], [contents[0]] * 2)
+    assert len(relabeller.add([0, 1], [contents[1]] * 2)) == 1
+    assert relabeller.failed == 1
+    (fault,) = judge.faults
+    assert fault.environment == 1
+    assert fault.text.startswith("environment 1, asked for rewards under other goals: ")
+    assert "returned inf" in fault.text
+    judge.error = None
+    assert len(relabeller.add([0, 1], [contents[2]] * 2)) == 1, "what waited was dropped"
+    assert len(relabeller.add([0, 1], [contents[3]] * 2)) == 2
+    assert relabeller.failed == 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_environment_that_cannot_judge_is_broken_until_it_is_rebuilt(workers):
+    name = "sandbox.bit_flip:BitFlip-v0"
+    environments = make_environments(name, 2, seed=0, workers=workers)
+    environments.reset()
+    wrong = np.zeros([1, 3], np.float32)
+    goal = environments.reset().observation["desired_goal"][:1]
+    with pytest.raises(BadLevel, match="compute_reward of"):
+        environments.judge_goals(1, wrong, goal)
+    assert environments.step(np.zeros(2, int)).fault.tolist() == [False, True]
+    environments.rebuild(1)
+    assert environments.step(np.zeros(2, int)).fault.tolist() == [False, False]
+    if workers:
+        os.kill(environments._workers[0].pid, signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(FaultElsewhere, match="the worker process"):
+                environments.judge_goals(0, goal, goal)
+        assert environments.step(np.zeros(2, int)).fault.all()
+        environments.rebuild(0)
+        assert environments.judge_goals(0, goal, goal)[0] == 0
+    environments.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+def test_players_judge_steps_by_their_environments(algorithm, workers):
+    level = "sandbox.bit_flip:BitFlip-v0"
+    own = {"discrete_sac": True} if algorithm == "sac" else {}
+    config = Config.of_algorithm(algorithm)(
+        algorithm=algorithm, level_name=level, unroll_length=4, her_ratio=3, her_window=6,
+        mlp_sizes="8", **own,
+    )  # fmt: skip
+    made = registry.make_algorithm(config, level_spec(level), Role.ACTOR)
+    environments = make_environments(level, 3, seed=0, workers=workers)
+    player = Player(made, [(environments, 3)])
+    sent, rounds = [], 12
+    for _ in range(rounds):
+        sent += player.play()
+        assert player.whole == 3
+    environments.close()
+    assert 3 * (rounds - 2) <= len(sent) <= 3 * rounds
+    codec = UnrollCodec(made.unroll)
+    rewarded = 0
+    for content in sent:
+        entries, _ = codec.arrays(np.frombuffer(content, np.uint8)[None])
+        others = entries.extras[1]
+        live = ~entries.first[0, 1:]
+        achieved = entries.observation["achieved_goal"][0, 1:, None]
+        reached = (achieved == others.goal[0, 1:]).all(-1)
+        np.testing.assert_array_equal(others.reward[0, 1:], reached - 1.0)
+        np.testing.assert_array_equal(others.terminated[0, 1:], reached)
+        rewarded += reached[live].sum()
+    assert rewarded > 3 * rounds, "in hindsight, goals are reached"

@@ -1,0 +1,276 @@
+"""Hindsight at the learner: the goals that steps are trained with, in DQN and in SAC."""
+
+import numpy as np
+import pytest
+import sonnet as snt
+import tensorflow as tf
+
+from impala_mm.algorithms import hindsight, q_learning, registry, value_distributions
+from impala_mm.algorithms.interface import Context, EnvironmentNumber, Role
+from impala_mm.algorithms.q_network import ActionValues, QNetwork
+from impala_mm.config import command_line
+from impala_mm.config.messages import UserMistake
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import SingleLearner
+from impala_mm.environments.make import level_spec
+from tests.helpers import in_threads
+
+T, B, K, BITS = 3, 8, 2, 4
+LEVEL = "sandbox.bit_flip:BitFlip-v0"
+PROGRESS = Context(tf.constant(300.0), tf.constant(1000.0), tf.constant(0.0))
+
+
+def _made(algorithm="dqn", group=None, role=Role.LEARNER, level=LEVEL, **settings):
+    kwargs = f'{{"bits": {BITS}}}' if level == LEVEL else ""
+    own = {"discrete_sac": True, "compile_updates": False} if algorithm == "sac" else {}
+    own |= {"her_ratio": K, "unroll_length": T, "mlp_sizes": "8"} | settings
+    config = Config.of_algorithm(algorithm)(
+        algorithm=algorithm, level_name=level, env_kwargs=kwargs, precision="float32",
+        reward_clipping="none", **own,
+    )  # fmt: skip
+    tf.random.set_seed(1)
+    made = registry.make_algorithm(config, level_spec(level, env_kwargs=kwargs), role)
+    return made, GradientReducer(group or SingleLearner(), config)
+
+
+def _batch(algorithm, steps=T, seed=0):
+    """Return a batch with terminations, a truncation, resets, and a column of padding."""
+    random = np.random.default_rng(seed)
+
+    def draw(spec):
+        shape = [steps + 1, B, *spec.shape]
+        if spec.dtype == tf.bool:
+            return random.random(shape) < 0.3
+        if spec.dtype.is_integer:
+            return random.integers(0, BITS, shape).astype(spec.dtype.as_numpy_dtype)
+        return random.uniform(-0.9, 0.9, shape).astype(spec.dtype.as_numpy_dtype)
+
+    entries = tf.nest.map_structure(draw, algorithm.unroll.step)
+    entries.first[1, 2] = entries.truncated[1, 1] = True
+    weight, numbers = random.uniform(0.2, 1.0, B).astype(np.float32), np.arange(B)
+    weight[-1] = 0
+    return Batch(entries, algorithm.initial_state(B), numbers, weight, numbers, numbers < 4)
+
+
+def _tensors(batch, columns=slice(None)):
+    unrolls = tf.nest.map_structure(lambda x: tf.constant(x[:, columns]), batch.unrolls)
+    rest = tf.nest.map_structure(lambda x: tf.constant(x[columns]), list(batch[2:]))
+    return Batch(unrolls, batch.start, *rest)
+
+
+def _choose(monkeypatch, number):
+    """Let each step have the goal of this number; -1 is its own."""
+    draw = tf.random.uniform
+
+    def uniform(shape, *limits, **others):
+        if limits != (-1, K, tf.int32):
+            return draw(shape, *limits, **others)
+        return tf.fill(shape, number)
+
+    monkeypatch.setattr(tf.random, "uniform", uniform)
+
+
+def test_unrolls_become_columns_of_two_entries():
+    algorithm, _ = _made()
+    given = _batch(algorithm)
+    found = algorithm.hindsight.single_steps(_tensors(given))
+    assert found.unrolls.reward.shape == (2, T * B)
+    for t in range(T):
+        for b in range(B):
+            column = t * B + b
+            assert found.key[column] == b
+            assert found.weight[column] == given.weight[b]
+            seen = tf.nest.map_structure(lambda x, c=column: x[:, c], found.unrolls)
+            played = tf.nest.map_structure(lambda x, t=t, b=b: x[t : t + 2, b], given.unrolls)
+            tf.nest.map_structure(np.testing.assert_array_equal, seen, played)
+
+
+def test_a_step_has_one_of_its_goals_at_random_and_its_results_under_that():
+    algorithm, _ = _made()
+    given = _batch(algorithm, steps=1)
+    unrolls = tf.nest.map_structure(lambda x: np.repeat(x, 100, axis=1), given.unrolls)
+    rest = [np.repeat(x, 100) for x in given[2:]]
+    e, others = unrolls, unrolls.extras[1]
+    found = algorithm.hindsight.relabel(_tensors(Batch(unrolls, (), *rest))).unrolls
+    found = tf.nest.map_structure(lambda x: x.numpy(), found)
+    counts = np.zeros(K + 1)
+    for column in range(100 * B):
+        shown = found.observation["desired_goal"][:, column]
+        own = np.array_equal(shown, e.observation["desired_goal"][:, column])
+        chosen = -1 if own else int(np.argmin(np.abs(others.goal[1, column] - shown[1]).sum(-1)))
+        counts[chosen + 1] += 1
+        reward, terminated = e.reward[:, column], e.terminated[:, column].copy()
+        if not own:
+            assert (shown == others.goal[1, column, chosen]).all(), "both entries show the goal"
+            reward = [o[1, column, chosen] for o in (others.reward_before, others.reward)]
+            terminated[1] = others.terminated[1, column, chosen]
+        np.testing.assert_array_equal(found.reward[:, column], reward)
+        np.testing.assert_array_equal(found.terminated[:, column], terminated)
+    assert counts / (100 * B) == pytest.approx(np.full(K + 1, 1 / (K + 1)), abs=0.06)
+    for name in ("action", "truncated", "first"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(e, name))
+    for name in ("observation", "achieved_goal"):
+        np.testing.assert_array_equal(found.observation[name], e.observation[name])
+
+
+def test_with_their_own_goals_steps_are_trained_on_as_without_hindsight(monkeypatch):
+    _choose(monkeypatch, -1)
+    found = []
+    for ratio in (K, 0):
+        algorithm, exchange = _made(her_ratio=ratio, learning_rate=0.01, huber_delta=0.1)
+        batch = _tensors(_batch(_made()[0]))
+        if not ratio:
+            batch = batch._replace(unrolls=batch.unrolls._replace(extras=batch.unrolls.extras[0]))
+        metrics, priorities = algorithm.update(batch, PROGRESS, exchange)
+        numbers = [float(metrics[name]) for name in ("loss/total", "q/error", "grad_norm")]
+        found.append([np.array(numbers), priorities, *algorithm.variables.trained])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+class DoubleQ(QNetwork):
+    """A Q-network in float64 that reads observation and goal: Q = w tanh(v (o, g))."""
+
+    def __init__(self, config, environment):
+        snt.Module.__init__(self, name="q_network")
+        self.distribution = value_distributions.Expected(config.huber_delta)
+        self.v = tf.Variable(tf.zeros([2 * BITS, 5], tf.float64))
+        self.w = tf.Variable(tf.zeros([5, BITS], tf.float64))
+
+    def initial_state(self, batch):
+        return ()
+
+    def unroll(self, entries, state, draws, num_quantiles, burn_in=0):
+        o = entries.observation
+        read = tf.cast(tf.concat([o["observation"], o["desired_goal"]], -1), tf.float64)
+        values = tf.tanh(read @ self.v) @ self.w
+        return ActionValues(values, values[..., tf.newaxis], ())
+
+
+def _filled(algorithm):
+    random = np.random.default_rng(7)
+    for variable in (*algorithm.variables.trained, *algorithm._target.trainable_variables):
+        variable.assign(random.normal(size=variable.shape))
+    return algorithm
+
+
+def test_errors_are_those_of_steps_that_end_at_their_goal(monkeypatch):
+    _choose(monkeypatch, 1)
+    monkeypatch.setattr(q_learning, "QNetwork", DoubleQ)
+    algorithm, exchange = _made(
+        learning_rate=0.0, discounting=0.9, double_q=False, huber_delta=float("inf")
+    )
+    _filled(algorithm)
+    batch = _batch(algorithm)
+    e, others, (v, w) = batch.unrolls, batch.unrolls.extras[1], algorithm.variables.trained
+    target = [x.numpy() for x in algorithm._target.trainable_variables]
+
+    def values(network, t, goal):
+        read = np.concatenate([e.observation["observation"][t], goal], -1).astype(np.float64)
+        return np.tanh(read @ network[0]) @ network[1]
+
+    errors = np.zeros([T, B])
+    for t in range(T):
+        goal = others.goal[t + 1, :, 1]
+        after = values(target, t + 1, goal).max(-1)
+        aim = others.reward[t + 1, :, 1] + 0.9 * np.where(others.terminated[t + 1, :, 1], 0, after)
+        q = values([v.numpy(), w.numpy()], t, goal)[np.arange(B), e.action[t + 1]]
+        errors[t] = np.where(e.first[t + 1] | (batch.weight == 0), 0, aim - q)
+    metrics, priorities = algorithm.update(_tensors(batch), PROGRESS, exchange)
+    loss = (0.5 * errors**2 * batch.weight).sum() / (T * B)
+    assert float(metrics["loss/total"]) == pytest.approx(loss, rel=1e-6)
+    live = (~e.first[1:] & (batch.weight > 0)).sum(0)
+    expected = 0.9 * np.abs(errors).max(0) + 0.1 * np.abs(errors).sum(0) / np.maximum(live, 1)
+    np.testing.assert_allclose(priorities, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("learners", [2, 4])
+def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch, learners):
+    monkeypatch.setattr(q_learning, "QNetwork", DoubleQ)
+    _choose(monkeypatch, 0)
+
+    def learn(group):
+        algorithm, exchange = _made(
+            group=group, learning_rate=0.01, target_share=0.3, gradients_clipping=0.01
+        )
+        _filled(algorithm)
+        batch = _tensors(_batch(algorithm), in_threads.share_of(group, B))
+        found = [algorithm.update(batch, PROGRESS, exchange)[1].numpy() for _ in range(3)]
+        return [x.numpy() for x in algorithm.variables.trained], found[-1]
+
+    ((one, priorities),) = in_threads.together(1, learn)
+    several = in_threads.together(learners, learn)
+    for variables, _ in several:
+        for ours, theirs in zip(variables, one, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+    joined = np.concatenate([found for _, found in several])
+    np.testing.assert_allclose(joined, priorities, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+def test_actors_leave_place_for_goals_and_learners_update(algorithm):
+    learner, exchange = _made(algorithm, batch_size=2, **(
+        {"minibatch_steps": 2 * B, "updates_per_step": 1 / 3} if algorithm == "sac" else {}
+    ))  # fmt: skip
+    actor, _ = _made(algorithm, role=Role.ACTOR)
+    entry = tf.nest.map_structure(
+        lambda spec: tf.zeros([3, *spec.shape], spec.dtype), actor.unroll.step
+    )
+    number = [EnvironmentNumber(tf.range(3), tf.constant(3))] if algorithm == "dqn" else []
+    _, _, extras = actor.act(entry, actor.initial_state(3), tf.ones([3]), *number)
+    tf.nest.map_structure(
+        lambda found, spec: (found.shape, found.dtype) == ((3, *spec.shape), spec.dtype) or 1 / 0,
+        extras,
+        actor.unroll.step.extras,
+    )
+    steps = T if algorithm == "dqn" else 1
+    metrics, _ = learner.update(_tensors(_batch(learner, steps)), PROGRESS, exchange)
+    assert np.isfinite(float(metrics["loss/total"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"level": "CartPole-v1"},
+            "error: --algorithm=dqn: --her_ratio=2: no other goals can be given to the steps of "
+            "CartPole-v1: its observations are no Dict with the keys observation, achieved_goal, "
+            "desired_goal",
+        ),
+        ({"agent_name": "MLPLSTMAgent"}, "use a network without an LSTM, and no --normalize"),
+        ({"normalize_rewards": True}, "use a network without an LSTM, and no --normalize_rewards"),
+    ],
+)
+def test_hindsight_that_is_not_possible_is_refused_in_a_sentence(capsys, given, said):
+    with pytest.raises(SystemExit):
+        _made(**given)
+    assert said in capsys.readouterr().err
+
+
+def test_an_action_that_is_repeated_is_refused():
+    config = Config.of_algorithm("dqn")(her_ratio=4)
+    environment = level_spec(LEVEL, num_action_repeats=2)
+    with pytest.raises(UserMistake, match=r"--her_ratio=4 with --num_action_repeats=2: the reward"):
+        hindsight.make(config, environment, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--algorithm=dqn", "--n_steps=3"], "each step has goals of its own, so that a target"),
+        (["--algorithm=sac", "--inference=learner"], "--her_ratio=4: only an actor that chooses"),
+        (
+            ["--algorithm=r2d2", "--n_steps=1"],
+            "--her_ratio=4 with --burn_in=10: steps with other goals are trained one by one: "
+            "use --burn_in=0, or --algorithm=dqn",
+        ),
+        (["--algorithm=dqn", "--deterministic_run"], "in each turn an actor sends what it has"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):
+    with pytest.raises(SystemExit) as ended:
+        command_line.parse(["experiment.py", "--her_ratio=4", *given], "", Config)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,218 @@
+"""What Q-networks learn from teachers and recorded actions, against NumPy and SciPy in float64."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from impala_mm.algorithms.distillation import Taught
+from impala_mm.algorithms.dqn_settings import Settings
+from impala_mm.algorithms.imitation import Imitation, Steps
+from impala_mm.algorithms.teacher_settings import DISTILLED
+from impala_mm.data.trajectory import Entry
+
+T, B, A = 5, 3, 4
+
+
+class Case:
+    """Values of a student and of teachers at an unroll, all drawn at random, in float64."""
+
+    def __init__(self, seed, teachers=1, copies=1, masked=False):
+        rng = np.random.default_rng(seed)
+        self.copies = copies
+        self.values = rng.normal(0, 2, (T, copies * B, A))
+        self.theirs = rng.normal(0, 2, (teachers, T, B, A))  # values, of which the logits are made
+        self.live, self.known = rng.random((2, T, B)) < 0.7
+        self.live[0], self.known[0] = True, True
+        self.weight = rng.uniform(0.2, 1.0, B)
+        self.mask = rng.random((T + 1, B, A)) < 0.6 if masked else np.ones((T + 1, B, A), bool)
+        self.mask[..., 0] = True
+        allowed = np.where(self.mask, rng.random((T + 1, B, A)), -1)
+        self.action = np.concatenate([np.zeros((1, B), int), allowed.argmax(-1)[:-1]])
+        self.masked = masked
+
+    def measure(self, config, values=None):
+        """Return the loss, its metrics, and the gradient of the values."""
+        given = tf.Variable(self.values if values is None else values)
+        made = Imitation(config)
+        if made.distillation:
+            made.distillation.begin([None] * len(self.theirs), 1)
+        theirs = [tf.constant(x) for x in self.theirs]
+        taught = Taught(
+            tuple(x / config.teacher_temperature for x in theirs),
+            tf.constant(self.known),
+            tuple(theirs) if "value" in config.distilled else (),
+        )
+        nothing = np.zeros((T + 1, B))
+        entries = Entry(
+            tf.constant(self.action, tf.int32), *[nothing] * 3, (), nothing, (),
+            tf.constant(self.mask) if self.masked else (),
+        )  # fmt: skip
+        steps = Steps(given, entries, tf.constant(self.live), tf.constant(self.weight))
+        with tf.GradientTape() as tape:
+            loss, metrics = made.measure(steps, taught if made.distillation else (), self.copies)
+        return float(loss), metrics, tape.gradient(loss, given)
+
+    def steps(self):
+        """Yield (t, b, mask) of each step that counts."""
+        for t in range(T):
+            for b in range(B):
+                if self.live[t, b]:
+                    yield t, b, self.mask[t, b]
+
+    def of_copies(self, t, b):
+        """Return the values [A] of each copy of a column."""
+        return [self.values[t, copy * B + b] for copy in range(self.copies)]
+
+
+def _softmax(x, mask):
+    return special.softmax(np.where(mask, x, -np.inf))
+
+
+def _term(kind, mine, theirs, mask, config):
+    """Return what one step adds, by the rules in words."""
+    tau = config.teacher_temperature
+    eps = config.value_rescaling
+    in_rewards = _restored(mine, eps) if eps else mine
+    p, q = _softmax(theirs / tau, mask), _softmax(in_rewards / tau, mask)
+    best = int(np.argmax(np.where(mask, theirs, -np.inf)))
+    if kind == "policy":
+        return sum(a * (np.log(a) - np.log(b)) for a, b in zip(p, q, strict=True) if a > 0)
+    if kind == "best_action":
+        return -np.log(q[best])
+    if kind == "value":
+        goals = np.sign(theirs) * (np.sqrt(abs(theirs) + 1) - 1) + eps * theirs if eps else theirs
+        return np.mean([(a - b) ** 2 for a, b, m in zip(mine, goals, mask, strict=True) if m])
+    others = [mine[a] + config.teacher_margin * (a != best) for a in range(A) if mask[a]]
+    return max(others) - mine[best]
+
+
+def _restored(y, eps):
+    """Return the inverse of R2D2's rescaling, by its published formula."""
+    root = (np.sqrt(1 + 4 * eps * (abs(y) + 1 + eps)) - 1) / (2 * eps)
+    return np.sign(y) * (root**2 - 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    distill=st.sampled_from(sorted(DISTILLED)),
+    teachers=st.integers(1, 2),
+    copies=st.sampled_from([1, 2]),
+    masked=st.booleans(),
+    rescaling=st.sampled_from([0.0, 0.01]),
+    temperature=st.sampled_from([0.1, 1.0]),
+    reduction=st.sampled_from(["mean", "sum"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_teachers_add_their_loss_with_the_weights_of_replay(
+    distill, teachers, copies, masked, rescaling, temperature, reduction, seed
+):
+    config = Settings(
+        teacher="x", distill=distill, teacher_cost=2.0, teacher_temperature=temperature,
+        teacher_margin=0.7, value_rescaling=rescaling, loss_reduction=reduction,
+    )  # fmt: skip
+    case = Case(seed, teachers, copies, masked)
+    loss, metrics, gradient = case.measure(config)
+    expected, terms = 0.0, []
+    for t, b, mask in case.steps():
+        if not case.known[t, b]:
+            continue
+        term = np.mean(
+            [
+                sum(_term(kind, mine, theirs[t, b], mask, config) for kind in config.distilled)
+                for mine in case.of_copies(t, b)
+                for theirs in case.theirs
+            ]
+        )
+        terms.append(term)
+        expected += case.weight[b] * term
+    expected *= 2.0 / (T * B if reduction == "mean" else 1)
+    assert loss == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    key = "kl_teacher_pi" if distill == "policy" else "loss/teacher"
+    assert float(metrics[key]) == pytest.approx(np.mean(terms), rel=1e-9, abs=1e-9)
+    dead = ~np.tile(case.live & case.known, [1, copies])
+    assert not gradient.numpy()[dead].any()
+    forbidden = ~np.tile(case.mask[:-1], [1, copies, 1]) & masked
+    assert not gradient.numpy()[forbidden].any()
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    copies=st.sampled_from([1, 2]),
+    masked=st.booleans(),
+    temperature=st.sampled_from([0.1, 1.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_recorded_actions_add_the_loss_of_cql(copies, masked, temperature, seed):
+    config = Settings(cql_cost=0.5, cql_temperature=temperature)
+    case = Case(seed, 1, copies, masked)
+    loss, metrics, gradient = case.measure(config)
+    expected, terms, slope = 0.0, [], np.zeros_like(case.values)
+    for t, b, mask in case.steps():
+        played = case.action[t + 1, b]
+        each = []
+        for copy, mine in enumerate(case.of_copies(t, b)):
+            scaled = np.where(mask, mine, -np.inf) / temperature
+            each.append(special.logsumexp(scaled) - mine[played] / temperature)
+            slope[t, copy * B + b] = special.softmax(scaled) - np.eye(A)[played]
+            slope[t, copy * B + b] *= 0.5 * case.weight[b] / temperature / copies / (T * B)
+        terms.append(np.mean(each))
+        expected += 0.5 * case.weight[b] * terms[-1] / (T * B)
+    assert loss == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    assert float(metrics["loss/cql"]) == pytest.approx(np.mean(terms), rel=1e-9, abs=1e-9)
+    np.testing.assert_allclose(gradient, slope, atol=1e-9)
+
+
+def test_the_margin_is_0_where_the_teachers_action_is_better_by_that_much():
+    config = Settings(teacher="x", teacher_method="dqfd", teacher_margin=0.8)
+    case = Case(3)
+    best = case.theirs[0].argmax(-1)
+    better = np.eye(A)[best] * 0.81
+    loss, metrics, gradient = case.measure(config, better)
+    assert loss == 0.0
+    assert not gradient.numpy().any()
+    loss, metrics, _ = case.measure(config, 0.5 * better)
+    assert float(metrics["loss/teacher"]) == pytest.approx(0.8 - 0.405, rel=1e-9)
+
+
+def test_dead_steps_may_hold_anything():
+    for flags in ({"cql_cost": 1.0}, *({"teacher": "x", "distill": kind} for kind in DISTILLED)):
+        case = Case(1)
+        loss, _, _ = case.measure(Settings(**flags))
+        broken = np.where(case.live[..., None], case.values, np.nan)
+        found, _, gradient = case.measure(Settings(**flags), broken)
+        assert found == loss
+        assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(
+    ("flags", "cost"),
+    [
+        ({}, 3.0),
+        ({"value_distribution": "categorical"}, 1.0),
+        ({"teacher_method": "dqfd"}, 1.0),
+        ({"distill": "value"}, 1.0),
+        ({"teacher_cost": 0.2}, 0.2),
+    ],
+)
+def test_the_cost_is_the_published_one_unless_it_is_given(flags, cost):
+    made = Imitation(Settings(teacher="x", **flags))
+    assert float(made.distillation.cost()) == pytest.approx(cost)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"td_cost": 0.0}, "--td_cost=0: without --teacher and --cql_cost nothing is left"),
+        ({"distill": "value"}, "--distill=value has no effect without --teacher"),
+        (
+            {"teacher": "x", "teacher_method": "dqfd", "distill": "policy"},
+            "--teacher_method=dqfd with --distill=policy: its loss is the margin",
+        ),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(flags, said):
+    with pytest.raises(ValueError, match=said):
+        Settings(**flags)

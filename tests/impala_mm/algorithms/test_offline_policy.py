@@ -1,0 +1,181 @@
+"""The loss of a policy that learns from recorded games, against NumPy in float64."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.algorithms import distributions, offline_policy, registry
+from impala_mm.algorithms.distillation import Distillation, Taught
+from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.interface import Context
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch, Entry
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import SingleLearner
+from impala_mm.environments.make import level_spec
+
+T, B, A = 6, 4, 3
+GAMMA = 0.875
+
+
+def _entries(random, first=None):
+    first = random.random([T + 1, B]) < 0.15 if first is None else first
+    terminated = np.zeros([T + 1, B], bool)
+    terminated[:-1] = first[1:] & (random.random([T, B]) < 0.7)
+    return Entry(
+        action=tf.constant(random.integers(0, A, [T + 1, B]), tf.int32),
+        reward=tf.constant(random.normal(size=[T + 1, B]) * ~first, tf.float64),
+        terminated=tf.constant(terminated),
+        truncated=tf.constant(np.zeros([T + 1, B], bool)),
+        observation=(),
+        first=tf.constant(first),
+        extras=(),
+        mask=(),
+    )
+
+
+def _expected_goals(entries, values, stack):
+    """Return (live, targets) of T steps, one column after the other."""
+    first, terminated = entries.first.numpy(), entries.terminated.numpy()
+    rewards, targets = entries.reward.numpy(), np.array(values[:-1])
+    live = np.zeros([T, B], bool)
+    for b in range(B):
+        following = values[T, b]
+        for t in reversed(range(T)):
+            if first[t + 1, b]:  # no step: the next return begins with this entry's value
+                following = values[t, b]
+                continue
+            later = 0.0 if terminated[t + 1, b] else following
+            following = targets[t, b] = rewards[t + 1, b] + GAMMA * later
+            live[t, b] = first[: t + 1, b].any() or t >= stack - 1
+    return live, targets
+
+
+def _log_softmax(x):
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("teacher", [True, False])
+@pytest.mark.parametrize(("reduction", "stack"), [("mean", 1), ("sum", 4)])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(
+    teacher, reduction, stack, seed
+):
+    random = np.random.default_rng(seed)
+    entries, weight = _entries(random), random.random(B)
+    values, logits, theirs = (random.normal(size=[T + 1, B, *rest]) for rest in ((), (A,), (A,)))
+    config = Settings(
+        teacher="x", teacher_cost=3.0, baseline_cost=0.7, loss_reduction=reduction, huber_delta=0.8
+    )
+    unit = 2.5
+    goals = offline_policy.goals(
+        entries, tf.constant(weight), tf.constant(values), GAMMA, frame_stack=stack
+    )
+    made = Distillation(config)
+    made.begin([types.SimpleNamespace()], stack)
+    known = tf.ones([T, B], tf.bool)
+    found = offline_policy.losses_of(
+        config,
+        goals,
+        tf.constant(weight),
+        lambda parameters, mask=(): distributions.Categorical(parameters),
+        tf.constant(logits),
+        tf.constant(values),
+        tf.constant(unit, tf.float64),
+        made if teacher else None,
+        Taught((tf.constant(theirs[:-1]),), known) if teacher else (),
+    )
+    live, targets = _expected_goals(entries, values, stack)
+    np.testing.assert_array_equal(goals.live, live)
+    np.testing.assert_allclose(goals.targets, targets, rtol=1e-12)
+    ours, other = _log_softmax(logits[:-1]), _log_softmax(theirs[:-1])
+    chosen = np.take_along_axis(ours, entries.action.numpy()[1:, :, None], -1)[..., 0]
+    each = (np.exp(other) * (other - ours)).sum(-1) if teacher else -chosen
+    left = np.abs(targets - values[:-1])
+    limit = 0.8 * np.sqrt(unit)
+    errors = np.where(left <= limit, 0.5 * left**2, limit * (left - 0.5 * limit))
+    total = ((3.0 * each + 0.7 / unit * errors) * live * weight).sum()
+    total /= T * B if reduction == "mean" else 1
+    np.testing.assert_allclose(found.total, total, rtol=1e-9)
+    name = "kl_teacher_pi" if teacher else "cloning_loss"
+    np.testing.assert_allclose(found.metrics[name], each[live].mean(), rtol=1e-9)
+    np.testing.assert_allclose(found.squared_error, (left[live] ** 2).mean(), rtol=1e-9)
+    assert found.metrics["teacher_cost"] == 3.0
+
+
+def test_values_are_compared_in_their_unit():
+    random = np.random.default_rng(0)
+    entries = _entries(random)
+    values, theirs = random.normal(size=[2, T + 1, B])
+    logits = tf.constant(random.normal(size=[T + 1, B, A]))
+    unit, weight = 2.5, tf.ones([B], tf.float64)
+    goals = offline_policy.goals(entries, weight, tf.constant(values), GAMMA, frame_stack=1)
+    config = Settings(teacher="x", teacher_cost=3.0, distill="value", baseline_cost=0.0)
+    made = Distillation(config)
+    found = offline_policy.losses_of(
+        *(config, goals, weight, lambda parameters, mask=(): distributions.Categorical(parameters)),
+        *(logits, tf.constant(values), tf.constant(unit, tf.float64), made),
+        Taught((logits[:-1],), tf.ones([T, B], tf.bool), (tf.constant(theirs[:-1]) / unit**0.5,)),
+    )
+    each = np.square(values - theirs)[:-1] / unit
+    live = goals.live.numpy()
+    np.testing.assert_allclose(found.metrics["loss/teacher"], each[live].mean(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo"])
+@pytest.mark.parametrize("flags", [{}, {"value_normalization": "popart"}])
+def test_updates_clone_the_recorded_actions_and_learn_their_returns(name, flags):
+    """The recorded policy steps right where the ball is right, which pays 1 at once."""
+    spec = level_spec("catch")
+    kind = Config.of_algorithm(name)
+    config = kind(
+        algorithm=name,
+        level_name="catch",
+        unroll_length=T,
+        batch_size=8,
+        learning_rate=0.01,
+        **flags,
+    )
+    algorithm = registry.make_algorithm(config, spec)
+    random = np.random.default_rng(0)
+    columns = 8
+    observation = random.random([T + 1, columns, *spec.observation.shape]).astype(np.float32)
+    right = observation[:-1, :, 0, 0] > 0.5
+    action = np.zeros([T + 1, columns], np.int32)
+    action[1:] = 2 * right
+    nothing = np.zeros([T + 1, columns], bool)
+    extras = tf.nest.map_structure(
+        lambda s: tf.zeros([T + 1, columns, *s.shape], s.dtype), algorithm.unroll.step.extras
+    )
+    batch = Batch(
+        Entry(
+            tf.constant(action),
+            tf.zeros([T + 1, columns]),
+            tf.constant(nothing),
+            tf.constant(nothing),
+            tf.constant(observation),
+            tf.constant(nothing),
+            extras,
+        ),
+        algorithm.initial_state(columns),
+        key=-tf.ones([columns], tf.int64),
+        weight=tf.ones([columns]),
+        version=tf.zeros([columns], tf.int64),
+        fresh=tf.zeros([columns], tf.bool),
+    )
+    context = Context(tf.constant(0.0), tf.constant(1e6), tf.constant(np.nan))
+    exchange = GradientReducer(SingleLearner(), config)
+
+    @tf.function(autograph=False)
+    def update():
+        exchange.begin(tf.constant(0, tf.int64))
+        return algorithm.offline_update(batch, context, exchange)[0]
+
+    metrics = [{k: float(v) for k, v in update().items()} for _ in range(150)]
+    assert metrics[0]["cloning_loss"] == pytest.approx(np.log(3), abs=0.1)
+    assert metrics[-1]["cloning_loss"] < 0.3
+    assert metrics[-1]["loss/total"] < metrics[0]["loss/total"]
+    assert metrics[-1]["teacher_cost"] == 1.0
+    assert all(np.isfinite(each) for each in metrics[-1].values())

@@ -1,0 +1,111 @@
+"""Recorded games: complete ones, as the environments showed them, also where some break."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from recorded_catch import FunctionPlayer
+
+from impala_mm.algorithms.interface import entry_spec
+from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.environments.faults import make_fault
+from impala_mm.environments.make import make_environments
+from impala_mm.evaluation import recording
+from impala_mm.replay.data_set import DataSetWriter, read_about, unroll_spec
+from impala_mm.replay.recorded_games import RecordedGames
+
+
+class _Spied:
+    """Environments whose resets and steps are written down, and of which some break."""
+
+    def __init__(self, made, breaks=()):
+        self._made, self._breaks, self.seen = made, breaks, []
+        self.spec, self.faults = made.spec, made.faults
+
+    def reset(self):
+        return self._note(self._made.reset(), None)
+
+    def step(self, actions):
+        step = self._made.step(actions)
+        if len(self.seen) in self._breaks:
+            step.fault[0] = True
+            self.faults.append(make_fault("environment 0", ValueError("no"), 0))
+        return self._note(step, actions)
+
+    def _note(self, step, actions):
+        self.seen.append(tf.nest.map_structure(np.copy, (step, actions)))
+        return step
+
+    def rebuild(self, number):
+        return self._made.rebuild(number)
+
+    def episodes(self):
+        return self._made.episodes()
+
+
+def _record(folder, games, length, num_envs=3, breaks=(), meanwhile=lambda played: True):
+    environments = make_environments("catch", num_envs, 5)
+    spied = _Spied(environments, breaks)
+    step = entry_spec(environments.spec, ())
+    unroll = unroll_spec(step, length)
+    about = recording.describe(environments.spec, unroll, "catch", "random")
+    data = DataSetWriter(folder, about)
+    played = recording.record(
+        *(FunctionPlayer(environments.spec), spied, num_envs, unroll, data),
+        lambda environment, of_it, steps: of_it >= games,
+        explore=True,
+        meanwhile=meanwhile,
+    )
+    data.close()
+    environments.close()
+    said = []
+    return played, spied.seen, RecordedGames([folder], about, unroll, said.append), said, unroll
+
+
+def test_the_games_are_those_that_the_environments_showed(tmp_path):
+    played, seen, games, said, unroll = _record(tmp_path, 4, 7)
+    assert len(played.games) == 12
+    assert not said
+    about = read_about(tmp_path)
+    assert (about.episodes, about.steps) == (12, played.steps)
+    assert about.mean_return == pytest.approx(np.mean([g.episode_return for g in played.games]))
+    assert games.steps == played.steps + 3 * 3, "three resets between the games of each"
+    entries = UnrollCodec(unroll).arrays(np.zeros([1, UnrollCodec(unroll).size], np.uint8)).entries
+    entries = tf.nest.map_structure(lambda x: x[0], entries)
+    per_stream = len(games) // 3
+    for i in range(len(games)):
+        environment, number = divmod(i, per_stream)
+        games.write(i, entries)
+        for t in range(8):
+            at = number * 7 + t
+            if entries.first[t] and at > 30:
+                continue  # it fills the last unroll
+            step, actions = seen[at]
+            np.testing.assert_array_equal(entries.observation[t], step.observation[environment])
+            assert entries.reward[t] == step.reward[environment]
+            assert entries.terminated[t] == step.terminated[environment]
+            assert entries.first[t] == step.first[environment]
+            if at:
+                assert entries.action[t] == actions[environment]
+
+
+def test_an_interrupted_recording_keeps_the_complete_games(tmp_path):
+    played, _, games, said, _ = _record(
+        tmp_path, 100, 5, meanwhile=lambda played: played.steps < 100
+    )
+    assert 9 <= len(played.games) <= 12
+    assert 80 < games.steps <= 110
+    assert "ends in the middle of 3 games" in said[0]
+
+
+def test_the_unroll_of_an_environment_that_breaks_is_left_out(tmp_path):
+    _, _, games, _, unroll = _record(tmp_path, 6, 5, breaks=(13, 25))
+    codec = UnrollCodec(unroll)
+    for i in range(len(games)):
+        entries = codec.arrays(np.zeros([1, codec.size], np.uint8)).entries
+        entries = tf.nest.map_structure(lambda x: x[0], entries)
+        games.write(i, entries)
+        balls = entries.observation[:, :-1].sum(axis=(1, 2))
+        rows = [np.argmax(frame[:-1].max(1)) for frame in entries.observation]
+        for t in range(1, 6):
+            if not entries.first[t] and balls[t] and balls[t - 1]:
+                assert rows[t] == rows[t - 1] + 1, "a step follows the one before it"

@@ -1,0 +1,57 @@
+"""A learner answers its actors while an update that XLA compiles runs."""
+
+import sys
+
+import pytest
+from processes import run
+
+# An update of some seconds in a thread, and a call like those that answer actors.
+PROGRAM = """
+import sys, threading
+from impala_mm.config import command_line
+from impala_mm.config.settings import Config
+from impala_mm.runtime import lifecycle
+lifecycle.load_tensorflow()
+import tensorflow as tf
+from impala_mm.learner import setup
+(config,), _ = command_line.parse(sys.argv, "", Config)
+setup.find_levels_and_device(config)
+
+@tf.function(jit_compile=True, autograph=False)
+def passes(x, steps):
+    return tf.while_loop(lambda i, x: i < steps, lambda i, x: (i + 1, tf.tanh(x @ x)), (0, x))[1]
+
+@tf.function(autograph=False)
+def update(x, steps):
+    read = tf.numpy_function(lambda x: x, [x], tf.float32)
+    return passes(tf.ensure_shape(read, [200, 200]), steps)
+
+@tf.function(autograph=False)
+def answer(x):
+    return tf.numpy_function(lambda x: x + 1.0, [x], tf.float32)
+
+x, over = tf.random.uniform([200, 200]) / 100, threading.Event()
+update(x, 1), answer(1.0)
+thread = threading.Thread(target=lambda: (update(x, 4_000).numpy(), over.set()))
+thread.start()
+over.wait(0.2)
+answer(1.0)
+print("before" if not over.is_set() else "after")
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "answered"),
+    [
+        (["--algorithm=ppo"], "before"),
+        pytest.param(["--algorithm=sac"], "before", marks=pytest.mark.slow),
+        pytest.param(
+            ["--algorithm=ppo", "--compile_epochs=false"], "after", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_actors_are_answered_before_a_compiled_update_is_over(flags, answered):
+    level = "--level_name=Pendulum-v1"
+    code, printed = run(sys.executable, "-c", PROGRAM, level, *flags, limit=120)
+    assert code == 0, printed
+    assert printed.split()[-1] == answered

@@ -1,0 +1,121 @@
+"""Batches of recorded games: what they contain, who gets which, and what follows them."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from deadlines import Deadline
+from recorded_catch import record_catch
+
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.environments.make import level_spec
+from impala_mm.learner.offline_source import OfflineSource, PhasedSource
+from impala_mm.replay.recorded_games import RecordedGames
+
+LENGTH, COLUMNS = 6, 3
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("games")
+    about = record_catch(folder, 4, 8)
+    config = Settings(level_name="catch", unroll_length=LENGTH)
+    algorithm = registry.make_algorithm(config, level_spec("catch"))
+    return algorithm, RecordedGames([folder], about, algorithm.unroll, print)
+
+
+def _take(recorded, batches, **options):
+    algorithm, games = recorded
+    source = OfflineSource(games, algorithm, COLUMNS, batches, [3], device="/CPU:0", **options)
+    return [source.next(30.0) for _ in range(batches)], source
+
+
+def _columns(batches):
+    """Return each column's observations as bytes."""
+    entries = [batch.unrolls.observation.numpy() for batch in batches]
+    return [each[:, b].tobytes() for each in entries for b in range(each.shape[1])]
+
+
+def test_every_unroll_comes_once_in_each_pass_and_no_batch_follows_the_last(recorded):
+    _, games = recorded
+    assert len(games) == 3 * 7
+    batches, source = _take(recorded, 14)
+    columns = _columns(batches)
+    assert sorted(columns[:21]) == sorted(columns[21:])
+    assert columns[:21] != columns[21:], "each pass has an order of its own"
+    assert source.next(0.1) is None
+
+
+def test_a_batch_holds_what_was_recorded_and_the_initial_state(recorded):
+    algorithm, _ = recorded
+    (batch,), _ = _take(recorded, 1)
+    assert batch.unrolls.reward.shape == (LENGTH + 1, COLUMNS)
+    assert not np.any(batch.fresh)
+    assert not np.any(batch.played)
+    assert np.all(batch.weight.numpy() == 1)
+    assert np.all(batch.key.numpy() == -1)
+    assert not np.any(batch.unrolls.extras.numpy())
+    tf.nest.assert_same_structure(batch.start, algorithm.unroll.start)
+    assert np.all(batch.unrolls.observation.numpy()[0].sum(axis=(1, 2)) == 2), "ball and paddle"
+    assert batch.unrolls.first.device.endswith("CPU:0")
+
+
+def test_learners_with_the_same_seed_share_a_pass(recorded):
+    both = [_take(recorded, 4, share=(rank, 2))[0] for rank in range(2)]
+    own = [_columns(batches)[:count] for batches, count in zip(both, (11, 10), strict=True)]
+    everything, _ = _take(recorded, 7)
+    assert sorted(own[0] + own[1]) == sorted(_columns(everything))
+
+
+def test_an_error_while_reading_reaches_the_learner(recorded):
+    algorithm, games = recorded
+
+    class _Broken:
+        def __len__(self):
+            return len(games)
+
+        def write(self, number, entries):
+            raise ValueError("the disk has gone")
+
+    source = OfflineSource(_Broken(), algorithm, COLUMNS, 2, [1], device="/CPU:0")
+    deadline = Deadline(30)
+    with pytest.raises(ValueError, match="the disk has gone"):  # noqa: PT012
+        while source.next(0.1) is None:
+            assert not deadline.is_over()
+
+
+class _Listed:
+    """A source of the given batches that writes down what is asked of it."""
+
+    def __init__(self, *batches):
+        self._batches, self.priorities = list(batches), []
+
+    def next(self, timeout):
+        return self._batches.pop(0) if self._batches else None
+
+    def feedback(self, keys, priorities):
+        self.priorities.append(keys)
+
+    def filling(self):
+        return 3, 7
+
+    def take_stored_steps(self):
+        return 11
+
+
+def test_recorded_batches_come_first_and_their_priorities_go_nowhere():
+    online = _Listed("online 0", "online 1")
+    source = PhasedSource(online)
+    assert source.next(0.0) == "online 0", "without recorded batches it is the other source"
+    source.begin(_Listed("a", None, "b", "too much"), 2)
+    assert (source.filling(), source.metrics()) == ((0, 0), {})
+    assert [source.next(0.0) for _ in range(4)] == ["a", None, "b", "online 1"]
+    assert (source.filling(), source.metrics()) == ((3, 7), {})
+    assert source.take_stored_steps() == 11
+    source.feedback(tf.constant([-1, -1], tf.int64), tf.zeros(2))
+    assert not online.priorities
+    source.feedback(tf.constant([4, 5], tf.int64), tf.zeros(2))
+    assert len(online.priorities) == 1
+    assert PhasedSource(types.SimpleNamespace()).take_stored_steps() == 0

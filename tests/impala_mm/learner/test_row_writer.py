@@ -1,0 +1,176 @@
+"""The rates and verdicts of rows where an update takes longer than the time between two rows."""
+
+import types
+
+import pytest
+
+from impala_mm.learner.row_writer import RowWriter
+from impala_mm.records import metrics, throughput
+from impala_mm.records.bottleneck import progress_line
+
+FRAMES = 8192  # of an update
+RUNNING = "bottleneck: not known yet (an update is running"
+
+
+class Run:
+    """A run on a clock of its own, whose rows are written every 2 s as the monitor does."""
+
+    def __init__(self, monkeypatch, deterministic=False):
+        self.now, self.lines, self.rows, self.silent = 100.0, [], [], ""
+        for module in (metrics, throughput):
+            monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: self.now))
+        self.learner = types.SimpleNamespace(
+            **{"frames": 0.0, "steps": 0, "updates": 0, "updated_at": 0.0},
+            **{"meter": metrics.Meter(), "has_received": True, "variables_complete": True},
+            **{"offline_updates": 0, "offline_left": 0},
+        )
+        self.aggregator = metrics.MetricsAggregator({"catch": None})
+        self.aggregator.start(0.0, 0)
+        self.actors, self._due = 2, self.now + 2
+        self.writer = RowWriter(
+            types.SimpleNamespace(check_sync_every=0, deterministic_run=deterministic),
+            types.SimpleNamespace(size=1),
+            self.learner,
+            types.SimpleNamespace(rounds=None, has_received=True),
+            types.SimpleNamespace(
+                reports=[],
+                filling=lambda: (0, 0),
+                actor_counts=lambda: {"actors": self.actors},
+            ),
+            self.aggregator,
+            types.SimpleNamespace(frames=1e9, seconds=1e9),
+            lambda: self.silent,
+        )
+
+    def wait(self, seconds):
+        """Let the learner wait for unrolls, which it measures five times a second."""
+        for _ in range(round(seconds * 5)):
+            self._pass(0.2)
+            self.learner.meter.add_times(wait=0.2)
+
+    def update(self, seconds):
+        """Let the learner make an update; its time is measured when it ends."""
+        self.learner.variables_complete = False
+        for _ in range(round(seconds * 5)):
+            self._pass(0.2)
+        learner = self.learner
+        learner.variables_complete, learner.updated_at = True, self.now
+        learner.meter.add_times(train=seconds)
+        learner.frames, learner.steps = learner.frames + FRAMES, learner.steps + FRAMES // 4
+        learner.updates += 1
+        learner.meter.add({"loss/total": 1.0}, FRAMES // 4)
+
+    def write(self):
+        """Write a row."""
+        written = types.SimpleNamespace(write=self.rows.append)
+        row = self.writer.write(written, self.now, self.now)
+        self.lines.append(progress_line(row, self.writer.eta))
+
+    def _pass(self, seconds):
+        self.now += seconds
+        if self.now >= self._due - 1e-9:
+            self._due += 2
+            self.write()
+
+
+def _after_first(run):
+    """Return the rows after the one that counts the first update."""
+    return [row for row in run.rows if row["updates"] > 1]
+
+
+@pytest.mark.parametrize(("wait", "update"), [(0.6, 2.6), (1.0, 4.0), (2.0, 9.0), (0.2, 0.8)])
+def test_the_rate_of_long_updates_is_right_in_each_row_and_its_verdict_holds(
+    monkeypatch, wait, update
+):
+    run = Run(monkeypatch)
+    for _ in range(16):
+        run.wait(wait)
+        run.update(update)
+    rows = _after_first(run)
+    assert len(rows) > 5
+    for row in rows:
+        assert row["frames_per_second"] == pytest.approx(FRAMES / (wait + update))
+        assert row["steps_per_second"] == pytest.approx(FRAMES / 4 / (wait + update))
+        assert row["updates_per_second"] == pytest.approx(1 / (wait + update))
+    settled = [row["verdict"] for row in rows if row["updates"] > 2]
+    assert all(each.startswith("bottleneck: actors (the learner waits ") for each in settled)
+    measured = [row["wait_share"] for row in rows if "wait_share" in row]
+    assert sum(measured) / len(measured) == pytest.approx(wait / (wait + update), abs=0.1)
+    assert not any("0/s" in line.split("|")[1].split() for line in run.lines[-5:])
+
+
+def test_rows_between_updates_are_no_evidence_of_a_stable_rate(monkeypatch):
+    run = Run(monkeypatch)
+    for seconds in (1.0, 20.0, 20.0):
+        run.wait(1.0)
+        run.update(seconds)
+    assert len(run.rows) > 15
+    assert not any("ETA" in line for line in run.lines)
+
+
+def test_short_updates_are_counted_up_to_the_last_one(monkeypatch):
+    run = Run(monkeypatch)
+    for _ in range(30):
+        run.wait(0.2)
+        run.update(0.2)
+    for row in _after_first(run):
+        assert row["frames_per_second"] == pytest.approx(FRAMES / 0.4)
+
+
+def test_the_first_update_counts_since_the_start_and_is_said_to_be_compiled(monkeypatch):
+    run = Run(monkeypatch)
+    run.wait(3.0)
+    run.update(7.4)
+    run.write()
+    assert run.rows[0]["verdict"].startswith("bottleneck: actors (no unrolls arrive)")
+    for row in run.rows[1:-1]:
+        assert row["verdict"] == f"{RUNNING}; the first one is also compiled)"
+        assert row["frames_per_second"] == 0
+    assert run.rows[-1]["frames_per_second"] == pytest.approx(FRAMES / 10.4)
+    assert run.rows[-1]["verdict"] == "bottleneck: not known yet"
+
+
+def test_a_run_whose_actors_stop_is_at_a_standstill_after_three_updates_time(monkeypatch):
+    run = Run(monkeypatch)
+    for _ in range(5):
+        run.wait(0.6)
+        run.update(2.4)
+    run.wait(8.0)
+    assert run.rows[-1]["frames_per_second"] == pytest.approx(FRAMES / 3)
+    run.wait(4.0)
+    assert run.rows[-1]["frames_per_second"] == run.rows[-1]["updates_per_second"] == 0
+    assert run.rows[-1]["verdict"] == (
+        "bottleneck: actors (no unrolls arrive); check the actors' logs or add actors"
+    )
+    run.update(2.4)
+    run.write()
+    rate = run.rows[-1]["frames_per_second"]
+    assert rate == pytest.approx(FRAMES / 14.4), "since the row that last counted some"
+    run.actors = 0
+    run.write()
+    assert run.rows[-1]["verdict"].startswith("bottleneck: actors (none is connected)")
+    run.actors, run.silent = 2, "learner 1 does not answer"
+    run.write()
+    assert run.rows[-1]["verdict"].startswith("bottleneck: learner 1 does not answer")
+
+
+def test_an_update_that_hangs_is_not_said_to_be_the_first_or_to_lack_unrolls(monkeypatch):
+    run = Run(monkeypatch)
+    for _ in range(5):
+        run.wait(0.6)
+        run.update(2.4)
+    run.wait(2.6)
+    run.update(30.0)
+    standing = [row["verdict"] for row in run.rows if not row["frames_per_second"]][3:]
+    assert len(standing) > 8
+    assert set(standing) == {f"{RUNNING}, longer than those before it)"}
+
+
+def test_a_deterministic_run_takes_turns_between_updates_too(monkeypatch):
+    run = Run(monkeypatch, deterministic=True)
+    for _ in range(8):
+        run.wait(1.0)
+        run.update(4.0)
+    verdicts = [row["verdict"] for row in run.rows if row["updates"] > 2]
+    assert len(verdicts) > 8
+    assert all("--deterministic_run (the actor plays" in verdict for verdict in verdicts)

@@ -1,0 +1,135 @@
+"""The start of a student's run: who loads and measures its teachers, and when nobody does."""
+
+import types
+
+import in_threads
+import pytest
+import tensorflow as tf
+
+from impala_mm.algorithms import q_learning_settings
+from impala_mm.algorithms.distillation import Distillation, Returns
+from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.distributed.group import SingleLearner
+from impala_mm.environments.types import ReferenceScores
+from impala_mm.learner import resume, teaching
+from impala_mm.records.checkpoint import Mismatch
+
+TEACHER = types.SimpleNamespace(name="x", notes=["it was trained on Pong"])
+
+
+def _spec(scores=None):
+    return types.SimpleNamespace(frame_stack=1, scores=scores)
+
+
+class _Tools:
+    """The tools of a learner, which record what was asked of them."""
+
+    def __init__(self, teacher=9.0, random=1.0):
+        self.loaded, self.played, self.said = 0, [], []
+        self._returns = {True: teacher, False: random}
+        self.tools = teaching.PolicyTools(None, self._load, self._play)
+
+    def _load(self, config, spec):
+        self.loaded += 1
+        return [TEACHER]
+
+    def _play(self, teacher, config, spec, meanwhile):
+        self.played.append(teacher is not None)
+        return self._returns[teacher is not None]
+
+    def begin(self, distillation, group=None, spec=None):
+        algorithm = types.SimpleNamespace(distillation=distillation)
+        group, spec = group or SingleLearner(), spec or _spec()
+        return teaching.begin(algorithm, spec, group, self.tools, self.said.append)
+
+
+def _distillation(**settings):
+    return Distillation(
+        RegulariserSettings(teacher="x", **{"teacher_method": "qdagger"} | settings)
+    )
+
+
+def test_without_a_teacher_nothing_is_loaded():
+    tools = _Tools()
+    assert tools.begin(None) == {}
+    assert not tools.loaded
+
+
+def test_a_new_run_measures_both_returns_and_a_resumed_one_neither():
+    tools, made = _Tools(), _distillation()
+    assert tools.begin(made) == {"teacher_return": 9.0, "random_return": 1.0}
+    assert tools.played == [True, False]
+    assert made.returns() == Returns(9.0, 1.0)
+    assert TEACHER.notes[0] in tools.said
+    resumed = _distillation()
+    for variable, saved in zip(resumed.variables, made.variables, strict=True):
+        variable.assign(saved)
+    again = _Tools()
+    assert again.begin(resumed) == {}
+    assert (again.loaded, again.played) == (1, [])
+
+
+def test_returns_that_are_known_are_not_measured():
+    tools = _Tools()
+    found = tools.begin(_distillation(teacher_return=5.0), spec=_spec(ReferenceScores(-2.0, 9.0)))
+    assert found == {"teacher_return": 5.0, "random_return": -2.0}
+    assert tools.played == []
+    tools = _Tools()
+    assert tools.begin(_distillation(teacher_method="kickstarting")) == {}
+    assert (tools.loaded, tools.played) == (1, [])
+
+
+def test_the_published_score_of_the_first_of_several_levels_is_not_that_of_all():
+    tools = _Tools()
+    made = _distillation(teacher_return=5.0, level_name="PongNoFrameskip-v4, catch")
+    found = tools.begin(made, spec=_spec(ReferenceScores(-2.0, 9.0)))
+    assert found == {"teacher_return": 5.0, "random_return": 1.0}
+    assert tools.played == [False]
+
+
+def test_a_teacher_whose_cost_has_fallen_to_0_is_not_loaded():
+    tools, made = _Tools(), _distillation(teacher_frames=10)
+    tools.begin(made)
+    made.begin_update(Context(tf.constant(11.0), tf.constant(20.0), tf.constant(0.0)))
+    again = _Tools()
+    assert again.begin(made) == {}
+    assert not again.loaded
+    assert again.said == ["the cost of --teacher=x has fallen to 0: no learner reads it again"]
+
+
+def test_rank_0_measures_and_all_learners_know_it():
+    tools = [_Tools(), _Tools()]
+    made = [_distillation(), _distillation()]
+    found = in_threads.together(2, lambda of: tools[of.rank].begin(made[of.rank], of))
+    assert found[0] == {"teacher_return": 9.0, "random_return": 1.0}
+    assert [each.played for each in tools] == [[True, False], []]
+    assert made[1].returns() == Returns(9.0, 1.0)
+    assert [len(each.said) > 0 for each in tools] == [True, False]
+
+
+def test_a_teacher_that_is_no_better_than_random_actions_is_refused_on_all_learners():
+    said = "--teacher=x has a mean return of 1.00, which is not above that of a"
+    with pytest.raises(teaching.UnfitTeacher, match=said):
+        _Tools(teacher=1.0, random=1.0).begin(_distillation())
+    found = in_threads.together(
+        2, lambda of: _Tools(teacher=1.0, random=1.0).begin(_distillation(), of)
+    )
+    assert [type(each) for each in found] == [teaching.UnfitTeacher] * 2
+
+
+def test_a_resumed_run_does_not_take_another_teacher_for_the_one_whose_return_it_knows():
+    about = types.SimpleNamespace(settings={"teacher": "runs/a"})
+
+    def check(**settings):
+        resume.check_teacher(about, RegulariserSettings(**settings), "runs/student")
+
+    with pytest.raises(Mismatch, match="learns from runs/a, whose mean return its checkpoint has"):
+        check(teacher="runs/b", teacher_method="qdagger")
+    margin = q_learning_settings.Settings(teacher="runs/b", teacher_method="dqfd")
+    with pytest.raises(Mismatch, match="learns from runs/a, whose mean return its checkpoint has"):
+        resume.check_teacher(about, margin, "runs/student")
+    check(teacher="runs/b", teacher_method="qdagger", teacher_return=7.0)
+    check(teacher="runs/b", teacher_method="kickstarting")
+    check(teacher="runs/a", teacher_method="qdagger")
+    check()

@@ -1,0 +1,224 @@
+"""Data sets on disk: what a student cuts out of the games, and what is refused in a sentence."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.data.unroll_writer import UnrollWriter
+from impala_mm.environments.types import Step
+from impala_mm.replay.data_set import About, BadData, DataSetWriter, read_about
+from impala_mm.replay.recorded_games import RecordedGames
+
+FLAG = tf.TensorSpec([], tf.bool)
+STEP = Entry(
+    action=tf.TensorSpec([], tf.int32),
+    reward=tf.TensorSpec([], tf.float32),
+    terminated=FLAG,
+    truncated=FLAG,
+    observation={"a": tf.TensorSpec([2], tf.uint8), "b": tf.TensorSpec([], tf.float32)},
+    first=FLAG,
+    extras=(),
+)
+
+
+def _about(length, **changes):
+    layout = UnrollCodec(UnrollSpec(length, 1, STEP, ())).digest
+    return About("catch", 3, "pictures", False, 1, 1, length, layout, "runs/a")._replace(**changes)
+
+
+def _steps(lengths, lost_lives=()):
+    """Return the steps of one environment that plays games of these lengths, each of one row."""
+    steps, number = [], 0
+    for game in lengths:
+        for t in range(game + 1):
+            number += 1
+            observation = {"a": np.array([[t, game]], np.uint8), "b": np.array([number + 0.5])}
+            is_end = t == game or number in lost_lives
+            steps.append(
+                Step(
+                    reward=np.array([number * (t > 0)], np.float32),
+                    terminated=np.array([is_end and game % 2 == 1]),
+                    truncated=np.array([is_end and game % 2 == 0]),
+                    observation=observation,
+                    first=np.array([t == 0]),
+                    fault=np.array([False]),
+                )
+            )
+    return steps
+
+
+def _unrolls(steps, length, overlap, extras=()):
+    """Return the unrolls of entries [T+overlap, ...] that an actor writes of these steps."""
+    spec = UnrollSpec(length, overlap, STEP._replace(extras=extras), ())
+    writer, codec, found = UnrollWriter(spec, 1, ()), UnrollCodec(spec), []
+    writer.write_reset(steps[0])
+    for number, step in enumerate(steps[1:]):
+        if writer.at_unroll_start:
+            writer.set_start_state([])
+        if writer.write(step, np.array([number % 3], np.int32), []):
+            found += writer.take_unrolls()
+    return [codec.arrays(np.frombuffer(c, np.uint8)[None]).entries for c in found], found
+
+
+def _record(folder, steps, length, stream=None, keep=lambda number: True, **changes):
+    """Write the unrolls of one environment's steps; return the writer, which is closed."""
+    data = DataSetWriter(folder, _about(length, **changes))
+    _, contents = _unrolls(steps, length, 1)
+    stream = data.next_stream if stream is None else stream
+    for number, content in enumerate(contents):
+        if keep(number):
+            data.add(stream, number, content)
+            data.flush()
+    data.close()
+    return data
+
+
+def _read(folder, length, overlap=1, **changes):
+    """Return the unrolls that a student with unrolls of this layout cuts, and what is said."""
+    said = []
+    unroll = UnrollSpec(length, overlap, STEP, ())
+    games = RecordedGames([folder], _about(length, **changes), unroll, said.append)
+    rows = np.zeros([len(games), UnrollCodec(unroll).size], np.uint8)
+    entries = UnrollCodec(unroll).arrays(rows).entries
+    for i in range(len(games)):
+        games.write(i, tf.nest.map_structure(lambda x, i=i: x[i], entries))
+    return entries, said, games
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    games=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    recorded=st.integers(1, 8),
+    length=st.integers(1, 8),
+    overlap=st.integers(1, 4),
+)
+def test_a_student_cuts_what_its_own_actor_would_have_sent(
+    tmp_path_factory, games, recorded, length, overlap
+):
+    folder = tmp_path_factory.mktemp("data")
+    steps = _steps(games)
+    reset = _steps([1])[:1]
+    padded = [*steps, *reset * 30]
+    _record(folder, padded, recorded)
+    found, said, read = _read(folder, length, overlap)
+    expected, _ = _unrolls(padded, length, overlap)
+    assert not said
+    assert read.steps == len(steps) - 1
+    assert len(read) == -(-(len(steps) - 1) // length), "no unroll of resets alone"
+    for i in range(len(read)):
+        for name in ("action", "reward", "terminated", "truncated", "first", "observation"):
+            ours, theirs = (
+                tf.nest.flatten(getattr(e, name))
+                for e in (tf.nest.map_structure(lambda x, i=i: x[i : i + 1], found), expected[i])
+            )
+            real = max(len(steps) - i * length - 1 + overlap, 0)
+            for mine, other in zip(ours, theirs, strict=True):
+                np.testing.assert_array_equal(mine[:, :real], other[:, :real], name)
+                if name in {"first", "reward", "terminated", "truncated"}:
+                    np.testing.assert_array_equal(mine[:, real:], other[:, real:], name)
+
+
+def test_a_stream_that_ends_in_the_middle_of_a_game_is_cut_in_a_sentence(tmp_path):
+    steps = _steps([5, 6, 20], lost_lives={9, 20})[:25]
+    _record(tmp_path, steps, 4)
+    found, said, games = _read(tmp_path, 5)
+    assert games.steps == 12, "two games, and the reset between them"
+    assert said == [f"{tmp_path} ends in the middle of 1 games: their 11 steps are left out"], (
+        "the reset is no step"
+    )
+    assert found.first[-1, -1], "the last unroll is filled by resets"
+
+
+def test_a_lost_file_leaves_out_what_is_no_complete_game_any_more(tmp_path):
+    _record(tmp_path, _steps([6] * 5 + [30])[:33], 4)
+    path = tmp_path / "0000000003.unrolls"
+    path.write_bytes(path.read_bytes()[:-3])
+    _, said, games = _read(tmp_path, 4)
+    assert f"{path} is damaged and left out" in said
+    assert games.steps < 33 - 4
+    (tmp_path / "0000000003.unrolls").unlink()
+    assert _read(tmp_path, 4)[2].steps == games.steps
+
+
+def test_games_are_added_as_streams_of_their_own(tmp_path):
+    data = _record(tmp_path, _steps([4, 4]), 3)
+    data.count(4, 1.0)
+    again = DataSetWriter(tmp_path, _about(3, policy="runs/b"))
+    assert again.next_stream == 1
+    again.count(4, 1.0)
+    again.count(6, 4.0)
+    again.close()
+    _record(tmp_path, _steps([4, 4]), 3)
+    found = read_about(tmp_path)
+    assert (found.steps, found.episodes, found.mean_return) == (0, 0, None), "no file since"
+    assert found.policy == "runs/a", "nothing of runs/b was written"
+    with pytest.raises(BadData, match=r"of another kind \(level catch, now Pong\): name another"):
+        DataSetWriter(tmp_path, _about(3, level="Pong"))
+    assert len(_read(tmp_path, 3)[2]) == 2 * 3
+
+
+def test_two_processes_do_not_write_to_one_folder(tmp_path):
+    data = DataSetWriter(tmp_path, _about(3))
+    with pytest.raises(BadData, match="is used by another process: end that first"):
+        DataSetWriter(tmp_path, _about(3))
+    data.close()
+    DataSetWriter(tmp_path, _about(3)).close()
+
+
+def test_folders_of_others_are_refused_and_left_as_they_are(tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(BadData, match="is not empty, and no data set lies there"):
+        DataSetWriter(tmp_path, _about(3))
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    with pytest.raises(BadData, match=r"letter.txt cannot be written: .*"):
+        DataSetWriter(tmp_path / "letter.txt", _about(3))
+
+
+def _spoil(folder, **changes):
+    about = json.loads((folder / "data.json").read_text()) | changes
+    (folder / "data.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda f: _spoil(f, format=7), "has format 7, and this version reads format 1: record"),
+        (lambda f: _spoil(f, colour=1), "is damaged: it does not have the entries of a data set"),
+        (lambda f: (f / "data.json").write_text("{"), "is damaged: it is no JSON"),
+        (lambda f: (f / "data.json").write_text("[]"), "has format None, and this version"),
+        (lambda f: (f / "data.json").unlink(), "has no data.json: give the folder of a data set"),
+        (lambda f: _spoil(f, actions=4), "with actions 4, and catch has 3: a student learns from"),
+        (lambda f: _spoil(f, observations="float32 [4]"), r"observations float32 \[4\], and catch"),
+        (lambda f: _spoil(f, frame_stack=4), "with a stack of frames 4, and catch has 1"),
+        (lambda f: _spoil(f, layout="x"), "holds unrolls of another layout"),
+        (lambda f: [p.unlink() for p in f.glob("*.unrolls")], "has no data: record more with"),
+    ],
+)
+def test_what_is_no_data_for_a_student_is_refused_in_a_sentence(tmp_path, spoil, said):
+    _record(tmp_path, _steps([4, 4]), 3)
+    spoil(tmp_path)
+    with pytest.raises(BadData, match=said):
+        _read(tmp_path, 3)
+
+
+def test_data_without_a_complete_game_is_refused(tmp_path):
+    _record(tmp_path, _steps([20])[:15], 3)
+    with pytest.raises(BadData, match="has no game that is complete: record more with"):
+        _read(tmp_path, 3)
+    with pytest.raises(BadData, match="does not exist: give the folder of a data set"):
+        _read(tmp_path / "nothing", 3)
+
+
+def test_another_level_with_the_same_spaces_is_said_and_used(tmp_path):
+    _record(tmp_path, _steps([4, 4, 3, 1]), 3, level="catch-2", action_repeats=4)
+    _, said, games = _read(tmp_path, 3)
+    assert len(games) == 5
+    assert said == [
+        f"the data in {tmp_path} is of catch-2, not of catch",
+        f"the data in {tmp_path} has 4 frames in a step, and the student acts every 1",
+    ]

@@ -1,0 +1,343 @@
+"""Checkpoints of Dopamine as teachers: by the real Dopamine, by TensorFlow, and bad ones."""
+
+import lzma
+import pickle
+import re
+import shutil
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from dopamine_stacks import stacks
+
+from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.data.trajectory import Entry
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
+from impala_mm.environments.make import level_spec
+from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.teachers.kinds import NoTeacher
+from impala_mm.teachers.load import load_teachers
+
+_WRITTEN = Path(__file__).parent / "dopamine"
+_TF_NAMES = ("Conv", "Conv_1", "Conv_2", "fully_connected", "fully_connected_1")
+_JAX_NAMES = ("Conv_0", "Conv_1", "Conv_2", "Dense_0", "Dense_1")
+
+
+def _load(path, level="BreakoutNoFrameskip-v4", spec=None, **settings):
+    config = RegulariserSettings(teacher=str(path), level_name=level, **settings)
+    (teacher,) = load_teachers(config, spec or level_spec(level))
+    return teacher
+
+
+def _small_spec(size=9, actions=3, stack=4):
+    observation = tf.TensorSpec([size, size, 1], tf.uint8)
+    return EnvironmentSpec("small", observation, ActionSpec(Discrete(actions)), 1, None, stack)
+
+
+def _small_layers(actions=3, seed=0, stack=4):
+    """Return the weights of a narrow network for images of 9x9, which become 3x3, 2x2, 2x2."""
+    draw = np.random.default_rng(seed)
+    shapes = [(8, 8, stack, 2), (4, 4, 2, 3), (3, 3, 3, 3), (2 * 2 * 3, 5), (5, actions)]
+    return [
+        (draw.normal(0, 0.5, shape).astype("f4"), draw.normal(0, 0.5, shape[-1]).astype("f4"))
+        for shape in shapes
+    ]
+
+
+def _write_jax(folder, layers, number=3, sentinel=True, **further):
+    folder.mkdir(parents=True, exist_ok=True)
+    params = {
+        name: {"kernel": kernel, "bias": bias}
+        for name, (kernel, bias) in zip(_JAX_NAMES, layers, strict=True)
+    }
+    content = {"online_params": {"params": params}, "training_steps": 5} | further
+    (folder / f"ckpt.{number}").write_bytes(pickle.dumps(content))
+    if sentinel:
+        (folder / f"sentinel_checkpoint_complete.{number}").write_text("done")
+    return folder / f"ckpt.{number}"
+
+
+def _convolved(images, kernel, stride):
+    """Return a convolution with SAME padding in float64, [N, h, w, in] -> [N, h', w', out]."""
+    size, side = images.shape[1], kernel.shape[0]
+    out = -(-size // stride)
+    total = max((out - 1) * stride + side - size, 0)
+    padded = np.pad(images, [(0, 0), *[(total // 2, total - total // 2)] * 2, (0, 0)])
+    rows = [
+        [
+            np.tensordot(padded[:, i : i + side, j : j + side], kernel, 3)
+            for j in range(0, out * stride, stride)
+        ]
+        for i in range(0, out * stride, stride)
+    ]
+    return np.moveaxis(np.array(rows), 2, 0)
+
+
+def _values(layers, images):
+    """Return the network's outputs for stacks uint8 [N, h, w, C], in float64."""
+    x = images.astype(float) / 255
+    for (kernel, bias), stride in zip(layers[:3], (4, 2, 1), strict=True):
+        x = np.maximum(_convolved(x, kernel.astype(float), stride) + bias, 0)
+    x = np.maximum(x.reshape(len(x), -1) @ layers[3][0].astype(float) + layers[3][1], 0)
+    return x @ layers[4][0].astype(float) + layers[4][1]
+
+
+def _entries(frames, first):
+    """Return entries [T, B, ...] of frames uint8 [T, B, h, w, 1]."""
+    shape = tf.constant(first).shape
+    zeros = tf.zeros(shape)
+    return Entry(tf.zeros(shape, tf.int32), zeros, first, first, tf.constant(frames), first, ())
+
+
+def _as_entries(stacked):
+    """Return entries [4, N, ...], of which the last has the frames of stacks [N, h, w, 4]."""
+    frames = np.moveaxis(stacked, -1, 0)[..., np.newaxis]
+    return _entries(frames, tf.constant(np.arange(4)[:, np.newaxis] == np.zeros(len(stacked))))
+
+
+# -- written by the real Dopamine (make_dopamine_fixture.py)
+
+
+@pytest.fixture(scope="module", params=["dqn", "rainbow"])
+def written(request, tmp_path_factory):
+    """Return the folder of a run of Dopamine's, and its own values of `stacks`."""
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "checkpoints").mkdir()
+    content = lzma.decompress((_WRITTEN / f"{request.param}.xz").read_bytes())
+    (folder / "checkpoints" / "ckpt.3").write_bytes(content)
+    (folder / "checkpoints" / "sentinel_checkpoint_complete.3").write_text("done")
+    return folder, np.load(_WRITTEN / f"{request.param}_values.npy")
+
+
+def test_a_checkpoint_that_dopamine_wrote_has_the_values_that_dopamine_computes(written):
+    folder, expected = written
+    teacher = _load(folder, teacher_temperature=0.5)
+    assert teacher.greedy
+    entries = _as_entries(stacks())
+    found = tf.function(teacher.parameters)(entries)[-1] * 0.5
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert np.ptp(expected, axis=0).min() > 1e-3  # they tell the stacks apart
+    state = teacher.initial_state(len(expected))
+    for t in range(4):
+        values, state = teacher.step(tf.nest.map_structure(lambda x, t=t: x[t], entries), state)
+    np.testing.assert_allclose(values * 0.5, expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(NoTeacher, match=r"trained with 4 actions, and PongNoFrameskip-v4 takes"):
+        _load(folder / "checkpoints", "PongNoFrameskip-v4")
+    mapped = _load(
+        folder / "checkpoints" / "ckpt.3", "PongNoFrameskip-v4", teacher_actions="0,1,2,3,-,-"
+    )
+    np.testing.assert_array_equal(
+        mapped.parameters(entries)[..., :4], _load(folder).parameters(entries)
+    )
+
+
+# -- other writers
+
+
+@pytest.mark.parametrize("names", [("weights", "biases"), ("kernel", "bias")])
+def test_a_checkpoint_of_tensorflow_1_teaches(tmp_path, names):
+    """tf.slim named the weights so, and Keras later."""
+    layers, wrong = _small_layers(), _small_layers(seed=1)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for scope, each in (("Online", layers), ("Target", wrong)):
+            for name, arrays in zip(_TF_NAMES, each, strict=True):
+                for weights, array in zip(names, arrays, strict=True):
+                    tf.compat.v1.get_variable(f"{scope}/{name}/{weights}", initializer=array)
+        session.run(tf.compat.v1.global_variables_initializer())
+        saver = tf.compat.v1.train.Saver()
+        for number in (1, 3):
+            saver.save(session, str(tmp_path / "tf_ckpt"), global_step=number)
+            (tmp_path / f"ckpt.{number}").write_bytes(pickle.dumps({"logs": {}}))
+            (tmp_path / f"sentinel_checkpoint_complete.{number}").write_text("done")
+    images = np.random.default_rng(1).integers(0, 256, (5, 9, 9, 4), np.uint8)
+    paths = [tmp_path / name for name in ("", "ckpt.1", "tf_ckpt-1", "tf_ckpt-3.index")]
+    for path in paths:
+        teacher = _load(path, spec=_small_spec(), teacher_temperature=1.0)
+        found = teacher.parameters(_as_entries(images))[-1]
+        np.testing.assert_allclose(found, _values(layers, images), rtol=1e-4, atol=1e-5)
+    data = next(tmp_path.glob("tf_ckpt-3.data*"))
+    data.write_bytes(data.read_bytes()[:100])
+    with pytest.raises(NoTeacher, match=r"tf_ckpt-3 is damaged or cut short \("):
+        _load(tmp_path, spec=_small_spec())
+
+
+def test_frozen_dictionaries_and_arrays_of_earlier_jax_are_read(tmp_path, monkeypatch):
+    """As flax before 0.7 and jax before 0.4 write them."""
+
+    class FrozenDict:
+        def __init__(self, content):
+            self.content = content
+
+        def __reduce__(self):
+            return FrozenDict, (self.content,)
+
+    def reconstruct_device_array():
+        pass
+
+    class Array:
+        def __init__(self, array):
+            self.array = array
+
+        def __reduce__(self):
+            return reconstruct_device_array, (*self.array.__reduce__(), {"weak_type": False})
+
+    for module, named in (
+        ("flax.core.frozen_dict", FrozenDict),
+        ("jax._src.device_array", reconstruct_device_array),
+    ):
+        for parent in ("flax", "flax.core", "jax", "jax._src"):
+            monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
+        made = types.ModuleType(module)
+        setattr(made, named.__name__, named)
+        named.__module__, named.__qualname__ = module, named.__name__
+        monkeypatch.setitem(sys.modules, module, made)
+    layers = _small_layers()
+    params = {
+        name: {"kernel": Array(kernel), "bias": Array(bias)}
+        for name, (kernel, bias) in zip(_JAX_NAMES, layers, strict=True)
+    }
+    path = _write_jax(tmp_path, layers, online_params=FrozenDict({"params": params}))
+    images = np.random.default_rng(1).integers(0, 256, (2, 9, 9, 4), np.uint8)
+    found = _load(path, spec=_small_spec(), teacher_temperature=1.0).parameters(_as_entries(images))
+    np.testing.assert_allclose(found[-1], _values(layers, images), rtol=1e-4, atol=1e-5)
+
+
+def test_rainbow_takes_the_mean_of_its_distribution(tmp_path):
+    layers = _small_layers(actions=3 * 51)
+    path = _write_jax(tmp_path, layers)
+    images = np.random.default_rng(1).integers(0, 256, (5, 9, 9, 4), np.uint8)
+    logits = _values(layers, images).reshape(5, 3, 51)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    expected = (weights * np.linspace(-10, 10, 51)).sum(-1) / weights.sum(-1)
+    teacher = _load(path, spec=_small_spec(), teacher_temperature=1.0)
+    found = teacher.parameters(_as_entries(images))[-1]
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    assert "they are taken as -10 to 10, as published" in teacher.notes[1]
+
+
+def test_frames_of_an_earlier_episode_are_zeros(tmp_path):
+    path = _write_jax(tmp_path, layers := _small_layers())
+    frames = np.random.default_rng(1).integers(0, 256, (5, 1, 9, 9, 1), np.uint8)
+    first = tf.constant([[False], [False], [False], [True], [False]])
+    teacher = _load(path, spec=_small_spec(), teacher_temperature=1.0)
+    stacked = np.zeros([1, 9, 9, 4], np.uint8)
+    stacked[..., 2:] = np.concatenate(frames[3:, 0], -1)
+    found = teacher.parameters(_entries(frames, first))[-1]
+    np.testing.assert_allclose(found, _values(layers, stacked), rtol=1e-4, atol=1e-5)
+
+
+def test_levels_that_stack_frames_themselves(tmp_path):
+    path = _write_jax(tmp_path, layers := _small_layers())
+    spec = _small_spec(stack=1)._replace(observation=tf.TensorSpec([9, 9, 4], tf.uint8))
+    images = np.random.default_rng(1).integers(0, 256, (1, 2, 9, 9, 4), np.uint8)
+    teacher = _load(path, spec=spec, teacher_temperature=1.0)
+    found = teacher.parameters(_entries(images, tf.constant([[True, False]])))
+    np.testing.assert_allclose(found[0], _values(layers, images[0]), rtol=1e-4, atol=1e-5)
+
+
+# -- which checkpoint of a folder
+
+
+def test_the_newest_complete_checkpoint_is_found(tmp_path):
+    folder = tmp_path / "checkpoints"
+    for number, complete in ((9, True), (10, True), (11, False)):
+        _write_jax(folder, _small_layers(seed=number), number, complete)
+    for each in (tmp_path, folder):
+        found = _load(each, spec=_small_spec())
+        np.testing.assert_array_equal(found._layers[0][0], _small_layers(seed=10)[0][0])
+    with pytest.raises(NoTeacher, match=r"ckpt.7 does not exist: .* has checkpoint 9, 10, 11"):
+        _load(folder / "ckpt.7", spec=_small_spec())
+    (folder / "ckpt.9").unlink()
+    (folder / "ckpt.10").unlink()
+    with pytest.raises(NoTeacher, match=r"has checkpoint 11 and the sentinels of checkpoint 9, 10"):
+        _load(folder, spec=_small_spec())
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for each in (tmp_path, folder):
+        with pytest.raises(NoTeacher, match="checkpoints is empty: give the folder of a run"):
+            _load(each, spec=_small_spec())
+
+
+# -- what cannot teach
+
+
+def _without_params(folder, layers):
+    return _write_jax(folder, layers, online_params=None)
+
+
+def _named_otherwise(folder, layers):
+    return _write_jax(folder, layers, online_params={"params": {"encoder": {}, "Dense_0": {}}})
+
+
+def _without_bias(folder, layers):
+    return _write_jax(folder, layers, online_params={"params": {name: {} for name in _JAX_NAMES}})
+
+
+def _with(index, kernel, bias=None):
+    """Return a writer of a network of which one layer is another."""
+
+    def write(folder, layers):
+        changed = list(layers)
+        changed[index] = kernel, np.zeros(kernel.shape[-1], kernel.dtype) if bias is None else bias
+        return _write_jax(folder, changed)
+
+    return write
+
+
+def _cut_short(folder, layers):
+    path = _write_jax(folder, layers)
+    path.write_bytes(path.read_bytes()[:-50])
+    return path
+
+
+def _of_a_tensorflow_agent(folder, layers):
+    path = _write_jax(folder, layers)
+    path.write_bytes(pickle.dumps({"state": 1, "logs": {}}))
+    return path
+
+
+def _no_tensorflow(folder, layers):
+    _write_jax(folder, layers)
+    (folder / "tf_ckpt-3.index").write_bytes(b"nothing")
+    return folder
+
+
+_BAD = {
+    _without_params: "has online_params that are no weights of layers",
+    _without_bias: "has online_params that are no weights of layers",
+    _named_otherwise: "has the layers encoder, Dense_0: only the Nature network of DQN and Rainbow",
+    _with(0, np.zeros([8, 8, 3, 2], "f4")): "reads stacks of 3 frames, and small has 4 of them",
+    _with(0, np.zeros([6, 6, 4, 2], "f4")): "has layers of other shapes than Dopamine's network",
+    _with(1, np.zeros([4, 4, 5, 3], "f4")): "has layers of other shapes than Dopamine's network",
+    _with(3, np.zeros([99, 5], "f4")): "reads images of another size than 9x9, which small has",
+    _with(4, np.zeros([5, 4], "f4")): "was trained with 4 actions, and small takes",
+    _with(4, np.zeros([5, 3], "f8")): "has Dense_1 as float64: float32 is read",
+    _with(4, np.zeros([5], "f4")): "has Dense_1 with shapes [5] and [5]",
+    _with(4, np.zeros([5, 3], "f4"), np.zeros(2, "f4")): "has Dense_1 with shapes [5, 3] and [2]",
+    _with(4, np.full([5, 3], np.nan, "f4")): "has Dense_1 with weights that are not finite",
+    _cut_short: "is damaged, cut short or not a pickle",
+    _of_a_tensorflow_agent: "has no online_params, but state, logs: give a checkpoint of",
+    _no_tensorflow: "tf_ckpt-3 is damaged or cut short",
+}
+
+
+@pytest.mark.parametrize("number", range(len(_BAD)))
+def test_what_cannot_teach_is_refused_in_a_sentence(tmp_path, number):
+    write, said = list(_BAD.items())[number]
+    path = write(tmp_path / "checkpoints", _small_layers())
+    with pytest.raises(NoTeacher, match=re.escape(said)) as refused:
+        _load(path, spec=_small_spec())
+    assert str(refused.value).startswith(f"--teacher={path}: {tmp_path}")
+    assert "\n" not in str(refused.value)
+
+
+def test_levels_without_images_are_refused(tmp_path):
+    path = _write_jax(tmp_path, _small_layers())
+    with pytest.raises(NoTeacher, match="reads images of bytes, such as those of Atari's games"):
+        _load(path, "catch")
+    with pytest.raises(NoTeacher, match="reads images of bytes, such as those of Atari's games"):
+        _load(path, "Pendulum-v1")

@@ -1,0 +1,222 @@
+"""Replays that the real Dopamine wrote (make_dopamine_replay.py), as unrolls; and damaged ones."""
+
+import gzip
+import itertools
+import re
+import shutil
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from dopamine_stacks import games
+
+from impala_mm.algorithms.interface import entry_spec
+from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
+from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.replay import data_set
+from impala_mm.teachers import dopamine_replay, record_dopamine
+from impala_mm.teachers.kinds import NoTeacher
+
+_WRITTEN = Path(__file__).parent / "dopamine" / "replay"
+
+
+def _spec(shape=(3, 2, 1), actions=3):
+    return EnvironmentSpec(
+        "small", tf.TensorSpec(shape, tf.uint8), ActionSpec(Discrete(actions)), 1, None, 4
+    )
+
+
+def _read(folder, number, length=7, spec=None):
+    """Return (entries of all unrolls in a row, the games that were counted)."""
+    spec, counted = spec or _spec(), []
+    unroll = UnrollSpec(length, 1, entry_spec(spec, ()), ())
+    codec = UnrollCodec(unroll)
+    replay = dopamine_replay.read(folder, number, spec)
+    rows = [
+        codec.arrays(np.frombuffer(content, np.uint8)[np.newaxis].copy()).entries
+        for content in dopamine_replay.unrolls(replay, spec, unroll, lambda *g: counted.append(g))
+    ]
+    for one, other in itertools.pairwise(rows):
+        for last, first in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
+            np.testing.assert_array_equal(last[0, -1], first[0, 0])
+    parts = [rows[0], *[tf.nest.map_structure(lambda x: x[:, 1:], each) for each in rows[1:]]]
+    joined = tf.nest.map_structure(lambda *x: np.concatenate(x, 1)[0], *parts)
+    return joined, counted
+
+
+def _expected(frames, actions, rewards, terminal):
+    """Return (first, terminated, truncated, action, reward, frame) of each entry of a game."""
+    rows = [(True, False, False, 0, 0.0, frames[0])]
+    for t in range(1, len(frames)):
+        cut = t == len(frames) - 1 and not terminal
+        rows.append((False, False, cut, actions[t - 1], rewards[t - 1], frames[t]))
+    if terminal:
+        rows.append((False, True, False, actions[-1], rewards[-1], frames[-1]))
+    return rows
+
+
+def _check(entries, counted, expected):
+    rows = [row for game in expected for row in _expected(*game)]
+    names = ("first", "terminated", "truncated", "action", "reward")
+    for column, name in enumerate(names):
+        found = getattr(entries, name)
+        np.testing.assert_array_equal(found[: len(rows)], [row[column] for row in rows], name)
+    np.testing.assert_array_equal(
+        entries.observation[: len(rows), ..., 0], [row[5] for row in rows]
+    )
+    assert entries.first[len(rows) :].all()
+    ends = [len(frames) - (not terminal) for frames, _, _, terminal in expected]
+    assert [steps for steps, _ in counted] == ends
+    returns = [sum(game[2][:end]) for game, end in zip(expected, ends, strict=True)]
+    np.testing.assert_allclose([total for _, total in counted], returns)
+
+
+@pytest.mark.parametrize("length", [1, 7, 500])
+def test_all_games_of_a_replay_become_unrolls(length):
+    entries, counted = _read(_WRITTEN, 1, length)
+    _check(entries, counted, list(games()))
+
+
+def test_games_that_are_overwritten_or_not_at_their_end():
+    entries, counted = _read(_WRITTEN, 2)
+    *_, before, (frames, actions, rewards, _) = games()
+    rest = len(frames) - 5
+    _check(entries, counted, [*_kept(before), (frames[:rest], actions, rewards, False)])
+
+
+def _kept(before):
+    """Return the games of replay 2 whose beginning is there, but for the last."""
+    number = 60 - (4 + 3 * 5 - 5 + 3)  # transitions before those of the last game
+    kept = []
+    for game in reversed(list(games())[:-1]):
+        number -= len(game[0]) + 3
+        if number < 0:
+            break
+        kept.insert(0, game)
+    assert kept[-1][0].shape == before[0].shape
+    return kept
+
+
+def test_earlier_versions_do_not_say_which_games_were_cut(tmp_path):
+    folder = shutil.copytree(_WRITTEN, tmp_path / "replay")
+    (folder / "episode_end_indices_ckpt.1.gz").unlink()
+    entries, _ = _read(folder, 1)
+    assert entries.terminated.sum() == 4
+    assert entries.truncated.sum() == 1  # the last one
+
+
+def test_the_newest_replay_of_a_folder(tmp_path):
+    assert dopamine_replay.find(_WRITTEN) == 2
+    assert dopamine_replay.find(tmp_path) is None
+
+
+def _save(path, array, cut=None, **options):
+    with gzip.open(path, "wb") as file:
+        np.save(file, array, **options)
+    path.write_bytes(path.read_bytes()[:cut])
+
+
+_FRAMES, _ACTIONS = "$store$_observation_ckpt.1.gz", "$store$_action_ckpt.1.gz"
+_BAD = {
+    "gone": (lambda f: (f / _ACTIONS).unlink(), "does not exist: a replay is complete with all"),
+    "cut": (
+        lambda f: _save(f / _FRAMES, np.ones([100, 3, 2], np.uint8) * 9, -20),
+        "is damaged or cut short (",
+    ),
+    "fewer": (
+        lambda f: _save(f / _ACTIONS, np.zeros(99, np.int32)),
+        "has shape [99] in place of [100]",
+    ),
+    "objects": (
+        lambda f: _save(f / _ACTIONS, np.array([None] * 100), allow_pickle=True),
+        "is damaged or cut short (an array of type object)",
+    ),
+    "no array": (
+        lambda f: (f / _ACTIONS).write_bytes(gzip.compress(b"nothing")),
+        "is damaged or cut short (",
+    ),
+    "no gzip": (lambda f: (f / _ACTIONS).write_bytes(b"nothing"), "is damaged or cut short ("),
+    "another game": (
+        lambda f: _save(f / _ACTIONS, np.full(100, 5, np.int32)),
+        "has action 5 in replay 1, and small takes",
+    ),
+    "other frames": (
+        lambda f: _save(f / _FRAMES, np.ones([100, 4, 2], np.uint8)),
+        "has frames uint8 [4, 2], and observations of small are uint8 [3, 2, 1]",
+    ),
+    "empty": (
+        lambda f: _save(f / "add_count_ckpt.1.gz", np.array(0)),
+        "has a replay 1 without transitions",
+    ),
+    "a hostile pickle": (
+        lambda f: (f / "episode_end_indices_ckpt.1.gz").write_bytes(
+            gzip.compress(b"cos\nsystem\n(S'touch ran'\ntR.")
+        ),
+        "has the name 'os.system'",
+    ),
+    "huge": (
+        lambda f: _save(f / _FRAMES, np.zeros([1, 2**23], np.uint8)),
+        "is damaged or cut short (an array of shape (1, 8388608))",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", _BAD)
+def test_a_replay_that_cannot_be_used_is_refused_in_a_sentence(kind, tmp_path):
+    folder = shutil.copytree(_WRITTEN, tmp_path / "replay")
+    damage, said = _BAD[kind]
+    damage(folder)
+    with pytest.raises(NoTeacher, match=re.escape(said)) as refused:
+        _read(folder, 1)
+    assert str(refused.value).startswith(str(folder))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_large_replay_takes_little_memory(tmp_path):
+    folder = shutil.copytree(_WRITTEN, tmp_path / "replay")
+    (folder / "episode_end_indices_ckpt.1.gz").unlink()
+    count = 2000
+    _save(folder / _FRAMES, np.ones([count, 84, 84], np.uint8))
+    for name in ("action", "reward", "terminal"):
+        _save(folder / f"$store$_{name}_ckpt.1.gz", np.zeros(count, np.uint8))
+    _save(folder / "add_count_ckpt.1.gz", np.array(count + 1))
+    _save(folder / "$store$_terminal_ckpt.1.gz", np.arange(count) % 500 == 0)
+    spec = _spec((84, 84, 1))
+    unroll = UnrollSpec(20, 1, entry_spec(spec, ()), ())
+    tracemalloc.start()
+    replay = dopamine_replay.read(folder, 1, spec)
+    made = sum(1 for _ in dopamine_replay.unrolls(replay, spec, unroll))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert made > 60
+    assert peak < 3e6  # all frames take 14 million bytes
+
+
+def test_a_replay_becomes_a_data_set_to_which_another_is_added(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(record_dopamine, "level_spec", lambda name, **options: _spec())
+    command = [str(_WRITTEN), str(tmp_path / "data"), "--level_name=small"]
+    record_dopamine.main(command)
+    counted = _read(_WRITTEN, 2)[1]  # the newest
+    about = data_set.read_about(tmp_path / "data")
+    assert about.episodes == len(counted)
+    assert about.steps == sum(steps for steps, _ in counted)
+    assert about.mean_return == pytest.approx(np.mean([total for _, total in counted]))
+    said = capsys.readouterr().out
+    assert f"{about.episodes} complete games, {about.steps} steps, mean return " in said
+    record_dopamine.main(command)
+    stored = [u for path in data_set.files(tmp_path / "data") for u in data_set.intact(path)]
+    places = [data_set.place(unroll.key) for unroll in stored]
+    half = len(places) // 2
+    assert places == [(stream, number) for stream in (0, 1) for number in range(half)]
+    assert [bytes(u.content) for u in stored[:half]] == [bytes(u.content) for u in stored[half:]]
+
+
+def test_a_folder_without_a_replay_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_dopamine, "level_spec", lambda name, **options: _spec())
+    with pytest.raises(SystemExit, match=r"has no file .* give the folder"):
+        record_dopamine.main([str(tmp_path), str(tmp_path / "data"), "--level_name=small"])
+    assert not (tmp_path / "data").exists()

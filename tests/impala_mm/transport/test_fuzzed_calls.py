@@ -1,0 +1,73 @@
+"""Calls of a learner's functions that no actor should make, by somebody with an actor's token.
+
+After each the learner answers other calls. None ends it, holds it up or lets its memory grow.
+"""
+
+import time
+
+import fuzzed
+import numpy as np
+import pytest
+from fuzzed import tensor
+from hypothesis import HealthCheck, given, settings
+
+# Examples of one learner, which hypothesis does not shrink for minutes.
+_OPTIONS = {
+    "deadline": None,
+    "derandomize": True,
+    "database": None,
+    "suppress_health_check": list(HealthCheck),
+}
+_NO_EPISODES = tensor(np.zeros([0, 3], np.float32))
+
+
+@pytest.fixture(scope="module")
+def taking_unrolls():
+    made = fuzzed.Served("unrolls")
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module", params=["unrolls", "rounds", "inference"])
+def learner(request):
+    made = fuzzed.Served(request.param)
+    yield made
+    made.end()
+
+
+def _try(learner, call):
+    function, arguments = call
+    began = time.monotonic()
+    answer = learner.call(function, *arguments)
+    assert answer.content or answer.text
+    learner.answers()
+    assert time.monotonic() - began < 20, (function, arguments)
+
+
+def test_wrong_calls_are_answered_and_other_calls_too(taking_unrolls):
+    @settings(max_examples=60, **_OPTIONS)
+    @given(fuzzed.wrong_call(taking_unrolls))
+    def each(call):
+        _try(taking_unrolls, call)
+
+    each()
+    assert "Traceback" not in taking_unrolls.printed()
+
+
+@pytest.mark.slow
+def test_thousands_of_wrong_calls_let_no_memory_grow(learner):
+    calls = [0]
+
+    @settings(max_examples=1500, **_OPTIONS)
+    @given(fuzzed.wrong_call(learner))
+    def each(call):
+        calls[0] += 1
+        if calls[0] == 300:
+            calls.append(learner.megabytes())
+        _try(learner, call)
+
+    each()
+    grown = learner.megabytes() - calls[1]
+    print(f"{calls[0]} calls; {grown:.1f} MB more")
+    assert grown < 20
+    assert "Traceback" not in learner.printed()

@@ -1,0 +1,34 @@
+"""The part of a run on a machine that a frontend reaches by several names."""
+
+import stat
+import time
+
+import pytest
+
+from impala_mm.runtime import run_token
+from impala_mm.runtime.certificates import without_learner
+from launcher.node import local_node
+from launcher.node.local_node import LocalNode
+from launcher.node.run_registry import Run
+
+_RECORD = {
+    **{"name": "night", "id": "start", "time": time.time(), "boot": "", "logdir": "/l"},
+    **{"socket": "", "processes": [], "flags": {}, "learners": [], "next_actor": 0},
+    "started_from": "laptop",
+}
+
+
+@pytest.mark.parametrize("whole_first", [False, True])
+def test_a_host_of_two_names_gets_the_learners_part_whichever_begins_first(
+    tmp_path, monkeypatch, whole_first
+):
+    monkeypatch.setattr(local_node.tmux, "default_socket", lambda: "")
+    monkeypatch.setattr(local_node, "remove_leftovers", lambda folder: None)
+    whole = run_token.make()
+    tokens = [without_learner(whole), whole]
+    for token in reversed(tokens) if whole_first else tokens:
+        LocalNode(Run("night", tmp_path)).begin_run(_RECORD, token, [])
+    file = tmp_path / "night" / "token"
+    assert file.read_text() == whole
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not list(file.parent.glob("token-*"))

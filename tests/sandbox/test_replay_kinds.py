@@ -1,0 +1,99 @@
+"""The comparison of kinds of replay: which runs are made, and what is told of them."""
+
+import json
+import shlex
+import sys
+
+import numpy as np
+import pytest
+from processes import ROOT, run
+
+from impala_mm.config import replay_mix
+from tests.sandbox.test_plot import row, write
+
+sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their short names
+
+import replay_kinds
+
+PROGRAM = ROOT / "sandbox" / "replay_kinds.py"
+
+
+def _write_run(folder, level, kind, seed, final, over=True):
+    """Write a run whose return rises in a line to `final` over its frames, in 50 s."""
+    frames = replay_kinds.FRAMES[level]
+    rows = [row(frames * at / 10, 5.0 * at, final * at / 10) for at in range(11)]
+    write(folder / f"{level}-{kind}-{seed}", rows)
+    if over:
+        arguments = shlex.join(replay_kinds.command(level, kind, seed))
+        record = {"command": arguments, "commit": "abc"}
+        (folder / f"{level}-{kind}-{seed}" / replay_kinds.RECORD).write_text(json.dumps(record))
+
+
+def _write_all(folder, seeds=(1, 2, 3, 4)):
+    for level in replay_kinds.FRAMES:
+        for number, kind in enumerate(replay_kinds.KINDS):
+            for seed in seeds:
+                _write_run(folder, level, kind, seed, final=0.1 * number + 0.01 * seed)
+
+
+def test_runs_are_told_by_kind_with_their_interquartile_mean(tmp_path):
+    _write_all(tmp_path)
+    _write_run(tmp_path, "catch", "none", 5, 99.0)  # no other kind has this seed
+    code, printed = run(
+        sys.executable, PROGRAM, "summarise", f"--out={tmp_path}", f"--to={tmp_path}", limit=60
+    )
+    assert code == 0, printed
+    assert "| catch | uniform | 0.125 (" in printed, "of 0.11, 0.12, 0.13, 0.14"
+    assert "| memory | elite | 0.425 (" in printed
+    found = json.loads((tmp_path / "replay-kinds.json").read_text())
+    assert found["commits"] == ["abc"]
+    assert found["levels"]["catch"]["seeds"] == [1, 2, 3, 4]
+    assert len(found["commands"]) == 10
+    at = found["levels"]["catch"]["kinds"]["none"]["frames"]
+    np.testing.assert_allclose(at["returns"][0][-1], 0.01)
+    assert at["at"][-1] == replay_kinds.FRAMES["catch"]
+    assert "3 seeds" not in (tmp_path / "replay-kinds.svg").read_text()
+    assert "catch, 4 seeds" in (tmp_path / "replay-kinds.svg").read_text()
+
+
+def test_one_seed_is_not_told(tmp_path, capsys):
+    _write_all(tmp_path, seeds=(1,))
+    with pytest.raises(SystemExit, match="needs two seeds of catch that are over"):
+        replay_kinds.summarise(tmp_path)
+
+
+def test_one_task_alone_may_be_compared(tmp_path):
+    for kind in replay_kinds.KINDS:
+        for seed in (1, 2):
+            _write_run(tmp_path, "memory", kind, seed, 0.9)
+    assert list(replay_kinds.summarise(tmp_path, ["memory"])["levels"]) == ["memory"]
+
+
+def test_only_runs_that_are_not_over_are_made_and_a_failed_one_ends_it(tmp_path, monkeypatch):
+    _write_all(tmp_path, seeds=(1,))
+    _write_run(tmp_path, "memory", "elite", 2, 1.0, over=False)
+    made = []
+
+    class Ended:
+        returncode = 0
+
+    def start(arguments, **how):
+        made.append(arguments[-1].rpartition("/")[2])
+        (tmp_path / made[-1]).mkdir(exist_ok=True)
+        (tmp_path / made[-1] / "starts.jsonl").write_text('{"revision": "abc"}\n')
+        Ended.returncode = int("attentive" in made[-1])
+        return Ended
+
+    monkeypatch.setattr(replay_kinds.subprocess, "run", start)
+    with pytest.raises(SystemExit, match=r"ended with code 1; .*catch-attentive-2.log says why"):
+        replay_kinds.make_runs(tmp_path, seeds=2)
+    assert made == [f"catch-{kind}-2" for kind in ("none", "uniform", "prioritised", "attentive")]
+    record = json.loads((tmp_path / "catch-uniform-2" / replay_kinds.RECORD).read_text())
+    assert record["commit"] == "abc"
+    assert not (tmp_path / "catch-attentive-2" / replay_kinds.RECORD).exists()
+
+
+def test_every_kind_of_replay_is_compared():
+    for kind, text in replay_kinds.KINDS.items():
+        assert not text or [part.kind for part in replay_mix.parse(text).replays] == [kind]
+    assert set(replay_kinds.KINDS) == {"none", *replay_mix.OPTIONS} - {replay_mix.QUEUE}

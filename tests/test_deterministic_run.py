@@ -1,0 +1,50 @@
+"""--deterministic_run: the same seed gives the same weights and returns, bit for bit."""
+
+import sys
+
+import pytest
+import tensorflow as tf
+from processes import ROOT, free_port, run
+from rows import read_rows
+
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"), "--level_name=catch", "--num_actors=1")
+REPLAY = "queue:0.25,uniform:0.25:200,prioritised:0.25:200,elite:0.25:200"
+
+
+def _train(folder, *flags):
+    """Train twelve thousand frames; return the last checkpoint's variables, and the last row."""
+    code, printed = run(
+        *(*EXPERIMENT, "--deterministic_run", f"--logdir={folder}"),
+        *(f"--learner_hosts=127.0.0.1:{free_port()}", "--num_envs=12"),
+        *("--total_environment_frames=12000", "--save_checkpoint_secs=1000", *flags),
+        limit=300,
+    )
+    assert code == 0, printed
+    assert "more actors" not in printed, "they would be refused"
+    (saved,) = (folder / "checkpoints").glob("[0-9]*/variables.index")
+    reader = tf.train.load_checkpoint(str(saved.with_suffix("")))
+    found = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return {name: value.tobytes() for name, value in found.items() if hasattr(value, "tobytes")}, [
+        read_rows(folder)[-1][key] for key in ("frames", "updates", "episode_return", "games")
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--algorithm=impala", "--batch_size=8"],
+        ["--algorithm=impala", "--batch_size=8", f"--replay={REPLAY}", "--replay_ratio=1.5"],
+        ["--algorithm=ppo", "--batch_size=24"],
+        ["--algorithm=dqn"],
+    ],
+    ids=["impala", "replay", "ppo", "dqn"],
+)
+def test_the_same_seed_gives_the_same_weights_and_another_seed_does_not(tmp_path, flags):
+    first, again = (_train(tmp_path / name, *flags) for name in ("first", "again"))
+    assert first[1] == again[1]
+    assert first[0] == again[0]
+    assert len(first[0]) > 5
+    other, _ = _train(tmp_path / "other", *flags, "--seed=2")
+    assert other.keys() == first[0].keys()
+    assert other != first[0]

@@ -1,0 +1,150 @@
+"""Students that learn from recorded games first, in real runs, which are killed in each phase."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+from deadlines import Deadline
+from processes import Process, catch_command, needs_horovod, run
+from recorded_catch import record_catch
+from rows import read_rows
+from scripted import catcher
+
+from launcher.node.procfs import descendants
+
+CATCHER = "--teacher=tests.helpers.scripted:catcher"
+QDAGGER = ("--teacher_method=qdagger", "--teacher_episodes=16")
+
+
+def _kill(process):
+    for pid in [process.process.pid, *descendants(process.process.pid)]:
+        os.kill(pid, signal.SIGKILL)
+    process.process.wait()
+
+
+def _wait_for_row(logdir, is_right, seconds=120):
+    deadline = Deadline(seconds)
+    while not [row for row in read_rows(logdir) if is_right(row)]:
+        assert not deadline.is_over(), read_rows(logdir)[-1:]
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
+def test_a_student_clones_recorded_games_before_it_plays(tmp_path, algorithm):
+    record_catch(tmp_path / "games", 60, 9, catcher)
+    logdir = tmp_path / "run"
+    flags = (f"--teacher_data={tmp_path / 'games'}", "--offline_updates=300", "--stop_at_return=9")
+    length = ("--total_environment_frames=3000", f"--algorithm={algorithm}", "--batch_size=8")
+    code, printed = run(*catch_command(logdir, *flags, *length), limit=200)
+    assert code == 0, printed
+    assert "offline: 300 updates from 1,797 recorded steps (" in printed
+    rows = read_rows(logdir)
+    offline = [row for row in rows if "cloning_loss" in row and not row["frames"]]
+    assert offline
+    assert offline[-1]["cloning_loss"] < 0.4
+    online = [row for row in rows if row["frames"]]
+    assert online[-1]["frames"] >= 3000
+    returns = [row["episode_return"] for row in rows if "episode_return" in row]
+    assert returns[0] > 0.5, "a random policy has -0.6"
+
+
+def test_data_that_does_not_fit_is_refused_in_a_sentence(tmp_path):
+    record_catch(tmp_path / "games", 2, 9)
+    flags = (f"--teacher_data={tmp_path / 'games'}", "--offline_updates=3")
+    other = catch_command(tmp_path / "run", *flags, "--level_name=CartPole-v1")
+    for command in ((*other, "--job_name=learner"), (*other, "--validate")):
+        code, printed = run(*command)
+        assert code == 2, printed
+        (error,) = re.findall(r"error: (.*)", printed)
+        assert error.startswith(f"--teacher_data: {tmp_path / 'games'} was recorded on catch with")
+        assert "Traceback" not in printed
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_in_each_phase(tmp_path):
+    phases = (*QDAGGER, "--teacher_steps=6000", "--offline_updates=1000", "--learning_rate=0.0001")
+    flags = (CATCHER, *phases, "--save_checkpoint_secs=1", "--stop_at_return=9")
+    command = catch_command(tmp_path, *flags, "--total_environment_frames=1e9")
+
+    def start_and_kill(pattern, also=lambda: None):
+        process = Process(*command)
+        process.until(pattern, 120)
+        also()
+        _kill(process)
+        return process.printed()
+
+    printed = start_and_kill("plays 16 games")
+    assert "mean return of the teacher" not in printed
+
+    folder = tmp_path / "teacher_data" / "learner-0"
+
+    def wait_for_file():
+        deadline = Deadline(60)
+        while not list(folder.glob("*.unrolls")):
+            assert not deadline.is_over()
+            time.sleep(0.1)
+
+    printed = start_and_kill("collect: the teacher plays 6,000 steps", wait_for_file)
+    assert "plays 16 games" in printed, "it was killed before it had played them"
+    first = read_rows(tmp_path)[0]
+    assert (first["teacher_return"], first["frames"], first["updates"]) == (1.0, 0, 0)
+
+    printed = start_and_kill(r"offline: [1-9]\d* of 1,000", lambda: _wait_for_save(tmp_path))
+    assert "plays 16 games" not in printed, "its mean return is in the checkpoint"
+    if more := re.findall(r"collect: the teacher plays ([\d,]+) steps", printed):
+        assert int(more[0].replace(",", "")) < 6000
+    printed = start_and_kill(r"offline: [1-9][\d,]* of 1,000 updates", lambda: None)
+    (left,) = re.findall(r"offline: ([\d,]+) updates from", printed)
+    assert int(left.replace(",", "")) < 1000
+    assert "collect:" not in printed
+
+    def wait_for_play():
+        _wait_for_row(tmp_path, lambda row: row["frames"] > 1000, 300)
+        _wait_for_save(tmp_path, 1001)
+
+    start_and_kill("offline: ", wait_for_play)
+    rows = read_rows(tmp_path)
+    costs = [row["teacher_cost"] for row in rows if "teacher_cost" in row and not row["frames"]]
+    assert set(costs) == {1.0}, "it does not fall before the student plays"
+    process = Process(*command)
+    process.until("resumed at", 120)
+    before = read_rows(tmp_path)[-1]["updates"]
+    _wait_for_row(tmp_path, lambda row: row["updates"] > before)
+    process.process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130, process.printed()
+    assert "offline:" not in process.printed()
+    assert "plays 16 games" not in process.printed()
+    assert not [row for row in read_rows(tmp_path)[1:] if "teacher_return" in row]
+
+
+def _wait_for_save(logdir, updates=1):
+    """Wait until a checkpoint of at least that many updates is complete."""
+    deadline = Deadline(60)
+    while not [
+        path
+        for path in (logdir / "checkpoints").glob("0*")
+        if int(path.name) >= updates and (path / "about.json").exists()
+    ]:
+        assert not deadline.is_over()
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+@needs_horovod
+@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
+def test_two_learners_learn_from_their_own_games_and_hold_the_same_variables(tmp_path, algorithm):
+    two = ("--num_learners=2", "--num_actors=2", "--batch_size=8", "--check_sync_every=5")
+    length = ("--total_environment_frames=8000", "--unroll_length=32", "--stop_at_return=9")
+    phases = ("--teacher_steps=1000", "--offline_updates=60")
+    flags = (f"--algorithm={algorithm}", CATCHER, *QDAGGER, *two, *length, *phases)
+    code, printed = run(*catch_command(tmp_path, *flags), limit=300)
+    assert code == 0, printed
+    assert printed.count("collect: the teacher plays 500 steps") == 1, "rank 0 says so"
+    assert len(list((tmp_path / "teacher_data").iterdir())) == 2
+    rows = read_rows(tmp_path)
+    assert rows[-1]["sync_checks"] > 0
+    assert rows[-1]["sync_repairs"] == 0
+    assert rows[-1]["frames"] >= 8000
