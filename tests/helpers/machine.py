@@ -185,7 +185,8 @@ def _addresses(machine: Machine, machines: Sequence[Machine]) -> list[str]:
         lines += [f"link set {nic} up", f"address add {address}/24 dev {nic}"]
         for other in machines:
             for far in other.nics.values():
-                # Without these, ARP would report a missing host after 3 s.
+                # Without these, ARP would report a missing host after 3 s. `replace`, because a
+                # packet from a host that runs may have made an entry since the link is up.
                 if other is not machine and network(far) == network(address):
-                    lines.append(f"neigh add {far} lladdr {mac(far)} dev {nic} nud permanent")
+                    lines.append(f"neigh replace {far} lladdr {mac(far)} dev {nic} nud permanent")
     return [*lines, f"route add default via {router(machine.address)}"]
