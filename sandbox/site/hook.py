@@ -1,0 +1,124 @@
+"""The pages of the site: MkDocs calls the functions `on_...` while it builds the site.
+
+The site shows README.md and the pages in sandbox/ and docker/ as they are, under the same names, so
+that their links work. A file of code that a page links becomes a page, too, and `reference` writes
+pages from the code.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import latex2mathml.converter
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+_HERE = Path(__file__).resolve().parent
+_ROOT = _HERE.parents[1]
+sys.path[:0] = [str(_HERE), str(_ROOT)]
+
+import reference  # noqa: E402
+
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<=\]\()[^)\s#]+")
+_LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".yaml": "yaml", ".js": "js"}
+_FLAG = re.compile(r"<code>--(\w+)([^<]*)</code>")
+# Parts of a page in which a flag's name is no link: links, headings and blocks of code.
+_WHOLE = re.compile(r"(<a\b.*?</a>|<h\d.*?</h\d>|<pre\b.*?</pre>)", re.DOTALL)
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Let blocks of ```math become formulas that a browser sets without a script."""
+    math = {"name": "math", "class": "math", "format": _formula}
+    config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [math]
+
+
+def _formula(source: str, *_: Any, **__: Any) -> str:
+    lines = [line for line in source.splitlines() if line.strip()]
+    converted = (latex2mathml.converter.convert(line, display="block") for line in lines)
+    return f'<div class="formula">{"".join(converted)}</div>'
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    """Add the pages, what they link, and the pages that are written from the code."""
+    for path in pages():
+        files.append(_as_it_is(path, config))
+        for target in _linked(path):
+            name = target.relative_to(_ROOT).as_posix()
+            if target.suffix == ".svg" and not files.get_file_from_path(name):
+                files.append(_as_it_is(target, config))
+            elif target.suffix not in {".svg", ".md"} and not files.get_file_from_path(f"{name}.md"):
+                files.append(_page_of(target, name, config))
+    for name, text in reference.pages().items():
+        files.append(File.generated(config, name, content=text))
+
+
+def pages() -> list[Path]:
+    """Return the Markdown files that are the site's pages."""
+    named = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "sandbox/**/*.md", "docker/*.md")
+    return [path for pattern in named for path in sorted(_ROOT.glob(pattern))]
+
+
+def _as_it_is(path: Path, config: MkDocsConfig) -> File:
+    name = path.relative_to(_ROOT).as_posix()
+    return File.generated(config, name, abs_src_path=str(path))
+
+
+def _linked(page: Path) -> Iterator[Path]:
+    """Yield the files of this project that a page links."""
+    for target in _LINK.findall(_FENCE.sub("", page.read_text())):
+        path = (page.parent / target).resolve()
+        if "://" not in target and path.is_file():
+            yield path
+
+
+def _page_of(path: Path, name: str, config: MkDocsConfig) -> File:
+    """Return a file of code as a page that the search does not find."""
+    head = "---\nsearch:\n  exclude: true\n---\n\n"
+    if path.suffix == ".ipynb":
+        text = head + _notebook(path)
+    else:
+        language = _LANGUAGES.get(path.suffix, "text")
+        text = f"{head}# {path.name}\n\n`{name}`\n\n``````{language}\n{path.read_text()}``````\n"
+    level = InclusionLevel.NOT_IN_NAV
+    return File.generated(config, f"{name}.md", content=text, inclusion=level)
+
+
+def _notebook(path: Path) -> str:
+    """Return the texts and the code of a notebook as Markdown."""
+    cells = json.loads(path.read_text())["cells"]
+    texts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    return "\n\n".join(
+        text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in texts
+    )
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links to files of code to their pages."""
+    folder = (_ROOT / page.file.src_uri).parent
+
+    def lead(match: re.Match) -> str:
+        path = (folder / match[0]).resolve()
+        code = "://" not in match[0] and path.is_file() and path.suffix not in {".md", ".svg"}
+        return f"{match[0]}.md" if code else match[0]
+
+    return _LINK.sub(lead, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Make links of the flags' names in the text."""
+    if page.file.src_uri == reference.FLAGS:
+        return html
+    to = files.get_file_from_path(reference.FLAGS).url_relative_to(page.file)
+    known = reference.flag_names()
+
+    def link(match: re.Match) -> str:
+        return f'<a href="{to}#{match[1]}">{match[0]}</a>' if match[1] in known else match[0]
+
+    parts = _WHOLE.split(html)
+    parts[::2] = [_FLAG.sub(link, part) for part in parts[::2]]
+    return "".join(parts)

@@ -1,0 +1,242 @@
+"""The pages of the site that are written from the code: flags, columns, files, commands, Python.
+
+`hook.py` adds them to the site; they have no other form.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from impala_mm.config import algorithm_settings, command_line
+from impala_mm.config.settings import Config
+from impala_mm.from_python import commands
+from impala_mm.records import run_folder
+from launcher.plan.settings import LauncherConfig
+from launcher.plan.workers_csv import COLUMNS
+
+FLAGS, FRONTEND = "reference/flags.md", "reference/frontend.md"
+_ROOT = Path(__file__).resolve().parents[2]
+_ATARI = "PongNoFrameskip-v4"  # settings may have other defaults for its kind of levels
+# In CONTRIBUTING.md: a module or a name in it, and names in it that are public.
+_PUBLIC = re.compile(r"`((?:impala_mm|nets)[\w.]*)`(?:\s+\(((?:`\w+`,?\s*)+)\))?")
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by its path in the site."""
+    return {
+        FLAGS: _flags_page(),
+        FRONTEND: _frontend_page(),
+        "reference/csv.md": _csv_page(),
+        "reference/run_folder.md": _run_folder_page(),
+        "reference/commands.md": _commands_page(),
+        "reference/python.md": _python_page(),
+    }
+
+
+@functools.cache
+def flag_names() -> frozenset[str]:
+    """Return the names of all flags on the page of flags."""
+    return frozenset(_all_flags())
+
+
+def _settings() -> dict[str, type]:
+    """Return the type of settings of each built-in algorithm by its name."""
+    names = algorithm_settings.BUILT_IN
+    return {name: algorithm_settings.settings_type(name, Config) for name in names}
+
+
+def _all_flags() -> dict[str, dataclasses.Field]:
+    """Return the flags that all algorithms share, and then those that some have."""
+    found = {f.name: f for f in dataclasses.fields(Config)}
+    for settings in _settings().values():
+        found |= {f.name: f for f in _fields(settings) if f.name not in found}
+    return found
+
+
+def _fields(settings: type) -> Iterable[dataclasses.Field]:
+    return dataclasses.fields(settings)
+
+
+def _flags_page() -> str:
+    shared = {f.name for f in dataclasses.fields(Config)}
+    lines = [
+        "# Flags",
+        "Every flag of `experiment.py` and, but for those that it sets itself, of"
+        " `run_experiment_mm_raw.py`. `python experiment.py --help --algorithm=ppo` prints those of"
+        " an algorithm with its defaults. [Presets and files](../sandbox/settings.md) are sets of"
+        " flags, and `impala_mm.train` takes flags as keywords.",
+    ]
+    for group, fields in _grouped(_all_flags().values()):
+        lines.append(f"## {group}")
+        for f in fields:
+            lines += _flag(f, _where(f.name, shared), _other_defaults(f))
+    return "\n\n".join(lines)
+
+
+def _frontend_page() -> str:
+    lines = [
+        "# Flags of the frontend",
+        "The flags that only `run_experiment_mm_raw.py` has. It accepts [those of"
+        " `experiment.py`](flags.md), too, and passes them on.",
+    ]
+    for group, fields in _grouped(dataclasses.fields(LauncherConfig)):
+        lines += [f"## {group}", *(line for f in fields for line in _flag(f))]
+    return "\n\n".join(lines)
+
+
+def _grouped(
+    fields: Iterable[dataclasses.Field],
+) -> Iterator[tuple[str, list[dataclasses.Field]]]:
+    """Yield each heading of --help and its flags."""
+    groups: dict[str, list[dataclasses.Field]] = {}
+    for f in fields:
+        groups.setdefault(f.metadata["group"], []).append(f)
+    yield from groups.items()
+
+
+def _flag(f: dataclasses.Field, where: str = "", others: str = "") -> list[str]:
+    """Return a flag's heading, which is reached as #name, its facts and its text."""
+    known = f.metadata
+    facts = [f"default `{command_line.shown_default(f)}`", others]
+    if choices := command_line.shown_choices(f):
+        facts.append("one of " + ", ".join(f"`{choice}`" for choice in choices))
+    facts += [f"at least {known['least']:g}"] * (-math.inf < known["least"])
+    facts += [f"at most {known['most']:g}"] * (known["most"] < math.inf)
+    facts += ["may be `auto`"] * known["auto"]
+    facts += ["each process may have its own"] * known["own"]
+    line = "; ".join(fact for fact in [*facts, where] if fact)
+    return [f"#### `--{f.name}` {{#{f.name}}}", f"*{line[0].upper()}{line[1:]}.*", _text(f)]
+
+
+def _text(f: dataclasses.Field) -> str:
+    """Return a flag's help text as Markdown: its stars, underscores and brackets are no markup."""
+    return re.sub(r"([*_<>\[\]|\\`])", r"\\\1", f.metadata["text"])
+
+
+def _where(name: str, shared: set[str]) -> str:
+    """Return the algorithms that have a flag which not all have."""
+    if name in shared:
+        return ""
+    having = [n for n, s in _settings().items() if name in {f.name for f in _fields(s)}]
+    return f"of {', '.join(having)}"
+
+
+def _other_defaults(f: dataclasses.Field) -> str:
+    """Return the defaults of algorithms, and of their Atari games, that differ from `f`'s."""
+    other: dict[str, list[str]] = {}
+    for name, settings in _settings().items():
+        suited = getattr(settings, "suited_to", lambda level, s=settings: s)
+        for kind, level in ((name, ""), (f"{name} on Atari", _ATARI)):
+            here = next((each for each in _fields(suited(level)) if each.name == f.name), f)
+            shown = command_line.shown_default(here)
+            before = other.get(shown, [])
+            if shown != command_line.shown_default(f) and name not in before:
+                other.setdefault(shown, []).append(kind)
+    return "; ".join(f"`{value}` for {', '.join(names)}" for value, names in other.items())
+
+
+def _csv_page() -> str:
+    """Return the columns, as the comments of workers.csv.example explain them."""
+    lines = (_ROOT / "workers.csv.example").read_text().splitlines()
+    explained = re.findall(
+        r"^#   (\S.*?)  +(.*(?:\n#      +.*)*)", "\n".join(lines), re.MULTILINE
+    )
+    rows = [
+        f"| {', '.join(f'`{name}`' for name in names.split(', '))} "
+        f"| {' '.join(text.replace('#', '').split())} |"
+        for names, text in explained
+    ]
+    named = {name for names, _ in explained for name in names.split(", ")}
+    if missing := set(COLUMNS) - named:
+        raise ValueError(f"workers.csv.example does not explain the columns {sorted(missing)}")
+    return "\n\n".join(
+        [
+            "# Columns of the CSV",
+            "A row of the CSV is one process, or `count` actors. The columns `job` and `ip` are"
+            " required; the others may be missing, in any order. [A cluster from a"
+            " CSV](../sandbox/cluster.md) shows how it is used.",
+            "\n".join(["| column | meaning |", "|---|---|", *rows]),
+            "## workers.csv.example",
+            "\n".join(["```text", *lines, "```"]),
+        ]
+    )
+
+
+def _run_folder_page() -> str:
+    """Return the files of a run's folder, as its README.txt lists them."""
+    rows: list[list[str]] = []
+    _, _, listed = run_folder.README.partition("\n\n")
+    for line in listed.splitlines():
+        name, text = line[:20].strip(), line[20:].strip()
+        if name and len(line) > 20 and line[19] == " ":
+            rows.append([name, text])
+        elif line.startswith(" "):
+            rows[-1][1] += f" {line.strip()}"
+        else:  # names that leave no room: the text is on the next line
+            rows.append([line.strip(), ""])
+    table = [
+        f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {text.strip()} |"
+        for names, text in rows
+    ]
+    return "\n\n".join(
+        [
+            "# Files of a run's folder",
+            "A run is one folder, the one of `--logdir`. [Keeping and resuming a"
+            " run](../sandbox/keeping.md) says how it is used, and [Metrics](../sandbox/metrics.md)"
+            " explains `metrics.jsonl`.",
+            "\n".join(["| file | what it holds |", "|---|---|", *table]),
+        ]
+    )
+
+
+def _commands_page() -> str:
+    """Return the programs, the modes, the frontend's commands and the targets of make."""
+    mode = {f.name: f for f in dataclasses.fields(Config)}["mode"]
+    targets = re.findall(r"^([a-z-]+):.*## (.*)$", (_ROOT / "Makefile").read_text(), re.MULTILINE)
+    installed = (commands.__doc__ or "").partition("\n\n")[2].strip()
+    instead = dict(_grouped(dataclasses.fields(LauncherConfig)))["Instead of starting a run"]
+    return "\n\n".join(
+        [
+            "# Commands",
+            "## experiment.py",
+            f"`python experiment.py --mode=...` ([flags](flags.md)). {_text(mode)}",
+            "## run_experiment_mm_raw.py",
+            "Without one of these flags it starts the run of `--workers_csv_path` and follows it"
+            " ([flags](frontend.md)).",
+            "\n".join(
+                [
+                    "| command | what it does |",
+                    "|---|---|",
+                    *(f"| `--{f.name}{'=...' * (f.type is str)}` | {_text(f)} |" for f in instead),
+                ]
+            ),
+            "## An installed package",
+            f"```text\n{installed}\n```",
+            "## make",
+            "\n".join(
+                ["| target | what it does |", "|---|---|", *(f"| `make {t}` | {w} |" for t, w in targets)]
+            ),
+        ]
+    )
+
+
+def _python_page() -> str:
+    """Return the public names, as CONTRIBUTING.md lists them, for mkdocstrings to explain."""
+    text = (_ROOT / "CONTRIBUTING.md").read_text()
+    section = text.partition("## Public Python names\n")[2].partition("\n## ")[0]
+    lines = [
+        "# Python",
+        "The names that your own code may import. If one is renamed, the old name keeps working"
+        " for one version. [Training from Python](../sandbox/from_python.md), [your own"
+        " environment](../sandbox/own_environment.md) and [your own"
+        " algorithm](../sandbox/own_algorithm.md) show their use.",
+    ]
+    for name, members in _PUBLIC.findall(section):
+        lines.append(f"::: {name}")
+        if members:
+            listed = "".join(f"        - {member}\n" for member in re.findall(r"\w+", members))
+            lines[-1] += f"\n    options:\n      members:\n{listed}"
+    return "\n\n".join(lines)
