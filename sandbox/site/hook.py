@@ -27,6 +27,7 @@ _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()[^)\s#]+")
 _LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".yaml": "yaml", ".js": "js"}
 _FLAG = re.compile(r"<code>--(\w+)([^<]*)</code>")
+_COMMAND = re.compile(r"<code>((?:python|make|impala)[^<]{30,})</code>")
 # Parts of a page in which a flag's name is no link: links, headings and blocks of code.
 _WHOLE = re.compile(r"(<a\b.*?</a>|<h\d.*?</h\d>|<pre\b.*?</pre>)", re.DOTALL)
 
@@ -110,7 +111,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Make links of the flags' names in the text."""
+    """Make links of the flags' names in the text, and mark long commands, for site.css."""
+    html = _COMMAND.sub(r'<code class="command">\1</code>', html)
     if page.file.src_uri == reference.FLAGS:
         return html
     to = files.get_file_from_path(reference.FLAGS).url_relative_to(page.file)

@@ -108,7 +108,7 @@ def _flag(f: dataclasses.Field, where: str = "", others: str = "") -> list[str]:
     facts += ["may be `auto`"] * known["auto"]
     facts += ["each process may have its own"] * known["own"]
     line = "; ".join(fact for fact in [*facts, where] if fact)
-    return [f"#### `--{f.name}` {{#{f.name}}}", f"*{line[0].upper()}{line[1:]}.*", _text(f)]
+    return [f"#### `--{f.name}` {{#{f.name}}}", f"{line[0].upper()}{line[1:]}.\n{{.facts}}", _text(f)]
 
 
 def _text(f: dataclasses.Field) -> str:
