@@ -286,7 +286,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--mpi", choices=("venv", "system"))
     parser.add_argument("--role", choices=tuple(EXTRAS), help="kind of machine")
     parser.add_argument("--again", action="store_true", help="even if everything is up to date")
-    parser.add_argument("--docs", action="store_true", help="also what builds the site of the pages")
+    parser.add_argument(
+        "--docs", action="store_true", help="also what builds the site of the pages"
+    )
     parser.add_argument("--wheelhouse", type=Path, help="install from this folder only")
     parser.add_argument("--fits", action="store_true", help="only check if this Python fits")
     args = parser.parse_args(argv)

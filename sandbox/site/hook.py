@@ -1,7 +1,7 @@
 """The pages of the site: MkDocs calls the functions `on_...` while it builds the site.
 
 The site shows README.md and the pages in sandbox/ and docker/ as they are, under the same names, so
-that their links work. A file of code that a page links becomes a page, too, and `reference` writes
+that their links work. A file of code that a page links becomes a page, too, and `code_pages` writes
 pages from the code.
 """
 
@@ -21,7 +21,7 @@ _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
 sys.path[:0] = [str(_HERE), str(_ROOT)]
 
-import reference  # noqa: E402
+import code_pages  # noqa: E402
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()[^)\s#]+")
@@ -49,12 +49,10 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     for path in pages():
         files.append(_as_it_is(path, config))
         for target in _linked(path):
-            name = target.relative_to(_ROOT).as_posix()
-            if target.suffix == ".svg" and not files.get_file_from_path(name):
-                files.append(_as_it_is(target, config))
-            elif target.suffix not in {".svg", ".md"} and not files.get_file_from_path(f"{name}.md"):
-                files.append(_page_of(target, name, config))
-    for name, text in reference.pages().items():
+            file = _file_of(target, config)
+            if target.suffix != ".md" and not files.get_file_from_path(file.src_uri):
+                files.append(file)
+    for name, text in code_pages.pages().items():
         files.append(File.generated(config, name, content=text))
 
 
@@ -77,8 +75,11 @@ def _linked(page: Path) -> Iterator[Path]:
             yield path
 
 
-def _page_of(path: Path, name: str, config: MkDocsConfig) -> File:
-    """Return a file of code as a page that the search does not find."""
+def _file_of(path: Path, config: MkDocsConfig) -> File:
+    """Return a picture as it is, and a file of code as a page that the search does not find."""
+    if path.suffix == ".svg":
+        return _as_it_is(path, config)
+    name = path.relative_to(_ROOT).as_posix()
     head = "---\nsearch:\n  exclude: true\n---\n\n"
     if path.suffix == ".ipynb":
         text = head + _notebook(path)
@@ -113,10 +114,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Make links of the flags' names in the text, and mark long commands, for site.css."""
     html = _COMMAND.sub(r'<code class="command">\1</code>', html)
-    if page.file.src_uri == reference.FLAGS:
+    if page.file.src_uri == code_pages.FLAGS:
         return html
-    to = files.get_file_from_path(reference.FLAGS).url_relative_to(page.file)
-    known = reference.flag_names()
+    to = files.get_file_from_path(code_pages.FLAGS).url_relative_to(page.file)
+    known = code_pages.flag_names()
 
     def link(match: re.Match) -> str:
         return f'<a href="{to}#{match[1]}">{match[0]}</a>' if match[1] in known else match[0]

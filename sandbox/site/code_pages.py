@@ -7,8 +7,9 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from impala_mm.config import algorithm_settings, command_line
 from impala_mm.config.settings import Config
@@ -36,24 +37,42 @@ def pages() -> dict[str, str]:
     }
 
 
+class _Flag(NamedTuple):
+    """A flag, and what each algorithm that has it makes of its default."""
+
+    anchor: str
+    f: dataclasses.Field
+    of: dict[str, dataclasses.Field]  # by algorithm; those on Atari's games are "ppo on Atari"
+
+
+_FRONTENDS = [_Flag(f.name, f, {}) for f in dataclasses.fields(LauncherConfig)]
+
+
 @functools.cache
 def flag_names() -> frozenset[str]:
     """Return the names of all flags on the page of flags."""
-    return frozenset(_all_flags())
+    return frozenset(flag.f.name for flag in _all_flags())
 
 
-def _settings() -> dict[str, type]:
-    """Return the type of settings of each built-in algorithm by its name."""
-    names = algorithm_settings.BUILT_IN
-    return {name: algorithm_settings.settings_type(name, Config) for name in names}
+@functools.cache
+def _all_flags() -> list[_Flag]:
+    """Return the flags that all algorithms share, and then those that some have.
 
-
-def _all_flags() -> dict[str, dataclasses.Field]:
-    """Return the flags that all algorithms share, and then those that some have."""
-    found = {f.name: f for f in dataclasses.fields(Config)}
-    for settings in _settings().values():
-        found |= {f.name: f for f in _fields(settings) if f.name not in found}
-    return found
+    Two algorithms may have flags of one name that mean different things: then both are there.
+    """
+    found: dict[tuple[str, str], _Flag] = {}
+    for name in algorithm_settings.BUILT_IN:
+        settings = algorithm_settings.settings_type(name, Config)
+        on_atari = getattr(settings, "suited_to", lambda level, s=settings: s)(_ATARI)
+        for kind, fields in ((name, _fields(settings)), (f"{name} on Atari", _fields(on_atari))):
+            for f in fields:
+                is_new = f.name not in {known for known, _ in found}
+                anchor = f.name if is_new else f"{f.name}-of-{name}"
+                shared = next((each for each in _fields(Config) if each.name == f.name), f)
+                flag = _Flag(anchor, shared, {})
+                found.setdefault((f.name, f.metadata["text"]), flag).of[kind] = f
+    # Those that all have come first, in the order of --help.
+    return sorted(found.values(), key=lambda flag: flag.f.name not in Config.__dataclass_fields__)
 
 
 def _fields(settings: type) -> Iterable[dataclasses.Field]:
@@ -61,7 +80,6 @@ def _fields(settings: type) -> Iterable[dataclasses.Field]:
 
 
 def _flags_page() -> str:
-    shared = {f.name for f in dataclasses.fields(Config)}
     lines = [
         "# Flags",
         "Every flag of `experiment.py` and, but for those that it sets itself, of"
@@ -69,10 +87,8 @@ def _flags_page() -> str:
         " an algorithm with its defaults. [Presets and files](../sandbox/settings.md) are sets of"
         " flags, and `impala_mm.train` takes flags as keywords.",
     ]
-    for group, fields in _grouped(_all_flags().values()):
-        lines.append(f"## {group}")
-        for f in fields:
-            lines += _flag(f, _where(f.name, shared), _other_defaults(f))
+    for group, flags in _grouped(_all_flags()):
+        lines += [f"## {group}", *(line for flag in flags for line in _explain(flag))]
     return "\n\n".join(lines)
 
 
@@ -82,33 +98,49 @@ def _frontend_page() -> str:
         "The flags that only `run_experiment_mm_raw.py` has. It accepts [those of"
         " `experiment.py`](flags.md), too, and passes them on.",
     ]
-    for group, fields in _grouped(dataclasses.fields(LauncherConfig)):
-        lines += [f"## {group}", *(line for f in fields for line in _flag(f))]
+    for group, flags in _grouped(_FRONTENDS):
+        lines += [f"## {group}", *(line for flag in flags for line in _explain(flag))]
     return "\n\n".join(lines)
 
 
-def _grouped(
-    fields: Iterable[dataclasses.Field],
-) -> Iterator[tuple[str, list[dataclasses.Field]]]:
+def _grouped(flags: Iterable[_Flag]) -> Iterator[tuple[str, list[_Flag]]]:
     """Yield each heading of --help and its flags."""
-    groups: dict[str, list[dataclasses.Field]] = {}
-    for f in fields:
-        groups.setdefault(f.metadata["group"], []).append(f)
+    groups: dict[str, list[_Flag]] = {}
+    for flag in flags:
+        groups.setdefault(flag.f.metadata["group"], []).append(flag)
     yield from groups.items()
 
 
-def _flag(f: dataclasses.Field, where: str = "", others: str = "") -> list[str]:
-    """Return a flag's heading, which is reached as #name, its facts and its text."""
-    known = f.metadata
-    facts = [f"default `{command_line.shown_default(f)}`", others]
+def _explain(flag: _Flag) -> list[str]:
+    """Return a flag's heading, which a link reaches by its anchor, its facts and its text."""
+    f, known = flag.f, flag.f.metadata
+    facts = [f"default `{command_line.shown_default(f)}`", *_other_defaults(flag)]
     if choices := command_line.shown_choices(f):
         facts.append("one of " + ", ".join(f"`{choice}`" for choice in choices))
     facts += [f"at least {known['least']:g}"] * (-math.inf < known["least"])
     facts += [f"at most {known['most']:g}"] * (known["most"] < math.inf)
     facts += ["may be `auto`"] * known["auto"]
     facts += ["each process may have its own"] * known["own"]
-    line = "; ".join(fact for fact in [*facts, where] if fact)
-    return [f"#### `--{f.name}` {{#{f.name}}}", f"{line[0].upper()}{line[1:]}.\n{{.facts}}", _text(f)]
+    having = [name for name in flag.of if name in algorithm_settings.BUILT_IN]
+    facts += [f"of {', '.join(having)}"] * (0 < len(having) < len(algorithm_settings.BUILT_IN))
+    line = "; ".join(facts)
+    return [
+        f"#### `--{f.name}` {{#{flag.anchor}}}",
+        f"{line[0].upper()}{line[1:]}.\n{{.facts}}",
+        _text(f),
+    ]
+
+
+def _other_defaults(flag: _Flag) -> list[str]:
+    """Return the defaults of algorithms, and of their Atari games, that differ from the flag's."""
+    other: dict[str, list[str]] = {}
+    for kind, f in flag.of.items():
+        shown = command_line.shown_default(f)
+        named = other.setdefault(shown, [])
+        if kind.removesuffix(" on Atari") not in named:
+            named.append(kind)
+    other.pop(command_line.shown_default(flag.f), None)
+    return [f"`{value}` for {', '.join(names)}" for value, names in other.items()]
 
 
 def _text(f: dataclasses.Field) -> str:
@@ -116,39 +148,24 @@ def _text(f: dataclasses.Field) -> str:
     return re.sub(r"([*_<>\[\]|\\`])", r"\\\1", f.metadata["text"])
 
 
-def _where(name: str, shared: set[str]) -> str:
-    """Return the algorithms that have a flag which not all have."""
-    if name in shared:
-        return ""
-    having = [n for n, s in _settings().items() if name in {f.name for f in _fields(s)}]
-    return f"of {', '.join(having)}"
+def _table(left: str, right: str, rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {a} | {b.strip()} |" for a, b in rows]
+    return "\n".join([f"| {left} | {right} |", "|---|---|", *lines])
 
 
-def _other_defaults(f: dataclasses.Field) -> str:
-    """Return the defaults of algorithms, and of their Atari games, that differ from `f`'s."""
-    other: dict[str, list[str]] = {}
-    for name, settings in _settings().items():
-        suited = getattr(settings, "suited_to", lambda level, s=settings: s)
-        for kind, level in ((name, ""), (f"{name} on Atari", _ATARI)):
-            here = next((each for each in _fields(suited(level)) if each.name == f.name), f)
-            shown = command_line.shown_default(here)
-            before = other.get(shown, [])
-            if shown != command_line.shown_default(f) and name not in before:
-                other.setdefault(shown, []).append(kind)
-    return "; ".join(f"`{value}` for {', '.join(names)}" for value, names in other.items())
+def _names(listed: str) -> str:
+    return ", ".join(f"`{name}`" for name in listed.split(", "))
+
+
+def _command(f: dataclasses.Field) -> str:
+    return f"`--{f.name}{'=...' * (f.type is str)}`"
 
 
 def _csv_page() -> str:
     """Return the columns, as the comments of workers.csv.example explain them."""
     lines = (_ROOT / "workers.csv.example").read_text().splitlines()
-    explained = re.findall(
-        r"^#   (\S.*?)  +(.*(?:\n#      +.*)*)", "\n".join(lines), re.MULTILINE
-    )
-    rows = [
-        f"| {', '.join(f'`{name}`' for name in names.split(', '))} "
-        f"| {' '.join(text.replace('#', '').split())} |"
-        for names, text in explained
-    ]
+    explained = re.findall(r"^#   (\S.*?)  +(.*(?:\n#      +.*)*)", "\n".join(lines), re.MULTILINE)
+    rows = [(_names(names), " ".join(text.replace("#", "").split())) for names, text in explained]
     named = {name for names, _ in explained for name in names.split(", ")}
     if missing := set(COLUMNS) - named:
         raise ValueError(f"workers.csv.example does not explain the columns {sorted(missing)}")
@@ -158,7 +175,7 @@ def _csv_page() -> str:
             "A row of the CSV is one process, or `count` actors. The columns `job` and `ip` are"
             " required; the others may be missing, in any order. [A cluster from a"
             " CSV](../sandbox/cluster.md) shows how it is used.",
-            "\n".join(["| column | meaning |", "|---|---|", *rows]),
+            _table("column", "meaning", rows),
             "## workers.csv.example",
             "\n".join(["```text", *lines, "```"]),
         ]
@@ -177,17 +194,13 @@ def _run_folder_page() -> str:
             rows[-1][1] += f" {line.strip()}"
         else:  # names that leave no room: the text is on the next line
             rows.append([line.strip(), ""])
-    table = [
-        f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {text.strip()} |"
-        for names, text in rows
-    ]
     return "\n\n".join(
         [
             "# Files of a run's folder",
             "A run is one folder, the one of `--logdir`. [Keeping and resuming a"
             " run](../sandbox/keeping.md) says how it is used, and [Metrics](../sandbox/metrics.md)"
             " explains `metrics.jsonl`.",
-            "\n".join(["| file | what it holds |", "|---|---|", *table]),
+            _table("file", "what it holds", [(_names(name), text) for name, text in rows]),
         ]
     )
 
@@ -197,7 +210,7 @@ def _commands_page() -> str:
     mode = {f.name: f for f in dataclasses.fields(Config)}["mode"]
     targets = re.findall(r"^([a-z-]+):.*## (.*)$", (_ROOT / "Makefile").read_text(), re.MULTILINE)
     installed = (commands.__doc__ or "").partition("\n\n")[2].strip()
-    instead = dict(_grouped(dataclasses.fields(LauncherConfig)))["Instead of starting a run"]
+    instead = [flag.f for flag in dict(_grouped(_FRONTENDS))["Instead of starting a run"]]
     return "\n\n".join(
         [
             "# Commands",
@@ -206,18 +219,16 @@ def _commands_page() -> str:
             "## run_experiment_mm_raw.py",
             "Without one of these flags it starts the run of `--workers_csv_path` and follows it"
             " ([flags](frontend.md)).",
-            "\n".join(
-                [
-                    "| command | what it does |",
-                    "|---|---|",
-                    *(f"| `--{f.name}{'=...' * (f.type is str)}` | {_text(f)} |" for f in instead),
-                ]
-            ),
+            _table("command", "what it does", [(_command(f), _text(f)) for f in instead]),
             "## An installed package",
             f"```text\n{installed}\n```",
             "## make",
             "\n".join(
-                ["| target | what it does |", "|---|---|", *(f"| `make {t}` | {w} |" for t, w in targets)]
+                [
+                    "| target | what it does |",
+                    "|---|---|",
+                    *(f"| `make {t}` | {w} |" for t, w in targets),
+                ]
             ),
         ]
     )
