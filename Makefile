@@ -55,7 +55,7 @@ tensorboard: setup  ## show all runs in runs/ in a browser
 
 docs: also := --docs
 docs: setup  ## build the site of these pages: build/site/index.html
-	@NO_MKDOCS_2_WARNING=1 $(run) -m mkdocs build --quiet --strict --config-file sandbox/site/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(run) -m mkdocs build --strict --config-file sandbox/site/mkdocs.yml
 	@echo "the site is built: open build/site/index.html, or serve it with"
 	@echo "  $(run) -m http.server --bind 127.0.0.1 --directory build/site 8080"
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import latex2mathml.converter
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
@@ -22,9 +21,12 @@ _ROOT = _HERE.parents[1]
 sys.path[:0] = [str(_HERE), str(_ROOT)]
 
 import code_pages  # noqa: E402
+import formulas  # noqa: E402
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()[^)\s#]+")
+_NAME = re.compile(r"\[([\w/.]+\.md)\]\(")  # the beginning of a link that shows a page's name
+_AS_THEY_ARE = {".md", ".png", ".svg"}
 _LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".yaml": "yaml", ".js": "js"}
 _FLAG = re.compile(r"<code>--(\w+)([^<]*)</code>")
 _COMMAND = re.compile(r"<code>((?:python|make|impala)[^<]{30,})</code>")
@@ -33,25 +35,17 @@ _WHOLE = re.compile(r"(<a\b.*?</a>|<h\d.*?</h\d>|<pre\b.*?</pre>)", re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Let blocks of ```math become formulas that a browser sets without a script."""
-    math = {"name": "math", "class": "math", "format": _formula}
+    """Let blocks of ```math become pictures of formulas."""
+    math = {"name": "math", "class": "math", "format": formulas.render}
     config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [math]
-
-
-def _formula(source: str, *_: Any, **__: Any) -> str:
-    lines = [line for line in source.splitlines() if line.strip()]
-    converted = (latex2mathml.converter.convert(line, display="block") for line in lines)
-    return f'<div class="formula">{"".join(converted)}</div>'
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
     """Add the pages, what they link, and the pages that are written from the code."""
     for path in pages():
         files.append(_as_it_is(path, config))
-        for target in _linked(path):
-            file = _file_of(target, config)
-            if target.suffix != ".md" and not files.get_file_from_path(file.src_uri):
-                files.append(file)
+    for target in {target for path in pages() for target in _linked(path)} - {*pages()}:
+        files.append(_file_of(target, config))
     for name, text in code_pages.pages().items():
         files.append(File.generated(config, name, content=text))
 
@@ -59,35 +53,40 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 def pages() -> list[Path]:
     """Return the Markdown files that are the site's pages."""
     named = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "sandbox/**/*.md", "docker/*.md")
-    return [path for pattern in named for path in sorted(_ROOT.glob(pattern))]
+    cards = ("impala_mm/policies/*/*.md",)
+    return [path for pattern in named + cards for path in sorted(_ROOT.glob(pattern))]
 
 
-def _as_it_is(path: Path, config: MkDocsConfig) -> File:
+def _as_it_is(path: Path, config: MkDocsConfig, **more: Any) -> File:
     name = path.relative_to(_ROOT).as_posix()
-    return File.generated(config, name, abs_src_path=str(path))
+    return File.generated(config, name, abs_src_path=str(path), **more)
 
 
 def _linked(page: Path) -> Iterator[Path]:
-    """Yield the files of this project that a page links."""
+    """Yield the files and folders of this project that a page links."""
     for target in _LINK.findall(_FENCE.sub("", page.read_text())):
         path = (page.parent / target).resolve()
-        if "://" not in target and path.is_file():
+        if "://" not in target and path.exists():
             yield path
 
 
 def _file_of(path: Path, config: MkDocsConfig) -> File:
-    """Return a picture as it is, and a file of code as a page that the search does not find."""
-    if path.suffix == ".svg":
-        return _as_it_is(path, config)
-    name = path.relative_to(_ROOT).as_posix()
-    head = "---\nsearch:\n  exclude: true\n---\n\n"
-    if path.suffix == ".ipynb":
-        text = head + _notebook(path)
-    else:
-        language = _LANGUAGES.get(path.suffix, "text")
-        text = f"{head}# {path.name}\n\n`{name}`\n\n``````{language}\n{path.read_text()}``````\n"
+    """Return a picture as it is, and code as a page that the search does not find."""
     level = InclusionLevel.NOT_IN_NAV
+    if path.suffix in _AS_THEY_ARE:
+        return _as_it_is(path, config, inclusion=level)
+    name = path.relative_to(_ROOT).as_posix()
+    shown = sorted(path.iterdir()) if path.is_dir() else [path]
+    texts = [f"# {name}", *map(_code, shown)]
+    text = "\n\n".join(["---\nsearch:\n  exclude: true\n---", *texts])
+    if path.suffix == ".ipynb":
+        text = _notebook(path)
     return File.generated(config, f"{name}.md", content=text, inclusion=level)
+
+
+def _code(path: Path) -> str:
+    language = _LANGUAGES.get(path.suffix, "text")
+    return f"`{path.name}`\n\n``````{language}\n{path.read_text()}``````"
 
 
 def _notebook(path: Path) -> str:
@@ -100,15 +99,22 @@ def _notebook(path: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to files of code to their pages."""
+    """Lead links to files of code to their pages, and call pages by their titles."""
     folder = (_ROOT / page.file.src_uri).parent
+
+    def entitle(match: re.Match) -> str:
+        linked = files.get_file_from_path(
+            (folder / match[1]).resolve().relative_to(_ROOT).as_posix()
+        )
+        title = linked and linked.page and linked.page.title
+        return f"[{title or match[1]}]("
 
     def lead(match: re.Match) -> str:
         path = (folder / match[0]).resolve()
-        code = "://" not in match[0] and path.is_file() and path.suffix not in {".md", ".svg"}
-        return f"{match[0]}.md" if code else match[0]
+        code = "://" not in match[0] and path.exists() and path.suffix not in _AS_THEY_ARE
+        return f"{match[0].rstrip('/')}.md" if code else match[0]
 
-    return _LINK.sub(lead, markdown)
+    return _LINK.sub(lead, _NAME.sub(entitle, markdown))
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
