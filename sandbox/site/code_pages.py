@@ -49,9 +49,10 @@ _FRONTENDS = [_Flag(f.name, f, {}) for f in dataclasses.fields(LauncherConfig)]
 
 
 @functools.cache
-def flag_names() -> frozenset[str]:
-    """Return the names of all flags on the page of flags."""
-    return frozenset(flag.f.name for flag in _all_flags())
+def flag_pages() -> dict[str, str]:
+    """Return the page of each flag by its name."""
+    pages = ((FLAGS, _all_flags()), (FRONTEND, _FRONTENDS))
+    return {flag.f.name: page for page, flags in pages for flag in flags}
 
 
 @functools.cache

@@ -120,13 +120,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Make links of the flags' names in the text, and mark long commands, for site.css."""
     html = _COMMAND.sub(r'<code class="command">\1</code>', html)
-    if page.file.src_uri == code_pages.FLAGS:
-        return html
-    to = files.get_file_from_path(code_pages.FLAGS).url_relative_to(page.file)
-    known = code_pages.flag_names()
+    known = code_pages.flag_pages()
 
     def link(match: re.Match) -> str:
-        return f'<a href="{to}#{match[1]}">{match[0]}</a>' if match[1] in known else match[0]
+        if not (name := known.get(match[1])):
+            return match[0]
+        to = files.get_file_from_path(name).url_relative_to(page.file)
+        return f'<a href="{to}#{match[1]}">{match[0]}</a>'
 
     parts = _WHOLE.split(html)
     parts[::2] = [_FLAG.sub(link, part) for part in parts[::2]]
