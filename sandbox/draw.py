@@ -1,7 +1,8 @@
 """Draw the diagrams of the pages.
 
 The diagrams are processes.svg (README.md), step.svg (multi_learner.md), unroll.svg
-(CONTRIBUTING.md), algorithm.svg (own_algorithm.md), and those of `draw_learning.py`.
+(CONTRIBUTING.md), algorithm.svg (own_algorithm.md), and those of `draw_learning.py` and
+`draw_running.py`.
 
 python sandbox/draw.py [FOLDER]
 """
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import draw_learning
+import draw_running
 from svg_shapes import BLUE, GRAY, GREEN, draw_arrow, draw_box, draw_label, draw_lane, make_svg
 
 
@@ -172,6 +174,6 @@ if __name__ == "__main__":
         "unroll": draw_unroll,
         "algorithm": draw_algorithm,
     }
-    for name, draw in (diagrams | draw_learning.DIAGRAMS).items():
+    for name, draw in (diagrams | draw_learning.DIAGRAMS | draw_running.DIAGRAMS).items():
         (folder / f"{name}.svg").write_text(draw())
         print(f"wrote {folder / name}.svg")

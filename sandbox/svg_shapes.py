@@ -1,4 +1,4 @@
-"""The shapes of the diagrams of the pages, as SVG; `draw.py` and `draw_learning.py` use them."""
+"""The shapes of the diagrams of the pages, as SVG; those in draw.py and beside it use them."""
 
 BLUE, GREEN, GRAY, INK = "#d7e6fb", "#dcf3df", "#f1f1f1", "#1c2733"
 _STYLE = f"""

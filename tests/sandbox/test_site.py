@@ -132,7 +132,7 @@ def address(site):
     handler = functools.partial(_Quiet, directory=site)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
@@ -161,7 +161,7 @@ def test_a_reader_sees_whole_pages_without_errors(site, address, browser, width,
         name = path.relative_to(site).as_posix()
         if Path(name).suffixes[:-1] or name == "404.html":
             continue  # a file of code
-        page.goto(address + name)
+        page.goto(f"{address}/{name}")
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, f"{name} is {wide} pixels wide"
         broken = page.evaluate(
@@ -175,13 +175,14 @@ def test_a_reader_sees_whole_pages_without_errors(site, address, browser, width,
     context.close()
 
 
+@pytest.mark.parametrize("served", [True, False], ids=["served", "from files"])
 @pytest.mark.parametrize(
     ("words", "name"),
     [("queue_capacity", "reference/flags.html"), ("V-trace", "sandbox/impala.html")],
 )
-def test_the_search_finds_flags_and_words(address, browser, words, name):
+def test_the_search_finds_flags_and_words(site, address, browser, words, name, served):
     page = browser.new_page(viewport={"width": 1400, "height": 900})
-    page.goto(address)
+    page.goto(f"{address if served else site.as_uri()}/sandbox/concepts.html")
     page.keyboard.press("/")
     page.keyboard.type(words)
     found = page.locator(f".md-search-result__link[href*='{name}']")
