@@ -25,10 +25,10 @@ import formulas  # noqa: E402
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()[^)\s#]+")
-_NAME = re.compile(r"\[([\w/.]+\.md)\]\(")  # the beginning of a link that shows a page's name
+_NAME = re.compile(r"\[([\w/.]+\.md)\]\((?=([^)\s#]+))")  # a link that shows a page's name
 _AS_THEY_ARE = {".md", ".png", ".svg"}
 _LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".yaml": "yaml", ".js": "js"}
-_FLAG = re.compile(r"<code>--(\w+)([^<]*)</code>")
+_FLAG = re.compile(r"<code>(--(\w+)[\w-]*)([^<]*)</code>")
 _COMMAND = re.compile(r"<code>((?:python|make|impala)[^<]{30,})</code>")
 # Parts of a page in which a flag's name is no link: links, headings and blocks of code.
 _WHOLE = re.compile(r"(<a\b.*?</a>|<h\d.*?</h\d>|<pre\b.*?</pre>)", re.DOTALL)
@@ -103,9 +103,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     folder = (_ROOT / page.file.src_uri).parent
 
     def entitle(match: re.Match) -> str:
-        linked = files.get_file_from_path(
-            (folder / match[1]).resolve().relative_to(_ROOT).as_posix()
-        )
+        name = (folder / match[2]).resolve().relative_to(_ROOT).as_posix()
+        linked = files.get_file_from_path(name)
         title = linked and linked.page and linked.page.title
         return f"[{title or match[1]}]("
 
@@ -123,10 +122,11 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     known = code_pages.flag_pages()
 
     def link(match: re.Match) -> str:
-        if not (name := known.get(match[1])):
-            return match[0]
+        shown = f'<code><span class="flag">{match[1]}</span>{match[3]}</code>'
+        if not (name := known.get(match[2])):
+            return shown
         to = files.get_file_from_path(name).url_relative_to(page.file)
-        return f'<a href="{to}#{match[1]}">{match[0]}</a>'
+        return f'<a href="{to}#{match[2]}">{shown}</a>'
 
     parts = _WHOLE.split(html)
     parts[::2] = [_FLAG.sub(link, part) for part in parts[::2]]

@@ -106,7 +106,7 @@ def test_pages_in_markdown_and_from_the_code_are_there(site):
     metrics = (site / "sandbox" / "metrics.html").read_text()
     assert all(f"<code>{key}" in metrics for key in METRICS)
     running = (site / "sandbox" / "running.html").read_text()
-    assert '<a href="../reference/flags.html#inference"><code>--inference=learner' in running
+    assert '<a href="../reference/flags.html#inference"><code><span class="flag">--inf' in running
     start = (site / "index.html").read_text()
     assert 'href="sandbox/curves.html#beside-published-results"' in start
     assert 'src="sandbox/processes.svg"' in start
