@@ -145,8 +145,12 @@ def _other_defaults(flag: _Flag) -> list[str]:
 
 
 def _text(f: dataclasses.Field) -> str:
-    """Return a flag's help text as Markdown: its stars, underscores and brackets are no markup."""
-    return re.sub(r"([*_<>\[\]|\\`])", r"\\\1", f.metadata["text"])
+    return _escape(f.metadata["text"])
+
+
+def _escape(text: str) -> str:
+    """Return a help text as Markdown: its stars, underscores and brackets are no markup."""
+    return re.sub(r"([*_<>\[\]|\\`])", r"\\\1", text)
 
 
 def _table(left: str, right: str, rows: Iterable[Sequence[str]]) -> str:
@@ -216,7 +220,8 @@ def _commands_page() -> str:
         [
             "# Commands",
             "## experiment.py",
-            f"`python experiment.py --mode=...` ([flags](flags.md)). {_text(mode)}",
+            "`--mode` says what to do ([all flags](flags.md)).",
+            _table("command", "what it does", _modes(mode)),
             "## run_experiment_mm_raw.py",
             "Without one of these flags it starts the run of `--workers_csv_path` and follows it"
             " ([flags](frontend.md)).",
@@ -233,6 +238,14 @@ def _commands_page() -> str:
             ),
         ]
     )
+
+
+def _modes(mode: dataclasses.Field) -> list[tuple[str, str]]:
+    """Return each choice of --mode and its part of the help text."""
+    names = "|".join(mode.metadata["choices"])
+    _, *parts = re.split(rf"(?<=\. )({names}): ", mode.metadata["text"])
+    texts = zip(parts[::2], map(_escape, parts[1::2]), strict=True)
+    return [(f"`--mode={name}`", f"{text[0].upper()}{text[1:]}") for name, text in texts]
 
 
 def _python_page() -> str:

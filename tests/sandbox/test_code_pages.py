@@ -70,6 +70,9 @@ def test_the_files_of_a_runs_folder_are_those_that_its_readme_lists():
 
 def test_the_page_of_commands_has_the_targets_of_make_and_the_frontends_commands():
     page = PAGES["reference/commands.md"]
+    modes = {f.name: f for f in dataclasses.fields(Config)}["mode"].metadata["choices"]
+    listed = re.findall(r"^\| `--mode=(\w+)` \| [A-Z].*\. \|$", page, re.MULTILINE)
+    assert sorted(listed) == sorted(modes)
     for command in ("make train", "make docs", "--status", "--logs=...", "impala-mm wheelhouse"):
         assert command in page
 
