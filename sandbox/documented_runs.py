@@ -78,7 +78,7 @@ DOCUMENTED_RUNS = {
         random=21.77,
         spaces="numbers [4]; Discrete(2)",
     ),
-    "r2d2-memory": _run("memory-r2d2", goal=0.9, random=0.5, spaces="numbers [4]; Discrete(2)"),
+    "r2d2-memory": _run("memory-r2d2", goal=0.8, random=0.5, spaces="numbers [4]; Discrete(2)"),
     "sac-pendulum": _run("pendulum-sac", goal=-200, random=-1192, spaces="numbers [3]; Box [1]"),
     "taxi": _run(
         "taxi-impala", goal=5, random=-187, spaces="a choice among 500; Discrete(6) with a mask"

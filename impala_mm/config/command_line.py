@@ -345,8 +345,8 @@ def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str
         if f.metadata["group"] != group:
             group = f.metadata["group"]
             lines += ["", f"{group}:"]
-        choices = shown_choices(f)
-        choices = f" Choices: {', '.join(choices)}." if choices else ""
+        shown = ", ".join(shown_choices(f))
+        choices = f" Choices: {shown}." if shown else ""
         text = f"{f.metadata['text']}{choices} Default: {shown_default(f)}."
         lines += [f"  --{f.name}", *_wrap(text, width, indent=6)]
     lines += ["", "--flagfile=PATH reads more flags from a file, one on each line.", ""]
