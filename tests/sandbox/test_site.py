@@ -103,6 +103,9 @@ def test_pages_in_markdown_and_from_the_code_are_there(site):
     assert {"impala_mm.train", "impala_mm.policy.policy.Policy.act", "nets.make"} <= ids(
         "reference/python.html"
     )
+    python = (site / "reference" / "python.html").read_text()
+    assert "equal on all ranks" in python
+    assert "environment frames that all learners together trained on" in python, "a comment"
     metrics = (site / "sandbox" / "metrics.html").read_text()
     assert all(f"<code>{key}" in metrics for key in METRICS)
     running = (site / "sandbox" / "running.html").read_text()
