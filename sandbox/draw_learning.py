@@ -1,9 +1,9 @@
 """The diagrams of how an agent learns: unrolls, the policy lag, an update, replay, R2D2, SAC.
 
-`draw.py` writes them for concepts.md, replay.md, r2d2.md and sac.md.
+`draw.py` writes them for concepts.md, replay.md, r2d2.md, sac.md and values.md.
 """
 
-from svg_shapes import BLUE, GRAY, GREEN, draw_arrow, draw_box, draw_label, draw_lane, make_svg
+from svg_shapes import BLUE, GRAY, GREEN, INK, draw_arrow, draw_box, draw_label, draw_lane, make_svg
 
 _SIZE, _GAP, _LEFT = 76, 14, 36  # of the boxes of entries
 
@@ -193,7 +193,42 @@ def draw_sac() -> str:
     return make_svg("The networks of SAC", 860, 296, parts)
 
 
+def draw_hindsight() -> str:
+    """Draw a step of an episode, its own goal, and goals that the agent reached later."""
+    xs, y = [70 + 84 * i for i in range(9)], 120
+    dots = [f'<circle cx="{x}" cy="{y}" r="6" fill="{INK}"/>' for x in xs]
+    parts = [
+        draw_label(
+            430, 22, "what the agent did in one episode; it never came to the goal that was set"
+        ),
+        *dots,
+        *(draw_arrow(f"M {x + 8} {y} H {x + 76}") for x in xs[:-1]),
+        draw_box(800, 34, 108, GRAY, "the goal", "not reached"),
+        draw_label(xs[2] + 42, y + 26, "this step"),
+        draw_arrow(f"M {xs[2] + 42} {y - 6} C {xs[2] + 80} 50 660 44 744 56", kind="dashed"),
+        draw_label(560, 90, "under its own goal the step has the reward of a miss"),
+    ]
+    for later in (4, 6, 7):
+        middle = (xs[2] + 42 + xs[later]) // 2
+        start = f"M {xs[2] + 42} {y + 34}"
+        parts.append(draw_arrow(f"{start} Q {middle} {y + 40 + 14 * later} {xs[later]} {y + 10}"))
+    parts += [
+        draw_label(
+            430,
+            232,
+            "later states of the episode as its goals, --her_ratio of them, within --her_window",
+        ),
+        draw_label(
+            430,
+            249,
+            "steps: the environment's compute_reward gives the reward under each",
+        ),
+    ]
+    return make_svg("Hindsight", 860, 262, parts)
+
+
 DIAGRAMS = {
+    "hindsight": draw_hindsight,
     "entries": draw_entries,
     "lag": draw_lag,
     "update": draw_update,

@@ -1,6 +1,7 @@
 """The diagrams of how a run is run: connections, checkpoints, networks, games, Slurm, planning.
 
-`draw.py` writes them for security.md, keeping.md, networks.md, atari.md, slurm.md and planning.md.
+`draw.py` writes them for security.md, keeping.md, networks.md, atari.md, slurm.md, planning.md
+and evaluation.md.
 """
 
 from svg_shapes import BLUE, GRAY, GREEN, draw_arrow, draw_box, draw_label, draw_lane, make_svg
@@ -153,7 +154,27 @@ def draw_plan() -> str:
     return make_svg("The model of the planner", 860, 258, parts)
 
 
+def draw_evaluation() -> str:
+    """Draw games of three environments that play beside each other, three games each."""
+    parts = [draw_label(430, 20, "nine games, three for each environment, whatever they take")]
+    lengths = ((90, 60, 110), (240, 130, 300), (160, 210, 80))
+    for row, games in enumerate(lengths):
+        top, begin = 36 + 62 * row, 130
+        parts.append(f'<text x="66" y="{top + 29}">environment {row}</text>')
+        for number, length in enumerate(games):
+            parts.append(draw_lane(begin, top, begin + length, GREEN, f"game {number + 1}"))
+            begin += length
+    parts += [
+        '<path class="dashed" d="M 520 30 V 216"/>',
+        draw_label(
+            520, 234, "if the first games to end were taken, the long ones would be missing here"
+        ),
+    ]
+    return make_svg("The games of a test", 860, 248, parts)
+
+
 DIAGRAMS = {
+    "evaluation": draw_evaluation,
     "connections": draw_connections,
     "checkpoints": draw_checkpoints,
     "network": draw_network,

@@ -194,7 +194,7 @@ def test_the_pictures_are_what_their_script_draws(tmp_path):
     code, printed = run(sys.executable, "sandbox/draw.py", tmp_path)
     assert code == 0, printed
     drawn = list(tmp_path.iterdir())
-    assert len(drawn) == 16
+    assert len(drawn) == 18
     for path in drawn:
         assert path.read_text() == (ROOT / "sandbox" / path.name).read_text()
 
