@@ -112,8 +112,8 @@ def _train(
     lifecycle.load_tensorflow()
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
     from impala_mm.learner import setup, teaching  # noqa: PLC0415
-    from impala_mm.learner.learner import GradientNotFinite  # noqa: PLC0415
     from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
+    from impala_mm.learner.train_step import GradientNotFinite  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
 
     levels, device = setup.find_levels_and_device(config)

@@ -9,8 +9,9 @@ import time
 from impala_mm.config.settings import Config
 from impala_mm.distributed.consistency import VariablesDiffer
 from impala_mm.distributed.group import LearnerGroup
-from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
+from impala_mm.learner.learner import Learner
 from impala_mm.learner.learner_reports import EndlessUpdate, LearnerReport
+from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled
 from impala_mm.records.metrics import Meter, MetricsAggregator
 from impala_mm.runtime.idle_cores import IdleCores
 from impala_mm.transport.server import Server

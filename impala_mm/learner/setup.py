@@ -28,7 +28,7 @@ from impala_mm.learner import phases, replaying, resume, teaching
 from impala_mm.learner.batch_source import BatchSource, QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoActorsLeft
-from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
+from impala_mm.learner.learner import Learner
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.offline_source import PhasedSource
@@ -38,6 +38,7 @@ from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.learner.replaying import Position
 from impala_mm.learner.round_source import RoundSource
 from impala_mm.learner.silent_learners import SilentLearners
+from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled
 from impala_mm.learner.turn_source import TurnQueue, TurnSource
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
