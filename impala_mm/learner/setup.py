@@ -144,7 +144,7 @@ def build_learner(
     server = _listen(config, address, held, token, identity, capacity, say, agent, codec.size)
     reached = f"; actors reach it at {address}" if address != held.address else ""
     say(f"listening at {held.address}{reached} ({time.monotonic() - began:.1f} s)")
-    server.rank = group.rank
+    server.actors.rank = group.rank
     limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
     position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
     source, own_source = _make_source(

@@ -267,7 +267,7 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
     # As after a restart:
     server.ledger.nonce = server._identity["nonce"] = server.ledger.nonce + 1
     server._identity["run_id"], server.ledger.run = "later", messages.run_number("later")
-    server.actors.clear()
+    server.actors.heard.clear()
     server._parameters.version = None
     server.publish(2, lambda: b"two")
     begun = _group(one, b"begun under the old one")
@@ -279,7 +279,7 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
     assert server.queue.dequeue()[0].numpy() == b"new"
     assert server.stale == 2
     _until(lambda: server.dropped == 2)
-    assert list(server.actors) == [0]
+    assert list(server.actors.heard) == [0]
 
 
 def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
@@ -318,7 +318,7 @@ class Run:
             for address in self.addresses
         ]
         for rank, server in enumerate(self.servers):
-            server.rank = rank
+            server.actors.rank = rank
             server.publish(0, lambda: b"0")
 
     def starve(self, rank):
@@ -329,8 +329,8 @@ class Run:
         ]
         needs[rank] = LearnerLoad(wait_share=0.9, queue_fill=0.0, actors=0, settled=True)
         for server in self.servers:
-            server.loads = needs
-            server._changed_at = -1e9
+            server.actors.loads = needs
+            server.actors.changed_at = -1e9
 
 
 @pytest.fixture
@@ -371,8 +371,8 @@ def test_an_actor_goes_where_it_is_sent_and_what_it_played_before_counts_there(s
     learners.starve(1)
     group = _group(one, b"first")
     one.send(group)
-    _until(lambda: 0 in starved.actors)
-    assert 0 not in full.actors
+    _until(lambda: 0 in starved.actors.heard)
+    assert 0 not in full.actors.heard
     one.send(group._replace(contents=[b"second"]))
     assert (_taken(full), _taken(starved)) == (b"first", b"second")
     assert (full.stale, starved.stale) == (0, 0)
@@ -397,28 +397,28 @@ def test_an_actor_held_back_by_a_full_queue_is_sent_on_and_its_unroll_comes_in_o
     one.send(_group(one, b"fills it"))
     one.send(_group(one, b"waits"))
     time.sleep(1.5)
-    assert 0 in full.actors, "nobody needs it more"
+    assert 0 in full.actors.heard, "nobody needs it more"
     learners.starve(1)
-    _until(lambda: 0 in starved.actors)
+    _until(lambda: 0 in starved.actors.heard)
     one.send(_group(one, b"there"))
     assert _taken(starved) == b"there"
     assert [_taken(full) for _ in range(2)] == [b"fills it", b"waits"]
     time.sleep(0.3)
-    assert 0 not in full.actors
+    assert 0 not in full.actors.heard
     assert [int(server.queue.size()) for server in learners.servers] == [0, 0]
 
 
 def test_where_a_learner_is_absent_the_next_is_joined(several):
     learners, join = several
     join(learners.absent, learners.addresses[1])
-    assert list(learners.servers[1].actors) == [0]
+    assert list(learners.servers[1].actors.heard) == [0]
 
 
 def test_an_actor_begins_with_its_own_learner(several):
     learners, join = several
     for actor in range(4):
         join(*learners.addresses, start=actor % 2)
-    assert [sorted(server.actors) for server in learners.servers] == [[0, 2], [1, 3]]
+    assert [sorted(server.actors.heard) for server in learners.servers] == [[0, 2], [1, 3]]
 
 
 def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
@@ -473,7 +473,7 @@ def test_unrolls_whose_send_was_not_answered_go_to_no_other_learner_and_are_coun
     one = join(*learners.addresses)
     learners.servers[0].close()
     one.send(_group(one, b"a", b"b"))
-    _until(lambda: 0 in learners.servers[1].actors)
+    _until(lambda: 0 in learners.servers[1].actors.heard)
     one.send(_group(one, b"next"))
     assert _taken(learners.servers[1]) == b"next"
     _until(lambda: learners.servers[1].dropped == 2)

@@ -163,7 +163,7 @@ def test_an_actor_of_a_level_that_the_learner_does_not_have_is_refused(serve):
     _join(address, level="M", level_name="L,M")
     with pytest.raises(Refused, match="this actor plays the level 'N', the learner's are L, M"):
         _join(address, actor=1, level="N", level_name="L,M")
-    assert list(server.actors) == [0]
+    assert list(server.actors.heard) == [0]
 
 
 def test_an_actor_with_a_message_that_cannot_be_is_refused_and_the_log_says_why(serve):
@@ -433,12 +433,12 @@ def test_an_actor_takes_no_learner_of_another_run_but_one_started_by_hand_takes_
         Client(address, TOKEN).hello({"probe": True})
     monkeypatch.delenv(RUN)
     _join(address, actor=2)
-    assert sorted(server.actors) == [1, 2]
+    assert sorted(server.actors.heard) == [1, 2]
     assert [event for event in events if "refused" in event] == [
         "actor 0 on here refused: this learner belongs to another run (run 1a2b) than this actor "
         "(run 3c4d)"
     ], "logged once"
-    assert server.refused == 1
+    assert server.refusals.count == 1
 
 
 def test_an_actor_of_a_run_takes_no_learner_that_was_started_by_hand(serve, monkeypatch):
@@ -467,7 +467,7 @@ def test_an_actor_that_differs_is_refused_and_both_are_named(serve, key, words):
     server, address = serve(events=events)
     with pytest.raises(Refused, match=f"this actor's {words}.* is OTHER, the learner's"):
         _join(address, **{key: "OTHER"})
-    assert server.refused == 1
+    assert server.refusals.count == 1
     assert "actor 0 on here refused" in events[0]
 
 
@@ -493,11 +493,11 @@ def test_an_actor_that_waits_for_room_is_here_and_one_that_is_silent_has_left(se
     sender.start()
     time.sleep(2)
     assert server.forget_silent(1.8) == [4]
-    assert list(server.actors) == [3]
+    assert list(server.actors.heard) == [3]
     server.queue.dequeue_many(2)
     sender.join(10)
     assert other.enqueue(_header(other, 0, actor=4), [b"z"], NO_EPISODES) == Reply.ACCEPTED
-    assert sorted(server.actors) == [3, 4], "back, without another hello"
+    assert sorted(server.actors.heard) == [3, 4], "back, without another hello"
 
 
 # -- ports
@@ -580,4 +580,4 @@ def test_a_run_that_shall_be_repeatable_refuses_a_second_actor(serve):
     _join(address, actor=3, incarnation=2, deterministic_run=True)
     with pytest.raises(Refused, match="this actor's --deterministic_run is None, the learner's is"):
         _join(address, actor=3)
-    assert server.refused == 2
+    assert server.refusals.count == 2
