@@ -11,6 +11,7 @@ import signal
 import time
 
 import pytest
+from deadlines import within
 from far_cluster import FarCluster
 from hosts import Lan, why_not
 from searching import files_with
@@ -155,7 +156,6 @@ def test_a_cut_link_and_a_killed_host_are_reported_and_recovered(far):
 
 
 def test_the_first_error_of_a_remote_process_is_printed_within_seconds(far):
-    begin = time.monotonic()
     frontend = far.start(far.of(["learner1"], ACTORS), "--env=TOLD=fail", "--max_restarts=1")
     frontend.until(
         r"actor-2 on actor3 failed: it exited with code 1\n"
@@ -165,7 +165,6 @@ def test_the_first_error_of_a_remote_process_is_printed_within_seconds(far):
         15,
     )
     assert re.search(r"\n +ValueError: an actor that fails\n", frontend.printed())
-    assert time.monotonic() - begin < 15
     assert far.lan.actor3.path(
         re.search(r"; log: (\S+actor-2\.log)", frontend.printed())[1]
     ).exists()
@@ -206,12 +205,11 @@ def test_each_unusable_host_is_reported_with_how_to_fix_it(far):
     assert code == 2
     assert "row 7, column ip: '10.77.1.12:' is not an address or host name" in printed
     csv.write_text(right.replace('""tell""', "tell") + "actor,10.77.1.99,,,,,,\n")
-    begin = time.monotonic()
-    code, printed = far.run(
-        *("--check", "--workers_csv_path=/root/workers.csv", "--level_name=catch"),
-        "--logdir=/root/run",
-    )
-    assert time.monotonic() - begin < 40
+    with within(40):
+        code, printed = far.run(
+            *("--check", "--workers_csv_path=/root/workers.csv", "--level_name=catch"),
+            "--logdir=/root/run",
+        )
     assert code == 1
     bad = re.findall(r"FAILED +ssh +(.*)", printed)
     assert len(bad) == 4, printed
