@@ -103,6 +103,8 @@ class ControlledNode:
             raise RunInUse("the learners are running, or were not planned on that host")
         command = task["command"]
         hosts, known = mpirun.hosts_of_ranks(command), self._learner_addresses(command)
+        if unplanned := sorted(set(addresses[1:]) - set(hosts)):
+            raise RunInUse(f"the learners were not planned for {', '.join(unplanned)}")
         if hosts:
             if hosts[0] not in addresses:
                 raise RunInUse("the host of the first learner has its checkpoints, and must stay")
@@ -215,9 +217,8 @@ class ControlledNode:
         write_json(self._folder / ORDERS, control)
         path = self._folder / "run.json"
         own = {"boot": boot_id(), "logdir": str(logs)}
-        before = read_json(path)
-        if before.get("id") == record["id"]:  # it may have left hosts out since
-            own["learner_places"] = before["learner_places"]
+        if self.controller_state():  # one of this term may have left hosts out since
+            own["learner_places"] = read_json(path)["learner_places"]
         write_json(path, record | own)
 
     def start_controller(self, command: list[str], workdir: str) -> dict[str, Any]:
