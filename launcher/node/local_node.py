@@ -29,6 +29,7 @@ from launcher.node.task import (
     RANK_BEATS_FOLDER,
     Task,
     read_json,
+    with_reported_hosts,
     write_json,
 )
 
@@ -185,6 +186,8 @@ class LocalNode:
                 folder / "task.json", task._asdict()
             )  # first, so that it never counts as lost
             planned = read_json(folder / PLAN)
+            if planned:
+                planned = with_reported_hosts(planned, read_json(folder / "state.json"))
             for old in folder.iterdir():  # left by a process of the same name
                 if old.name not in ("task.json", "lock"):
                     old.unlink()
