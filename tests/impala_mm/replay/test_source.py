@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import os
 import threading
 import time
@@ -172,6 +173,33 @@ def test_an_unroll_with_nan_or_infinity_is_in_no_batch_and_said_once(actors):
     )
     assert source.metrics()["replay_nan"] >= 4
     assert source.take_stored_steps() == (5 + 2) * LENGTH, "two filled the replay"
+
+
+def test_a_clock_that_is_set_changes_nothing(actors, tmp_path, monkeypatch):
+    """To the year 1970 and beyond 2106, while unrolls are stored, spilled, drawn and saved."""
+    times = itertools.cycle([0.0, 5e9, 1e9])
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    spilled, saved = tmp_path / "spilled", tmp_path / "saved"
+    saved.mkdir()
+    text = "queue:0.5,uniform:0.25:100,prioritised:0.25:100"
+    owner = Owner("/run", CODEC.digest)
+    spill = Spill(spilled, owner, 4, print)
+    source, replays = _source(actors, text, spill=spill)
+    actors.put(*range(20))
+    batches = [source.next(60) for _ in range(6)]
+    new = [n for batch in batches for n in batch.version[batch.fresh].tolist()]
+    assert new == list(range(2, 14))
+    until(lambda: 16 <= len(spill._files) * 4 + len(spill._waiting) == actors.taken)
+    source.save(saved)
+    held = [u.version for u in replays[0].store.in_order()]
+    spill.close()
+    again, restored = _source(actors, text)
+    again.restore(saved)
+    assert [u.version for u in restored[0].store.in_order()] == held
+    spill = Spill(spilled, owner, 4, print)
+    _, restored = _source(actors, text, spill=spill)
+    spill.close()
+    assert [u.version for u in restored[0].store.in_order()] == held[: len(held) // 4 * 4]
 
 
 def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
