@@ -77,7 +77,7 @@ class Recovery:
             self._followed.control.open_windows(self._followed.say)
         is_ours = self._followed.holds_lock()
         if is_ours:
-            self._takeover.refuse_earlier(record)
+            record = self._takeover.refuse_earlier(record)
         if not is_ours and not self._followed.has_controller_elsewhere():
             self._followed.restore_times.clear()
         for host_id in [p for p, due in self._followed.restore_times.items() if due < now]:

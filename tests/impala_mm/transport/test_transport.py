@@ -9,7 +9,9 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from deadlines import within
 from processes import free_port
+from supervising import until
 
 from impala_mm.data.compression import compress_lz4
 from impala_mm.runtime.ports import HeldAddress
@@ -266,18 +268,17 @@ def test_a_full_queue_holds_its_senders_back_and_no_other_call(serve):
     other = _join(address, actor=1)
     time.sleep(1)
     assert sent == [0, 1]
-    begin = time.monotonic()
-    other.hello({"probe": True})
-    assert time.monotonic() - begin < 1
+    with within(1):
+        other.hello({"probe": True})
     server.queue.dequeue_many(2)
-    sender.join(timeout=10)
+    sender.join(timeout=60)
     assert sent == [0, 1, 2, 3]
 
 
 def test_calls_past_their_deadline_are_trained_exactly_once(serve):
     """The queue stalls past the deadline 40 times; the sender repeats until it is answered."""
     server, address = serve(capacity=1)
-    client = _join(address, timeout=0.05)
+    client = _join(address)
     total, late = 41, 0
 
     def send():
@@ -285,7 +286,10 @@ def test_calls_past_their_deadline_are_trained_exactly_once(serve):
         for sequence in range(total):
             while True:
                 try:
-                    client.enqueue(_header(client, sequence), [b"%d" % sequence], NO_EPISODES)
+                    client.enqueue(
+                        *(_header(client, sequence), [b"%d" % sequence], NO_EPISODES),
+                        timeout=0.05,
+                    )
                 except Unreachable:
                     late += 1
                 else:
@@ -296,11 +300,10 @@ def test_calls_past_their_deadline_are_trained_exactly_once(serve):
     trained = []
     for place in range(total):
         # The queue is full, and the sender of the next unroll waits until its deadline has passed.
-        before, limit = late, time.monotonic() + 10
-        while place < total - 1 and late == before and time.monotonic() < limit:
-            time.sleep(0.01)
+        before = late
+        until(lambda: late > before or place == total - 1)  # noqa: B023 - it is called here
         trained.append(int(server.queue.dequeue()[0].numpy()))
-    sender.join(timeout=10)
+    sender.join(timeout=60)
     assert late >= 40
     assert sorted(trained) == list(range(total))
     assert int(server.queue.size()) == 0
@@ -495,7 +498,7 @@ def test_an_actor_that_waits_for_room_is_here_and_one_that_is_silent_has_left(se
     assert server.forget_silent(1.8) == [4]
     assert list(server.actors.heard) == [3]
     server.queue.dequeue_many(2)
-    sender.join(10)
+    sender.join(60)
     assert other.enqueue(_header(other, 0, actor=4), [b"z"], NO_EPISODES) == Reply.ACCEPTED
     assert sorted(server.actors.heard) == [3, 4], "back, without another hello"
 
@@ -531,16 +534,14 @@ def test_a_client_waits_at_a_port_that_a_starting_learner_holds_and_notices_when
     held = HeldAddress(address := f"127.0.0.1:{free_port()}")
     threading.Timer(0.3, held.release).start()
     begin = time.monotonic()
-    with pytest.raises(Unreachable, match="nothing answers at"):
+    with within(2), pytest.raises(Unreachable, match="nothing answers at"):
         Client(address, TOKEN)
-    assert 0.2 < time.monotonic() - begin < 2
+    assert time.monotonic() - begin > 0.2
 
 
 def test_nobody_at_the_address_is_said_within_the_deadline():
-    begin = time.monotonic()
-    with pytest.raises(Unreachable, match="nothing answers at"):
+    with within(5), pytest.raises(Unreachable, match="nothing answers at"):
         Client(f"127.0.0.1:{free_port()}", TOKEN, timeout=1)
-    assert time.monotonic() - begin < 5
 
 
 def test_a_call_that_the_learners_end_interrupts_says_so_in_plain_words(serve):
