@@ -9,7 +9,6 @@ have the keys `stream_key(stream, number)`, and number n+1 begins with the last 
 After the last game, entries that count as resets fill the unroll. `recorded_games` reads a folder.
 """
 
-import contextlib
 import fcntl
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.replay import unroll_files
 from impala_mm.replay.contents import pack
 from impala_mm.replay.store import StoredUnroll
+from impala_mm.replay.unroll_files import UnrollInFile
 from impala_mm.runtime.strict_json import from_json, to_json
 
 FORMAT = 1  # of the folder; it grows when a reader of earlier formats would be wrong
@@ -200,8 +200,11 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{unroll_files.SUFFIX}"))
 
 
-def intact(path: Path) -> list[StoredUnroll]:
-    """Return the unrolls of a file, whose bytes are mapped; none if it is damaged."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return unroll_files.read(path)
-    return []
+def intact(path: Path) -> list[UnrollInFile]:
+    """Return the unrolls of a file; none if it is damaged. Raises BadData if it cannot be read."""
+    try:
+        return unroll_files.find(path)
+    except OSError as error:
+        raise BadData(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        return []

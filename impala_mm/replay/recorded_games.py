@@ -14,14 +14,14 @@ import tensorflow as tf
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.replay.contents import unpack
 from impala_mm.replay.data_set import About, BadData, files, intact, place, read_about, unroll_spec
-from impala_mm.replay.store import StoredUnroll
+from impala_mm.replay.unroll_files import UnrollInFile
 from impala_mm.runtime.log import Say
 
 
 class _Stream:
     """Entries of one environment in a row: those up to the end of its last complete game."""
 
-    def __init__(self, unrolls: Sequence[StoredUnroll], codec: UnrollCodec, length: int):
+    def __init__(self, unrolls: Sequence[UnrollInFile], codec: UnrollCodec, length: int):
         self._unrolls, self._codec, self._length = unrolls, codec, length
         self._decoded: tuple[int, Entry | None] = (-1, None)
         self.cut = 0  # steps after the last complete game, which are left out
@@ -45,7 +45,7 @@ class _Stream:
     def unroll(self, number: int) -> Entry:
         """Return the entries [T+1, ...] of an unroll."""
         if self._decoded[0] != number:
-            content = unpack(self._unrolls[number].content, self._codec.size)
+            content = unpack(self._unrolls[number].read(), self._codec.size)
             rows = np.frombuffer(content, np.uint8)[np.newaxis].copy()
             entries = tf.nest.map_structure(lambda x: x[0], self._codec.arrays(rows).entries)
             self._decoded = number, entries
@@ -129,7 +129,7 @@ def _read(folder: Path, ours: About, unroll: UnrollSpec, say: Say) -> list[_Stre
             f"{folder} holds unrolls of another layout ({about.layout}, here {codec.digest}): "
             f"record the data again with this version"
         )
-    found: list[StoredUnroll] = []
+    found: list[UnrollInFile] = []
     for path in files(folder):
         unrolls = intact(path)
         if not unrolls:
@@ -148,9 +148,9 @@ def _read(folder: Path, ours: About, unroll: UnrollSpec, say: Say) -> list[_Stre
     return usable
 
 
-def _in_rows(unrolls: Sequence[StoredUnroll]) -> list[list[StoredUnroll]]:
+def _in_rows(unrolls: Sequence[UnrollInFile]) -> list[list[UnrollInFile]]:
     """Return unrolls in rows without gaps: each begins where the one before it ends."""
-    rows: list[list[StoredUnroll]] = []
+    rows: list[list[UnrollInFile]] = []
     for unroll in sorted(unrolls, key=lambda each: each.key):
         stream, number = place(unroll.key)
         if not rows or place(rows[-1][-1].key) != (stream, number - 1):
