@@ -19,7 +19,6 @@ import numpy as np
 from impala_mm.replay.store import StoredUnroll
 
 SUFFIX = ".unrolls"
-WORK = f"{SUFFIX}.part"  # of a file that is being written
 
 
 def encode(unrolls: Sequence[StoredUnroll]) -> bytes:
