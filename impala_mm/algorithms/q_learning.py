@@ -227,6 +227,16 @@ class QLearning:
         values, state = self._online.step(self._normaliser.read(entry), state, draws)
         return values, self._normaliser.join(returns, state)
 
+    def start_after(self, entries: Entry) -> Any:
+        """Return the core state [B, ...] after the frames of entries [N, B, ...]."""
+        return self._normaliser.start_after(entries, self._online.state_after)
+
+    def offline_update(
+        self, batch: Batch, context: Context, exchange: GradientReducer
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Make one update from recorded games, which the normaliser counts like new unrolls."""
+        return self.update(batch._replace(fresh=batch.weight > 0), context, exchange)
+
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -348,7 +358,7 @@ class QLearning:
         sizes = tf.stop_gradient(errors if config.value_distribution == "none" else terms)
         sizes = tf.where(live, tf.maximum(sizes, 0.0), 0.0)  # rounding may make a divergence less
         entries = tf.nest.map_structure(lambda x: x[: steps + 1], entries)
-        compared = imitation.Steps(outputs.mean, entries, live, batch.weight)
+        compared = imitation.Steps(outputs.mean, entries, live, batch.weight, batch.key < 0)
         added, imitated = self._imitation.measure(compared, taught, copies)
         of_targets = losses.reduce(terms, live, batch.weight, config.loss_reduction)
         return _Loss(

@@ -177,9 +177,8 @@ def _check_data(config: Config, made: "Agent") -> None:
     from impala_mm.evaluation.recording import describe  # noqa: PLC0415
     from impala_mm.learner import phases  # noqa: PLC0415
     from impala_mm.replay.data_set import BadData  # noqa: PLC0415
-    from impala_mm.replay.recorded_games import RecordedGames  # noqa: PLC0415
 
-    if not phases.planned_updates(config):
+    if not phases.uses_games(config):
         return
     if why := phases.why_unsuitable(config, made.algorithm):
         flags.refuse(why)
@@ -187,7 +186,7 @@ def _check_data(config: Config, made: "Agent") -> None:
     if data.is_own:
         return
     try:
-        RecordedGames(data.folders, data.about, made.algorithm.unroll, flags.warn)
+        phases.read(made, data, flags.warn)
     except BadData as error:
         flags.refuse(f"--teacher_data: {error}")
 

@@ -93,17 +93,24 @@ class _Window(NamedTuple):
 class RecordedGames:
     """The unrolls of a student, of all games in some folders."""
 
-    def __init__(self, folders: Sequence[Path], ours: About, unroll: UnrollSpec, say: Say):
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        ours: About,
+        unroll: UnrollSpec,
+        say: Say,
+        earlier: int = 0,
+    ):
         """Read folders of data that fit `ours`, the student's own description.
 
-        `unroll` is that of the student. Raises BadData if a folder does not fit, or no game of it
-        is complete.
+        `unroll` is that of the student, and each is preceded by `earlier` entries. Raises BadData
+        if a folder does not fit, or no game of it is complete.
         """
-        self._unroll, self._streams = unroll, list[_Stream]()
+        self.earlier, self._streams = earlier, list[_Stream]()
         for folder in folders:
             self._streams += _read(folder, ours, unroll, say)
         self.steps = sum(stream.entries - 1 for stream in self._streams)  # with resets
-        before = unroll.overlap - 1
+        before = unroll.overlap - 1 + earlier
         self._windows = [
             _Window(i, begin - before)
             for i, stream in enumerate(self._streams)
@@ -114,7 +121,7 @@ class RecordedGames:
         return len(self._windows)
 
     def write(self, window: int, entries: Entry) -> None:
-        """Write an unroll's entries into arrays [T+overlap, ...], but for the extras."""
+        """Write an unroll's entries into arrays [earlier+T+overlap, ...], but for the extras."""
         stream, begin = self._windows[window]
         self._streams[stream].copy(begin, entries)
 

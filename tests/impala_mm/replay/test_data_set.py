@@ -125,6 +125,19 @@ def test_a_student_cuts_what_its_own_actor_would_have_sent(
                     np.testing.assert_array_equal(mine[:, real:], other[:, real:], name)
 
 
+def test_entries_before_an_unroll_are_those_of_a_larger_overlap(tmp_path):
+    steps = [*_steps([5, 2, 4]), *_steps([1])[:1] * 9]
+    _record(tmp_path, steps, 4)
+    wide, _, games = _read(tmp_path, 3, overlap=4)
+    unroll = UnrollSpec(3, 2, STEP, ())
+    read = RecordedGames([tmp_path], _about(3), unroll, print, earlier=2)
+    assert (read.earlier, len(read)) == (2, len(games))
+    for i in range(len(read)):
+        ours = tf.nest.map_structure(lambda x: np.zeros(x.shape[1:], x.dtype), wide)
+        read.write(i, ours)
+        tf.nest.map_structure(lambda x, y, i=i: np.testing.assert_array_equal(x, y[i]), ours, wide)
+
+
 def test_a_stream_that_ends_in_the_middle_of_a_game_is_cut_in_a_sentence(tmp_path):
     steps = _steps([5, 6, 20], lost_lives={9, 20})[:25]
     _record(tmp_path, steps, 4)
