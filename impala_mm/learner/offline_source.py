@@ -26,6 +26,7 @@ from impala_mm.replay.recorded_games import RecordedGames
 from impala_mm.runtime import devices, thread_names
 
 RECORDED = -1  # key of recorded unrolls
+_KEPT_BYTES = 256e6  # of unrolls that a source keeps in memory
 _AT_ONCE = 256  # unrolls that are decoded together, for arrays of all
 
 
@@ -39,17 +40,26 @@ class _Recorded:
 
     def __init__(self, games: RecordedGames, algorithm: Algorithm):
         self._games, self._algorithm = games, algorithm
+        self._kept: dict[int, bytes] = {}  # by number
         spec = algorithm.unroll
         self.codec = UnrollCodec(
             UnrollSpec(spec.length, spec.overlap + games.earlier, spec.step, ())
         )
 
     def content(self, number: int) -> bytes:
-        """Return the bytes of an unroll and of the entries before it, with extras of 0."""
+        """Return the bytes of an unroll and of the entries before it, with extras of 0.
+
+        Cutting them takes longer than many an update, so those that fit are kept.
+        """
+        if found := self._kept.get(number):
+            return found
         rows = np.zeros([1, self.codec.size], np.uint8)
         entries = self.codec.arrays(rows).entries
         self._games.write(number, tf.nest.map_structure(lambda x: x[0], entries))
-        return rows.tobytes()
+        content = rows.tobytes()
+        if len(content) * len(self._kept) < _KEPT_BYTES:
+            self._kept[number] = content
+        return content
 
     def decode(self, contents: tf.Tensor) -> tuple[Entry, Any]:
         """Return entries [T+overlap, B, ...] and the states before them, of contents [B]."""
