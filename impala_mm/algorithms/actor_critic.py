@@ -123,7 +123,7 @@ class ActorCritic:
             carried=[*carried, *unit, *inputs.carried, *guides],
             acting=[*self._trained, *unit, *inputs.acting, *guides],
             weights=[*weights, *unit, *inputs.carried],
-            schedules=guides,
+            schedules=[*last, *guides],
         )
 
     def _make_regularisers(self, config: RegulariserSettings) -> list[tf.Variable]:

@@ -110,7 +110,7 @@ class QLearning:
             carried=[*copied, *slots, self._epsilon, *inputs.carried, *teachers, *guides],
             acting=[*trained, self._epsilon, *inputs.acting, *guides],
             weights=[*copied, *inputs.carried],
-            schedules=guides,
+            schedules=[*teachers, *guides],
         )
 
     def _prepare_updates(

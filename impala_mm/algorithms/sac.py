@@ -139,7 +139,7 @@ class SAC:
             carried=[*learnt, *slots, self._plays_randomly, *teachers, *guides],
             acting=[*acting, self._plays_randomly, *inputs.acting, *guides],
             weights=learnt,
-            schedules=guides,
+            schedules=[*teachers, *guides],
         )
 
     def source(self, fresh: Any) -> Any:

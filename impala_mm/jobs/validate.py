@@ -141,9 +141,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
                 return f"; the run in {config.logdir} is finished: {over}"
             return f"; resumes from the {about.frames:,.0f} frames in {config.logdir}"
         if config.mode == "train_from":
-            path, about = checkpoint.find(config.checkpoint)
-            resume.check_weights(about, made.made_of, config.checkpoint)
-            checkpoint.load(path, checkpoint.named_weights(variables))
+            path, about = resume.start_from(config, variables, made.made_of)
             return f"; training starts with the weights of {path} ({about.frames:,.0f} frames)"
     except (checkpoint.Damaged, checkpoint.Mismatch, checkpoint.Missing) as error:
         flags.refuse(str(error))
