@@ -2,8 +2,9 @@
 
     teacher_cost x what --distill names (`distillation`), by the policy softmax(Q / temperature)
     cql_cost x (logsumexp(Q / temperature) - Q(a) / temperature) of the actions a that were played
-    margin_cost x max over b of (Q(b) + margin where b is not a) - Q(a), in recorded games
+    margin_cost x max over b of (Q(b) + margin where b is not a) - Q(a)
 
+Actions count where others played them, if the run has recorded games; CQL counts all otherwise.
 `q_learning` adds them to the loss of a batch, with the weights that replay gives to its unrolls.
 Values are in the unit of rewards where a softmax is taken of them, since teachers answer in that
 unit; differences of values are in the unit that the network learns (--value_rescaling).
@@ -75,8 +76,9 @@ class Imitation:
             metrics[self.distillation.metric] = self.distillation.measured(mean)
         actions = q_values.repeat(losses.mask(live, steps.entries.action[1:]), copies)
         if config.cql_cost:
+            counted = live & steps.recorded if config.uses_recorded_games else live
             terms = teacher_losses.played(policy(config.cql_temperature), actions)
-            total, metrics["loss/cql"] = add(terms, live, tf.constant(config.cql_cost, dtype))
+            total, metrics["loss/cql"] = add(terms, counted, tf.constant(config.cql_cost, dtype))
         if config.margin_cost:
             terms = teacher_losses.margin_of(values, masks, actions, config.teacher_margin)
             cost = tf.constant(config.margin_cost, dtype)

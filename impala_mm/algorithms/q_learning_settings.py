@@ -130,7 +130,8 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
         text="Weight in the loss of the mean of logsumexp(Q / cql_temperature) - Q(a) / "
              "cql_temperature for the actions a that were played, which keeps the values of others "
              "low (conservative Q-learning, CQL). It is also the cross-entropy of softmax(Q / "
-             "cql_temperature) to these actions. 1 is usual for recorded data.")
+             "cql_temperature) to these actions. 1 is usual for recorded data. In a run with "
+             "recorded games, only their actions count.")
     cql_temperature: float = flag(
         0.1, group=GROUP, learner_only=True, least=1e-6,
         text="Temperature of cql_cost, in units of reward.")

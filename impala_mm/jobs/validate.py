@@ -88,7 +88,7 @@ def _check_training(config: Config) -> str:
     begins = ""
     if config.job_name != "actor":
         begins = _check_weights(config, made)
-        _check_teachers(made)
+        _check_teachers(config, made)
         _check_data(config, made)
     return (
         f"{' and '.join(made.levels)}, {config.algorithm}, {network}, "
@@ -148,22 +148,26 @@ def _check_weights(config: Config, made: "Agent") -> str:
     return ""
 
 
-def _check_teachers(made: "Agent") -> None:
+def _check_teachers(config: Any, made: "Agent") -> None:
     """Refuse teachers that the learners would refuse; a run whose checkpoint needs none has none.
 
     The weights of a run that would be resumed must be loaded.
     """
     from impala_mm.algorithms import registry  # noqa: PLC0415
+    from impala_mm.learner import phases  # noqa: PLC0415
     from impala_mm.teachers.kinds import NoTeacher  # noqa: PLC0415
     from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
 
     distillation = registry.optional(made.algorithm, "distillation")
     guidance = registry.optional(made.algorithm, "guidance")
     asks = distillation and not distillation.is_over()
-    if not (asks or (guidance and float(guidance.share))):
+    # With --teacher_cost=0 it may still have to play the games that its student learns from.
+    plays = phases.uses_games(config) and not getattr(config, "teacher_data", "")
+    plays = plays and not (config.logdir and (Path(config.logdir) / "teacher_data").exists())
+    if not (asks or plays or (guidance and float(guidance.share))):
         return
     try:
-        for teacher in load_teachers((distillation or guidance).config, made.spec):
+        for teacher in load_teachers(config, made.spec):
             for note in teacher.notes:
                 flags.warn(note)
     except NoTeacher as error:

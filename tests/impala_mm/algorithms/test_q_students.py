@@ -96,7 +96,7 @@ def test_a_burn_in_is_read_by_teachers_and_not_taught():
 
 @pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])
 def test_recorded_games_are_learnt_from_by_an_ordinary_update_and_their_actions_margin(algorithm):
-    """The margin counts in the columns of recorded games, the cost of CQL in all."""
+    """Its actions, and not those of the student, have the costs of the margin and of CQL."""
     flags = {"algorithm": algorithm, "n_steps": 3, "learning_rate": 0.0, "duelling": True}
     flags |= {"burn_in": 2} if algorithm == "r2d2" else {}
     flags |= {"normalize_observations": True, "reward_clipping": "none"}
@@ -128,7 +128,7 @@ def test_recorded_games_are_learnt_from_by_an_ordinary_update_and_their_actions_
     if epsilon := student._config.value_rescaling:
         in_rewards = q_values.restore(tf.constant(values), epsilon).numpy()
     taken = np.take_along_axis(in_rewards, played[..., None], -1)[..., 0]
-    cql = np.where(live, special.logsumexp(in_rewards / 0.1, -1) - taken / 0.1, 0)
+    cql = np.where(live & recorded, special.logsumexp(in_rewards / 0.1, -1) - taken / 0.1, 0)
     added = (0.4 * margins * weight).sum() + (0.3 * cql * weight).sum()
     expected = float(without["loss/total"]) + added / live.size
     assert float(found["loss/total"]) == pytest.approx(expected, rel=1e-4)

@@ -139,7 +139,11 @@ def test_a_run_from_another_ones_weights_and_optimizer_begins_its_schedules_anew
 @pytest.mark.parametrize(
     ("flags", "changes", "said"),
     [
-        ({"reload_optimizer": True}, {"--optimizer": "rmsprop"}, "--reload_optimizer: --optimizer is"),
+        (
+            {"reload_optimizer": True},
+            {"--optimizer": "rmsprop"},
+            "--reload_optimizer: --optimizer is",
+        ),
         ({"reload_replay": True}, {}, "--reload_replay: .* was saved without a replay: leave it"),
     ],
 )
