@@ -182,12 +182,13 @@ def test_two_learners_to_whom_recorded_games_are_dealt_out_hold_the_same_bits(tm
     flags = (f"--algorithm={algorithm}", f"--teacher_data={tmp_path / 'games'}", *two)
     flags += SHARED if algorithm in STUDENTS else SHARED[1:]
     length = ("--offline_updates=60", "--total_environment_frames=1500")
-    code, printed = run(*catch_command(logdir, *flags, *STUDENTS.get(algorithm, ()), *length))
+    more = STUDENTS.get(algorithm, ())
+    code, printed = run(*catch_command(logdir, *flags, *more, *length), limit=300)
     assert code == 0, printed
     assert "offline: 60 updates from 897 recorded steps" in printed
     rows = read_rows(logdir)
     last = [row for row in rows if row.get("offline_updates")][-1]
-    assert last["sync_checks"] == last["updates"] > 0
+    assert last["sync_checks"] >= last["updates"] - 1 > 0
     assert rows[-1]["sync_checks"] == rows[-1]["updates"] > 60
     assert rows[-1]["sync_repairs"] == 0
 
