@@ -73,7 +73,7 @@ def test_a_student_of_values_learns_recorded_games_before_it_plays_and_keeps_the
     command = catch_command(logdir, *flags, "--total_environment_frames=1e9")
     process = Process(*command)
     process.until("offline: 400 updates from 1,797 recorded steps", 120)
-    process.until("online: 25% of each update are unrolls of 1,797 recorded steps", 20)
+    process.until("online: 25% of each update is from 1,797 recorded steps", 20)
     _wait_for_row(logdir, lambda row: row["frames"] > 2000, 300)
     _wait_for_save(logdir, 401)
     _kill(process)

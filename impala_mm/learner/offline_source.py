@@ -139,7 +139,9 @@ class OfflineSource:
 
 def all_unrolls(games: RecordedGames, algorithm: Algorithm, share: tuple[int, int]) -> Batch:
     """Return every n-th recorded unroll, from number r on, as arrays; `share` is (r, n)."""
-    recorded, numbers = _Recorded(games, algorithm), range(len(games))[share[0] :: share[1]]
+    recorded = _Recorded(games, algorithm)
+    # With fewer unrolls than learners, some take all.
+    numbers = range(len(games))[share[0] :: share[1]] or range(len(games))
     held = batches.zeros(algorithm.unroll, len(numbers))
     for begin in range(0, len(numbers), _AT_ONCE):
         contents = [recorded.content(number) for number in numbers[begin : begin + _AT_ONCE]]

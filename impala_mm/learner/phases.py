@@ -106,7 +106,7 @@ def begin(
     if left:
         say(f"offline: {left:,} updates from {read_of}; actors play afterwards")
     if share := config.teacher_data_share:
-        say(f"online: {share:.0%} of each update are unrolls of {read_of}")
+        say(f"online: {share:.0%} of each update is from {read_of}")
 
 
 def read(agent: Agent, data: Data, say: Say) -> RecordedGames:

@@ -166,7 +166,7 @@ def test_recorded_games_stay_in_the_batches_of_students_of_values(tmp_path, algo
     flags = {"algorithm": algorithm, "teacher_data_share": 0.4, "teacher_cost": 0.0}
     flags |= {"burn_in": 2} if algorithm == "r2d2" else {}
     source, said, _ = _begin(tmp_path, left=2, **flags)
-    assert "online: 40% of each update are unrolls of " in said[-1]
+    assert "online: 40% of each update is from " in said[-1]
     (batch,) = [source.next(30.0) for _ in range(2)][1:]
     played = batch._replace(key=tf.range(4, dtype=tf.int64))
     source._online = types.SimpleNamespace(next=lambda timeout: played)
