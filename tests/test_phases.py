@@ -78,7 +78,8 @@ def test_a_student_of_values_learns_recorded_games_before_it_plays_and_keeps_the
     _wait_for_save(logdir, 401)
     _kill(process)
     rows = read_rows(logdir)
-    assert {row["recorded_share"] for row in rows if row.get("offline_updates")} == {1.0}
+    offline = [row for row in rows if not row["frames"] and "recorded_share" in row]
+    assert {row["recorded_share"] for row in offline} == {1.0}
     returns = [row["episode_return"] for row in rows if "episode_return" in row]
     assert returns[0] > 0, "a random policy has -0.6"
     process = Process(*command)
