@@ -56,7 +56,10 @@ SHARED = ("--teacher_data_share=0.25", "--stop_at_return=9")
 STUDENTS = {
     "dqn": ("--cql_cost=1", "--margin_cost=1", "--epsilon_start=0.01"),
     "r2d2": ("--cql_cost=1", "--unroll_length=9", "--burn_in=3", "--num_envs=8"),
-    "sac": (CATCHER, "--discrete_sac", "--teacher_cost=5", "--random_steps=100"),
+    "sac": (
+        *(CATCHER, "--discrete_sac", "--teacher_cost=5", "--random_steps=100"),
+        *("--updates_per_step=0.25", "--minibatch_steps=64"),
+    ),
 }
 
 
