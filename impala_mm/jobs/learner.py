@@ -227,6 +227,14 @@ def refuse_bad_flags(config: Config) -> None:
         )
     if (config.mode == "train_from") != bool(config.checkpoint):
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
+    for flag in ("reload_optimizer", "reload_replay"):
+        if getattr(config, flag) and config.mode != "train_from":
+            flags.refuse(f"--{flag} has no effect with --mode={config.mode}: leave it out")
+    if config.reload_replay and not config.replay_save:
+        flags.refuse(
+            "--reload_replay without --replay_save: a run that is resumed would lack what it began "
+            "with: give both"
+        )
     if config.mode == "reincarnate" and not getattr(config, "teacher", ""):
         flags.refuse("--mode=reincarnate needs --teacher: the policy that the student learns from")
     if config.quick and config.mode != "reincarnate":

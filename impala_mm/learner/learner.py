@@ -27,6 +27,7 @@ from impala_mm.learner import phases
 from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.lockstep import AgreedStep, Lockstep
+from impala_mm.learner.offline_source import RECORDED
 from impala_mm.learner.own_state import OwnState, Saved
 from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.learner.train_step import TrainStep
@@ -244,11 +245,14 @@ class Learner(threading.Thread):
     def _composition(self, batch: Batch) -> dict[str, float]:
         """Return the metrics of which unrolls a batch consisted of, by key."""
         used, played = np.asarray(batch.weight) > 0, batch.played
+        recorded = used & (np.asarray(batch.key) == RECORDED)
         values = {}
         if played.any():
             lag = self.updates - 1 - np.asarray(batch.version)[played]
             values["policy_lag"] = float(lag.mean())
-        replayed = used & ~played
+        if recorded.any():
+            values["recorded_share"] = float(recorded.sum() / used.sum())
+        replayed = used & ~played & ~recorded
         self._replays |= bool(replayed.any())
         if self._replays and used.any():
             values["replay_share"] = float(replayed.sum() / used.sum())
