@@ -93,7 +93,7 @@ _PATH = (  # the path of an unroll: file, function, the data's form at this poin
     ("transport/endpoints.py", "UnrollReceiver.enqueue", "into the queue: (bytes, version)"),
     ("learner/batch_source.py", "QueueSource._prefetch, next", "Batch: unrolls [T+1, B, ...]"),
     ("learner/lockstep.py", "Lockstep.next", "the same, when all learners have one"),
-    ("learner/learner.py", "Learner._step", "one graph for the complete update"),
+    ("learner/train_step.py", "TrainStep", "one graph for the complete update"),
     ("algorithms/impala.py", "Impala.update", "loss [], a gradient for each variable"),
     ("distributed/gradients.py", "GradientReducer.apply", "averaged, clipped, applied"),
 )

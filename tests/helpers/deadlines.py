@@ -1,7 +1,9 @@
 """Deadlines of tests. They end what hangs and measure nothing, so a busy machine extends them."""
 
+import contextlib
 import os
 import time
+from collections.abc import Iterator
 
 _MOST = 10.0
 
@@ -24,3 +26,11 @@ class Deadline:
         self.left -= (now - self._checked) / _load()
         self._checked = now
         return self.left <= 0
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Fail if what follows takes longer than this deadline."""
+    deadline = Deadline(seconds)
+    yield
+    assert not deadline.is_over(), f"it took longer than {seconds} s"
