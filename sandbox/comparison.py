@@ -29,7 +29,7 @@ _AXES = {"frames": "environment frames", "seconds": "training time (s)"}
 
 
 class Comparison(NamedTuple):
-    """What is compared."""
+    """The parts of a comparison."""
 
     name: str  # of its files
     what: str  # that differs, such as "replay"
