@@ -133,7 +133,6 @@ def test_a_second_set_up_needs_neither_network_nor_time(active):
         env=os.environ | active | {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1"},
         capture_output=True,
         text=True,
-        timeout=20,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr

@@ -266,7 +266,8 @@ def test_a_full_queue_holds_its_senders_back_and_no_other_call(serve):
     sender = threading.Thread(target=send)
     sender.start()
     other = _join(address, actor=1)
-    time.sleep(1)
+    until(lambda: sent == [0, 1])
+    time.sleep(0.5)
     assert sent == [0, 1]
     with within(1):
         other.hello({"probe": True})
