@@ -103,9 +103,11 @@ def remove_shared_parameters(shared_memory: Path = Path("/dev/shm")) -> None:
             continue
         with contextlib.suppress(OSError):
             lock = file_lock.acquire(folder / "members")
-            if lock is not None:
+            if lock is None:
+                continue
+            if os.fstat(lock).st_nlink:  # else another process has removed the folder meanwhile
                 _remove(folder)
-                os.close(lock)
+            os.close(lock)
 
 
 def _own_folders(*folders: Path) -> list[Path]:

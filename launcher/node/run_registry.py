@@ -39,6 +39,7 @@ from launcher.node.task import FINAL_STATES, HEARTBEAT, LEARNERS, read_json, wri
 
 _TASK_SECONDS = 60.0  # seconds within which a supervisor must read its task
 _CONTACT_SECONDS = 15.0  # seconds without contact after which a host counts as unreachable
+_KILLED_SECONDS = 5.0  # seconds within which a process that was sent SIGKILL has ended
 
 
 class InvalidRunName(Exception):
@@ -198,7 +199,7 @@ class Run:
         Only recorded processes whose start time matches are killed, and their descendants, which
         have the process's heartbeat file in their environment.
         """
-        killed = 0
+        killed, ending = 0, []
         for name, state in self.local_states().items():
             if lost_only and state["state"] != "lost":
                 continue
@@ -208,6 +209,10 @@ class Run:
                     with contextlib.suppress(OSError):
                         os.kill(recorded[0], signal.SIGKILL)
                         killed += 1
+                        ending.append(recorded)
+        until = time.monotonic() + _KILLED_SECONDS
+        while any(map(procfs.is_alive, ending)) and time.monotonic() < until:
+            time.sleep(0.02)
         remove_shared_parameters()
         return killed
 

@@ -109,11 +109,12 @@ class Recovery:
             if not why:
                 if (since := self._followed.away_since.pop(host_id, None)) is None:
                     continue
-                # Even if it was away for a moment: a reboot takes a few seconds.
-                self._followed.restore_times[host_id] = now + SETTLE_SECONDS
                 if host_id in self._reported_away:
                     self._reported_away.remove(host_id)
                     self._say(f"{host_id} is connected again after {now - since:.0f} s")
+                elif self._knows_run(host_id, record):
+                    continue  # it was away for a moment, and was not rebooted
+                self._followed.restore_times[host_id] = now + SETTLE_SECONDS
                 continue
             silent = now - self._followed.away_since.setdefault(host_id, now)
             if silent > _AWAY_SECONDS and host_id not in self._reported_away:
@@ -124,6 +125,12 @@ class Recovery:
                     f"{host_id} is unreachable ({why}); processes on it: {join_names(names)}; "
                     f"trying to reconnect"
                 )
+
+    def _knows_run(self, host_id: str, record: Record) -> bool:
+        try:
+            return self._hosts.call(host_id, "has_start", start=record.id)
+        except FAILURES:  # asked again when it is restored
+            return False
 
     def _help_controller(self, host_id: str, record: Record) -> None:
         """Do what a controller on a host of the CSV cannot: prepare a host that it cannot reach.

@@ -19,6 +19,7 @@ class Takeover:
     def __init__(self, followed: FollowedRun):
         self._followed, self._run = followed, followed.run
         self._retry_time = 0.0
+        self._has_noted_learners = True  # False: they have not reported their hosts yet
 
     def refuse_earlier(self, record: Record) -> Record:
         """Let the hosts refuse the controller from which this frontend takes over, if there is one.
@@ -48,7 +49,8 @@ class Takeover:
         addresses = {each.rpartition(":")[0] for each in reported}
         nodes = self._followed.hosts.remote_nodes
         places = [each for each in record.learner_places if nodes[each].address in addresses]
-        if places:  # else they have not reported yet
+        self._has_noted_learners = bool(reported)
+        if places:
             record = dataclasses.replace(record, learner_places=places)
             self._run.write_record(record)
         return record
@@ -59,9 +61,12 @@ class Takeover:
         followed = self._followed
         if record is None or not entry.get("superseded") or entry["ended"]:
             return
+        if not self._has_noted_learners:
+            record = self._note_learners(record)
         place = entry["place"]
         if (
-            now < self._retry_time
+            not self._has_noted_learners
+            or now < self._retry_time
             or followed.config.controller == controller.NONE
             or followed.is_away(place)
             or followed.restore_times

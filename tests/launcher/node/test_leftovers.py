@@ -15,8 +15,9 @@ import pytest
 from processes import ROOT
 from supervising import Supervised, until
 
-from launcher.node import leftovers, mpirun, procfs
+from launcher.node import leftovers, mpirun, procfs, run_registry
 from launcher.node.leftovers import remove_leftovers, remove_shared_parameters
+from launcher.node.task import write_json
 
 HOST, UID = socket.gethostname(), os.geteuid()
 DEAD = 4_194_305  # a pid that no process has: the kernel's limit is below it
@@ -188,6 +189,35 @@ def test_parameters_of_killed_actors_go_and_those_of_a_living_one_and_of_others_
         for actor in (*killed, living):
             actor.wait()
             actor.stdout.close()
+
+
+def test_a_run_that_is_killed_leaves_nothing_of_what_its_actors_shared(
+    shared, tmp_path, monkeypatch
+):
+    """The lock of an actor with much memory is free only some time after it was sent SIGKILL."""
+    monkeypatch.setattr(
+        run_registry, "remove_shared_parameters", lambda: remove_shared_parameters(shared)
+    )
+    large = f"memory = b'1' * {300 << 20}\n{_SHARES}"
+    command = [sys.executable, "-c", large, "one", shared]
+    actor = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+    try:
+        assert actor.stdout.readline().startswith(b"shares ")
+        run = run_registry.Run("impala", tmp_path)
+        entry = {"name": "actor-0", "job": "actor", "host": "here", "place": "", "log": "/l"}
+        boot = run_registry.boot_id()
+        rest = (0.0, boot, str(tmp_path), "", [entry], {}, [], 1)
+        (run.folder / "actor-0").mkdir(parents=True)
+        run.write_record(run_registry.Record("impala", "id", *rest))
+        process = [actor.pid, procfs.start_time(actor.pid)]
+        state = {"state": "running", "process": process, "supervisor": None}
+        write_json(run.folder / "actor-0" / "state.json", entry | state)
+        assert run.kill() == 1
+        assert not [*shared.iterdir()]
+    finally:
+        actor.kill()
+        actor.wait()
+        actor.stdout.close()
 
 
 def test_when_actors_were_killed_their_supervisor_removes_what_they_shared(tmp_path):

@@ -35,6 +35,7 @@ class Far:
             "restarts": 0,
             "since": 0.0,
             "time": 0.0,
+            "learner_hosts": ["address-a:8001", "address-b:8001"],
         }
         write_json(self.run.folder / "learners" / "state.json", LEARNERS | learners)
         rest = (time.time(), boot_id(), str(folder), "", [LEARNERS], {}, [], 1)
@@ -99,17 +100,36 @@ def test_hosts_refuse_a_controller_before_a_frontend_restarts_what_fails(far):
     assert read_json(far.run.folder / CONTROLLED)["term"] == 2
 
 
-@pytest.mark.parametrize(
-    ("reported", "places"), [(["address-a:8001"], ["a"]), ([], ["a", "b"]), (None, ["a", "b"])]
-)
-def test_a_frontend_finds_the_learners_where_the_controller_has_left_them(far, reported, places):
+@pytest.mark.parametrize("reported", [["address-a:8001"], [], None])
+def test_a_frontend_finds_the_learners_where_the_controller_has_left_them(
+    far, reported, monkeypatch
+):
+    monkeypatch.setattr(far.followed, "start_controller", lambda: pytest.fail("not known where"))
     path = far.run.folder / "learners" / "state.json"
     write_json(path, read_json(path) | {"learner_hosts": reported})
     far.recover("c")
     far.followed.away_since["c"] = time.monotonic() - 61
     far.recover("c")
-    assert far.run.record.learner_places == places
+    assert far.run.record.learner_places == (["a"] if reported else ["a", "b"])
+    far.recover()
+    far.followed.restore_times.clear()
+    far.recover()
+    write_json(path, read_json(path) | {"learner_hosts": ["address-a:8001"]})
+    far.recover()  # they had been starting
+    assert far.run.record.learner_places == ["a"]
     assert far.run.record.first_learner_places == ["a", "b"]
+
+
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_a_host_that_was_away_for_a_moment_is_restored_only_after_a_reboot(far, rebooted):
+    if rebooted:
+        far.call = lambda host_id, op, **_: far.calls.append((host_id, op, {}))
+        far.hosts.call = far.call
+    far.recover("a")
+    orders = far.recover()
+    assert ("a", "has_start") in orders
+    assert far.followed.restore_times.keys() == ({"a"} if rebooted else set())
+    assert not far.said, "nobody saw it"
 
 
 def test_a_controller_that_comes_back_recovers_nothing_and_the_next_one_takes_its_place(
