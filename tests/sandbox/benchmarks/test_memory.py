@@ -59,3 +59,4 @@ def test_a_run_is_looked_at_in_both_places_of_inference():
     rows = [line.split() for line in printed.splitlines()[1:]]
     assert len(rows) == 8
     assert all(float(row[0]) > float(row[2]) > 50 for row in rows[1::2])
+    assert min(float(row[2]) for row in rows[1::4]) > 150, "the learner itself"
