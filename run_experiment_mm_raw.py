@@ -14,6 +14,7 @@ While the run is running, from any terminal:
     --logs=actor-3  print and follow the log of one process
     --attach        follow the run again
     --stop          save and stop the run
+    --dashboard     show all runs on a page in the browser
 
 The frontend also accepts every flag of experiment.py and passes on those that are given.
 """
@@ -36,6 +37,7 @@ def main(argv: list[str]) -> None:
     own_packages.refuse_foreign()
     # Imported after the check that there is no other package of this name.
     from launcher.commands import dispatch  # noqa: PLC0415
+    from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
     from launcher.plan.request import Request, UserError  # noqa: PLC0415
     from launcher.plan.settings import LauncherConfig  # noqa: PLC0415
 
@@ -43,6 +45,16 @@ def main(argv: list[str]) -> None:
         entries = os.environ["PYTHONPATH"].split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))
     (launcher, config), given = command_line.parse(argv, __doc__ or "", LauncherConfig, Config)
+    if config.dashboard:
+        try:
+            serve(
+                config.logdir or "runs",
+                config.dashboard_port,
+                config.dashboard_control,
+                launcher.tmux_sess,
+            )
+        except CannotServe as error:
+            flags.refuse(str(error))
     request = Request(
         launcher=launcher,
         given=given,

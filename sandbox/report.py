@@ -19,8 +19,10 @@ import run_series
 import run_summary
 import svg_chart
 from plot_style import format_number, time_unit
-from run_series import PANELS, Panel, RunSeries
+from run_series import RunSeries
 
+from impala_mm.records import run_contents
+from impala_mm.records.panels import PANELS, Panel
 from impala_mm.runtime import provenance
 from impala_mm.runtime.durations import format_duration
 
@@ -151,9 +153,9 @@ def _render_replay(run: RunSeries) -> str:
 def _render_evaluations(folder: Path) -> str:
     """Render a table of the complete games that were played with the run's checkpoints."""
     rows = []
-    for record in run_summary.read_records(folder / "evaluations.jsonl"):
-        returns = run_summary.game_values(record)
-        lengths = run_summary.game_values(record, "lengths")
+    for record in run_contents.read_records(folder / "evaluations.jsonl"):
+        returns = run_contents.game_values(record)
+        lengths = run_contents.game_values(record, "lengths")
         rows.append(
             [
                 _format_time(record.get("time")),
@@ -176,7 +178,7 @@ def _render_evaluations(folder: Path) -> str:
 def _render_videos(folder: Path) -> str:
     """Render the videos: small ones are embedded, large ones are linked."""
     figures, room = [], _MAX_VIDEOS_MB * 2**20
-    for path in run_summary.list_videos(folder):
+    for path in run_contents.list_videos(folder):
         source = urllib.parse.quote(os.path.relpath(path, folder.resolve()))
         if path.stat().st_size <= min(_MAX_VIDEO_MB * 2**20, room):
             room -= path.stat().st_size
@@ -215,7 +217,7 @@ def _render_settings(run: RunSeries) -> str:
 
 def _render_checkpoints(folder: Path) -> str:
     rows = []
-    for about in run_summary.read_checkpoints(folder):
+    for about in run_contents.read_checkpoints(folder):
         marks = [word for word in ("best", "milestone") if about.get(word)]
         value = about.get("episode_return")
         rows.append(
@@ -245,7 +247,7 @@ def _render_checkpoints(folder: Path) -> str:
 
 def _render_starts(folder: Path) -> str:
     """Render a table of the run's starts: time, host, machine, revision and command."""
-    starts = run_summary.read_records(folder / "starts.jsonl")
+    starts = run_contents.read_records(folder / "starts.jsonl")
     rows = [
         [
             _format_time(start.get("time")),
@@ -259,7 +261,7 @@ def _render_starts(folder: Path) -> str:
         for learners in [start.get("learners")]
     ]
     names = ["time", "host", "machine", "learners", "revision", "command"]
-    saved = run_summary.read_checkpoints(folder)
+    saved = run_contents.read_checkpoints(folder)
     versions = (starts or saved or [{}])[-1].get("versions")
     versions_text = ""
     if isinstance(versions, dict):

@@ -13,7 +13,7 @@ from launcher.node import task
 
 # A package may import itself and the packages named here; "a.b" allows one module or package of a.
 ALLOWED = {
-    "experiment": "impala_mm launcher.node",
+    "experiment": "impala_mm launcher.node launcher.dashboard",
     "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.records.checkpoint_paths "
     "impala_mm.records.run_folder "
     "impala_mm.runtime.certificates impala_mm.runtime.lifecycle impala_mm.runtime.ports "
@@ -53,6 +53,9 @@ ALLOWED = {
     "impala_mm.runtime.certificates impala_mm.runtime.durations impala_mm.runtime.strict_json",
     "launcher.checks": "node plan remote running impala_mm.config.printable "
     "impala_mm.runtime.certificates",
+    "launcher.dashboard": "node plan running impala_mm.records.json_lines "
+    "impala_mm.records.metric_descriptions impala_mm.records.panels "
+    "impala_mm.records.run_contents impala_mm.runtime.strict_json",
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
     "impala_mm.config.printable",
 }
