@@ -1,4 +1,4 @@
-"""What lies in a run's folder besides its metrics: checkpoints, evaluations, videos.
+"""The contents of a run's folder besides its metrics: checkpoints, evaluations, videos.
 
 The report page and the dashboard read it. A folder may lack any of these files, or contain files
 that an earlier version wrote; what is missing is left out.

@@ -1,4 +1,4 @@
-"""What `--dashboard_control` adds: saving and stopping runs, and applying a changed CSV.
+"""The actions that `--dashboard_control` adds: save and stop runs, apply a changed CSV.
 
 A run of a frontend gets the frontend's own commands, in processes of their own. A run in the
 foreground of a terminal is asked as Ctrl-C asks it, through its state folder.

@@ -1,4 +1,4 @@
-"""Whether runs are alive, and whether they learn: for programs that watch them.
+"""The health of runs, for programs that watch them: whether each is alive, and whether it learns.
 
 A run is alive while its learners have not ended and are reachable. It learns while its number of
 updates grows.
