@@ -37,7 +37,6 @@ def main(argv: list[str]) -> None:
     own_packages.refuse_foreign()
     # Imported after the check that there is no other package of this name.
     from launcher.commands import dispatch  # noqa: PLC0415
-    from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
     from launcher.plan.request import Request, UserError  # noqa: PLC0415
     from launcher.plan.settings import LauncherConfig  # noqa: PLC0415
 
@@ -46,6 +45,8 @@ def main(argv: list[str]) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))
     (launcher, config), given = command_line.parse(argv, __doc__ or "", LauncherConfig, Config)
     if config.dashboard:
+        from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
+
         try:
             serve(
                 config.logdir or "runs",

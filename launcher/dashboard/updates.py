@@ -37,22 +37,34 @@ class _Page:
 
     def __init__(self, key: str):
         self.key, self.is_dropped = key, False
-        self.known: dict[str, str] = {}  # what it was told last, by part, as JSON
+        self.known: dict[str, str] = {}  # what it was told last, by event, as JSON
+        self.processes: dict[str, str] = {}  # the states that it was told last, by process
         self._messages: queue.Queue[str] = queue.Queue(_MOST_MESSAGES)
 
     def tell(self, event: str, content: Any) -> None:
         """Tell it what has changed."""
+        self._put(event, to_json(content))
+
+    def _put(self, event: str, text: str) -> None:
         try:
-            self._messages.put_nowait(f"event: {event}\ndata: {to_json(content)}\n\n")
+            self._messages.put_nowait(f"event: {event}\ndata: {text}\n\n")
         except queue.Full:
             self.is_dropped = True
 
-    def tell_if_changed(self, event: str, part: str, content: Any) -> None:
-        """Tell it something, unless it knows it already."""
-        text = to_json(content)
-        if self.known.get(part) != text:
-            self.known[part] = text
-            self.tell(event, content)
+    def tell_if_changed(self, event: str, text: str) -> None:
+        """Tell it this JSON, unless it knows it already."""
+        if self.known.get(event) != text:
+            self.known[event] = text
+            self._put(event, text)
+
+    def tell_processes(self, states: dict[str, tuple[str, str]]) -> None:
+        """Tell it the states that it does not know: by name, without and with their uptime."""
+        changed = [
+            text for name, (state, text) in states.items() if self.processes.get(name) != state
+        ]
+        self.processes = {name: state for name, (state, _) in states.items()}
+        order = to_json(list(states))
+        self._put("processes", f'{{"order": {order}, "changed": [{", ".join(changed)}]}}')
 
     def messages(self) -> Iterator[str]:
         """Yield messages as they come, until the page is dropped."""
@@ -159,9 +171,9 @@ class Updates:
                 self._update(self._watch(key))
         if self._pages and now - self._listed > _LIST_SECONDS:
             self._listed = now
-            listed = [self._summarise(run) for run in found.values()]
+            listed = to_json([self._summarise(run) for run in found.values()])
             for page in self._pages:
-                page.tell_if_changed("runs", "runs", listed)
+                page.tell_if_changed("runs", listed)
         self._forget(found, shown)
 
     def _watch(self, key: str) -> WatchedRun:
@@ -178,15 +190,17 @@ class Updates:
         pages = [page for page in self._pages if page.key == watched.found.key]
         if not pages:
             return
-        about = watched.describe()
-        processes = {p["name"]: p for p in watched.status["processes"]}
+        about = to_json(watched.describe())
+        # The page counts a process's uptime itself.
+        states = {
+            p["name"]: (to_json(p | {"up": None}), to_json(p)) for p in watched.status["processes"]
+        }
         for page in pages:
             is_new = "about" not in page.known
             if rows and not is_new:
                 page.tell("rows", [_numbers(row) for row in rows])
-            page.tell_if_changed("about", "about", about)
-            changed = [p for name, p in processes.items() if _differs(page, name, p)]
-            page.tell("processes", {"order": list(processes), "changed": changed})
+            page.tell_if_changed("about", about)
+            page.tell_processes(states)
             page.tell("usage", watched.usage.last())
 
     def _forget(self, found: dict[str, FoundRun], shown: set[str]) -> None:
@@ -230,15 +244,6 @@ class Updates:
             "verdict": str(row.get("verdict", "")),
             **{name: row.get(name) for name in numbers},
         }
-
-
-def _differs(page: _Page, name: str, process: dict[str, Any]) -> bool:
-    """Return whether a page does not know this state of a process; its uptime it can count."""
-    text = to_json(process | {"up": None})
-    part = f"process {name}"
-    is_known = page.known.get(part) == text
-    page.known[part] = text
-    return not is_known
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:
