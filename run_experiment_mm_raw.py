@@ -13,6 +13,7 @@ While the run is running, from any terminal:
     --status        show its processes and its bottleneck
     --logs=actor-3  print and follow the log of one process
     --attach        follow the run again
+    --save          save a checkpoint
     --stop          save and stop the run
     --dashboard     show all runs on a page in the browser
 

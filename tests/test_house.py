@@ -8,6 +8,7 @@ import sys
 import pytest
 from processes import ROOT, run
 
+from impala_mm.records import run_folder
 from impala_mm.runtime import heartbeat, ports
 from launcher.node import task
 
@@ -187,10 +188,11 @@ def test_what_is_sent_to_hosts_needs_nothing_but_the_standard_library():
             assert ours or name.split(".")[0] in sys.stdlib_module_names, f"{path}:{line}: {name}"
 
 
-def test_supervisors_and_processes_mean_the_same_heartbeat():
-    """The two sides share nothing but this name."""
+def test_supervisors_and_processes_mean_the_same_files_and_ports():
+    """The two sides share nothing but these names."""
     assert task.HEARTBEAT == heartbeat.VARIABLE
     assert task.FIRST_PORT == ports.FIRST_PORT
+    assert task.SAVE_REQUEST == run_folder.SAVE_REQUEST
 
 
 def test_the_pictures_are_what_their_script_draws(tmp_path):

@@ -12,11 +12,11 @@ from typing import Any
 
 from launcher.dashboard.run_finder import FoundRun
 from launcher.node.run_registry import Run
+from launcher.node.task import SAVE_REQUEST
 from launcher.plan import project
 
 ACTIONS = ("save", "stop", "apply")
 _SECONDS = 300.0  # timeout of a command
-_SAVE_REQUEST = "save-now"  # see impala_mm/records/run_folder.py
 
 
 class Refused(Exception):
@@ -31,7 +31,7 @@ def act(found: FoundRun, action: str) -> dict[str, Any]:
         return _call_frontend(_arguments(found, action))
     if not found.state_folder or action == "apply":
         raise Refused(f"{found.name}: only a run that a frontend has started can do that")
-    path = found.state_folder / "stop" if action == "stop" else found.logdir / _SAVE_REQUEST
+    path = found.state_folder / "stop" if action == "stop" else found.logdir / SAVE_REQUEST
     try:
         path.write_text("save")
     except OSError as error:

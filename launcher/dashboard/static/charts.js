@@ -39,6 +39,11 @@ export function formatDuration(seconds) {
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(1)} d`;
 }
 
+/** The options of a chart whose x is training time, in seconds. */
+export const OVER_TIME = { xTitle: "", xFormat: formatDuration, xTicks: formatDuration,
+  xIncrs: [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200,
+    86400, 172800, 432000, 864000] };
+
 function colour(element, name) {
   return getComputedStyle(element).getPropertyValue(name).trim();
 }
@@ -150,7 +155,7 @@ export class Chart {
         y: { range: (u, low, high) => rangeOfY(low, high, options) },
       },
       axes: [
-        { ...axis, size: 26, space: 70, ...(options.isClock ? {} : { values: (u, ticks) =>
+        { ...axis, size: 26, space: 70, ...(options.xIncrs ? { incrs: options.xIncrs } : {}), ...(options.isClock ? {} : { values: (u, ticks) =>
           options.xTicks ? ticks.map(options.xTicks) : formatTicks(ticks) }) },
         { ...axis, size: (u, labels) => 12 + 7 * Math.max(3, ...(labels || []).map((t) => t.length)),
           space: 34, values: (u, ticks) => formatTicks(ticks) },

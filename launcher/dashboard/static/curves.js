@@ -3,7 +3,7 @@
 // The server keeps a bounded history. When the page has many more points, it fetches that again, so
 // that a page that stays open does not grow.
 
-import { Chart, formatDuration } from "./charts.js";
+import { Chart, OVER_TIME } from "./charts.js";
 import { fetchJson, h } from "./dom.js";
 
 const MOST_POINTS = 1300;
@@ -106,8 +106,7 @@ export class Curves {
       let chart = this.charts.get(panel.key);
       if (!chart) {
         chart = new Chart({ title: panel.title, unit: panel.unit, share: panel.share, sync: "run",
-          xTitle: isTime ? "" : "frames", xFormat: isTime ? formatDuration : undefined,
-          xTicks: isTime ? formatDuration : undefined,
+          xTitle: "frames", ...(isTime ? OVER_TIME : {}),
           events: () => this.events.marks(this.axis) });
         chart.figure.dataset.key = panel.key;
         this.charts.set(panel.key, chart);

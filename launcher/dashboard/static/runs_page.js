@@ -1,6 +1,6 @@
 // All runs side by side: a table with each run's curve, and the returns of chosen ones in one chart.
 
-import { Chart, formatDuration, formatNumber } from "./charts.js";
+import { Chart, formatDuration, formatNumber, OVER_TIME } from "./charts.js";
 import { fetchJson, h, setText, stateKind, stateLabel, svg } from "./dom.js";
 
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#b8860b", "#8a8a8a", "#882255"];
@@ -120,8 +120,7 @@ export class RunsPage {
       return;
     }
     const isTime = this.axis === "seconds";
-    this.chart = new Chart({ title: "", xTitle: isTime ? "" : "frames", height: 260,
-      xFormat: isTime ? formatDuration : undefined, xTicks: isTime ? formatDuration : undefined,
+    this.chart = new Chart({ title: "", xTitle: "frames", height: 260, ...(isTime ? OVER_TIME : {}),
       lines: shown.map((run, i) => ({ label: run.name, colour: COLOURS[i] })) });
     this.chartPlace.replaceChildren(this.chart.figure);
     this.chart.figure.classList.remove("card");
