@@ -156,11 +156,11 @@ class RowHistory:
         )
 
     def _remove_from(self, frames: float, seconds: float) -> None:
-        """Remove the bins with more frames or seconds than these."""
+        """Remove the bins that reach these frames or seconds."""
         kept = self._count
         while kept and (
-            self._columns["frames"].high[kept - 1] > frames
-            or self._columns["seconds"].high[kept - 1] > seconds
+            self._columns["frames"].high[kept - 1] >= frames
+            or self._columns["seconds"].high[kept - 1] >= seconds
         ):
             kept -= 1
         for column in self._columns.values():

@@ -57,8 +57,8 @@ def state_of_folder(found: FoundRun) -> str:
 
 
 def is_live(known: Status) -> bool:
-    """Return whether a run has not ended, as far as is known."""
-    return known["state"] not in (*FINAL_STATES, "lost", "stale")
+    """Return whether a run's learners have not ended, as far as is known."""
+    return known["state"] not in (*FINAL_STATES, "ending", "lost", "stale")
 
 
 def sum_by_host(known: Status) -> dict[str, dict[str, float]]:

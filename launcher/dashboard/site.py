@@ -43,22 +43,25 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_PATHS = {
+    "page": "/",
+    "static": "/static/<path:name>",
+    "about": "/about",
+    "stream": "/stream",
+    "metrics": "/metrics",
+    "healthz": "/healthz",
+    "history": "/run/<key>/history",
+    "usage": "/run/<key>/usage",
+    "logs": "/run/<key>/logs",
+    "log": "/run/<key>/log",
+    "video": "/run/<key>/video",
+}
 _RULES = Map(
     [
-        Rule("/", endpoint="page"),
-        Rule("/static/<path:name>", endpoint="static"),
-        Rule("/about", endpoint="about"),
-        Rule("/stream", endpoint="stream"),
-        Rule("/metrics", endpoint="metrics"),
-        Rule("/healthz", endpoint="healthz"),
-        Rule("/run/<key>/history", endpoint="history"),
-        Rule("/run/<key>/usage", endpoint="usage"),
-        Rule("/run/<key>/logs", endpoint="logs"),
-        Rule("/run/<key>/log", endpoint="log"),
-        Rule("/run/<key>/video", endpoint="video"),
+        *(Rule(path, endpoint=name, methods=["GET"]) for name, path in _PATHS.items()),
         Rule("/run/<key>/control/<action>", endpoint="control", methods=["POST"]),
     ],
-    strict_slashes=False,
+    merge_slashes=False,
 )
 
 
