@@ -85,7 +85,12 @@ def show_dashboard(config: Config) -> NoReturn:
     from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
 
     try:
-        serve(config.logdir or "runs", config.dashboard_port, config.dashboard_control)
+        serve(
+            config.logdir or "runs",
+            config.dashboard_port,
+            config.dashboard_token_file,
+            config.dashboard_control,
+        )
     except CannotServe as error:
         flags.refuse(str(error))
 

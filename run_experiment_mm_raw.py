@@ -52,6 +52,7 @@ def main(argv: list[str]) -> None:
             serve(
                 config.logdir or "runs",
                 config.dashboard_port,
+                config.dashboard_token_file,
                 config.dashboard_control,
                 launcher.tmux_sess,
             )

@@ -146,6 +146,10 @@ class RunSettings:
         0, group="Dashboard", least=0, most=65535, own=True,
         text="Port of the dashboard at this machine's loopback address. 0: the first free one from "
              "8600 up.")
+    dashboard_token_file: str = flag(
+        "", group="Dashboard", own=True,
+        text="File with the token of the dashboard's address; it is created if it does not exist. "
+             "Unset: each start has a new token.")
     dashboard_control: bool = flag(
         False, group="Dashboard", own=True,
         text="Let the dashboard's page also save and stop runs, and apply a changed CSV. Unset: "

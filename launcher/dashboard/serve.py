@@ -2,6 +2,8 @@
 
 import contextlib
 import getpass
+import os
+import re
 import secrets
 import signal
 import socket
@@ -35,14 +37,14 @@ class _Handler(WSGIRequestHandler):
             print(f"[dashboard] {message % args}", file=sys.stderr)
 
 
-def serve(folder: str, port: int, has_control: bool, shown: str = "") -> NoReturn:
+def serve(folder: str, port: int, token_file: str, has_control: bool, shown: str = "") -> NoReturn:
     """Serve until a signal ends this process. Raises CannotServe.
 
-    `folder` holds runs, or is one; `port` 0 stands for the first free one from 8600 up; `shown` is
-    the name of the run that the page shows first.
+    `folder` holds runs, or is one; `port` 0 stands for the first free one from 8600 up; without a
+    `token_file` there is a new token; `shown` is the name of the run that the page shows first.
     """
     updates = Updates(Path(folder).absolute())
-    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    token = read_token(token_file) if token_file else secrets.token_urlsafe(_TOKEN_BYTES)
     server = _listen(Site(updates, token, has_control, shown), port)
     updates.start()
     for line in describe(server.port, token, folder, has_control):
@@ -63,6 +65,30 @@ def describe(port: int, token: str, folder: str, has_control: bool) -> list[str]
         + ("it can save, stop and change them" if has_control else "it only reads")
         + "; Ctrl-C ends the dashboard, and no run",
     ]
+
+
+def read_token(name: str) -> str:
+    """Return the token in a file, which is created with a new one if it does not exist.
+
+    Raises CannotServe.
+    """
+    path = Path(name)
+    try:
+        with contextlib.suppress(FileExistsError), path.open("x", opener=_open_private) as file:
+            file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+        token = path.read_text(errors="replace").strip()
+    except OSError as error:
+        raise CannotServe(f"--dashboard_token_file={name}: {error.strerror}") from None
+    if not re.fullmatch(r"[A-Za-z0-9_-]{16,200}", token):
+        raise CannotServe(
+            f"--dashboard_token_file={name}: it must hold 16 to 200 letters, digits, - and _, and "
+            f"nothing else; without the file, the dashboard creates it"
+        )
+    return token
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _listen(site: Site, port: int) -> BaseWSGIServer:

@@ -11,7 +11,7 @@ const connection = document.getElementById("connection");
 let about = null, page = null, stream = null, runs = [], key = null;
 
 function showConnection(state) {
-  setText(connection, state === "live" ? "live" : "reconnecting");
+  setText(connection, state === "replaced" ? "the dashboard was started again: open its new address" : state);
   connection.className = `connection ${state}`;
 }
 

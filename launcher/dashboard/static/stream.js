@@ -31,7 +31,10 @@ export class Stream {
     };
     source.onerror = () => {
       this.state("reconnecting");
-      if (source.readyState === EventSource.CLOSED) this.retryAt = Date.now() + RETRY_SECONDS * 1000;
+      if (source.readyState === EventSource.CLOSED) {
+        this.retryAt = Date.now() + RETRY_SECONDS * 1000;
+        this.explain();
+      }
     };
     for (const name of EVENTS) {
       source.addEventListener(name, (event) => {
@@ -45,6 +48,12 @@ export class Stream {
     this.retryAt = null;
     this.wallHeard = Date.now();
     this.state("live");
+  }
+
+  /** A dashboard that was started again has another token, of which this address knows nothing. */
+  async explain() {
+    const answer = await fetch("about").catch(() => null);
+    if (answer?.status === 403) this.state("replaced");
   }
 
   check() {
