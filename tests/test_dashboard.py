@@ -246,23 +246,24 @@ def test_hostile_text_is_shown_as_text(large, tmp_path, browser):
         assert _texts(page, ".log div") == [EVIL]
         assert EVIL in page.text_content(".events")
         page.goto(f"{dashboard.address}#/")
-        page.click("text=<b>run")
+        page.click(".runs a:has-text('<b>run')")
         wait_until(lambda: EVIL in page.text_content(".verdict"), 10, "the other run")
         assert page.locator("main img, main script, main b:text('run')").count() == 0
         answer = urllib.request.urlopen(dashboard.address, timeout=10)
         assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
+        browser.close()
 
 
 def test_all_runs_are_side_by_side(large, dashboard, browser, tmp_path):
     shutil.copytree(ROOT / "tests" / "older_runs" / "catch-6b03459", tmp_path / "runs" / "catch")
-    time.sleep(6)
+    time.sleep(6)  # the folder is looked through every 5 s
     page = browser.open(f"{dashboard.address}#/", ".runs tbody tr:nth-child(2) polyline")
     assert sorted(_texts(page, ".runs tbody a")) == ["catch", "night"]
     page.wait_for_selector(".compare canvas")
     assert sorted(_texts(page, ".compare .legend .item")) == ["catch", "night"]
     page.uncheck("input[aria-label='compare catch']")
     assert _texts(page, ".compare .legend .item") == ["night"]
-    page.click("text=catch")
+    page.click(".runs a:text('catch')")
     page.wait_for_selector(".chart[data-key=episode_return] canvas")
     assert page.text_content("h1") == "catch · catch"
 

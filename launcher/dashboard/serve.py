@@ -74,7 +74,7 @@ def read_token(name: str) -> str:
     """
     path = Path(name)
     try:
-        with contextlib.suppress(FileExistsError), path.open("x", opener=_open_private) as file:
+        with contextlib.suppress(FileExistsError), open(path, "x", opener=_open_private) as file:
             file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
         token = path.read_text(errors="replace").strip()
     except OSError as error:

@@ -101,8 +101,8 @@ class Browser:
 
     def close(self) -> None:
         """Close all pages."""
-        for context in self._contexts:
-            context.close()
+        while self._contexts:
+            self._contexts.pop().close()
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ class LargeRun:
         self.names = ["learners", *(f"actor-{i}" for i in range(actors))]
         self._hosts = ["gpu1", *(f"node{i}" for i in range(1, hosts))]
         self.updates, self.born = 0, time.time() - 3600
+        self._changes: dict[str, dict] = {}  # by process, as `write_state` was told
         self.run.create_state()
         logdir.mkdir(parents=True, exist_ok=True)
         processes = [
@@ -63,13 +64,14 @@ class LargeRun:
         return self._hosts[number % len(self._hosts)]
 
     def write_state(self, name: str, **changes) -> None:
-        """Write the state of a process, by default one that is running."""
+        """Write the state of a process that is running, with these changes from now on."""
+        changes = self._changes[name] = self._changes.get(name, {}) | changes
         number = 0 if name == "learners" else int(name.removeprefix("actor-"))
         state = {
             "name": name, "job": self._job(name), "host": self.host_of(name),
             "log": self._log(name), "state": "running", "supervisor": ME, "process": ME,
             "restarts": 0, "failure": None, "since": self.born, "cpu": 88 + number % 12,
-            "memory": 410 + number % 50, "frames_per_second": 95.5 + number % 7, "silent": 0.4,
+            "memory": 410 + number % 50, "frames_per_second": 95.3 + number % 7, "silent": 0.4,
             "last": f"[{name}] plays with version {self.updates}", "time": time.time(),
         } | changes  # fmt: skip
         path = self.run.folder / name / "state.json"
