@@ -346,7 +346,7 @@ def test_a_real_run_is_shown_saved_and_stopped_and_a_killed_actor_is_red(
         flags = (f"--logdir={tmp_path / 'runs'}", "--dashboard_control")
         with shown(*flags, program="experiment.py") as dashboard:
             rows = logdir / "metrics.jsonl"
-            wait_until(lambda: rows.exists() and rows.stat().st_size, 120, "the first row")
+            wait_until(lambda: rows.exists() and '"loss' in rows.read_text(), 120, "an update")
             page = browser.open(f"{dashboard.address}#/", ".runs tbody tr")
             page.click(".runs a:text('catch')")
             page.wait_for_selector(f"{ROW}[data-name=actor-0].good")
@@ -418,7 +418,7 @@ def test_a_prometheus_server_reads_the_metrics(large, dashboard, tmp_path):
             pytest.approx(row["episode_return"])
         ]
         assert ask("sum(impala_mm_process_up)") == [300]
-        assert ask("sum(impala_mm_process_memory_bytes{job='actor'}) > 1e11") != []
+        assert ask("sum(impala_mm_process_memory_bytes{role='actor'}) > 1e11") != []
         assert ask("impala_mm_wait_ratio") == [pytest.approx(row["wait_share"])]
         assert ask("up{job='impala_mm'}") == [1]
         metadata = json.load(urllib.request.urlopen(f"{address}/api/v1/metadata", timeout=5))[

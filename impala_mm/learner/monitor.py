@@ -274,7 +274,7 @@ class LearnerMonitor:
             records.event_hook.call("stall", message)
         if learner.own_state:
             self._write_snapshot(records.checkpointing)
-        is_asked = take_save_request(records.folder)
+        is_asked = learner.updates and take_save_request(records.folder)
         if (timers.save.due(now) or is_asked) and not self._save(records.checkpointing):
             timers.save.retry()
         if learner.actions is not None:

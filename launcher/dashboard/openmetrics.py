@@ -71,13 +71,13 @@ class _Collector(Collector):
         yield from (about, alive)
 
     def _describe_processes(self) -> Iterator[Metric]:
-        names = ["run", "process", "job", "host"]
+        names = ["run", "process", "role", "host"]  # Prometheus itself uses the label job
 
         def gauge(name: str, text: str, unit: str = "") -> GaugeMetricFamily:
             return GaugeMetricFamily(f"{_PREFIX}_process_{name}", text, labels=names, unit=unit)
 
         counted = GaugeMetricFamily(
-            f"{_PREFIX}_processes", "Processes in this state.", labels=["run", "job", "state"]
+            f"{_PREFIX}_processes", "Processes in this state.", labels=["run", "role", "state"]
         )
         up = gauge("up", "Whether the process is running.")
         restarts = CounterMetricFamily(

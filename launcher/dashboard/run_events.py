@@ -130,7 +130,8 @@ class RunEvents:
             if at and run_contents.is_number(frames):
                 what = "resumed" if i else "started"
                 seconds = self._history.seconds_at(frames) if frames else 0.0
-                yield Event(at, "start", f"{what} on {record.get('host', '?')}", frames, seconds)
+                where = f" on {record['host']}" if "host" in record else ""
+                yield Event(at, "start", what + where, frames, seconds)
 
     def _checkpoints(self, folder: Path) -> Iterable[Event]:
         for about in run_contents.read_checkpoints(folder):

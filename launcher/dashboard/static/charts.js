@@ -39,6 +39,14 @@ export function formatDuration(seconds) {
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(1)} d`;
 }
 
+/** Return a time of the clock for an axis with this many seconds between two ticks. */
+function formatClock(seconds, step) {
+  const at = new Date(seconds * 1000);
+  if (step >= 86400) return at.toLocaleDateString([], { month: "short", day: "numeric" });
+  const second = step < 60 ? { second: "2-digit" } : {};
+  return at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false, ...second });
+}
+
 /** The options of a chart whose x is training time, in seconds. */
 export const OVER_TIME = { xTitle: "", xFormat: formatDuration, xTicks: formatDuration,
   xIncrs: [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200,
@@ -139,7 +147,7 @@ export class Chart {
   plotOptions() {
     const { options, figure } = this;
     const soft = colour(figure, "--soft"), grid = { stroke: colour(figure, "--grid"), width: 1 };
-    const axis = { stroke: soft, grid, ticks: { show: false }, font: "11.5px system-ui, sans-serif" };
+    const axis = { stroke: soft, grid, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     const line = colour(figure, "--line");
     const hidden = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
     const drawn = (stroke) => ({ stroke, width: 1.8, spanGaps: true,
@@ -155,8 +163,10 @@ export class Chart {
         y: { range: (u, low, high) => rangeOfY(low, high, options) },
       },
       axes: [
-        { ...axis, size: 26, space: 70, ...(options.xIncrs ? { incrs: options.xIncrs } : {}), ...(options.isClock ? {} : { values: (u, ticks) =>
-          options.xTicks ? ticks.map(options.xTicks) : formatTicks(ticks) }) },
+        { ...axis, size: 26, space: 70, ...(options.xIncrs ? { incrs: options.xIncrs } : {}),
+          values: (u, ticks, i, space, step) => (options.isClock
+            ? ticks.map((at) => formatClock(at, step))
+            : options.xTicks ? ticks.map(options.xTicks) : formatTicks(ticks)) },
         { ...axis, size: (u, labels) => 12 + 7 * Math.max(3, ...(labels || []).map((t) => t.length)),
           space: 34, values: (u, ticks) => formatTicks(ticks) },
       ],
