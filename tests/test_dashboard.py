@@ -370,6 +370,7 @@ def test_a_real_run_is_shown_saved_and_stopped_and_a_killed_actor_is_red(
             page.click("dialog >> text=Yes")
             assert process.wait(60) == 0
             page.wait_for_selector(".headline .state:not(.good)", timeout=20_000)
+            browser.close()
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
 from impala_mm.runtime.strict_json import from_json
-from launcher.dashboard import control, serve
+from launcher.dashboard import control
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
 from launcher.running import status
@@ -268,36 +268,3 @@ def test_metrics_have_names_and_units_by_the_conventions(large, client):
     assert of_actor["impala_mm_process_memory_bytes"] == 411 * 2**20
     assert of_actor["impala_mm_process_cpu_cores"] == 0.89
     assert of_actor["impala_mm_process_up"] == 1
-
-
-def test_a_token_file_is_created_once_and_refused_if_it_is_none(tmp_path):
-    path = tmp_path / "token"
-    token = serve.read_token(str(path))
-    assert (len(token), path.stat().st_mode & 0o777) == (22, 0o600)
-    assert serve.read_token(str(path)) == token
-    path.write_text("short")
-    with pytest.raises(serve.CannotServe, match="it must hold 16 to 200 letters"):
-        serve.read_token(str(path))
-    with pytest.raises(serve.CannotServe, match=r"dashboard_token_file=.*No such file"):
-        serve.read_token(str(tmp_path / "no" / "token"))
-
-
-def test_a_port_that_is_taken_is_refused_and_without_one_the_next_is_taken(monkeypatch):
-    site = Site(None, TOKEN, False, "")
-    first = serve._listen(site, 0)
-    second = serve._listen(site, 0)
-    try:
-        assert second.port > first.port >= 8600
-        with pytest.raises(serve.CannotServe, match=f"port={first.port}: Address already in use"):
-            serve._listen(site, first.port)
-    finally:
-        first.server_close()
-        second.server_close()
-
-
-def test_the_address_of_a_dashboard_and_the_way_there_from_elsewhere_are_printed():
-    first, second, third = serve.describe(8600, "abc", "runs", False)
-    assert first == "dashboard: http://localhost:8600/abc/"
-    assert re.search(r"ssh -N -L 8600:localhost:8600 \S+@\S+, then the same address", second)
-    assert "it only reads" in third
-    assert "it can save, stop and change them" in serve.describe(1, "a", "b", True)[2]
