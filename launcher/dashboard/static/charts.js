@@ -157,7 +157,7 @@ export class Chart {
       : [hidden, hidden, drawn(line)];
     return {
       legend: { show: false },
-      padding: [8, 10, 0, 0],
+      padding: [8, options.isClock ? 30 : 24, 0, 0],
       scales: {
         x: { time: Boolean(options.isClock), range: (u, low, high) => rangeOfX(low, high, options) },
         y: { range: (u, low, high) => rangeOfY(low, high, options) },
