@@ -377,6 +377,40 @@ def test_a_real_run_is_shown_saved_and_stopped_and_a_killed_actor_is_red(
             process.wait()
 
 
+def test_a_run_of_the_frontend_is_shown_saved_changed_and_stopped(cluster, browser, monkeypatch):
+    """Its folder's name has quotes, spaces and dollars; the log of its frontend is not needed."""
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    frontend = cluster.start(cluster.rows(), "--detach", "--controller=none")
+    assert frontend.wait(60) == 0, frontend.printed()
+    pid, _ = cluster.process("actor-0")
+    flags = (f"--logdir={cluster.folder / 'none'}", "--dashboard_control", "--tmux_sess=impala")
+    with shown(*flags) as dashboard:
+        page = browser.open(dashboard.address, f"{ROW}:nth-child(3)")
+        assert str(cluster.logdir) in page.text_content(".facts")
+        os.kill(pid, signal.SIGKILL)
+        page.wait_for_selector(f"{ROW}.bad[data-name=actor-0]", timeout=10_000)
+
+        def act(name):
+            page.click(f".control button:text('{name}')")
+            page.click("dialog >> text=Yes")
+            wait_until(lambda: page.text_content(".printed") != "...", 60, "the command's end")
+            return page.text_content(".printed")
+
+        assert "impala: the learners save a checkpoint" in act("Save now")
+        assert (cluster.logdir / "save-now").exists()
+        cluster.rows(actors=3)
+        act("Apply CSV")
+        page.wait_for_selector(f"{ROW}[data-name=actor-2]", timeout=20_000)
+        assert "impala: stopped in" in act("Stop")
+        assert cluster.run("--status")[0] == 2, "there is no such run any more"
+        page.wait_for_selector(".headline .state:text('ended')", timeout=20_000)
+        shutil.rmtree(cluster.logdir)
+        page.wait_for_selector(".compare-card", timeout=20_000)
+        browser.errors.clear()  # what was asked about the folder in between
+        browser.close()
+
+
 def test_a_prometheus_server_reads_the_metrics(large, dashboard, tmp_path):
     if not (program := shutil.which("prometheus")):
         pytest.skip("there is no prometheus: `apt-get install prometheus` installs it")

@@ -40,6 +40,7 @@ class RunFinder:
         """Find the run in `folder`, or those in its subfolders, besides those of frontends."""
         self._folder = folder
         self._found: dict[str, FoundRun] = {}
+        self._known: dict[Path, str] = {}  # folders that were found elsewhere, and their names
         self._looked = 0.0
 
     def find(self) -> dict[str, FoundRun]:
@@ -51,9 +52,11 @@ class RunFinder:
 
     def _look(self) -> list[FoundRun]:
         found: dict[Path, FoundRun] = {}
-        for path in self._folders():
-            logdir = path.resolve()
+        for logdir in map(Path.resolve, self._folders()):
             found[logdir] = FoundRun(_key(logdir), logdir.name, logdir)
+        for logdir, name in self._known.items():  # a run that was stopped has no record any more
+            if logdir not in found and _is_run(logdir):
+                found[logdir] = FoundRun(_key(logdir), name, logdir)
         for logdir, state_folder in foreground_states.find_state_folders().items():
             found[logdir] = FoundRun(_key(logdir), logdir.name, logdir, state_folder=state_folder)
         for name in run_names():
@@ -61,6 +64,7 @@ class RunFinder:
                 if record := Run(name).record:
                     logdir = Path(record.logdir).resolve()
                     found[logdir] = FoundRun(_key(logdir), name, logdir, run_name=name)
+        self._known |= {run.logdir: run.name for run in found.values() if run.has_states}
         return sorted(found.values(), key=lambda run: -_modified(run.logdir))
 
     def _folders(self) -> list[Path]:

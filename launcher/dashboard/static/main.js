@@ -30,6 +30,11 @@ function tell(name, content) {
     fillPicker();
   }
   page.tell(name, content);
+  if (name === "runs" && key && !runs.some((run) => run.key === key)) showAll();
+}
+
+function showAll() {
+  location.hash = "#/";
 }
 
 function route() {
@@ -42,7 +47,7 @@ function route() {
   page = key ? new RunPage(key, about) : new RunsPage(about);
   main.replaceChildren(page.element);
   fillPicker();
-  stream = new Stream(key, { tell, open: () => page.reload(), state: showConnection });
+  stream = new Stream(key, { tell, open: () => page.reload(), state: showConnection, gone: showAll });
 }
 
 picker.addEventListener("change", () => {

@@ -7,12 +7,14 @@ const SILENT_SECONDS = 12, RETRY_SECONDS = 3;
 const EVENTS = ["runs", "about", "processes", "rows", "usage", "beat"];
 
 export class Stream {
-  /** `tell` is called with each event's name and content, `open` once for each new connection. */
-  constructor(key, { tell, open, state }) {
+  /** `tell` is called with each event's name and content, `open` once for each new connection, and
+   * `gone` if there is no such run any more. */
+  constructor(key, { tell, open, state, gone }) {
     this.address = key ? `stream?run=${encodeURIComponent(key)}` : "stream";
     this.tell = tell;
     this.open = open;
     this.state = state;
+    this.gone = gone;
     this.watch = setInterval(() => this.check(), 1000);
     this.onVisible = () => document.visibilityState === "visible" && this.check();
     document.addEventListener("visibilitychange", this.onVisible);
@@ -50,10 +52,12 @@ export class Stream {
     this.state("live");
   }
 
-  /** A dashboard that was started again has another token, of which this address knows nothing. */
+  /** Say why the connection was refused: a dashboard that was started again has another token, and
+   * the folder of a run may have been removed. */
   async explain() {
     const answer = await fetch("about").catch(() => null);
     if (answer?.status === 403) this.state("replaced");
+    if (answer?.ok) this.gone();
   }
 
   check() {

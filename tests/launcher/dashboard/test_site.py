@@ -8,8 +8,10 @@ from large_run import LargeRun
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
+from impala_mm.records.run_folder import take_save_request
 from impala_mm.runtime.strict_json import from_json
 from launcher.dashboard import control
+from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
 from launcher.running import status
@@ -197,6 +199,18 @@ def test_with_the_flag_the_frontends_own_commands_are_called(large, tmp_path, mo
     why = client.post(f"{address}/apply").json
     assert why == {"code": 2, "printed": "night: the CSV that it was started from is not known"}
     assert client.post(f"{address}/format").json["printed"].startswith("format: choose one of save")
+
+
+def test_a_run_in_the_foreground_is_asked_through_its_folders(tmp_path):
+    (state_folder := tmp_path / "state").mkdir()
+    found = FoundRun("k", "catch", tmp_path, state_folder=state_folder)
+    assert control.act(found, "save")["printed"] == "catch was asked to save a checkpoint"
+    assert take_save_request(tmp_path)
+    assert control.act(found, "stop")["code"] == 0
+    assert (state_folder / "stop").read_text() == "save"
+    for run, action in ((found, "apply"), (found._replace(state_folder=None), "stop")):
+        with pytest.raises(control.Refused, match="only a run that a frontend has started"):
+            control.act(run, action)
 
 
 def test_health_tells_alive_from_learning(large, client):

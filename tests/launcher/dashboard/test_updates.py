@@ -1,11 +1,12 @@
 """What pages are told, and that neither pages nor runs accumulate."""
 
 import json
+import shutil
 
 import pytest
 from large_run import LargeRun
 
-from launcher.dashboard import updates
+from launcher.dashboard import run_finder, updates
 from launcher.dashboard.updates import TooManyPages, Updates
 from launcher.node import foreground_states
 
@@ -105,6 +106,19 @@ def test_runs_in_the_foreground_of_a_terminal_are_found_with_their_processes(
     assert known["state"] == "running"
     assert [p["job"] for p in known["processes"]] == ["learner", "actor", "actor"]
     assert list(foreground_states.read_states(state_folder)) == ["learners", "actor-9", "actor-10"]
+
+
+def test_a_run_that_was_stopped_is_shown_as_its_folder_until_that_is_removed(
+    large, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run_finder, "_PERIOD_SECONDS", -1.0)
+    all_runs = Updates(tmp_path / "elsewhere")
+    (before,) = all_runs.find().values()
+    large.run.forget()
+    (after,) = all_runs.find().values()
+    assert (after.key, after.name, after.has_states) == (before.key, "night", False)
+    shutil.rmtree(large.logdir)
+    assert all_runs.find() == {}
 
 
 def test_a_folder_that_is_a_run_is_shown_alone(large):
