@@ -46,6 +46,7 @@ def main(argv: list[str]) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))
     (launcher, config), given = command_line.parse(argv, __doc__ or "", LauncherConfig, Config)
     if config.dashboard:
+        from launcher.dashboard.frontend_command import PASSED_ON  # noqa: PLC0415
         from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
 
         try:
@@ -55,6 +56,7 @@ def main(argv: list[str]) -> None:
                 config.dashboard_token_file,
                 config.dashboard_control,
                 launcher.tmux_sess,
+                flags.arguments(launcher, [name for name in given if name in PASSED_ON]),
             )
         except CannotServe as error:
             flags.refuse(str(error))

@@ -56,7 +56,7 @@ ALLOWED = {
     "impala_mm.runtime.certificates",
     "launcher.dashboard": "node plan running impala_mm.records.json_lines "
     "impala_mm.records.metric_descriptions impala_mm.records.panels "
-    "impala_mm.records.run_contents impala_mm.runtime.strict_json",
+    "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.strict_json",
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
     "impala_mm.config.printable",
 }

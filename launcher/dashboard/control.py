@@ -5,15 +5,13 @@ foreground of a terminal is asked as Ctrl-C asks it, through its state folder.
 """
 
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from launcher.dashboard.frontend_command import frontend_command
 from launcher.dashboard.run_finder import FoundRun
 from launcher.node.run_registry import Run
 from launcher.node.task import SAVE_REQUEST
-from launcher.plan import project
 
 ACTIONS = ("save", "stop", "apply")
 _SECONDS = 300.0  # timeout of a command
@@ -23,12 +21,16 @@ class Refused(Exception):
     """An error: the action is not possible; the message says why."""
 
 
-def act(found: FoundRun, action: str) -> dict[str, Any]:
-    """Do what a page asks for, and return the exit code and what was printed. Raises Refused."""
+def act(found: FoundRun, action: str, flags: Sequence[str] = ()) -> dict[str, Any]:
+    """Do what a page asks for, and return the exit code and what was printed. Raises Refused.
+
+    `flags` are the user's, for the frontend's commands.
+    """
     if action not in ACTIONS:
         raise Refused(f"{action}: choose one of {', '.join(ACTIONS)}")
     if found.run_name:
-        return _call_frontend(_arguments(found, action))
+        more = _flags_of_csv(found) if action == "apply" else []
+        return _call(frontend_command(found.run_name, f"--{action}", [*more, *flags]))
     if not found.state_folder or action == "apply":
         raise Refused(f"{found.name}: only a run that a frontend has started can do that")
     path = found.state_folder / "stop" if action == "stop" else found.logdir / SAVE_REQUEST
@@ -40,21 +42,17 @@ def act(found: FoundRun, action: str) -> dict[str, Any]:
     return {"code": 0, "printed": f"{found.name} was {asked}"}
 
 
-def _arguments(found: FoundRun, action: str) -> list[str]:
-    arguments = [f"--{action}", f"--tmux_sess={found.run_name}"]
-    if action == "apply":
-        record = Run(found.run_name).record
-        if not record or not record.csvs:
-            raise Refused(f"{found.name}: the CSV that it was started from is not known")
-        arguments.append(f"--workers_csv_path={record.csvs[0]}")
-    return arguments
+def _flags_of_csv(found: FoundRun) -> list[str]:
+    record = Run(found.run_name).record
+    if not record or not record.csvs:
+        raise Refused(f"{found.name}: the CSV that it was started from is not known")
+    return [f"--workers_csv_path={record.csvs[0]}"]
 
 
-def _call_frontend(arguments: Sequence[str]) -> dict[str, Any]:
-    program = str(Path(project.ROOT, "run_experiment_mm_raw.py"))
+def _call(command: Sequence[str]) -> dict[str, Any]:
     try:
         ran = subprocess.run(
-            [sys.executable, program, *arguments],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -65,5 +63,5 @@ def _call_frontend(arguments: Sequence[str]) -> dict[str, Any]:
             start_new_session=True,  # Ctrl-C of the dashboard does not end it
         )
     except subprocess.TimeoutExpired:
-        raise Refused(f"{' '.join(arguments)} did not end within {_SECONDS:g} s") from None
+        raise Refused(f"{command[2]} did not end within {_SECONDS:g} s") from None
     return {"code": ran.returncode, "printed": ran.stdout[-4000:]}

@@ -8,11 +8,13 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
+from launcher.dashboard.host_links import HostLinks
 from launcher.dashboard.site import Site
 from launcher.dashboard.updates import Updates
 
@@ -37,21 +39,33 @@ class _Handler(WSGIRequestHandler):
             print(f"[dashboard] {message % args}", file=sys.stderr)
 
 
-def serve(folder: str, port: int, token_file: str, has_control: bool, shown: str = "") -> NoReturn:
+def serve(
+    folder: str,
+    port: int,
+    token_file: str,
+    has_control: bool,
+    shown: str = "",
+    frontend_flags: Sequence[str] = (),
+) -> NoReturn:
     """Serve until a signal ends this process. Raises CannotServe.
 
     `folder` holds runs, or is one; `port` 0 stands for the first free one from 8600 up; without a
-    `token_file` there is a new token; `shown` is the name of the run that the page shows first.
+    `token_file` there is a new token; `shown` is the name of the run that the page shows first;
+    `frontend_flags` are the user's, for the frontend's commands.
     """
-    updates = Updates(Path(folder).absolute())
+    links = HostLinks(frontend_flags)
+    updates = Updates(Path(folder).absolute(), links)
     token = read_token(token_file) if token_file else secrets.token_urlsafe(_TOKEN_BYTES)
-    server = _listen(Site(updates, token, has_control, shown), port)
+    server = _listen(Site(updates, token, has_control, shown, frontend_flags), port)
     updates.start()
     for line in describe(server.port, token, folder, has_control):
         print(line, flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with contextlib.suppress(KeyboardInterrupt):
-        server.serve_forever()
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    finally:
+        links.end()
     sys.exit(0)
 
 

@@ -7,7 +7,7 @@ Nothing of a run's text ever becomes markup: the page gets it as JSON, and shows
 
 import hmac
 import mimetypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,19 @@ _RULES = Map(
 class Site:
     """The application of one dashboard."""
 
-    def __init__(self, updates: Updates, token: str, has_control: bool, shown: str):
-        """Answer requests with this token. `shown` is the name of the run that is shown first."""
-        self._updates, self._token = updates, token
+    def __init__(
+        self,
+        updates: Updates,
+        token: str,
+        has_control: bool,
+        shown: str,
+        frontend_flags: Sequence[str] = (),
+    ):
+        """Answer requests with this token. `shown` is the name of the run that is shown first.
+
+        `frontend_flags` are the user's, for the frontend's commands.
+        """
+        self._updates, self._token, self._frontend_flags = updates, token, frontend_flags
         self._has_control, self._shown = has_control, shown
 
     def __call__(
@@ -184,7 +194,7 @@ class Site:
             raise Forbidden("this dashboard only shows runs: start it with --dashboard_control")
         found = self._updates.find()[key]
         try:
-            return _json(control.act(found, action))
+            return _json(control.act(found, action, self._frontend_flags))
         except control.Refused as error:
             return _json({"code": 2, "printed": str(error)})
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from impala_mm.runtime.strict_json import to_json
+from launcher.dashboard.host_links import HostLinks
 from launcher.dashboard.row_history import RowHistory
 from launcher.dashboard.run_finder import FoundRun, RunFinder, describe_settings
 from launcher.dashboard.run_status import GpuMeter, Status, state_of_folder
@@ -78,8 +79,9 @@ class _Page:
 class Updates:
     """All runs of a dashboard, and the pages that show them."""
 
-    def __init__(self, folder: Path):
-        self._finder, self._gpus = RunFinder(folder), GpuMeter()
+    def __init__(self, folder: Path, links: HostLinks | None = None):
+        """Read the runs in `folder`; `links` connects to the hosts of those that pages show."""
+        self._finder, self._gpus, self._links = RunFinder(folder), GpuMeter(), links
         self._lock = threading.RLock()
         self._watched: dict[str, WatchedRun] = {}
         self._brief: dict[str, RowHistory] = {}
@@ -169,6 +171,10 @@ class Updates:
                 run.has_states and (not watched or now - watched.updated > _UNSEEN_SECONDS)
             ):
                 self._update(self._watch(key))
+        if self._links:
+            self._links.keep(
+                run.run_name for k, run in found.items() if k in shown and run.run_name
+            )
         if self._pages and now - self._listed > _LIST_SECONDS:
             self._listed = now
             listed = to_json([self._summarise(run) for run in found.values()])

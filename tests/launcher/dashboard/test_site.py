@@ -189,12 +189,13 @@ def test_nothing_is_changed_without_the_flag(large, client):
 
 def test_with_the_flag_the_frontends_own_commands_are_called(large, tmp_path, monkeypatch):
     called = []
-    monkeypatch.setattr(control, "_call_frontend", lambda a: called.append(a) or {"code": 0})
-    client = Client(Site(Updates(tmp_path / "runs"), TOKEN, True, "night"))
+    monkeypatch.setattr(control, "_call", lambda command: called.append(command[2:]) or {"code": 0})
+    flags = ["--ssh_config=x"]
+    client = Client(Site(Updates(tmp_path / "runs"), TOKEN, True, "night", flags))
     address = f"/{TOKEN}/run/{_key(client)}/control"
     for action in ("save", "stop"):
         assert client.post(f"{address}/{action}").json == {"code": 0}
-    assert called == [["--save", "--tmux_sess=night"], ["--stop", "--tmux_sess=night"]]
+    assert called == [[f"--{do}", "--tmux_sess=night", *flags] for do in ("save", "stop")]
     assert client.get(f"{address}/stop").status_code == 405
     why = client.post(f"{address}/apply").json
     assert why == {"code": 2, "printed": "night: the CSV that it was started from is not known"}
