@@ -46,6 +46,7 @@ class RunEvents:
         self._logdir, self._history = logdir, history
         self._read: dict[str, tuple[float, list[Event]]] = {}  # by source: when it was modified
         self._seen: deque[Event] = deque(maxlen=_MOST_EVENTS)  # in states, and once in logs
+        self._placed: dict[Event, Event] = {}  # those of them whose training time is known
         self._states: dict[str, str] = {}
         self._failures: dict[str, float] = {}  # by process: when it failed last
         self._is_first = True
@@ -99,7 +100,7 @@ class RunEvents:
             if "seconds" in self._history.last:
                 written = (folder / "metrics.jsonl").stat().st_mtime
                 anchors.append((written, float(self._history.last["seconds"])))
-        found = [*recorded, *(self._place(event, anchors) for event in self._seen)]
+        found = recorded + [self._placed.get(e) or self._place(e, anchors) for e in self._seen]
         return [event._asdict() for event in sorted(found)[-_MOST_EVENTS:]]
 
     def _place(self, event: Event, anchors: list[tuple[float, float]]) -> Event:
@@ -110,7 +111,11 @@ class RunEvents:
         seconds = max(0.0, anchors[i][1] - (anchors[i][0] - event.time))
         if i:
             seconds = max(seconds, anchors[i - 1][1])
-        return event._replace(seconds=seconds, frames=self._history.frames_at(seconds))
+        placed = event._replace(seconds=seconds, frames=self._history.frames_at(seconds))
+        self._placed[event] = placed
+        if len(self._placed) > 2 * _MOST_EVENTS:
+            self._placed = {e: self._placed[e] for e in self._seen if e in self._placed}
+        return placed
 
     def _records(self, name: str, read: Any) -> list[Event]:
         """Return the events of a file, which is read again only if it has changed."""

@@ -196,7 +196,7 @@ class Updates:
         pages = [page for page in self._pages if page.key == watched.found.key]
         if not pages:
             return
-        about = to_json(watched.describe())
+        about, events = to_json(watched.describe()), to_json(watched.describe_events())
         # The page counts a process's uptime itself.
         states = {
             p["name"]: (to_json(p | {"up": None}), to_json(p)) for p in watched.status["processes"]
@@ -206,6 +206,7 @@ class Updates:
             if rows and not is_new:
                 page.tell("rows", [_numbers(row) for row in rows])
             page.tell_if_changed("about", about)
+            page.tell_if_changed("events", events)
             page.tell_processes(states)
             page.tell("usage", watched.usage.last())
 

@@ -32,7 +32,7 @@ class WatchedRun:
         return rows
 
     def describe(self) -> dict[str, Any]:
-        """Return what a page shows of it besides processes, rows and the use of hosts."""
+        """Return what its headline says."""
         head = {name: value for name, value in self.status.items() if name != "processes"}
         return {
             "key": self.found.key,
@@ -40,6 +40,11 @@ class WatchedRun:
             "about": describe_settings(self.found.logdir),
             "row": self.history.last,
             "keys": self.history.keys,
+        }
+
+    def describe_events(self) -> dict[str, Any]:
+        """Return its events and its videos."""
+        return {
             "events": self._events.list_events(),
             "videos": [
                 {"name": path.stem, "time": path.stat().st_mtime}

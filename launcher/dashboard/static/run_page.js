@@ -72,6 +72,10 @@ export class RunPage {
       this.parts.curves.add(content);
       this.showTiles();
     }
+    if (name === "events") {
+      this.events.update(content.events);
+      this.parts.videos.update(content.videos);
+    }
     if (name === "usage") this.parts.hosts.add(content);
     if (name === "processes") {
       this.processes = this.parts.processes.update(content);
@@ -99,9 +103,7 @@ export class RunPage {
     const notes = status.controller ? [status.controller.text] : [];
     this.notes.replaceChildren(...notes.map((text) => h("p", { class: "soft" }, text)));
     this.showTiles();
-    this.events.update(content.events);
     this.parts.curves.setKeys(content.keys);
-    this.parts.videos.update(content.videos);
     this.control?.update(status);
   }
 

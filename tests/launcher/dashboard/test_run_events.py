@@ -72,6 +72,18 @@ def test_a_failure_lies_at_the_training_time_at_which_it_happened(folder):
     assert event["frames"] == pytest.approx(6000, abs=20)
 
 
+def test_an_event_stays_where_it_is_although_rows_follow(folder):
+    history = RowHistory(folder / "metrics.jsonl")
+    history.read()
+    events = RunEvents(folder, history)
+    events.update({"processes": [_process(failure=_failed(time.time() - 300))]})
+    before = events.list_events()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"frames": 9990.0, "seconds": 930.0}\n')
+    history.read()
+    assert events.list_events() == before
+
+
 def test_a_failure_is_one_event_although_the_log_and_many_looks_tell_of_it(folder):
     at = time.time() - 60
     stamp = time.strftime("%H:%M:%S", time.localtime(at))
