@@ -14,7 +14,9 @@ import urllib.parse
 import urllib.request
 
 import pytest
+from cluster import FRONTEND
 from dashboards import shown, wait_until
+from far_cluster import FarCluster
 from large_run import LargeRun
 from processes import EXPERIMENT, ROOT, run
 
@@ -409,6 +411,38 @@ def test_a_run_of_the_frontend_is_shown_saved_changed_and_stopped(cluster, brows
         page.wait_for_selector(".compare-card", timeout=20_000)
         browser.errors.clear()  # what was asked about the folder in between
         browser.close()
+
+
+def test_a_dashboard_sees_hosts_that_no_other_frontend_is_connected_to(lan):
+    """It connects for as long as a page shows the run, and its death ends the connection."""
+    far = FarCluster(lan)
+    far.start(far.of(["learner1"], ["actor1"]), "--detach", "--controller=none").wait(30)
+    far.until_all("running")
+    laptop = far.lan.laptop
+    dashboard = laptop.start(*FRONTEND, "--dashboard", "--dashboard_port=8700")
+    dashboard.until(r"dashboard: http://localhost:8700/\S+/")
+    token = re.search(r"8700/(\S+)/", dashboard.printed())[1]
+
+    def get(path):
+        address = f"http://localhost:8700/{token}/{path}"
+        program = f"import urllib.request as u; print(u.urlopen('{address}').read().decode())"
+        return json.loads(laptop.run(sys.executable, "-c", program).stdout)
+
+    key = get("about")["shown"]
+    stream = laptop.start(
+        sys.executable,
+        "-c",
+        "import re, urllib.request as u\n"
+        f"for line in u.urlopen('http://localhost:8700/{token}/stream?run={key}'):\n"
+        '    for name, state in re.findall(rb\'"name": "(\\S+?)".*?"state": "(\\w+)"\', line):\n'
+        "        print(name.decode(), state.decode(), flush=True)",
+    )
+    stream.until(r"actor-0 running", 60)
+    links = laptop.pids("--logs=learners")
+    assert len(links) == 1
+    dashboard.kill()
+    wait_until(lambda: not laptop.pids("--logs=learners"), 20, "the connection's end")
+    far.until_all("running")
 
 
 def test_a_prometheus_server_reads_the_metrics(large, dashboard, tmp_path):

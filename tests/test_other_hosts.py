@@ -8,11 +8,9 @@ import os
 import re
 import shutil
 import signal
-import sys
 import time
 
 import pytest
-from cluster import FRONTEND
 from far_cluster import FarCluster
 from hosts import Lan, why_not
 from supervising import until
@@ -456,35 +454,3 @@ def test_an_unreachable_host_that_was_removed_from_the_csv_is_not_waited_for(far
     code, printed = far.run("--stop")
     assert code == 0, printed
     assert far.left() == {}, printed
-
-
-@pytest.mark.slow
-def test_a_dashboard_sees_hosts_that_no_other_frontend_is_connected_to(far):
-    """It connects for as long as a page shows the run, and its death ends the connection."""
-    far.start(far.of(["learner1"], ["actor1"]), "--detach", "--controller=none").wait(30)
-    far.until_all("running")
-    laptop = far.lan.laptop
-    dashboard = laptop.start(*FRONTEND, "--dashboard", "--dashboard_port=8700")
-    dashboard.until(r"dashboard: http://localhost:8700/\S+/")
-    token = re.search(r"8700/(\S+)/", dashboard.printed())[1]
-
-    def get(path):
-        address = f"http://localhost:8700/{token}/{path}"
-        program = f"import urllib.request as u; print(u.urlopen('{address}').read().decode())"
-        return json.loads(laptop.run(sys.executable, "-c", program).stdout)
-
-    key = get("about")["shown"]
-    stream = laptop.start(
-        sys.executable,
-        "-c",
-        "import re, urllib.request as u\n"
-        f"for line in u.urlopen('http://localhost:8700/{token}/stream?run={key}'):\n"
-        '    for name, state in re.findall(rb\'"name": "(\\S+?)".*?"state": "(\\w+)"\', line):\n'
-        "        print(name.decode(), state.decode(), flush=True)",
-    )
-    stream.until(r"actor-0 running", 60)
-    links = laptop.pids("--logs=learners")
-    assert len(links) == 1
-    dashboard.kill()
-    until(lambda: not laptop.pids("--logs=learners"), 20)
-    far.until_all("running")
