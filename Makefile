@@ -17,7 +17,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup horovod everything train rehearse watch tensorboard test test-slow lint format lock changelog release wheelhouse clean
+.PHONY: help setup horovod everything train rehearse watch tensorboard docs test test-slow lint format lock changelog release wheelhouse clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -26,7 +26,7 @@ setup:  ## install everything into .venv; LEARNERS=1 leaves out Horovod and test
 	@command -v "$(PYTHON)" >/dev/null || { echo "[set-up] $(PYTHON) was not found: 'apt-get install python3 python3-venv', or make PYTHON=/path/to/python3.11"; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 7))' || { echo "[set-up] $(PYTHON) is too old: TensorFlow 2.21 needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python3.11"; exit 1; }
 	@"$(PYTHON)" docker/install.py $(DEVICE:%=--device=%) $(MPI:%=--mpi=%) $(WHEELHOUSE:%=--wheelhouse=%) \
-	  $(if $(LEARNERS),--role=$(if $(filter 1,$(LEARNERS)),single,all)) $(again)
+	  $(if $(LEARNERS),--role=$(if $(filter 1,$(LEARNERS)),single,all)) $(again) $(also)
 
 horovod: again := --again
 horovod: override LEARNERS := all
@@ -52,6 +52,12 @@ watch: setup  ## play a trained policy, into a window or else a video in videos/
 
 tensorboard: setup  ## show all runs in runs/ in a browser
 	@.venv/bin/tensorboard --logdir=runs
+
+docs: also := --docs
+docs: setup  ## build the site of these pages: build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(run) -m mkdocs build --strict --config-file sandbox/site/mkdocs.yml
+	@echo "the site is built: open build/site/index.html, or serve it with"
+	@echo "  $(run) -m http.server --bind 127.0.0.1 --directory build/site 8080"
 
 everything: setup
 	@[ -x .venv/bin/ruff ] || { echo "[set-up] LEARNERS=1 leaves out what this needs: 'make setup LEARNERS=all' installs it"; exit 1; }

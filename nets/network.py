@@ -142,16 +142,8 @@ class Network(snt.Module):
         state: State,  # before entry 0 is read
     ) -> tuple[tf.Tensor, State]:
         """Return (features float32 [T, B, F], last state) after reading T entries."""
-        frames, core = state
-        each = tf.nest.map_structure(
-            lambda spec, x: tf.reshape(x, [-1, *spec.shape]), self._observation, observation
-        )
-        seen = self._seen(each)
-        if self._stack:
-            sizes = _sizes(first)
-            seen = tf.nest.map_structure(lambda x: tf.reshape(x, [*sizes, *x.shape[1:]]), seen)
-            seen, frames = self._stack.unroll(seen, first, frames)
-            seen = tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), seen)
+        core = state.core
+        seen, frames = self._see(observation, first, state.frames)
         flat_action = tf.nest.map_structure(
             lambda spec, x: tf.reshape(x, [-1, *spec.shape]), self._actions.specs, action
         )
@@ -162,6 +154,31 @@ class Network(snt.Module):
         if self._core:
             read, core = self._core.unroll(read, first, core)
         return read, State(frames, core)
+
+    def state_after(self, observation: Any, first: tf.Tensor) -> State:
+        """Return the state after observations [N, B, ...] of which only the frames are remembered.
+
+        The core's state is the one at an episode's start.
+        """
+        state = self.initial_state(tf.shape(first)[1])
+        return State(self._see(observation, first, state.frames)[1], state.core)
+
+    def _see(self, observation: Any, first: tf.Tensor, frames: Any) -> tuple[Any, Any]:
+        """Return observations [T, B, ...], arranged and stacked as [T*B, ...], and the last frames.
+
+        `frames` are those before.
+        """
+        seen = self._seen(
+            tf.nest.map_structure(
+                lambda spec, x: tf.reshape(x, [-1, *spec.shape]), self._observation, observation
+            )
+        )
+        if not self._stack:
+            return seen, frames
+        sizes = _sizes(first)
+        seen = tf.nest.map_structure(lambda x: tf.reshape(x, [*sizes, *x.shape[1:]]), seen)
+        seen, frames = self._stack.unroll(seen, first, frames)
+        return tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), seen), frames
 
     def earlier_images(self, state: State) -> Any:
         """Return the images before the next entry that a state holds, uint8 [n-1, B, H, W, C].

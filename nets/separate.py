@@ -25,6 +25,11 @@ class Separate(snt.Module):
         frames, core = self._policy.initial_state(batch)
         return State(frames, (core, self._value.initial_state(batch).core))
 
+    def state_after(self, observation: Any, first: tf.Tensor) -> State:
+        """Return the state after observations; see `Network.state_after`."""
+        state = self.initial_state(tf.shape(first)[1])
+        return State(self._policy.state_after(observation, first).frames, state.core)
+
     def earlier_images(self, state: State) -> Any:
         """Return the images before the next entry; see `Network.earlier_images`."""
         return self._policy.earlier_images(state)

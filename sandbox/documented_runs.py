@@ -71,6 +71,15 @@ DOCUMENTED_RUNS = {
         "tictactoe-impala", goal=0.7, random=-0.01, spaces="numbers [9]; Discrete(9) with a mask"
     ),
     "pendulum": _run("pendulum-impala", goal=-200, random=-1192, spaces="numbers [3]; Box [1]"),
+    # Learning values of actions, with replay. Pendulum's 100 games are all that the run plays.
+    "dqn-cartpole": _run(
+        *("classic-dqn", "--stop_at_return=475", "--num_actors=1"),
+        goal=440,
+        random=21.77,
+        spaces="numbers [4]; Discrete(2)",
+    ),
+    "r2d2-memory": _run("memory-r2d2", goal=0.8, random=0.5, spaces="numbers [4]; Discrete(2)"),
+    "sac-pendulum": _run("pendulum-sac", goal=-450, random=-1192, spaces="numbers [3]; Box [1]"),
     "taxi": _run(
         "taxi-impala", goal=5, random=-187, spaces="a choice among 500; Discrete(6) with a mask"
     ),

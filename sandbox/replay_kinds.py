@@ -1,30 +1,18 @@
 """Compare the kinds of replay on small tasks, over several seeds.
 
-    python sandbox/replay_kinds.py run --out=runs/replay-kinds           makes the runs
-    python sandbox/replay_kinds.py summarise --out=runs/replay-kinds     writes what they showed
+    python sandbox/replay_kinds.py run           makes the runs, in runs/replay-kinds
+    python sandbox/replay_kinds.py summarise     writes what they showed
 
-`run` trains one run at a time at a low priority, seed by seed. It can be interrupted: called
-again, it continues with the run that was not over. `summarise` writes the curves of the runs that
-are over to sandbox/reference/replay-kinds.json, draws them beside it, and prints a table. Lines are
-interquartile means over seeds, bands their 95% confidence intervals (`interquartile.py`).
+`run` can be interrupted: called again, it continues. `summarise` writes the curves of the runs that
+are over to sandbox/reference/replay-kinds.json, draws them beside it, and prints a table
+(`comparison.py`).
 """
 
-import argparse
-import datetime
-import json
-import os
-import shlex
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import plot_style
-from documented_runs import REFERENCE_FOLDER, ROOT, describe_machine
-from interquartile import bootstrap_band, interquartile_mean
-from run_series import RunSeries, read_run
+import comparison
+from comparison import Comparison
 
 # A batch has 8 unrolls: with replay 4 of them are new, so the same frames make twice the updates.
 KINDS = {
@@ -36,13 +24,11 @@ KINDS = {
 }
 # Without replay and with two actors, catch is learnt after 67,000 frames and memory after 22,000.
 FRAMES = {"catch": 40_000, "memory": 25_000}
-RECORD = "record.json"  # in the folder of a run that is over
-_POINTS = 60  # of a curve
-_AXES = {"frames": "environment frames", "seconds": "training time (s)"}
 
 
-def command(level: str, kind: str, seed: int) -> list[str]:
+def command(level: str, kind: str, seed: int, out: Path) -> list[str]:
     """Return the arguments of a run, without its folder."""
+    del out
     replay = [f"--replay={KINDS[kind]}"] if KINDS[kind] else []
     return [
         *("python", "experiment.py", f"--preset={level}-impala", f"--seed={seed}", *replay),
@@ -51,143 +37,10 @@ def command(level: str, kind: str, seed: int) -> list[str]:
     ]
 
 
-def make_runs(out: Path, seeds: int, levels: Sequence[str] = tuple(FRAMES)) -> None:
-    """Make the runs that are not over yet, one after another; exit if one fails."""
-    wanted = [(s, level, kind) for s in range(1, seeds + 1) for level in levels for kind in KINDS]
-    out.mkdir(parents=True, exist_ok=True)
-    for number, (seed, level, kind) in enumerate(wanted, 1):
-        folder = out / f"{level}-{kind}-{seed}"
-        if (folder / RECORD).exists():
-            continue
-        arguments = command(level, kind, seed)
-        print(f"{number}/{len(wanted)} $ {shlex.join(arguments)}", flush=True)
-        with (out / f"{folder.name}.log").open("a") as log:
-            code = subprocess.run(
-                [sys.executable, *arguments[1:], f"--logdir={folder}"],
-                cwd=ROOT,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                preexec_fn=lambda: os.nice(15),
-                check=False,
-            ).returncode
-        if code:
-            sys.exit(f"error: it ended with code {code}; {log.name} says why")
-        # The code that trained: this script may import another installation's.
-        start = json.loads((folder / "starts.jsonl").read_text().splitlines()[-1])
-        record = {"command": shlex.join(arguments), "commit": start["revision"]}
-        (folder / RECORD).write_text(json.dumps(record) + "\n")
-
-
-def summarise(out: Path, of: Sequence[str] = tuple(FRAMES)) -> dict[str, Any]:
-    """Return the curves of the runs that are over, of the same seeds for each kind of a level."""
-    levels: dict[str, Any] = {}
-    records = []
-    for level in of:
-        over = [
-            {int(p.parent.name.rpartition("-")[2]) for p in out.glob(f"{level}-{kind}-*/{RECORD}")}
-            for kind in KINDS
-        ]
-        seeds = sorted(set.intersection(*over))
-        if len(seeds) < 2:
-            sys.exit(f"error: {out} needs two seeds of {level} that are over for each kind: `run`")
-        folders = {kind: [out / f"{level}-{kind}-{seed}" for seed in seeds] for kind in KINDS}
-        records += [json.loads((f / RECORD).read_text()) for each in folders.values() for f in each]
-        curves = {kind: _curves([*map(read_run, each)], level) for kind, each in folders.items()}
-        levels[level] = {"seeds": seeds, "kinds": curves}
-    return {
-        "commands": [
-            record["command"] for record in records if "--seed=1" in shlex.split(record["command"])
-        ],
-        "commits": sorted({record["commit"] for record in records}),
-        "date": datetime.date.today().isoformat(),
-        "machine": describe_machine(),
-        "levels": levels,
-    }
-
-
-def _curves(runs: Sequence[RunSeries], level: str) -> dict[str, Any]:
-    """Return the mean returns of runs at the same frames, and at the same seconds."""
-    longest = float(np.median([run.columns["seconds"][-1] for run in runs]))
-    found = {}
-    for x, end in (("frames", float(FRAMES[level])), ("seconds", longest)):
-        grid = np.linspace(end / _POINTS, end, _POINTS)
-        returns = []
-        for run in runs:
-            known = np.isfinite(run.columns["episode_return"])
-            at, values = run.columns[x][known], run.columns["episode_return"][known]
-            returns.append(np.interp(grid, at, values).round(3).tolist())
-        found[x] = {"at": grid.round(2).tolist(), "returns": returns}
-    return found
-
-
-def draw(found: dict[str, Any], *paths: Path) -> None:
-    """Draw each level's returns over frames and over seconds."""
-    levels = found["levels"]
-    figure, axes = plot_style.pyplot().subplots(
-        *(len(levels), 2), figsize=(10, 3.2 * len(levels)), squeeze=False, layout="constrained"
-    )
-    for row, (level, about) in zip(axes, levels.items(), strict=True):
-        for axis, (x, title) in zip(row, _AXES.items(), strict=True):
-            for colour, (kind, curves) in zip(
-                plot_style.COLOURS, about["kinds"].items(), strict=False
-            ):
-                scores = np.array(curves[x]["returns"])[:, None]  # [seeds, 1, points]
-                band = bootstrap_band(scores)
-                at = curves[x]["at"]
-                axis.plot(at, interquartile_mean(scores), color=colour, label=kind)
-                axis.fill_between(at, *band, color=colour, alpha=0.15, linewidth=0)
-            axis.set(title=f"{level}, {len(about['seeds'])} seeds", xlabel=title)
-            plot_style.label_axis(axis.xaxis)
-        row[0].set_ylabel("return, interquartile mean")
-    axes[0][0].legend()
-    plot_style.save_figure(figure, *paths)
-
-
-def table(found: dict[str, Any]) -> str:
-    """Return the final return and the mean return over all frames, of each kind, as Markdown."""
-    lines = ["| level | replay | return at the end | mean over the frames | seconds |"]
-    lines.append("|---|---|---|---|---|")
-    for level, about in found["levels"].items():
-        for kind, curves in about["kinds"].items():
-            returns = np.array(curves["frames"]["returns"])  # [seeds, points]
-            cells = [_with_band(returns[:, -1]), _with_band(returns.mean(axis=1))]
-            seconds = f"{curves['seconds']['at'][-1]:.0f}"
-            lines.append(f"| {' | '.join([level, kind, *cells, seconds])} |")
-    return "\n".join(lines)
-
-
-def _with_band(scores: np.ndarray) -> str:
-    """Return the interquartile mean of scores [seeds] and its confidence interval."""
-    band = bootstrap_band(scores[:, None])
-    return f"{interquartile_mean(scores[:, None]):.3f} ({band.low:.3f} to {band.high:.3f})"
-
-
-def main() -> None:
-    """Parse the command line, and make the runs or summarise them."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", choices=("run", "summarise"))
-    parser.add_argument("--out", type=Path, default=Path("runs/replay-kinds"), help="their folder")
-    parser.add_argument("--seeds", type=int, default=10, help="number of seeds, from 1 on")
-    parser.add_argument(
-        "--levels", nargs="+", choices=FRAMES, default=list(FRAMES), help="the tasks; default: all"
-    )
-    parser.add_argument(
-        "--to", type=Path, default=REFERENCE_FOLDER, help="where summarise writes its files"
-    )
-    given = parser.parse_args()
-    if given.what == "run":
-        make_runs(given.out.absolute(), given.seeds, given.levels)
-        return
-    found = summarise(given.out, given.levels)
-    (given.to / "replay-kinds.json").write_text(json.dumps(found) + "\n")
-    draw(found, given.to / "replay-kinds.svg")
-    print(table(found))
-
+OF = Comparison("replay-kinds", "replay", tuple(KINDS), FRAMES, command)
 
 if __name__ == "__main__":
     try:
-        main()
+        comparison.main(__doc__, [OF])
     except KeyboardInterrupt:
         sys.exit(130)

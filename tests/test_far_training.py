@@ -314,3 +314,19 @@ def test_learners_exit_by_themselves_if_the_host_of_their_mpirun_loses_power(far
     far.lan.laptop.cut()
     far.lan.learner1.kill_all()
     until(lambda: not far.lan.learner2.pids("experiment.py"), 150)
+
+
+def test_killed_actors_of_a_host_leave_nothing_in_its_memory(far):
+    actor = far.lan.actor1
+    rows = far.csv(far.row("learner", "learner1"), far.row("actor", "actor1", count=2))
+    frontend = far.start(rows, "--stop_at_return=2")
+    frontend.until(r"[1-9][\d,]* frames \|", 120)
+    assert actor.run("ls", "/dev/shm").stdout.startswith("impala_mm-0-")
+    killed = actor.pids("--job_name=actor")
+    assert len(killed) == 2
+    frontend.process.send_signal(signal.SIGINT)
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    assert frontend.wait(90) == 130, frontend.printed()
+    assert far.left() == {}
+    assert actor.run("ls", "/dev/shm").stdout == ""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from far_cluster import MPI_PYTHON, FarCluster
 from processes import needs_horovod
-from searching import has, places_of, secrets_of
+from searching import files_with, places_of, secrets_of
 from supervising import until
 
 pytestmark = [pytest.mark.slow, needs_horovod]
@@ -82,10 +82,7 @@ def test_no_key_of_the_operator_is_on_a_host_of_the_run(far, passphrase):
         assert "agent" not in sockets
         assert "keys" not in sockets
         assert not any("SSH_AUTH_SOCK" in _environment(pid) for pid in host.pids(""))
-    orders = {
-        name: [path for path in host.root.rglob("*") if has(path, [_orders(far)])]
-        for name, host in far.lan.hosts.items()
-    }
+    orders = {name: files_with(host.root, [_orders(far)]) for name, host in far.lan.hosts.items()}
     assert [path.name for path in orders.pop("laptop")] == ["orders"]
     assert [path.name for path in orders.pop("learner1")] == ["daemons.json"]
     assert not any(orders.values()), "only the first learner's host can give orders"

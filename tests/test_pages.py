@@ -1,8 +1,12 @@
-"""The pages for newcomers, typed word by word in an empty home, with the wheel alone."""
+"""The pages: their blocks of code, and those for newcomers, typed in a new home with the wheel."""
 
+import ast
+import csv
 import re
+import subprocess
 import sys
 import textwrap
+import tomllib
 
 import pytest
 from far_cluster import FarCluster
@@ -10,7 +14,27 @@ from pages import Reader, blocks
 from processes import ROOT, needs_horovod, run
 from rows import read_rows
 
+from launcher.plan.workers_csv import COLUMNS
+
+sys.path.append(str(ROOT / "sandbox" / "site"))
+
+import code_pages
+import formulas
+
 ALGORITHM, ENVIRONMENT = "sandbox/own_algorithm.md", "sandbox/own_environment.md"
+PAGES = sorted(
+    path.relative_to(ROOT)
+    for pattern in ("*.md", "sandbox/**/*.md", "docker/*.md")
+    for path in ROOT.glob(pattern)
+)
+LANGUAGES = ("", "csv", "math", "python", "sh", "toml")
+# A command of ours, to the end of its line or code; and the names of flags in it.
+_COMMAND = re.compile(r"\b(?:experiment|run_experiment_mm_raw)\.py((?: [^\n`#]*)?)")
+_OF_OTHER_PROGRAMS = set(
+    "allow exclusive flag gpus mca model_base_path no num_workers oversubscribe requeue rollout "
+    "shm signal summaries_use_frameskip time".split()
+)
+_FLAG = re.compile(r"(?<=\s)--(\w+)")
 
 
 def _code(name):
@@ -32,6 +56,55 @@ def test_the_page_about_environments_shows_parts_of_its_examples():
     lines = textwrap.dedent("\n".join(map(str.lstrip, code.splitlines())))
     for _, text in blocks(ENVIRONMENT, "python"):
         assert "\n".join(map(str.lstrip, text.splitlines())) in lines
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_the_blocks_of_a_page_have_a_known_language_and_its_syntax(page):
+    fences = re.findall(r"^ *```(\w*)$", (ROOT / page).read_text(), re.MULTILINE)
+    assert set(fences) <= set(LANGUAGES)
+    assert len(fences) == 2 * sum(len(blocks(page, language)) for language in LANGUAGES)
+    for _, text in blocks(page, "python"):
+        ast.parse(textwrap.dedent(text))
+    for _, text in blocks(page, "sh"):
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+        for path in re.findall(r"(?<![\w/.-])(?:sandbox|tests|docker)/[\w/.]+\w", text):
+            assert (ROOT / path).exists(), path
+    for _, text in blocks(page, "toml"):
+        tomllib.loads(text)
+    for _, text in blocks(page, "csv"):
+        header, *rows = csv.reader(text.splitlines())
+        assert set(header) <= set(COLUMNS)
+        assert {len(row) for row in rows} == {len(header)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_the_formulas_of_a_page_can_be_drawn(page):
+    for _, text in blocks(page, "math"):
+        assert formulas.render(text).count("<path ") == len(text.splitlines())
+
+
+def test_flags_in_pages_exist():
+    scripts = "".join(path.read_text() for path in (ROOT / "sandbox").rglob("*.py"))
+    flags = code_pages.flag_pages().keys() | {"help", "policy", "flagfile"}
+    defined = re.findall(r'"--(\w+)|^    (\w+): .* = flag\(', scripts, re.MULTILINE)
+    options = flags | {name for names in defined for name in names} | _OF_OTHER_PROGRAMS
+    found = set()
+    for page in PAGES:
+        if page.name not in ("moving.md", "CHANGELOG.md"):  # they name flags of earlier programs
+            text = re.sub(r"\\\n\s*", "", (ROOT / page).read_text())
+            named = {name for command in _COMMAND.findall(text) for name in _FLAG.findall(command)}
+            inline = set(re.findall(r"`--(\w+)", text))
+            assert named <= flags, f"{page}: {named - flags}"
+            assert inline <= options, f"{page}: {inline - options}"
+            found |= named | inline
+    assert len(found) > 200
+
+
+def test_every_page_is_in_the_sites_navigation():
+    config = (ROOT / "sandbox" / "site" / "mkdocs.yml").read_text()
+    named = re.findall(r"^ +- .*?: (\S+\.md)$", config, re.MULTILINE)
+    assert len(named) == len(set(named))
+    assert set(map(str, PAGES)) | set(code_pages.pages()) == {*named} - {"sandbox/start.ipynb.md"}
 
 
 @pytest.fixture

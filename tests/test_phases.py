@@ -51,6 +51,49 @@ def test_a_student_clones_recorded_games_before_it_plays(tmp_path, algorithm):
     assert returns[0] > 0.5, "a random policy has -0.6"
 
 
+SHARED = ("--teacher_data_share=0.25", "--stop_at_return=9")
+# What each student of values learns from recorded games, and how it then plays.
+STUDENTS = {
+    "dqn": ("--cql_cost=1", "--margin_cost=1", "--epsilon_start=0.01"),
+    "r2d2": ("--cql_cost=1", "--unroll_length=9", "--burn_in=3", "--num_envs=8"),
+    "sac": (
+        *(CATCHER, "--discrete_sac", "--teacher_cost=5", "--random_steps=100"),
+        *("--updates_per_step=0.25", "--minibatch_steps=64"),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", STUDENTS)
+def test_a_student_of_values_learns_recorded_games_before_it_plays_and_keeps_them(
+    tmp_path, algorithm
+):
+    """Killed online, it has them again."""
+    record_catch(tmp_path / "games", 60, 9, catcher)
+    logdir = tmp_path / "run"
+    flags = (f"--algorithm={algorithm}", f"--teacher_data={tmp_path / 'games'}", *SHARED)
+    flags += (*STUDENTS[algorithm], "--offline_updates=400", "--save_checkpoint_secs=1")
+    command = catch_command(logdir, *flags, "--total_environment_frames=1e9")
+    process = Process(*command)
+    process.until("offline: 400 updates from 1,797 recorded steps", 120)
+    process.until("online: 25% of each update is from 1,797 recorded steps", 20)
+    _wait_for_row(logdir, lambda row: row["frames"] > 2000, 300)
+    _wait_for_save(logdir, 401)
+    _kill(process)
+    rows = read_rows(logdir)
+    offline = [row for row in rows if not row["frames"] and "recorded_share" in row]
+    assert {row["recorded_share"] for row in offline} == {1.0}
+    returns = [row["episode_return"] for row in rows if "episode_return" in row]
+    assert returns[0] > 0, "a random policy has -0.6"
+    process = Process(*command)
+    process.until("online: 25% of each update", 120)
+    _wait_for_row(logdir, lambda row: row["updates"] > rows[-1]["updates"] + 5)
+    process.process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130, process.printed()
+    assert "offline:" not in process.printed()
+    assert read_rows(logdir)[-1]["recorded_share"] == pytest.approx(0.25, abs=0.03)
+
+
 def test_data_that_does_not_fit_is_refused_in_a_sentence(tmp_path):
     record_catch(tmp_path / "games", 2, 9)
     flags = (f"--teacher_data={tmp_path / 'games'}", "--offline_updates=3")
@@ -130,6 +173,28 @@ def _wait_for_save(logdir, updates=1):
     ]:
         assert not deadline.is_over()
         time.sleep(0.2)
+
+
+@pytest.mark.slow
+@needs_horovod
+@pytest.mark.parametrize("algorithm", ["impala", "ppo", *STUDENTS])
+def test_two_learners_to_whom_recorded_games_are_dealt_out_hold_the_same_bits(tmp_path, algorithm):
+    """The digests of all variables are compared after each update."""
+    record_catch(tmp_path / "games", 30, 9, catcher)
+    logdir = tmp_path / "run"
+    two = ("--num_learners=2", "--num_actors=2", "--batch_size=8", "--check_sync_every=1")
+    flags = (f"--algorithm={algorithm}", f"--teacher_data={tmp_path / 'games'}", *two)
+    flags += SHARED if algorithm in STUDENTS else SHARED[1:]
+    length = ("--offline_updates=60", "--total_environment_frames=1500")
+    more = STUDENTS.get(algorithm, ())
+    code, printed = run(*catch_command(logdir, *flags, *more, *length), limit=300)
+    assert code == 0, printed
+    assert "offline: 60 updates from 897 recorded steps" in printed
+    rows = read_rows(logdir)
+    last = [row for row in rows if row.get("offline_updates")][-1]
+    assert last["sync_checks"] >= last["updates"] - 1 > 0
+    assert rows[-1]["sync_checks"] == rows[-1]["updates"] > 60
+    assert rows[-1]["sync_repairs"] == 0
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from processes import ROOT, free_port, run
+from processes import ROOT, free_port, needs_horovod, run
 from rows import read_rows
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
@@ -38,6 +38,26 @@ def test_every_kind_of_replay_trains_and_is_measured(tmp_path):
     assert rows[-1]["frames"] == pytest.approx(8000, rel=0.1)
     of_elite = {key for key in rows[0] if key.endswith("/elite")}
     assert {"replay_distance/elite", "replay_cached_share/elite"} <= of_elite
+
+
+@pytest.mark.slow
+@needs_horovod
+def test_the_rows_of_two_learners_have_the_statistics_of_both_replays(tmp_path):
+    kinds = "queue:0.25,prioritised:0.25:200,attentive:0.25:200,elite:0.25:200"
+    code, printed = run(
+        *(*EXPERIMENT, _address(), f"--logdir={tmp_path}", "--level_name=catch"),
+        *("--num_learners=2", "--num_actors=2", "--num_envs=4", "--batch_size=8"),
+        *(f"--replay={kinds}", "--total_environment_frames=16000", "--stop_at_return=2"),
+    )
+    assert code == 0, printed
+    row = [row for row in read_rows(tmp_path) if "replay_age" in row][-1]
+    for name in ("replay_age", "replay_uses"):
+        own = [row[f"{name}/learner{rank}"] for rank in range(2)]
+        assert min(own) > 0
+        assert min(own) <= row[name] <= max(own)
+    assert row["replay_priority_spread/prioritised"] > 0
+    assert min(row["replay_distance/attentive"], row["replay_distance/elite"]) >= 0
+    assert 0 < row["replay_cached_share/elite"] < 1
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from deadlines import Deadline
+from dopamine_runs import unpack
 from processes import EXPERIMENT, ROOT, Process, catch_command, needs_horovod, run
 from rows import read_rows
 from saved_run import save
@@ -159,6 +160,26 @@ def test_two_learners_hold_the_same_variables_and_cost(tmp_path, algorithm):
     assert scored
     for row in scored:
         assert 0 <= row["teacher_cost"] <= (3 if algorithm == "dqn" else 1)  # as published
+
+
+@pytest.mark.slow
+def test_a_teacher_of_dopamines_teaches_and_plays_for_its_student(tmp_path):
+    """Its games are recorded, and its divergence measured, before and while actors play."""
+    checkpoints = unpack(tmp_path / "dopamine", "dqn")
+    level = ("--level_name=BreakoutNoFrameskip-v4", f"--teacher={checkpoints}")
+    phases = ("--teacher_steps=600", "--offline_updates=5", "--batch_size=4", "--num_envs=4")
+    # Its returns are given, since this teacher is an untrained one.
+    returns = ("--teacher_method=qdagger", "--teacher_return=30", "--random_return=1.7")
+    end = ("--total_environment_frames=4000", "--stop_at_return=1e9")
+    flags = (*level, *phases, *returns, *end)
+    code, printed = run(*catch_command(tmp_path / "run", *flags), limit=400)
+    assert code == 0, printed
+    assert "collect: the teacher plays 600 steps" in printed
+    assert "offline: 5 updates from " in printed
+    rows = [row for row in read_rows(tmp_path / "run") if "kl_teacher_pi" in row]
+    assert rows[0]["frames"] == 0
+    assert rows[-1]["frames"] >= 3000
+    assert all(0 < row["kl_teacher_pi"] < 10 for row in rows)
 
 
 @pytest.mark.slow

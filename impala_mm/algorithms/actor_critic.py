@@ -59,7 +59,6 @@ class ActorCritic:
         A subclass then calls `_make_optimizer`, if it learns, and `_group_variables`.
         """
         self._config, self._actions = config, environment.actions
-        self._frame_stack = environment.frame_stack
         self.network_name = networks.chosen_name(config, environment)
         self._network = networks.make_actor_critic(config, environment)
         self._distribution = policies.choose(self._actions, config.box_policy, config.box_deviation)
@@ -124,7 +123,7 @@ class ActorCritic:
             carried=[*carried, *unit, *inputs.carried, *guides],
             acting=[*self._trained, *unit, *inputs.acting, *guides],
             weights=[*weights, *unit, *inputs.carried],
-            schedules=guides,
+            schedules=[*last, *guides],
         )
 
     def _make_regularisers(self, config: RegulariserSettings) -> list[tf.Variable]:
@@ -135,6 +134,12 @@ class ActorCritic:
         self.offline_update = self._learn_offline
         return self._regularisers.variables
 
+    def start_after(self, entries: Entry) -> Any:
+        """Return the core state [B, ...] after the frames of entries [N, B, ...]."""
+        return self._normaliser.start_after(
+            entries, lambda e: self._network.state_after(e.observation, e.first)
+        )
+
     def _learn_offline(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -144,9 +149,7 @@ class ActorCritic:
         taught = self._regularisers.ask_teachers(batch)
         read = self._normaliser.read(batch.unrolls)
         _, values = self._unroll(read, batch.start)
-        goals = offline_policy.goals(
-            read, batch.weight, values, config.discounting, self._frame_stack
-        )
+        goals = offline_policy.goals(read, batch.weight, values, config.discounting)
         self._unit.see_targets(goals.targets, goals.live, exchange)
 
         def loss() -> offline_policy.Losses:

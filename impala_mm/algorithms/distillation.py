@@ -49,7 +49,7 @@ def has_frames(first: tf.Tensor, frame_stack: int) -> tf.Tensor:
     """Return where all frames that a network stacks are in the unroll, bool [T+1, B].
 
     Those before the unroll are only known as the student's network has arranged them. A teacher
-    reads zeros instead, and so does a student of recorded games.
+    reads zeros instead.
     """
     begun = tf.cumsum(tf.cast(first, tf.int32)) > 0
     missing = tf.range(tf.shape(first)[0])[:, tf.newaxis] < frame_stack - 1

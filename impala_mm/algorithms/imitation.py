@@ -1,9 +1,11 @@
 """Imitation in Q-learning: the costs of teachers, and of actions that were played.
 
     teacher_cost x what --distill names (`distillation`), by the policy softmax(Q / temperature)
-    cql_cost x (logsumexp(Q / temperature) - Q(a) / temperature) of the recorded actions a
+    cql_cost x (logsumexp(Q / temperature) - Q(a) / temperature) of the actions a that were played
+    margin_cost x max over b of (Q(b) + margin where b is not a) - Q(a)
 
-`q_learning` adds both to the loss of a batch, with the weights that replay gives to its unrolls.
+Actions count where others played them, if the run has recorded games; CQL counts all otherwise.
+`q_learning` adds them to the loss of a batch, with the weights that replay gives to its unrolls.
 Values are in the unit of rewards where a softmax is taken of them, since teachers answer in that
 unit; differences of values are in the unit that the network learns (--value_rescaling).
 """
@@ -26,6 +28,7 @@ class Steps(NamedTuple):
     entries: Entry  # [T+1, B, ...]
     live: tf.Tensor  # bool [T, B]
     weight: tf.Tensor  # [B]
+    recorded: tf.Tensor  # bool [B]: the columns that are recorded games
 
 
 class Imitation:
@@ -71,10 +74,15 @@ class Imitation:
             cost = self.distillation.cost(dtype)
             total, mean = add(terms, live & taught.known, cost)
             metrics[self.distillation.metric] = self.distillation.measured(mean)
+        actions = q_values.repeat(losses.mask(live, steps.entries.action[1:]), copies)
         if config.cql_cost:
-            actions = q_values.repeat(losses.mask(live, steps.entries.action[1:]), copies)
+            counted = live & steps.recorded if config.uses_recorded_games else live
             terms = teacher_losses.played(policy(config.cql_temperature), actions)
-            total, metrics["loss/cql"] = add(terms, live, tf.constant(config.cql_cost, dtype))
+            total, metrics["loss/cql"] = add(terms, counted, tf.constant(config.cql_cost, dtype))
+        if config.margin_cost:
+            terms = teacher_losses.margin_of(values, masks, actions, config.teacher_margin)
+            cost = tf.constant(config.margin_cost, dtype)
+            total, metrics["loss/margin"] = add(terms, live & steps.recorded, cost)
         return total, metrics
 
     def _repeated(self, taught: Taught, copies: int) -> Taught:

@@ -212,10 +212,23 @@ class Algorithm(Protocol):
     #
     # It takes the place of `update` for the first --offline_updates updates, and keeps to the same
     # rules. Another policy played the unrolls of these batches, such as a teacher. They have the
-    # algorithm's own length and overlap, but all extras are 0, and `start` is `initial_state`: what
-    # the network remembers, also frames that it stacks, begins with the unroll. No unroll is fresh,
-    # and `context` is that of the beginning: 0 frames, and no mean return. The priorities are
-    # ignored. A teacher's cost stays as it is, since `Distillation.begin_update` is not called.
+    # algorithm's own length and overlap, but all extras are 0, and keys are -1. `start` is
+    # `initial_state`: what the network remembers begins with the unroll. No unroll is fresh, and
+    # `context` is that of the beginning: 0 frames, and no mean return, so that a teacher's cost
+    # does not fall. The priorities are ignored.
+    #
+    # Where environments stack frames, it also has a method start_after(entries) -> core state: the
+    # one after N recorded entries [N, B, ...], which precede an unroll, and of which the network
+    # remembers the frames alone.
+    #
+    # With --teacher_data_share, such unrolls are also in the batches of `update`, as the last ones,
+    # if the algorithm's settings say that it `learns_from_any_policy`. An algorithm with a `source`
+    # of its own needs this method besides:
+    #
+    #   recorded_source(unrolls, share, seed) -> BatchSource
+    #
+    # `unrolls` is a batch of arrays of all recorded unrolls. A share of 1 is that of whole batches;
+    # for a smaller one, the columns are those beside a batch of `source`.
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer

@@ -16,6 +16,7 @@ scales and clips rewards.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -122,6 +123,13 @@ class Normaliser:
         the core state, so the actor keeps it from unroll to unroll, and `Batch.start` holds it.
         """
         return self.join(tf.zeros([batch]) if self._rewards else (), state)
+
+    def start_after(self, entries: Entry, state_after: Callable[[Entry], Any]) -> Any:
+        """Return the core state of an unroll that follows entries [N, B, ...].
+
+        `state_after` returns the network's; the discounted return so far is unknown, and 0.
+        """
+        return self.initial_state(state_after(self.read(entries)), tf.shape(entries.first)[1])
 
     def split(self, core_state: Any) -> tuple[Any, Any]:
         """Return (the discounted returns so far, or (), and the network's state)."""

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import losses, masking, value_targets
 from impala_mm.algorithms.advantages import GeneralisedAdvantages
-from impala_mm.algorithms.distillation import Distillation, has_frames
+from impala_mm.algorithms.distillation import Distillation
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.teacher_losses import Student
 from impala_mm.config.settings import Config
@@ -25,7 +25,7 @@ from impala_mm.data.trajectory import Entry
 class Goals(NamedTuple):
     """The goals that recorded unrolls give, at their transitions [T, B]."""
 
-    live: tf.Tensor  # bool: steps before which the network has all frames that it stacks
+    live: tf.Tensor  # bool: steps, and no resets
     actions: Any  # nest of [T, B, ...]: those recorded
     masks: Any  # nest of bool [T, B, ...]: the choices that were allowed; () without masks
     targets: tf.Tensor  # of the values; without a gradient
@@ -40,9 +40,7 @@ class Losses(NamedTuple):
     metrics: dict[str, tf.Tensor]
 
 
-def goals(
-    entries: Entry, weight: tf.Tensor, values: tf.Tensor, discounting: float, frame_stack: int
-) -> Goals:
+def goals(entries: Entry, weight: tf.Tensor, values: tf.Tensor, discounting: float) -> Goals:
     """Return what entries [T+1, B, ...] teach; `values` [T+1, B] are the network's own."""
     values = tf.stop_gradient(values)
     steps = losses.transitions(
@@ -56,11 +54,10 @@ def goals(
         discounting=discounting,
     )
     estimates = GeneralisedAdvantages(lambda_=1.0)(steps, values, tf.zeros_like(values[:-1]))
-    live = steps.live & has_frames(entries.first, frame_stack)[:-1]
     return Goals(
-        live,
-        tf.nest.map_structure(lambda x: losses.mask(live, x), steps.actions),
-        masking.allow_all(~live, entries.mask),
+        steps.live,
+        tf.nest.map_structure(lambda x: losses.mask(steps.live, x), steps.actions),
+        masking.allow_all(~steps.live, entries.mask),
         estimates.value_targets,
     )
 

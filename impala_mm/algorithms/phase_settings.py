@@ -4,6 +4,7 @@ It stands apart from them because settings must not import TensorFlow.
 """
 
 import dataclasses
+from typing import ClassVar
 
 from impala_mm.config.flags import flag
 from impala_mm.config.settings import Config
@@ -15,6 +16,9 @@ _GROUP = "Teacher"
 class PhaseSettings(Config):
     """The flags of an algorithm that may learn from recorded games before it plays."""
 
+    # Whether its updates need not know which policy played, so that recorded games may be in them.
+    learns_from_any_policy: ClassVar[bool] = False
+
     # fmt: off
     offline_updates: int = flag(
         0, group=_GROUP, learner_only=True, least=0,
@@ -23,26 +27,49 @@ class PhaseSettings(Config):
              "sandbox/teachers.md explains what is learned from them.")
     teacher_data: str = flag(
         "", group=_GROUP, learner_only=True,
-        text="Folder of recorded games, as --mode=record writes them, for offline_updates; "
-             "several, separated by commas. Every learner reads them, and each learns from its "
-             "share.")
+        text="Folder of recorded games, as --mode=record writes them, for offline_updates and "
+             "teacher_data_share; several, separated by commas. Every learner reads them, and each "
+             "learns from its share.")
+    teacher_data_share: float = flag(
+        0.0, group=_GROUP, learner_only=True, least=0, most=0.99,
+        text="Share of recorded games in each update while actors play, for DQN, R2D2 and SAC: "
+             "unrolls, or steps of SAC, beside those of batch_size. They are never replaced, and "
+             "drawn alike. 0: none.")
     teacher_steps: int = flag(
         50_000, group=_GROUP, learner_only=True, least=1,
-        text="Steps that the teacher plays at the start of a run with offline_updates, unless "
-             "teacher_data has recorded games; games that have begun are played to their ends. "
-             "Several learners share them.")
+        text="Steps that the teacher plays at the start of a run with offline_updates or "
+             "teacher_data_share, unless teacher_data has recorded games; games that have begun "
+             "are played to their ends. Several learners share them.")
     # fmt: on
 
     def __post_init__(self) -> None:
         """Refuse flags that have no effect."""
-        if self.teacher_data and not self.offline_updates:
+        if self.teacher_data and not self.uses_recorded_games:
+            either = " and --teacher_data_share" * self.learns_from_any_policy
             raise ValueError(
-                f"--teacher_data={self.teacher_data} has no effect without --offline_updates: "
-                f"give both, or leave it out"
+                f"--teacher_data={self.teacher_data} has no effect without --offline_updates"
+                f"{either}: give both, or leave it out"
+            )
+        share = f"--teacher_data_share={self.teacher_data_share:g}"
+        if self.teacher_data_share and not self.learns_from_any_policy:
+            raise ValueError(
+                f"{share}: --algorithm={self.algorithm} must know how likely the policy that "
+                f"played was to act so, which recorded games do not say: use --offline_updates, or "
+                f"--algorithm=dqn, r2d2 or sac"
+            )
+        if self.uses_recorded_games and (ratio := getattr(self, "her_ratio", 0)):
+            raise ValueError(
+                f"--her_ratio={ratio}: recorded games have no goals that were reached later: leave "
+                f"it out, or train without --offline_updates and --teacher_data_share"
             )
         teacher = getattr(self, "teacher", "")
-        if self.offline_updates and not (self.teacher_data or teacher):
+        if self.uses_recorded_games and not (self.teacher_data or teacher):
+            asked = f"--offline_updates={self.offline_updates}" if self.offline_updates else share
             raise ValueError(
-                f"--offline_updates={self.offline_updates} needs recorded games: give "
-                f"--teacher_data, or a --teacher who plays them"
+                f"{asked} needs recorded games: give --teacher_data, or a --teacher who plays them"
             )
+
+    @property
+    def uses_recorded_games(self) -> bool:
+        """Whether the run needs recorded games."""
+        return bool(self.offline_updates or self.teacher_data_share)

@@ -90,7 +90,9 @@ class QLearning:
         self.hindsight = hindsight.make(config, environment, bool(tf.nest.flatten(state)))
         self.guidance = guidance.make(config, policies.choose(environment.actions))
         self._epsilon = tf.Variable(config.epsilon_start, trainable=False, name="epsilon")
-        recorded = hindsight.extras_spec(self.hindsight, tf.TensorSpec([2], tf.float32))
+        # The value of the chosen action, or of each that a guide may choose, and the largest one.
+        numbers = 1 + (self._online.num_actions if self.guidance else 1)
+        recorded = hindsight.extras_spec(self.hindsight, tf.TensorSpec([numbers], tf.float32))
         self.unroll = UnrollSpec(
             config.unroll_length,
             overlap,
@@ -108,7 +110,7 @@ class QLearning:
             carried=[*copied, *slots, self._epsilon, *inputs.carried, *teachers, *guides],
             acting=[*trained, self._epsilon, *inputs.acting, *guides],
             weights=[*copied, *inputs.carried],
-            schedules=guides,
+            schedules=[*teachers, *guides],
         )
 
     def _prepare_updates(
@@ -142,7 +144,8 @@ class QLearning:
         """Choose the best actions, or random ones with each environment's probability.
 
         In tests and evaluation, the probability is --eval_epsilon, and nothing has noise. Record
-        the value of the chosen action, and the largest value, for `first_priorities`.
+        the value of the chosen action, and the largest value, for `first_priorities`; where a guide
+        may choose another action, the values of all.
         """
         plays = self._eval_epsilon is None
         draws = q_draws.Acting(exploration) if plays else q_draws.Calm()
@@ -151,8 +154,8 @@ class QLearning:
         action = epsilon.choose(values, entry.mask, exploration * share)
         best = tf.reduce_max(masking.allowed_only(values, entry.mask), -1)
         # Not tf.gather, so that actors can compute this function by NumPy.
-        chosen = tf.reduce_sum(tf.one_hot(action, values.shape[-1]) * values, -1)
-        recorded = tf.stack([chosen, best], -1)
+        chosen = tf.reduce_sum(tf.one_hot(action, values.shape[-1]) * values, -1, keepdims=True)
+        recorded = tf.concat([values if self.guidance else chosen, best[:, tf.newaxis]], -1)
         if self.hindsight:
             recorded = (recorded, self.hindsight.zeros(values.shape[0]))
         return action, core_state, recorded
@@ -179,7 +182,8 @@ class QLearning:
         if entries.first.shape[0] < 3 or self._config.value_distribution != "none":
             return tf.fill(tf.shape(entries.first)[1:], float("nan"))
         recorded = entries.extras[0] if self.hindsight else entries.extras
-        chosen, best = tf.unstack(recorded[1:], axis=-1)
+        played, best = recorded[1:, :, :-1], recorded[1:, :, -1]
+        chosen = q_values.chosen(played, entries.action[1:]) if self.guidance else played[..., 0]
         reward, terminated, live = (
             x[1:-1] for x in (entries.reward, entries.terminated, ~entries.first)
         )
@@ -222,6 +226,16 @@ class QLearning:
         returns = self._normaliser.step(entry, returns)
         values, state = self._online.step(self._normaliser.read(entry), state, draws)
         return values, self._normaliser.join(returns, state)
+
+    def start_after(self, entries: Entry) -> Any:
+        """Return the core state [B, ...] after the frames of entries [N, B, ...]."""
+        return self._normaliser.start_after(entries, self._online.state_after)
+
+    def offline_update(
+        self, batch: Batch, context: Context, exchange: GradientReducer
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Make one update from recorded games, which the normaliser counts like new unrolls."""
+        return self.update(batch._replace(fresh=batch.weight > 0), context, exchange)
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
@@ -344,7 +358,7 @@ class QLearning:
         sizes = tf.stop_gradient(errors if config.value_distribution == "none" else terms)
         sizes = tf.where(live, tf.maximum(sizes, 0.0), 0.0)  # rounding may make a divergence less
         entries = tf.nest.map_structure(lambda x: x[: steps + 1], entries)
-        compared = imitation.Steps(outputs.mean, entries, live, batch.weight)
+        compared = imitation.Steps(outputs.mean, entries, live, batch.weight, batch.key < 0)
         added, imitated = self._imitation.measure(compared, taught, copies)
         of_targets = losses.reduce(terms, live, batch.weight, config.loss_reduction)
         return _Loss(

@@ -130,13 +130,19 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
         text="Weight in the loss of the mean of logsumexp(Q / cql_temperature) - Q(a) / "
              "cql_temperature for the actions a that were played, which keeps the values of others "
              "low (conservative Q-learning, CQL). It is also the cross-entropy of softmax(Q / "
-             "cql_temperature) to these actions. 1 is usual for recorded data.")
+             "cql_temperature) to these actions. 1 is usual for recorded data. In a run with "
+             "recorded games, only their actions count.")
     cql_temperature: float = flag(
         0.1, group=GROUP, learner_only=True, least=1e-6,
         text="Temperature of cql_cost, in units of reward.")
+    margin_cost: float = flag(
+        0.0, group=GROUP, learner_only=True, least=0,
+        text="Weight in the loss, for recorded games, of how far the value of any other action, "
+             "plus teacher_margin, is above that of the action that was played (DQfD: 1).")
     # fmt: on
 
     computes_action_values: ClassVar[bool] = True
+    learns_from_any_policy: ClassVar[bool] = True
     usual_schedule: ClassVar[str] = "decay"
 
     @property
@@ -175,6 +181,11 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
             raise ValueError(
                 f"--td_cost={self.td_cost:g}: without --teacher and --cql_cost nothing is left to "
                 f"learn: give one of them, or leave it out"
+            )
+        if self.margin_cost and not self.uses_recorded_games:
+            raise ValueError(
+                f"--margin_cost={self.margin_cost:g} has no effect without recorded games: give "
+                f"--offline_updates or --teacher_data_share, or leave it out"
             )
         if self.her_ratio and self.n_steps > 1:
             raise ValueError(

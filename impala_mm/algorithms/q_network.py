@@ -67,6 +67,10 @@ class QNetwork(snt.Module):
         """Whether the values depend on earlier entries."""
         return bool(tf.nest.flatten(self._body.initial_state(1)))
 
+    def state_after(self, entries: Entry) -> Any:
+        """Return the state after the frames of entries [N, B, ...] (`nets.Network`)."""
+        return self._body.state_after(entries.observation, entries.first)
+
     def earlier_images(self, state: Any) -> Any:
         """Return the images before the next entry that a state holds (`nets.Network`)."""
         return self._body.earlier_images(state)

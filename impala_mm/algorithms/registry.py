@@ -35,6 +35,8 @@ _OPTIONAL: dict[str, Any] = {
     "guidance": None,  # how far teachers act in its actors, see `actor.guide`
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
     "offline_update": None,  # the method that learns from recorded unrolls before it plays
+    "start_after": None,  # the method that gives recorded unrolls the frames before them
+    "recorded_source": None,  # the method that draws recorded steps for a source of its own
     "hindsight": None,  # the goals that actors add to its unrolls, see `hindsight`
     "note": "",  # what the learner says at the start
     "value_of": None,  # the method that gives a chosen action's value, for videos

@@ -35,7 +35,7 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
-from impala_mm.replay.steps import SavedStepReplay, StepReplay
+from impala_mm.replay.steps import RecordedSteps, SavedStepReplay, StepReplay
 from impala_mm.runtime import machine
 from impala_mm.runtime.rank import process_rank
 
@@ -139,25 +139,49 @@ class SAC:
             carried=[*learnt, *slots, self._plays_randomly, *teachers, *guides],
             acting=[*acting, self._plays_randomly, *inputs.acting, *guides],
             weights=learnt,
-            schedules=guides,
+            schedules=[*teachers, *guides],
         )
 
     def source(self, fresh: Any) -> Any:
         """Return the replay, which takes the new unrolls of the actors' queue."""
-        config, length = self._config, self._config.unroll_length
-        columns = config.optimizer_steps * config.minibatch_steps
-        if self._remembers:  # whole unrolls, with at least as many steps
-            columns = config.optimizer_steps * math.ceil(config.minibatch_steps / length)
+        config = self._config
         make = SavedStepReplay if config.replay_save else StepReplay
         return make(
             fresh,
             self.unroll,
             self._held,
-            columns,
-            math.ceil(config.random_steps / length),
+            config.optimizer_steps * self._columns_of_minibatch(),
+            math.ceil(config.random_steps / config.unroll_length),
             [config.seed, process_rank().rank],
             whole=self._remembers,
         )
+
+    def _columns_of_minibatch(self) -> int:
+        """Return how many steps a minibatch has, or unrolls with at least as many steps."""
+        config = self._config
+        length = config.unroll_length if self._remembers else 1
+        return math.ceil(config.minibatch_steps / length)
+
+    def recorded_source(self, unrolls: Batch, share: float, seed: list[int]) -> Any:
+        """Return the source of recorded games, for whole batches, or beside those of `source`."""
+        columns = batches.columns_beside(self._columns_of_minibatch(), share)
+        return RecordedSteps(
+            unrolls, self._config.optimizer_steps * columns, seed, whole=self._remembers
+        )
+
+    def start_after(self, entries: Entry) -> Any:
+        """Return the core state [B, ...] after the frames of entries [N, B, ...]."""
+
+        def state_after(entries: Entry) -> Any:
+            return self._policy.state_after(entries), self._critics.state_after(entries)
+
+        return self._normaliser.start_after(entries, state_after)
+
+    def offline_update(
+        self, batch: Batch, context: Context, exchange: GradientReducer
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Make one update from recorded games, which the normaliser counts like new unrolls."""
+        return self.update(batch._replace(fresh=batch.weight > 0), context, exchange)
 
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""

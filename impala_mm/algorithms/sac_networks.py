@@ -28,6 +28,10 @@ class PolicyNetwork(snt.Module):
         """Return the network's state at the start of an episode."""
         return self._body.initial_state(batch)
 
+    def state_after(self, entries: Entry) -> Any:
+        """Return the state after the frames of entries [N, B, ...] (`nets.Network`)."""
+        return self._body.state_after(entries.observation, entries.first)
+
     def earlier_images(self, state: Any) -> Any:
         """Return the images before the next entry that a state holds (`nets.Network`)."""
         return self._body.earlier_images(state)
@@ -70,6 +74,10 @@ class CriticNetwork(snt.Module):
     def initial_state(self, batch: int | tf.Tensor) -> Any:
         """Return the state at the start of an episode; () if observations are read as they are."""
         return self._body.initial_state(batch) if self._body else ()
+
+    def state_after(self, entries: Entry) -> Any:
+        """Return the state after the frames of entries [N, B, ...] (`nets.Network`)."""
+        return self._body.state_after(entries.observation, entries.first) if self._body else ()
 
     def unroll(self, entries: Entry, state: Any) -> tf.Tensor:
         """Return the features [T+1, B, F] of entries [T+1, B, ...]."""

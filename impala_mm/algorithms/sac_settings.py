@@ -16,6 +16,7 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     """The settings of a process of SAC."""
 
     own_replay: ClassVar[bool] = True
+    learns_from_any_policy: ClassVar[bool] = True
 
     # fmt: off
     batch_size: int = default(Config, "batch_size", 4)

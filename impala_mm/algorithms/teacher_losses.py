@@ -63,14 +63,18 @@ def best_action(student: Student, teacher: Answer) -> tf.Tensor:
 
 
 def margin(student: Student, teacher: Answer, size: float) -> tf.Tensor:
-    """Return how far values of other actions, plus `size`, exceed that of the teacher's action.
+    """Return how far values of other actions, plus `size`, exceed that of the teacher's action."""
+    return margin_of(student.values, student.allowed, teacher.policy.mode(), size)
+
+
+def margin_of(values: tf.Tensor, allowed: Any, actions: tf.Tensor, size: float) -> tf.Tensor:
+    """Return how far values [T, B, A] of others, plus `size`, exceed those of actions [T, B].
 
     It is the large-margin loss of DQfD (arXiv 1704.03732), at least 0.
     """
-    values, best = student.values, teacher.policy.mode()
-    others = tf.one_hot(best, values.shape[-1], 0.0, size, dtype=values.dtype)
-    largest = tf.reduce_max(masking.allowed_only(values + others, student.allowed), -1)
-    return largest - tf.gather(values, best, batch_dims=2)
+    others = tf.one_hot(actions, values.shape[-1], 0.0, size, dtype=values.dtype)
+    largest = tf.reduce_max(masking.allowed_only(values + others, allowed), -1)
+    return largest - tf.gather(values, actions, batch_dims=2)
 
 
 def played(policies: Distribution, actions: Any) -> tf.Tensor:

@@ -160,7 +160,7 @@ class TeacherSettings(PhaseSettings):
     def __post_init__(self) -> None:
         """Refuse flags of a teacher that do not fit together, or where there is none."""
         super().__post_init__()
-        if self.offline_updates and self.teacher_cost == 0:
+        if self.offline_updates and self.teacher_cost == 0 and not self.learns_from_any_policy:
             raise ValueError(
                 f"--offline_updates={self.offline_updates}: with --teacher_cost=0 a policy learns "
                 f"nothing from recorded games: give a cost, or leave --offline_updates at 0"

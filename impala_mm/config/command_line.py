@@ -302,7 +302,7 @@ def _why_wrong(value: Any, f: dataclasses.Field) -> str:
     if choices and value not in choices:
         close = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        return f"it must be {_or(_shown(choices))}{hint}"
+        return f"it must be {_or(shown_choices(f))}{hint}"
     if f.metadata["parse"]:
         try:
             f.metadata["parse"](value)
@@ -318,9 +318,18 @@ def _why_wrong(value: Any, f: dataclasses.Field) -> str:
     return ""
 
 
-def _shown(choices: Sequence[str]) -> list[str]:
+def shown_choices(f: dataclasses.Field) -> list[str]:
     """Return the choices that a user types; the empty one stands for an unset flag."""
-    return [choice for choice in choices if choice]
+    return [choice for choice in f.metadata["choices"] if choice]
+
+
+def shown_default(f: dataclasses.Field) -> str:
+    """Return a flag's default as --help prints it."""
+    if f.metadata["auto"] and f.default == AUTO:
+        return "auto"
+    if f.default in {"", ()}:
+        return "unset"
+    return str(f.default).lower() if f.type is bool else repr(f.default)
 
 
 def _or(choices: Sequence[str]) -> str:
@@ -336,13 +345,10 @@ def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str
         if f.metadata["group"] != group:
             group = f.metadata["group"]
             lines += ["", f"{group}:"]
-        choices = f.metadata["choices"]
-        choices = f" Choices: {', '.join(_shown(choices))}." if choices else ""
-        default = str(f.default).lower() if f.type is bool else repr(f.default)
-        default = "unset" if f.default in {"", ()} else default
-        default = "auto" if f.metadata["auto"] and f.default == AUTO else default
-        lines.append(f"  --{f.name}")
-        lines += _wrap(f"{f.metadata['text']}{choices} Default: {default}.", width, indent=6)
+        shown = ", ".join(shown_choices(f))
+        choices = f" Choices: {shown}." if shown else ""
+        text = f"{f.metadata['text']}{choices} Default: {shown_default(f)}."
+        lines += [f"  --{f.name}", *_wrap(text, width, indent=6)]
     lines += ["", "--flagfile=PATH reads more flags from a file, one on each line.", ""]
     for name, was in old.items():
         lines += _wrap(f"{_old_name(name, was)}.", width)

@@ -73,6 +73,14 @@ class RunSettings:
              "name of a policy that comes with this package (impala_mm/policies/). train_from "
              "starts from its weights; test, record and export read it instead of the newest one "
              "in --logdir. --policy is another name of this flag.")
+    reload_optimizer: bool = flag(
+        False, group="Run", learner_only=True,
+        text="With mode=train_from, go on with the state of the optimizer, too, and with all other "
+             "state of learning but schedules.")
+    reload_replay: bool = flag(
+        False, group="Run", learner_only=True,
+        text="With mode=train_from and replay_save, begin with the replay that the run of "
+             "--checkpoint has saved: each learner with its own, or a share of all.")
     seed: int = flag(
         1, group="Run", least=0,
         text="Seed of the initial weights, the actions and the environments. Each process "

@@ -89,7 +89,9 @@ class Batch(NamedTuple):
 
     unrolls: Entry  # [T+overlap, B, ...]
     start: Any  # nest of [B, ...]: the states before entry 0
-    key: Any  # int64 [B]: the unroll's key, by which priorities are reported to the source
+    # int64 [B]: the unroll's key, by which priorities are reported to the source; -1 for unrolls of
+    # recorded games
+    key: Any
     # float32 [B]: the weight of the unroll's loss, which counts for nothing else; 0 for the padding
     # of a short batch
     weight: Any

@@ -25,8 +25,9 @@ class Variables(NamedTuple):
     # Those of the carried variables that --mode=train_from loads, besides the trained ones and
     # those for acting: target networks, normalisers. Optimizer slots and counts are not among them.
     weights: Sequence[tf.Variable] | None = None
-    # Those for acting that say how far a schedule is: no weights, so that another run begins them
-    # anew, and last among the carried ones, so that a run may be resumed without them.
+    # Those that say how far a schedule is, such as a teacher's cost: no weights, so that another
+    # run begins them anew, and last among the carried ones, so that a run may be resumed without
+    # them.
     schedules: Sequence[tf.Variable] = ()
     # Variables that differ between learners, such as statistics of a learner's own unrolls. They
     # are neither broadcast nor compared. Each learner saves its own, in a folder of its own.

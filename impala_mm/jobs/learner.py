@@ -112,8 +112,8 @@ def _train(
     lifecycle.load_tensorflow()
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
     from impala_mm.learner import setup, teaching  # noqa: PLC0415
-    from impala_mm.learner.learner import GradientNotFinite  # noqa: PLC0415
     from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
+    from impala_mm.learner.train_step import GradientNotFinite  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
 
     levels, device = setup.find_levels_and_device(config)
@@ -227,6 +227,14 @@ def refuse_bad_flags(config: Config) -> None:
         )
     if (config.mode == "train_from") != bool(config.checkpoint):
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
+    for flag in ("reload_optimizer", "reload_replay"):
+        if getattr(config, flag) and config.mode != "train_from":
+            flags.refuse(f"--{flag} has no effect with --mode={config.mode}: leave it out")
+    if config.reload_replay and not config.replay_save:
+        flags.refuse(
+            "--reload_replay without --replay_save: a run that is resumed would lack what it began "
+            "with: give both"
+        )
     if config.mode == "reincarnate" and not getattr(config, "teacher", ""):
         flags.refuse("--mode=reincarnate needs --teacher: the policy that the student learns from")
     if config.quick and config.mode != "reincarnate":

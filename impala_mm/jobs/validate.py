@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from impala_mm.config import auto, flags, setting_files
 from impala_mm.config.settings import Config
@@ -88,7 +88,7 @@ def _check_training(config: Config) -> str:
     begins = ""
     if config.job_name != "actor":
         begins = _check_weights(config, made)
-        _check_teachers(made)
+        _check_teachers(config, made)
         _check_data(config, made)
     return (
         f"{' and '.join(made.levels)}, {config.algorithm}, {network}, "
@@ -141,31 +141,33 @@ def _check_weights(config: Config, made: "Agent") -> str:
                 return f"; the run in {config.logdir} is finished: {over}"
             return f"; resumes from the {about.frames:,.0f} frames in {config.logdir}"
         if config.mode == "train_from":
-            path, about = checkpoint.find(config.checkpoint)
-            resume.check_weights(about, made.made_of, config.checkpoint)
-            checkpoint.load(path, checkpoint.named_weights(variables))
+            path, about = resume.start_from(config, variables, made.made_of)
             return f"; training starts with the weights of {path} ({about.frames:,.0f} frames)"
     except (checkpoint.Damaged, checkpoint.Mismatch, checkpoint.Missing) as error:
         flags.refuse(str(error))
     return ""
 
 
-def _check_teachers(made: "Agent") -> None:
+def _check_teachers(config: Any, made: "Agent") -> None:
     """Refuse teachers that the learners would refuse; a run whose checkpoint needs none has none.
 
     The weights of a run that would be resumed must be loaded.
     """
     from impala_mm.algorithms import registry  # noqa: PLC0415
+    from impala_mm.learner import phases  # noqa: PLC0415
     from impala_mm.teachers.kinds import NoTeacher  # noqa: PLC0415
     from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
 
     distillation = registry.optional(made.algorithm, "distillation")
     guidance = registry.optional(made.algorithm, "guidance")
     asks = distillation and not distillation.is_over()
-    if not (asks or (guidance and float(guidance.share))):
+    # With --teacher_cost=0 it may still have to play the games that its student learns from.
+    plays = phases.uses_games(config) and not getattr(config, "teacher_data", "")
+    plays = plays and not (config.logdir and (Path(config.logdir) / "teacher_data").exists())
+    if not (asks or plays or (guidance and float(guidance.share))):
         return
     try:
-        for teacher in load_teachers((distillation or guidance).config, made.spec):
+        for teacher in load_teachers(config, made.spec):
             for note in teacher.notes:
                 flags.warn(note)
     except NoTeacher as error:
@@ -177,9 +179,8 @@ def _check_data(config: Config, made: "Agent") -> None:
     from impala_mm.evaluation.recording import describe  # noqa: PLC0415
     from impala_mm.learner import phases  # noqa: PLC0415
     from impala_mm.replay.data_set import BadData  # noqa: PLC0415
-    from impala_mm.replay.recorded_games import RecordedGames  # noqa: PLC0415
 
-    if not phases.planned_updates(config):
+    if not phases.uses_games(config):
         return
     if why := phases.why_unsuitable(config, made.algorithm):
         flags.refuse(why)
@@ -187,7 +188,7 @@ def _check_data(config: Config, made: "Agent") -> None:
     if data.is_own:
         return
     try:
-        RecordedGames(data.folders, data.about, made.algorithm.unroll, flags.warn)
+        phases.read(made, data, flags.warn)
     except BadData as error:
         flags.refuse(f"--teacher_data: {error}")
 

@@ -1,12 +1,12 @@
 """The source of a learner's batches, which prepares the next batch while the learner trains."""
 
 import threading
-from typing import Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from impala_mm.data.one_ahead import OneAhead
-from impala_mm.data.trajectory import Batch, UnrollCodec
+from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.replay.source import QueueClosed
 from impala_mm.runtime import devices, thread_names
 from impala_mm.transport.server import Server
@@ -69,12 +69,19 @@ def decode_batch(
     with tf.device("/CPU:0"):
         unrolls = codec.decode(contents)
         weight = tf.cast(fresh, tf.float32) if weight is None else weight
-    # In one graph with the copy, TensorFlow places the data to copy in pinned memory.
-    with tf.device(device):
-        entries, start = tf.nest.map_structure(tf.identity, unrolls)
-    # `first` stays on the CPU; otherwise counting the steps by it would wait for the GPU.
-    entries = entries._replace(first=unrolls[0].first)
+    entries, start = place_unrolls(*unrolls, device)
     return Batch(entries, start, keys, weight, versions, fresh)
+
+
+def place_unrolls(entries: Entry, start: Any, device: str) -> tuple[Entry, Any]:
+    """Return unrolls with their entries on `device`; for use in a graph.
+
+    In one graph with the copy, TensorFlow places the data to copy in pinned memory.
+    """
+    with tf.device(device):
+        placed, start = tf.nest.map_structure(tf.identity, (entries, start))
+    # `first` stays on the CPU; otherwise counting the steps by it would wait for the GPU.
+    return placed._replace(first=entries.first), start
 
 
 class UnrollQueue:

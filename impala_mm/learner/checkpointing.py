@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from impala_mm.config.settings import Config
@@ -41,6 +42,8 @@ class Checkpointing:
         self._tenth = limits.frames / checkpoint.MILESTONES
         self._event_hook, self._say = event_hook, say
         self.saved = True  # whether the last checkpoint could be written
+        # The checkpoint of another run with whose weights this process began a new run.
+        self.started_from: tuple[Path, CheckpointInfo] | None = None
         self._snapshot: _Snapshot | None = None  # the one that must still be written
         self._writing = threading.Lock()  # held while the copied variables are written or read
         self._without_own_state = set[int]()  # learners that could not save theirs, as was printed
@@ -65,10 +68,13 @@ class Checkpointing:
                 self._say("the run has started before: --checkpoint is not read again")
             self._newest = found
         elif config.mode == "train_from":
-            path, source = checkpoint.find(config.checkpoint)
-            resume.check_weights(source, ours.made_of, config.checkpoint)
-            checkpoint.load(path, checkpoint.named_weights(self._variables))
-            self._say(f"training starts with the weights of {path} ({source.frames:,.0f} frames)")
+            path, source = resume.start_from(config, self._variables, ours.made_of)
+            self.started_from = path, source
+            and_optimizer = " and the optimizer" if config.reload_optimizer else ""
+            self._say(
+                f"training starts with the weights{and_optimizer} of {path} "
+                f"({source.frames:,.0f} frames)"
+            )
         self._newest = ours._replace(
             **{name: getattr(self._newest, name) for name in ("updates", "frames")}
         )

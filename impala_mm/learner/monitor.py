@@ -102,13 +102,15 @@ class LearnerMonitor:
         Raises Mismatch if it belongs to a different network or level, or if no checkpoint is
         intact.
         """
-        about, mismatch = None, ""
+        about, started_from, mismatch = None, None, ""
         if self._records:
             try:
                 about = self._records.checkpointing.restore()
+                started_from = self._records.checkpointing.started_from
             except (Damaged, Mismatch, Missing) as error:
                 mismatch = str(error)
-        about, mismatch = self._group.gather((about, mismatch), "resume")[0]
+        found = self._group.gather((about, started_from, mismatch), "resume")[0]
+        about, started_from, mismatch = found
         if mismatch:
             raise Mismatch(mismatch)
         variables = self._algorithm.variables
@@ -116,6 +118,8 @@ class LearnerMonitor:
         learner = self._learner
         if learner.own_state and about:
             learner.own_state.restore(about)
+        if learner.own_state and started_from and self._config.reload_replay:
+            learner.own_state.restore_source(*started_from)
         if about:
             learner.updates, learner.steps = about.updates, about.steps
             learner.offline_updates = about.offline_updates

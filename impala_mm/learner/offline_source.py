@@ -1,9 +1,11 @@
-"""The source of batches before a student plays: recorded games, without actors.
+"""The sources of recorded games: batches before a student plays, and columns of later ones.
 
     RecordedGames ---> OfflineSource ---batches of --offline_updates---> PhasedSource ---> Lockstep
-    the actors' source -----------------afterwards-------------------------^
+    the actors' source --------------------------afterwards----------------^  ^
+    RecordedGames ---> OfflineSource ---columns beside them, by --teacher_data_share
 
-`phases` makes the first one once it is known how many updates are left.
+An algorithm with a source of its own, such as SAC, has its own for recorded games, too
+(`all_unrolls`). `phases` makes them once it is known how many updates are left.
 """
 
 import itertools
@@ -14,12 +16,62 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
+from impala_mm.data import batches
 from impala_mm.data.one_ahead import OneAhead
-from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.learner.batch_source import BatchSource, decode_batch
+from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
+from impala_mm.learner.batch_source import BatchSource, place_unrolls
 from impala_mm.replay.recorded_games import RecordedGames
 from impala_mm.runtime import devices, thread_names
+
+RECORDED = -1  # key of recorded unrolls
+_KEPT_BYTES = 256e6  # of unrolls that a source keeps in memory
+_AT_ONCE = 256  # unrolls that are decoded together, for arrays of all
+
+
+def entries_before(algorithm: Algorithm, frame_stack: int) -> int:
+    """Return how many entries before a recorded unroll the student's network reads frames of."""
+    return frame_stack - 1 if registry.optional(algorithm, "start_after") else 0
+
+
+class _Recorded:
+    """The unrolls of recorded games, with the states in which they begin."""
+
+    def __init__(self, games: RecordedGames, algorithm: Algorithm):
+        self._games, self._algorithm = games, algorithm
+        self._kept: dict[int, bytes] = {}  # by number
+        spec = algorithm.unroll
+        self.codec = UnrollCodec(
+            UnrollSpec(spec.length, spec.overlap + games.earlier, spec.step, ())
+        )
+
+    def content(self, number: int) -> bytes:
+        """Return the bytes of an unroll and of the entries before it, with extras of 0.
+
+        Cutting them takes longer than many an update, so those that fit are kept.
+        """
+        if found := self._kept.get(number):
+            return found
+        rows = np.zeros([1, self.codec.size], np.uint8)
+        entries = self.codec.arrays(rows).entries
+        self._games.write(number, tf.nest.map_structure(lambda x: x[0], entries))
+        content = rows.tobytes()
+        if len(content) * len(self._kept) < _KEPT_BYTES:
+            self._kept[number] = content
+        return content
+
+    def decode(self, contents: tf.Tensor) -> tuple[Entry, Any]:
+        """Return entries [T+overlap, B, ...] and the states before them, of contents [B]."""
+        entries, _ = self.codec.decode(contents)
+        earlier = self._games.earlier
+        if not earlier:
+            return entries, self._algorithm.initial_state(tf.shape(contents)[0])
+        before, entries = (
+            tf.nest.map_structure(lambda x, part=part: x[part], entries)
+            for part in (slice(earlier), slice(earlier, None))
+        )
+        return entries, registry.optional(self._algorithm, "start_after")(before)
 
 
 class OfflineSource:
@@ -32,19 +84,18 @@ class OfflineSource:
         self,
         games: RecordedGames,
         algorithm: Algorithm,
-        batch_size: int,
-        batches: int,
+        columns: int,
+        batches: int | None,
         seed: list[int],
         share: tuple[int, int] = (0, 1),
         device: str = "",
     ):
-        """Return that many batches of this learner's share of the games.
+        """Return that many batches of this learner's share of the games; None: without an end.
 
         `share` (r, n): every n-th unroll, from number r on; all learners have the same `seed`.
         """
-        self._games, self._codec = games, UnrollCodec(algorithm.unroll)
-        self._start = [leaf.numpy() for leaf in tf.nest.flatten(algorithm.initial_state(1))]
-        self._batch_size, self._batches = batch_size, batches
+        self._games, self._recorded = games, _Recorded(games, algorithm)
+        self._columns, self._batches = columns, batches
         self._order = itertools.islice(self._draw(seed), share[0], None, share[1])
         self._device = device or devices.training_device()
         self._ahead = OneAhead()
@@ -60,64 +111,95 @@ class OfflineSource:
         while True:
             yield from random.permutation(len(self._games)).tolist()
 
+    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
+        """Ignore priorities."""
+
     def _prefetch(self) -> None:
         thread_names.name_thread("offline")
-        size = self._batch_size
+        size = self._columns
 
         @tf.function(input_signature=[tf.TensorSpec([size], tf.string)], autograph=False)
         def decode(contents: tf.Tensor) -> Batch:
             with tf.device("/CPU:0"):
-                keys, versions = tf.fill([size], tf.constant(-1, tf.int64)), tf.zeros([size])
-                fresh = tf.fill([size], False)
-                versions = tf.cast(versions, tf.int64)
-            weight = tf.ones([size])
-            return decode_batch(self._codec, contents, versions, keys, fresh, self._device, weight)
+                entries, start = self._recorded.decode(contents)
+                keys, versions = tf.fill([size], tf.constant(RECORDED, tf.int64)), tf.zeros([size])
+                rest = keys, tf.ones([size]), tf.cast(versions, tf.int64), tf.fill([size], False)
+            return Batch(*place_unrolls(entries, start, self._device), *rest)
 
         try:
-            for _ in range(self._batches):
-                contents = [self._unroll(number) for number in itertools.islice(self._order, size)]
+            for _ in range(self._batches) if self._batches is not None else itertools.count():
+                numbers = itertools.islice(self._order, size)
+                contents = [self._recorded.content(number) for number in numbers]
                 with tf.device("/CPU:0"):
                     batch = decode(tf.constant(contents))
                 self._ahead.put(batch)
         except BaseException as error:
             self._ahead.fail(error)
 
-    def _unroll(self, number: int) -> bytes:
-        """Return an unroll's bytes, with the initial state and extras of 0."""
-        rows = np.zeros([1, self._codec.size], np.uint8)
-        entries, start = self._codec.arrays(rows)
-        self._games.write(number, tf.nest.map_structure(lambda x: x[0], entries))
-        for array, value in zip(tf.nest.flatten(start), self._start, strict=True):
-            array[...] = value
-        return rows.tobytes()
+
+def all_unrolls(games: RecordedGames, algorithm: Algorithm, share: tuple[int, int]) -> Batch:
+    """Return every n-th recorded unroll, from number r on, as arrays; `share` is (r, n)."""
+    recorded = _Recorded(games, algorithm)
+    # With fewer unrolls than learners, some take all.
+    numbers = range(len(games))[share[0] :: share[1]] or range(len(games))
+    held = batches.zeros(algorithm.unroll, len(numbers))
+    for begin in range(0, len(numbers), _AT_ONCE):
+        contents = [recorded.content(number) for number in numbers[begin : begin + _AT_ONCE]]
+        with tf.device("/CPU:0"):
+            unrolls = recorded.decode(tf.constant(contents))
+        places = begin + np.arange(len(contents))
+        batches.assign(
+            held,
+            places,
+            batches.columns(held, places)._replace(unrolls=unrolls[0], start=unrolls[1]),
+        )
+    held.key[:], held.weight[:] = RECORDED, 1.0
+    return held
 
 
 class PhasedSource:
-    """A source that returns recorded batches first, and then those of another source."""
+    """A source that returns recorded batches first, and then those of another source.
+
+    Recorded columns may be beside the columns of these.
+    """
 
     def __init__(self, online: BatchSource):
         self._online = online
-        self._offline: OfflineSource | None = None
+        self._offline: BatchSource | None = None
         self._left = 0  # batches of the offline source
+        self._beside: BatchSource | None = None
+        self._own: Batch | None = None  # the other source's batch, while recorded columns lack
+        self._columns: int | None = None  # of the other source's batches
 
-    def begin(self, offline: OfflineSource, batches: int) -> None:
-        """Return that many batches of `offline` first."""
-        self._offline, self._left = offline, batches
+    def begin(
+        self, offline: BatchSource | None, batches: int, beside: BatchSource | None = None
+    ) -> None:
+        """Return that many batches of `offline` first; then have columns of `beside` in each."""
+        self._offline, self._left, self._beside = offline, batches, beside
 
     def next(self, timeout: float) -> Batch | None:
         """Return the next batch, or None if there is none within `timeout` seconds."""
-        if not self._offline:
+        if self._offline:
+            batch = self._offline.next(timeout)
+            if batch is not None:
+                self._left -= 1
+                self._offline = self._offline if self._left else None
+            return batch
+        if not self._beside:
             return self._online.next(timeout)
-        batch = self._offline.next(timeout)
-        if batch is not None:
-            self._left -= 1
-            self._offline = self._offline if self._left else None
-        return batch
+        if self._own is None:
+            self._own = self._online.next(timeout)
+        recorded = None if self._own is None else self._beside.next(timeout)
+        if self._own is None or recorded is None:
+            return None
+        own, self._own = self._own, None
+        self._columns = own.weight.shape[0]
+        return _joined(own, recorded)
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
         """Pass priorities on, but for those of recorded unrolls."""
-        if keys[0] >= 0:
-            self._online.feedback(keys, priorities)
+        if keys[0] != RECORDED:
+            self._online.feedback(keys[: self._columns], priorities[: self._columns])
 
     def take_stored_steps(self) -> int:
         """Return the steps that the other source has stored."""
@@ -133,3 +215,16 @@ class PhasedSource:
 
     def _ask(self, name: str, default: Any) -> Any:
         return getattr(self._online, name, default)()
+
+
+def _joined(own: Batch, recorded: Batch) -> Batch:
+    """Return a batch with the columns of both, of which the small parts are on the CPU."""
+
+    def join(axis: int, *parts: Any) -> Any:
+        return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, axis), *parts)
+
+    entries, start = join(1, own.unrolls, recorded.unrolls), join(0, own.start, recorded.start)
+    with tf.device("/CPU:0"):
+        first = join(1, own.unrolls.first, recorded.unrolls.first)
+        rest = join(0, list(own[2:]), list(recorded[2:]))
+    return Batch(entries._replace(first=first), start, *rest)

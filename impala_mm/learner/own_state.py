@@ -103,6 +103,11 @@ class OwnState:
         }
         return [p for rank, p in by_rank.items() if rank.isdecimal() and int(rank) >= self._size]
 
+    def restore_source(self, path: Path, about: CheckpointInfo) -> None:
+        """Let the source restore what belongs to the checkpoint at a path, that of another run."""
+        run = path.resolve().parent.parent
+        OwnState(run, self._rank, self._size, self._source, [], self._say).restore(about)
+
     def restore(self, about: CheckpointInfo) -> None:
         """Load the state that belongs to a checkpoint; if there is none, print why and continue."""
         try:

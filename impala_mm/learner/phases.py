@@ -3,7 +3,7 @@
     evaluate     the teacher's mean return is measured             `teaching.begin`
     collect      it plays --teacher_steps, if there is no data     `begin`
     offline      --offline_updates updates from these games        `Learner`
-    online       actors play, and the student learns from them
+    online       actors play, and the student learns from them, and perhaps from these games
 
 A checkpoint says how many offline updates were made, and the mean returns are among its variables;
 complete games that were collected are in the run's folder. So a run that was killed goes on in the
@@ -20,13 +20,21 @@ from impala_mm.algorithms.agent import Agent
 from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
+from impala_mm.data import batches
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import BadLevel
 from impala_mm.learner import teaching
-from impala_mm.learner.offline_source import OfflineSource, PhasedSource
+from impala_mm.learner.batch_source import BatchSource
+from impala_mm.learner.offline_source import (
+    OfflineSource,
+    PhasedSource,
+    all_unrolls,
+    entries_before,
+)
+from impala_mm.learner.own_source import OwnSource
 from impala_mm.replay.data_set import About, BadData, unroll_spec
 from impala_mm.replay.recorded_games import RecordedGames
-from impala_mm.runtime import heartbeat
+from impala_mm.runtime import devices, heartbeat
 from impala_mm.runtime.log import Say
 
 
@@ -41,6 +49,11 @@ class Data(NamedTuple):
 def planned_updates(config: Config) -> int:
     """Return the number of updates from recorded games with which a run begins."""
     return getattr(config, "offline_updates", 0)
+
+
+def uses_games(config: Config) -> bool:
+    """Return whether a run needs recorded games."""
+    return getattr(config, "uses_recorded_games", False)
 
 
 def why_unsuitable(config: Config, algorithm: Algorithm) -> str:
@@ -66,20 +79,18 @@ def begin(
 ) -> None:
     """Collect what is missing, and let the source return recorded batches for `left` updates.
 
-    `run` is the run's folder on this host. Raises teaching.UnfitTeacher or teaching.Stopped, on
-    all learners alike.
+    With --teacher_data_share, later batches have recorded columns. `run` is the run's folder on
+    this host. Raises teaching.UnfitTeacher or teaching.Stopped, on all learners alike.
     """
-    if not left:
+    if not (left or config.teacher_data_share):
         return
-    algorithm = agent.algorithm
     data = find(agent, config, run, group.rank, tools.describe_data)
     games: RecordedGames | None = None
     problem, stopped = "", False
     try:
         if data.is_own:
             _collect(agent, config, group, data, tools, say)
-        unroll = algorithm.unroll
-        games = RecordedGames(data.folders, data.about, unroll, say if not group.rank else _quiet)
+        games = read(agent, data, say if not group.rank else _quiet)
     except (UserMistake, BadLevel) as error:
         flag = "" if data.is_own or not isinstance(error, BadData) else "--teacher_data: "
         problem = f"{flag}{error}"
@@ -87,14 +98,48 @@ def begin(
         stopped = True
     teaching.agree(group, problem, stopped)
     assert games
-    share = (0, 1) if data.is_own else (group.rank, group.size)
-    seed = [config.seed, left, group.rank if data.is_own else 0]
-    source.begin(OfflineSource(games, algorithm, config.batch_size, left, seed, share), left)
-    if group.rank == 0:
-        say(
-            f"offline: {left:,} updates from {games.steps:,} recorded steps "
-            f"({len(games):,} unrolls); actors play afterwards"
-        )
+    offline, beside = _make_sources(agent.algorithm, config, group, games, data.is_own, left)
+    source.begin(offline, left, beside)
+    if group.rank:
+        return
+    read_of = f"{games.steps:,} recorded steps ({len(games):,} unrolls)"
+    if left:
+        say(f"offline: {left:,} updates from {read_of}; actors play afterwards")
+    if share := config.teacher_data_share:
+        say(f"online: {share:.0%} of each update is from {read_of}")
+
+
+def read(agent: Agent, data: Data, say: Say) -> RecordedGames:
+    """Return the games of a student's data, as it cuts them; raise BadData if they do not fit."""
+    earlier = entries_before(agent.algorithm, agent.spec.frame_stack)
+    return RecordedGames(data.folders, data.about, agent.algorithm.unroll, say, earlier)
+
+
+def _make_sources(
+    algorithm: Algorithm,
+    config: Any,
+    group: LearnerGroup,
+    games: RecordedGames,
+    is_own: bool,
+    left: int,
+) -> tuple[BatchSource | None, BatchSource | None]:
+    """Return the source of `left` batches, and that of columns beside others; None if not used."""
+    mine = (0, 1) if is_own else (group.rank, group.size)
+    own = registry.optional(algorithm, "recorded_source")
+    held = all_unrolls(games, algorithm, mine) if own else None
+
+    def make(share: float, count: int | None) -> BatchSource:
+        # Of shared games all learners have the same order, and each takes its share.
+        rank = group.rank if is_own or own else 0
+        seed = [config.seed, left, rank] + [1] * (count is None)
+        if held is None:
+            columns = batches.columns_beside(config.batch_size, share)
+            return OfflineSource(games, algorithm, columns, count, seed, mine)
+        drawn = own(held, share, seed)
+        return OwnSource(lambda _: drawn, drawn, algorithm.unroll, devices.training_device())
+
+    beside = config.teacher_data_share
+    return make(1.0, left) if left else None, make(beside, None) if beside else None
 
 
 def find(agent: Agent, config: Any, run: Path, rank: int, describe: Callable[..., About]) -> Data:
@@ -115,10 +160,9 @@ def _collect(
     say: Say,
 ) -> None:
     """Let the teachers play what this learner's share of --teacher_steps lacks."""
-    (folder,) = data.folders
     steps = 0
     with contextlib.suppress(BadData):  # nothing is there, or no game is complete
-        steps = RecordedGames([folder], data.about, agent.algorithm.unroll, _quiet).steps
+        steps = read(agent, data, _quiet).steps
     missing = -(-config.teacher_steps // group.size) - steps
     if missing <= 0:
         return
@@ -129,11 +173,13 @@ def _collect(
         if tools.stopping():
             raise teaching.Stopped
 
-    distillation = registry.optional(agent.algorithm, "distillation")
+    distillation, spec = registry.optional(agent.algorithm, "distillation"), agent.spec
+    # With --teacher_cost=0 the teacher only plays.
+    teachers = distillation.teachers if distillation else ()
+    teachers = teachers or tools.load_teachers(config, spec)
     about = data.about._replace(policy=config.teacher)
     seed = config.seed + 1_000 * group.rank
-    tell = say if not group.rank else _quiet
-    teachers, spec = distillation.teachers, agent.spec
+    tell, (folder,) = (say if not group.rank else _quiet), data.folders
     tools.collect(teachers, config, spec, folder, about, missing, seed, meanwhile, tell)
 
 

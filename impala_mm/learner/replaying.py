@@ -86,13 +86,13 @@ def make_own_source(
     `run` is the folder of the run, and `learners_here` are on this machine.
     """
     device = devices.training_device()
-    for line in describe(config, codec, learners_here) if server.rank == 0 else []:
+    for line in describe(config, codec, learners_here) if server.actors.rank == 0 else []:
         say(line)
 
     def make(queue: UnrollQueue | TurnQueue) -> ReplaySource:
         return make_source(
             *(config, algorithm, queue, codec, device, position, memory(config, learners_here)),
-            *(server.rank, str(Path(run).resolve()), say, _half_of_memory(learners_here)),
+            *(server.actors.rank, str(Path(run).resolve()), say, _half_of_memory(learners_here)),
         )
 
     queue: UnrollQueue | TurnQueue = UnrollQueue(server.queue)

@@ -13,6 +13,7 @@ from impala_mm.algorithms import networks
 from impala_mm.algorithms.distillation import UNKNOWN
 from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config
+from impala_mm.data.variables import Variables
 from impala_mm.learner.limits import RunLimits
 from impala_mm.records import checkpoint, run_folder
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
@@ -74,6 +75,33 @@ def check_teacher(about: CheckpointInfo, config: Config, where: str) -> None:
             f"--teacher={teacher}: the run in {where} learns from {former}, whose mean return its "
             f"checkpoint has: give that teacher, or the mean return of yours by --teacher_return"
         )
+
+
+def start_from(
+    config: Config, variables: Variables, made_of: dict[str, Any]
+) -> tuple[Path, CheckpointInfo]:
+    """Load what --mode=train_from starts with from --checkpoint; return that checkpoint.
+
+    Raises Damaged, Mismatch or Missing.
+    """
+    where = config.checkpoint
+    path, about = checkpoint.find(where)
+    check_weights(about, made_of, where)
+    if config.reload_replay and not any(about.own_states):
+        raise Mismatch(
+            f"--reload_replay: {path} was saved without a replay: leave it out, or take a run that "
+            f"was trained with --replay_save"
+        )
+    if not config.reload_optimizer:
+        checkpoint.load(path, checkpoint.named_weights(variables))
+        return path, about
+    if wrong := _describe_differences(about, made_of, tuple(made_of)):
+        raise Mismatch(f"--reload_optimizer: {wrong} in {where}: give the same, or leave it out")
+    try:
+        checkpoint.load(path, checkpoint.named_with_optimizer(variables))
+    except Mismatch as error:
+        raise Mismatch(f"--reload_optimizer: {error}: leave it out") from None
+    return path, about
 
 
 def check_weights(about: CheckpointInfo, made_of: dict[str, Any], where: str) -> None:

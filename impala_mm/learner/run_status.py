@@ -9,8 +9,9 @@ import time
 from impala_mm.config.settings import Config
 from impala_mm.distributed.consistency import VariablesDiffer
 from impala_mm.distributed.group import LearnerGroup
-from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
+from impala_mm.learner.learner import Learner
 from impala_mm.learner.learner_reports import EndlessUpdate, LearnerReport
+from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled
 from impala_mm.records.metrics import Meter, MetricsAggregator
 from impala_mm.runtime.idle_cores import IdleCores
 from impala_mm.transport.server import Server
@@ -60,7 +61,7 @@ class RunStatus:
         return LearnerReport(
             reading=reading,
             load=self._server.load(self._wait_share),
-            actors_elsewhere=self._server.actors_on_other_hosts(),
+            actors_elsewhere=self._server.actors.on_other_hosts(),
             idle_cores=self._cores.idle(),
             dropped=self._server.dropped,
             numbered=self._server.numbers.used,
@@ -83,7 +84,7 @@ class RunStatus:
         self.reports, self.reported_at = reports, time.monotonic()
         self.endless = self._endless_update.why_endless(reports)
         if self._config.learner_assignment == "balance":
-            self._server.loads = [report.load for report in reports]
+            self._server.actors.loads = [report.load for report in reports]
         for rank, report in enumerate(reports):
             numbers = self._server.numbers
             numbers.most = max(numbers.most, report.numbered)
@@ -123,7 +124,7 @@ class RunStatus:
     def num_actors(self) -> int:
         """Return the number of connected actors of all learners."""
         others = [r for rank, r in enumerate(self.reports) if rank != self._group.rank]
-        return len(self._server.actors) + sum(r.load.actors for r in others)
+        return len(self._server.actors.heard) + sum(r.load.actors for r in others)
 
     def actor_counts(self) -> dict[str, float]:
         """Return the metrics of the actors of all learners: their number, and idle cores."""
@@ -132,6 +133,6 @@ class RunStatus:
         known = [cores for cores in idle if cores is not None]
         return {
             "actors": self.num_actors(),
-            "actors_elsewhere": self._server.actors_on_other_hosts()
+            "actors_elsewhere": self._server.actors.on_other_hosts()
             + sum(r.actors_elsewhere for r in others),
         } | ({"idle_cores": max(known)} if len(known) == len(idle) > 0 else {})

@@ -28,7 +28,7 @@ from impala_mm.learner import phases, replaying, resume, teaching
 from impala_mm.learner.batch_source import BatchSource, QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoActorsLeft
-from impala_mm.learner.learner import GradientNotFinite, Learner, NothingCompiled
+from impala_mm.learner.learner import Learner
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.offline_source import PhasedSource
@@ -38,6 +38,7 @@ from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.learner.replaying import Position
 from impala_mm.learner.round_source import RoundSource
 from impala_mm.learner.silent_learners import SilentLearners
+from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled
 from impala_mm.learner.turn_source import TurnQueue, TurnSource
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
@@ -143,7 +144,7 @@ def build_learner(
     server = _listen(config, address, held, token, identity, capacity, say, agent, codec.size)
     reached = f"; actors reach it at {address}" if address != held.address else ""
     say(f"listening at {held.address}{reached} ({time.monotonic() - began:.1f} s)")
-    server.rank = group.rank
+    server.actors.rank = group.rank
     limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
     position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
     source, own_source = _make_source(
@@ -241,7 +242,7 @@ def _make_source(
     if why := phases.why_unsuitable(config, algorithm):
         flags.refuse(why)
     source, own = _make_online_source(config, algorithm, *rest)
-    return PhasedSource(source) if phases.planned_updates(config) else source, own
+    return PhasedSource(source) if phases.uses_games(config) else source, own
 
 
 def _make_online_source(

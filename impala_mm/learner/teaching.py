@@ -4,6 +4,7 @@
 teachers, and rank 0 measures. A resumed run whose teachers' cost has fallen to 0 loads none.
 """
 
+import concurrent.futures
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import heartbeat
 from impala_mm.runtime.log import Say
+
+_WAIT_SECONDS = 0.5  # between two looks whether all learners have answered
 
 
 class UnfitTeacher(UserMistake):
@@ -89,11 +92,24 @@ def begin(
 
 def agree(group: LearnerGroup, problem: str, stopped: bool) -> None:
     """Raise on all learners what one of them has found: UnfitTeacher or Stopped."""
-    everyones = group.gather((problem, stopped), "teachers_problems")
+    everyones = _gather(group, (problem, stopped))
     if problems := [each for each, _ in everyones if each]:
         raise UnfitTeacher(problems[0])
     if any(stopped for _, stopped in everyones):
         raise Stopped
+
+
+def _gather(group: LearnerGroup, value: Any) -> list[Any]:
+    """Return the value of every learner; the heartbeat continues while others still play.
+
+    One that hangs sends no heartbeat itself.
+    """
+    beat = heartbeat.of_learner().beat
+    with concurrent.futures.ThreadPoolExecutor(1, "gathering") as thread:
+        found = thread.submit(group.gather, value, "teachers_problems")
+        while not concurrent.futures.wait([found], _WAIT_SECONDS).done:
+            beat()
+        return found.result()
 
 
 def _measure(

@@ -196,6 +196,12 @@ def named_weights(variables: Variables) -> dict[str, tf.Variable]:
     return _named(variables, "trained", "acting", "weights")
 
 
+def named_with_optimizer(variables: Variables) -> dict[str, tf.Variable]:
+    """Return the variables of `named` that another run may start with: all but schedules."""
+    anew = {id(v) for v in variables.schedules}
+    return {name: v for name, v in named(variables).items() if id(v) not in anew}
+
+
 def named_for_acting(variables: Variables) -> dict[str, tf.Variable]:
     """Return the variables that choosing actions and `judge` need, by their names in a checkpoint.
 

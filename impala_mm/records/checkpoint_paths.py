@@ -36,7 +36,7 @@ def why_missing(path: Path) -> str:
     if (path / "about.json").exists() or all_in(path / "checkpoints"):
         return ""
     if not path.is_dir():
-        return f"{path} does not exist{_hint(path)}"
+        return f"{path} {'is a file' if path.exists() else f'does not exist{_hint(path)}'}"
     has_run = (path / "metrics.jsonl").exists()
     return f"{path} {'holds no checkpoint yet' if has_run else 'is not the folder of a run'}"
 

@@ -131,6 +131,12 @@ LEARNING_GROUPS = (
                 "`--cql_temperature`. Only with `--cql_cost`.",
                 "falling; 0 if the network would choose nothing else",
             ),
+            "loss/margin": _M(
+                "the network's unit of values",
+                "How far values of other actions, plus `--teacher_margin`, are above that of the "
+                "action that was played, in recorded games. Only with `--margin_cost`.",
+                "falling to 0",
+            ),
             "cloning_loss": _M(
                 _NATS,
                 "Mean of -log pi(a) for the actions in recorded games, while the student learns "
@@ -252,6 +258,11 @@ LEARNING_GROUPS = (
                 "share of unrolls, 0 to 1",
                 "Replayed unrolls among those of the batch; only if any are replayed. They do not "
                 "count as frames.",
+            ),
+            "recorded_share": _M(
+                "share of unrolls, 0 to 1",
+                "Unrolls (or steps, of SAC) of recorded games among those of the batch "
+                "(`--offline_updates`, `--teacher_data_share`).",
             ),
             "replay_age": _M(
                 "updates",

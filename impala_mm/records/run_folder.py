@@ -19,7 +19,7 @@ from impala_mm.runtime import provenance
 from impala_mm.runtime.strict_json import from_json, to_json
 
 SAVE_REQUEST = "save-now"  # a file in the run's folder
-_README = """\
+README = """\
 This folder holds a run of impala_mm. To resume the run, give the same flags and this folder as
 --logdir.
 
@@ -79,7 +79,7 @@ class RunFolder:
         sources = setting_files.record(config, before or config, Config)
         origins = {"origins": setting_files.by_source(sources)}
         (self.path / "settings.json").write_text(to_json(settings | origins, indent=1))
-        (self.path / "README.txt").write_text(_README)
+        (self.path / "README.txt").write_text(README)
         start: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": provenance.command(),

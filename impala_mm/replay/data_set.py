@@ -9,22 +9,21 @@ have the keys `stream_key(stream, number)`, and number n+1 begins with the last 
 After the last game, entries that count as resets fill the unroll. `recorded_games` reads a folder.
 """
 
-import contextlib
-import fcntl
 import time
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.replay import unroll_files
+from impala_mm.replay.claim import claim
 from impala_mm.replay.contents import pack
 from impala_mm.replay.store import StoredUnroll
+from impala_mm.replay.unroll_files import UnrollInFile
 from impala_mm.runtime.strict_json import from_json, to_json
 
 FORMAT = 1  # of the folder; it grows when a reader of earlier formats would be wrong
 ABOUT = "data.json"
-_LOCK = "lock"
 _STREAM = 2**32  # keys from one stream to the next
 _FILE_BYTES, _FILE_SECONDS = 8e6, 5.0  # after which a file is written
 
@@ -107,7 +106,7 @@ class DataSetWriter:
         self._waiting: list[StoredUnroll] = []  # for the next file
         self._bytes, self._began = 0, time.monotonic()
         try:
-            self._lock = self._claim()
+            self._lock = claim(folder / ABOUT, "data set", self._go_on, BadData)
             keys = [u.key for path in files(folder) for u in intact(path)]
             if not (folder / ABOUT).exists():
                 self._write_about()
@@ -118,27 +117,9 @@ class DataSetWriter:
         # Streams from here on are new.
         self.next_stream = max((place(key)[0] for key in keys), default=-1) + 1
 
-    def _claim(self) -> IO[str]:
-        """Make the folder this process's own, and go on with its counts; return its lock."""
-        folder = self._folder
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / ABOUT).exists():
-            self._go_on_with(read_about(folder))
-        elif any(p.name != _LOCK and not p.name.endswith(".part") for p in folder.iterdir()):
-            raise BadData(
-                f"{folder} is not empty, and no data set lies there: name an empty or new folder"
-            )
-        lock = (folder / _LOCK).open("a")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadData(f"{folder} is used by another process: end that first") from None
-        for part in folder.glob("*.part"):  # of a process that was killed
-            part.unlink()
-        return lock
-
-    def _go_on_with(self, found: About) -> None:
+    def _go_on(self) -> None:
         """Continue the counts of a folder's data; refuse data of another kind."""
+        found = read_about(self._folder)
         if differs := [n for n in _SHARED if getattr(found, n) != getattr(self.about, n)]:
             here, there = (getattr(each, differs[0]) for each in (self.about, found))
             raise BadData(
@@ -200,8 +181,11 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{unroll_files.SUFFIX}"))
 
 
-def intact(path: Path) -> list[StoredUnroll]:
-    """Return the unrolls of a file, whose bytes are mapped; none if it is damaged."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return unroll_files.read(path)
-    return []
+def intact(path: Path) -> list[UnrollInFile]:
+    """Return the unrolls of a file; none if it is damaged. Raises BadData if it cannot be read."""
+    try:
+        return unroll_files.find(path)
+    except OSError as error:
+        raise BadData(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        return []

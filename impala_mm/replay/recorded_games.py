@@ -14,14 +14,14 @@ import tensorflow as tf
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.replay.contents import unpack
 from impala_mm.replay.data_set import About, BadData, files, intact, place, read_about, unroll_spec
-from impala_mm.replay.store import StoredUnroll
+from impala_mm.replay.unroll_files import UnrollInFile
 from impala_mm.runtime.log import Say
 
 
 class _Stream:
     """Entries of one environment in a row: those up to the end of its last complete game."""
 
-    def __init__(self, unrolls: Sequence[StoredUnroll], codec: UnrollCodec, length: int):
+    def __init__(self, unrolls: Sequence[UnrollInFile], codec: UnrollCodec, length: int):
         self._unrolls, self._codec, self._length = unrolls, codec, length
         self._decoded: tuple[int, Entry | None] = (-1, None)
         self.cut = 0  # steps after the last complete game, which are left out
@@ -45,7 +45,7 @@ class _Stream:
     def unroll(self, number: int) -> Entry:
         """Return the entries [T+1, ...] of an unroll."""
         if self._decoded[0] != number:
-            content = unpack(self._unrolls[number].content, self._codec.size)
+            content = unpack(self._unrolls[number].read(), self._codec.size)
             rows = np.frombuffer(content, np.uint8)[np.newaxis].copy()
             entries = tf.nest.map_structure(lambda x: x[0], self._codec.arrays(rows).entries)
             self._decoded = number, entries
@@ -93,17 +93,24 @@ class _Window(NamedTuple):
 class RecordedGames:
     """The unrolls of a student, of all games in some folders."""
 
-    def __init__(self, folders: Sequence[Path], ours: About, unroll: UnrollSpec, say: Say):
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        ours: About,
+        unroll: UnrollSpec,
+        say: Say,
+        earlier: int = 0,
+    ):
         """Read folders of data that fit `ours`, the student's own description.
 
-        `unroll` is that of the student. Raises BadData if a folder does not fit, or no game of it
-        is complete.
+        `unroll` is that of the student, and each is preceded by `earlier` entries. Raises BadData
+        if a folder does not fit, or no game of it is complete.
         """
-        self._unroll, self._streams = unroll, list[_Stream]()
+        self.earlier, self._streams = earlier, list[_Stream]()
         for folder in folders:
             self._streams += _read(folder, ours, unroll, say)
         self.steps = sum(stream.entries - 1 for stream in self._streams)  # with resets
-        before = unroll.overlap - 1
+        before = unroll.overlap - 1 + earlier
         self._windows = [
             _Window(i, begin - before)
             for i, stream in enumerate(self._streams)
@@ -114,7 +121,7 @@ class RecordedGames:
         return len(self._windows)
 
     def write(self, window: int, entries: Entry) -> None:
-        """Write an unroll's entries into arrays [T+overlap, ...], but for the extras."""
+        """Write an unroll's entries into arrays [earlier+T+overlap, ...], but for the extras."""
         stream, begin = self._windows[window]
         self._streams[stream].copy(begin, entries)
 
@@ -129,7 +136,7 @@ def _read(folder: Path, ours: About, unroll: UnrollSpec, say: Say) -> list[_Stre
             f"{folder} holds unrolls of another layout ({about.layout}, here {codec.digest}): "
             f"record the data again with this version"
         )
-    found: list[StoredUnroll] = []
+    found: list[UnrollInFile] = []
     for path in files(folder):
         unrolls = intact(path)
         if not unrolls:
@@ -148,9 +155,9 @@ def _read(folder: Path, ours: About, unroll: UnrollSpec, say: Say) -> list[_Stre
     return usable
 
 
-def _in_rows(unrolls: Sequence[StoredUnroll]) -> list[list[StoredUnroll]]:
+def _in_rows(unrolls: Sequence[UnrollInFile]) -> list[list[UnrollInFile]]:
     """Return unrolls in rows without gaps: each begins where the one before it ends."""
-    rows: list[list[StoredUnroll]] = []
+    rows: list[list[UnrollInFile]] = []
     for unroll in sorted(unrolls, key=lambda each: each.key):
         stream, number = place(unroll.key)
         if not rows or place(rows[-1][-1].key) != (stream, number - 1):

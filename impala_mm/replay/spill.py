@@ -11,21 +11,21 @@ reads them when they are drawn.
 """
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from impala_mm.config.messages import UserMistake
 from impala_mm.replay import unroll_files
+from impala_mm.replay.claim import claim
 from impala_mm.replay.store import StoredUnroll
-from impala_mm.replay.unroll_files import SUFFIX, WORK
+from impala_mm.replay.unroll_files import SUFFIX
 from impala_mm.runtime.log import Say
 
-_ABOUT, _LOCK = "spill.json", "lock"
+_ABOUT = "spill.json"
 
 
 class Owner(NamedTuple):
@@ -64,33 +64,14 @@ class Spill:
         self._files: list[_File] = []
         self.stopped = ""  # why nothing is written any more
         try:
-            self._lock = self._claim()
+            self._lock = claim(folder / _ABOUT, "replay", self._refuse_others)
+            if not (folder / _ABOUT).exists():
+                unroll_files.write(folder / _ABOUT, json.dumps(owner._asdict()).encode())
         except OSError as error:
             raise UserMistake(f"{folder} cannot be written: {error.strerror}") from None
 
-    def _claim(self) -> IO[str]:
-        """Make the folder this process's own; return its lock."""
-        folder = self._folder
-        folder.mkdir(parents=True, exist_ok=True)
-        about = folder / _ABOUT
-        if about.exists():
-            self._refuse_others(about)
-        elif any(p.name != _LOCK and not p.name.endswith(".part") for p in folder.iterdir()):
-            raise UserMistake(
-                f"{folder} is not empty, and no replay lies there: name an empty or new folder"
-            )
-        lock = (folder / _LOCK).open("a")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserMistake(f"{folder} is used by another process: end that first") from None
-        if not about.exists():
-            unroll_files.write(about, json.dumps(self._owner._asdict()).encode())
-        for part in folder.glob(f"*{WORK}"):  # of a process that was killed
-            part.unlink()
-        return lock
-
-    def _refuse_others(self, about: Path) -> None:
+    def _refuse_others(self) -> None:
+        about = self._folder / _ABOUT
         try:
             found = Owner(**json.loads(about.read_text()))
         except (ValueError, TypeError, RecursionError):

@@ -80,18 +80,7 @@ class StepReplay:
             [np.tile(times, len(places)), self._random.integers(len(times), size=drawn)]
         )
         fresh = np.arange(self._columns) < self._columns - drawn
-        held = self._held
-        if self._whole:
-            return batches.columns(held, at)._replace(fresh=fresh)
-
-        def pick(leaf: np.ndarray) -> np.ndarray:
-            flat = leaf.reshape(-1, *leaf.shape[2:])
-            number = t * leaf.shape[1] + at
-            return flat.take(np.stack([number, number + leaf.shape[1]]), axis=0)
-
-        entries = tf.nest.map_structure(pick, held.unrolls)
-        start = tf.nest.map_structure(lambda leaf: leaf[at], held.start)
-        return Batch(entries, start, held.key[at], held.weight[at], held.version[at], fresh)
+        return _pick(self._held, at, t, self._whole)._replace(fresh=fresh)
 
     def feedback(self, keys: Any, priorities: Any) -> None:
         """Ignore priorities: all steps are drawn alike."""
@@ -108,6 +97,41 @@ class StepReplay:
     def metrics(self) -> dict[str, float]:
         """Return how many unrolls are held."""
         return {"replay_unrolls/uniform": float(self.size)}
+
+
+class RecordedSteps:
+    """A `BatchSource` of the steps of recorded games, all of which have equal probability."""
+
+    def __init__(self, unrolls: Batch, columns: int, seed: list[int], whole: bool = False):
+        """Return batches of `columns`: two entries each, or with `whole` unrolls."""
+        self._held, self._columns, self._whole = unrolls, columns, whole
+        self._random = np.random.default_rng(seed)
+
+    def next(self, timeout: float) -> Batch:
+        """Return a batch."""
+        del timeout
+        count, steps = len(self._held.weight), len(self._held.unrolls.first) - 1
+        at = self._random.integers(count, size=self._columns)
+        t = self._random.integers(1 if self._whole else steps, size=self._columns)
+        return _pick(self._held, at, t, self._whole)
+
+    def feedback(self, keys: Any, priorities: Any) -> None:
+        """Ignore priorities: all steps are drawn alike."""
+
+
+def _pick(held: Batch, at: np.ndarray, t: np.ndarray, whole: bool) -> Batch:
+    """Return the steps from entries t [N] of the unrolls at places [N], or these unrolls."""
+    if whole:
+        return batches.columns(held, at)
+
+    def pick(leaf: np.ndarray) -> np.ndarray:
+        flat = leaf.reshape(-1, *leaf.shape[2:])
+        number = t * leaf.shape[1] + at
+        return flat.take(np.stack([number, number + leaf.shape[1]]), axis=0)
+
+    entries = tf.nest.map_structure(pick, held.unrolls)
+    start, *rest = tf.nest.map_structure(lambda leaf: leaf[at], list(held[1:]))
+    return Batch(entries, start, *rest)
 
 
 class SavedStepReplay(StepReplay):

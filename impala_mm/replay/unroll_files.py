@@ -12,14 +12,13 @@ import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from impala_mm.replay.store import StoredUnroll
 
 SUFFIX = ".unrolls"
-WORK = f"{SUFFIX}.part"  # of a file that is being written
 
 
 def encode(unrolls: Sequence[StoredUnroll]) -> bytes:
@@ -35,24 +34,54 @@ def encode(unrolls: Sequence[StoredUnroll]) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(line), line) + content
 
 
+class UnrollInFile(NamedTuple):
+    """One unroll that lies in a file, which is opened whenever its bytes are read."""
+
+    key: int
+    version: int
+    path: Path
+    begin: int  # of its bytes in the file
+    size: int
+
+    def read(self) -> bytes:
+        """Return its bytes."""
+        with self.path.open("rb") as file:
+            file.seek(self.begin)
+            return file.read(self.size)
+
+
+def find(path: Path) -> list[UnrollInFile]:
+    """Return where a file's unrolls lie; raise ValueError if it is damaged.
+
+    The file does not stay open: a process may have about 1,000 open files.
+    """
+    with path.open("rb") as file:
+        return _check(path, file)[0]
+
+
 def read(path: Path) -> list[StoredUnroll]:
     """Return a file's unrolls, whose bytes are mapped; raise ValueError if it is damaged."""
     with path.open("rb") as file:
-        line = file.readline().rstrip(b"\n")
-        if len(line) < 9 or int(line[:8], 16) != zlib.crc32(line[9:]):
-            raise ValueError("its first line is damaged")
-        header, begin = json.loads(line[9:]), file.tell()
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    content = memoryview(mapped)[begin:]
-    if len(content) != sum(header["sizes"]) or zlib.crc32(content) != header["checksum"]:
-        raise ValueError("its checksum differs")
-    ends = np.cumsum(header["sizes"]).tolist()
+        found, mapped = _check(path, file)
     return [
-        StoredUnroll(key, version, content[end - size : end])
-        for key, version, size, end in zip(
-            header["keys"], header["versions"], header["sizes"], ends, strict=True
-        )
+        StoredUnroll(each.key, each.version, mapped[each.begin : each.begin + each.size])
+        for each in found
     ]
+
+
+def _check(path: Path, file: IO[bytes]) -> tuple[list[UnrollInFile], memoryview]:
+    """Return where the unrolls of an open file lie, and its bytes, which are mapped."""
+    line = file.readline().rstrip(b"\n")
+    if len(line) < 9 or int(line[:8], 16) != zlib.crc32(line[9:]):
+        raise ValueError("its first line is damaged")
+    header, begin = json.loads(line[9:]), file.tell()
+    mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    content, sizes = mapped[begin:], header["sizes"]
+    if len(content) != sum(sizes) or zlib.crc32(content) != header["checksum"]:
+        raise ValueError("its checksum differs")
+    begins = (begin + np.cumsum(sizes) - sizes).astype(int).tolist()
+    found = zip(header["keys"], header["versions"], begins, sizes, strict=True)
+    return [UnrollInFile(key, version, path, at, size) for key, version, at, size in found], mapped
 
 
 def write(path: Path, content: bytes) -> None:

@@ -4,11 +4,8 @@ A learner makes one `Server`. Actors call the functions in `endpoints`, which ca
 """
 
 import json
-import math
 import secrets
-import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +16,7 @@ from impala_mm.config import printable
 from impala_mm.runtime import ports, provenance
 from impala_mm.runtime.log import Say
 from impala_mm.transport.actor_failures import ActorFailures
-from impala_mm.transport.admission import REPORT_SECONDS
+from impala_mm.transport.connected_actors import ConnectedActors
 from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.delivery import DeliveryLedger
 from impala_mm.transport.endpoints import UnrollReceiver, make_endpoints
@@ -41,16 +38,10 @@ from impala_mm.transport.messages import (
     run_number,
 )
 from impala_mm.transport.parameter_store import ParameterStore
-from impala_mm.transport.rebalancing import (
-    SETTLE_SECONDS,
-    LearnerLoad,
-    choose_learner,
-    choose_learner_without_actors,
-)
+from impala_mm.transport.rebalancing import LearnerLoad
+from impala_mm.transport.refusals import Refusals
 from impala_mm.transport.rounds import Rounds, why_unfit
 from impala_mm.transport.validity import MAX_ACTORS, MessageCheck, parse_hello
-
-_MAX_START = 100  # characters of the id of an actor's start that are remembered
 
 
 class ActorReport(NamedTuple):
@@ -139,26 +130,17 @@ class Server:
             self, self.ledger, self.queue, unroll_bytes, find_mistake, say
         )
         self._parameters = ParameterStore(MAX_CONTENT)
-        self._levels: dict[int, str] = {}  # by actor
-        self._lock = threading.Lock()  # guards the next four
+        self.actors, self.refusals = ConnectedActors(), Refusals(say)
+        self._lock = threading.Lock()  # guards the next three
         self._reports: list[ActorReport] = []
         self._dropped = 0  # unrolls that reached no learner, by the actors' reports
         self.environment_faults = 0  # by the actors' reports
         self.failures = ActorFailures(say)
-        self._on_this_host = set[int]()  # actors, including those that have left
-        self.actors: dict[int, float] = {}  # connected actors, and when each sent its last message
         self._start = provenance.start_id()
-        self._foreign = set[tuple[str, Any]]()  # actors of other runs: (id of the start, number)
         self._inference, self.rounds = inference, rounds
         if inference:
             inference.attach(self.ledger, self.queue, self.numbers, rounds)
         self._closed = False
-        self.refused = 0
-        self._strangers, self._reported_at = 0, -math.inf  # callers without the token; last report
-        # To redirect actors to other learners: the rank of this one, and the loads of all by rank.
-        self.rank, self.loads = 0, list[LearnerLoad]()
-        self._movable = set[int]()  # actors that know all learners by the same addresses
-        self._changed_at = time.monotonic()  # when an actor last joined or left
 
         credentials = Credentials.parse(token)
         infer = inference.answer if inference else None
@@ -194,15 +176,7 @@ class Server:
 
     def load(self, wait_share: float) -> LearnerLoad:
         """Return this learner's load; `wait_share` is the share of its time waiting for unrolls."""
-        now, fill = time.monotonic(), self.fill()
-        with self._lock:
-            active = sum(now - heard < 2 * SETTLE_SECONDS for heard in self.actors.values())
-            return LearnerLoad(wait_share, fill, active, now - self._changed_at > SETTLE_SECONDS)
-
-    def actors_on_other_hosts(self) -> int:
-        """Return how many of the connected actors run on other hosts."""
-        with self._lock:
-            return len(self.actors.keys() - self._on_this_host)
+        return self.actors.load(wait_share, self.fill())
 
     def publish(
         self, version: int, pack: Callable[[], bytes], values: Sequence[tf.Tensor] = ()
@@ -236,12 +210,8 @@ class Server:
 
     def forget_silent(self, seconds: float) -> list[int]:
         """Forget the actors that have sent nothing for `seconds`; return their numbers."""
-        self._report_strangers()
-        deadline = time.monotonic() - seconds
-        with self._lock:
-            gone = [actor for actor, heard in self.actors.items() if heard < deadline]
-            for actor in gone:
-                del self.actors[actor]
+        self.refusals.report_strangers()
+        gone = self.actors.forget_silent(seconds)
         for actor in gone:
             if self._inference:
                 self._inference.forget(actor)
@@ -264,24 +234,23 @@ class Server:
             raise RuntimeError(RUN_ENDED)  # the caller raises Unreachable
         asked, mistake = parse_hello(request)
         if mistake:
-            self.refused += 1
-            self._say(f"an actor is refused: {mistake}")
+            self.refusals.malformed(mistake)
             return np.array(json.dumps(self._identity | {"refused": mistake}).encode(), object)
         asked["host"] = printable.one_line(str(asked.get("host", "")), 100)  # as logs show it
         answer = dict(self._identity)
         if other := other_run(asked, self._start):
-            self._refuse_other_run(asked, other)
+            self.refusals.of_another_run(asked, other)
             return np.array(json.dumps(answer | {"other_run": other}).encode(), object)
-        if failure := asked.get("failure"):
-            self._take_failure(int(asked["actor"]), asked["host"], failure)
+        if (failure := asked.get("failure")) and self.failures.take(
+            int(asked["actor"]), asked["host"], failure
+        ):
+            self.actors.leave(int(asked["actor"]))
         if not asked.get("probe"):
             if self._inference and self._parameters.version is None:
                 raise RuntimeError("there is no policy yet")  # the caller tries again
             if refused := refusal(asked, self._identity) or self._why_unfit(asked):
                 answer["refused"] = refused
-                self.refused += 1
-                shown = printable.one_line(refused, 2000)  # it quotes what the actor sent
-                self._say(f"actor {int(asked['actor'])} on {asked['host']} refused: {shown}")
+                self.refusals.unfit(asked, refused)
             else:
                 answer["moves"] = self._join(asked)
                 actor, sizes = int(asked["actor"]), asked.get("groups", ())
@@ -293,20 +262,18 @@ class Server:
         environments, level = sum(asked.get("groups", ())), asked.get("level", "")
         if level not in (levels := self._identity.get("level_name", "").split(",")):
             return f"this actor plays the level {level!r}, the learner's are {', '.join(levels)}"
-        if asked["actor"] not in self._levels and len(self._levels) >= MAX_ACTORS:
+        if asked["actor"] not in self.actors.levels and len(self.actors.levels) >= MAX_ACTORS:
             return (
                 f"actors of {MAX_ACTORS:,} numbers have joined: give this one the --task of another"
             )
         if not self.numbers.has_room(asked["actor"], environments):
             return f"there are no numbers left for its {environments:,} environments"
-        if self.rounds and self.rounds.alone:
-            with self._lock:
-                others = sorted(self.actors.keys() - {int(asked["actor"])})
-            if others:
-                return (
-                    f"--deterministic_run: one actor plays, and actor {others[0]} is connected: "
-                    f"start no other, or leave the flag out"
-                )
+        others = self.actors.others(int(asked["actor"]))
+        if others and self.rounds and self.rounds.alone:
+            return (
+                f"--deterministic_run: one actor plays, and actor {others[0]} is connected: "
+                f"start no other, or leave the flag out"
+            )
         if self.rounds and environments > self.rounds.columns:
             return why_unfit(self.rounds.columns, environments)
         return ""
@@ -314,78 +281,40 @@ class Server:
     def _join(self, asked: dict[str, Any]) -> bool:
         """Register an actor; return whether it may be sent to other learners."""
         actor, incarnation = int(asked["actor"]), int(asked["incarnation"])
-        self._levels[actor] = asked.get("level", "")
-        with self._lock:
-            self._on_this_host.discard(actor)
-            if asked.get("host") == socket.gethostname():
-                self._on_this_host.add(actor)
-        if movable := set(asked.get("learners", ())) == set(self._identity["learners"]):
-            self._movable.add(actor)
-        else:
-            self._movable.discard(actor)
+        movable = set(asked.get("learners", ())) == set(self._identity["learners"])
         if self.ledger.join(actor, incarnation) and self._inference:
             self._inference.forget(actor)
-        self.heard_from(actor)
+        self.actors.join(actor, asked, movable)
         self._say(f"actor {actor} on {asked['host']} joined")
         return movable
 
-    def _take_failure(self, actor: int, host: str, failure: dict[str, str]) -> None:
-        """Log an actor's report of broken environments; an actor that gives up has left."""
-        if self.failures.take(actor, host, failure):
-            with self._lock:
-                self.actors.pop(actor, None)
-
-    def _refuse_other_run(self, asked: dict[str, Any], sentence: str) -> None:
-        """Count and log an actor of another run, once for each, since it tries again."""
-        actor = asked["start"][:_MAX_START], asked.get("actor")
-        if actor in self._foreign or asked.get("probe") or len(self._foreign) >= MAX_ACTORS:
-            return
-        self._foreign.add(actor)
-        self.refused += 1
-        self._say(f"actor {actor[1]} on {asked['host']} refused: {printable.one_line(sentence)}")
-
     def refuse_stranger(self) -> np.ndarray:
         """Count a caller without the token and return the answer to it; as JSON."""
-        with self._lock:
-            self.refused += 1
-            self._strangers += 1
-        self._report_strangers()
+        self.refusals.stranger()
         return np.array(json.dumps({"refused": NO_TOKEN, "nonce": NO_NONCE}).encode(), object)
-
-    def _report_strangers(self) -> None:
-        """Log how many callers without the token there were, at most once a minute."""
-        with self._lock:
-            count, now = self._strangers, time.monotonic()
-            if not count or now - self._reported_at < REPORT_SECONDS:
-                return
-            self._strangers, self._reported_at = 0, now
-        who = "a caller" if count == 1 else f"{count:,} callers"
-        self._say(f"{who} without the run's token {'was' if count == 1 else 'were'} refused")
 
     def heard_from(self, actor: int) -> None:
         """Record that a message of the actor arrived: it is connected."""
-        with self._lock:
-            if actor not in self.actors:
-                self._changed_at = time.monotonic()
-            self.actors[actor] = time.monotonic()
+        self.actors.heard_from(actor)
 
     def delivered(self, header: MessageHeader, episodes: np.ndarray) -> None:
         """Keep what a message reported, now that it is delivered, for `take_reports`."""
+        self.actors.heard_again(header.actor)
         with self._lock:
-            if header.actor in self.actors:  # otherwise it was redirected to another learner
-                self.actors[header.actor] = time.monotonic()
             self._dropped += header.dropped
             self.environment_faults += header.faults
             if header.playing or len(episodes):
-                level, times = self._levels[header.actor], header.times._asdict()
+                level, times = self.actors.levels[header.actor], header.times._asdict()
                 episodes = episodes[np.isfinite(episodes).all(1)]  # a mean would be NaN for long
                 self._reports.append(ActorReport(header.actor, level, episodes, times))
 
     def make_reply(self, header: MessageHeader, reply: Reply) -> MessageReply:
         """Return the reply to a message with unrolls, with the learner to feed next."""
         version, learner = self._parameters.version, None
-        if len(self.loads) > 1 and reply in {Reply.ACCEPTED, Reply.RUNNING}:
-            learner = self._redirect(header.actor)
+        if len(self.actors.loads) > 1 and reply in {Reply.ACCEPTED, Reply.RUNNING}:
+            learner = self.actors.redirect(header.actor, self.fill(), self.rounds is not None)
+            if learner is not None and self.rounds:
+                self.rounds.forget(header.actor)
         return MessageReply(
             reply,
             NO_POLICY if version is None else version,
@@ -412,21 +341,6 @@ class Server:
         if version is not None:
             return np.array(MessageReply(Reply.ACCEPTED, version))
         return np.array(self.make_reply(header, Reply.RUNNING))
-
-    def _redirect(self, actor: int) -> int | None:
-        """Return the learner that needs this actor more, if there is one and it may move."""
-        own = self.load(0.0)
-        with self._lock:
-            if actor not in self._movable or actor not in self.actors:
-                return None
-            choose = choose_learner_without_actors if self.rounds else choose_learner
-            learner = choose(self.rank, own, self.loads)
-            if learner is not None:
-                del self.actors[actor]
-                self._changed_at = time.monotonic()
-                if self.rounds:
-                    self.rounds.forget(actor)
-            return learner
 
     def read_parameters(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a ParametersReply to a ParametersRequest, and a part of the parameters."""

@@ -19,7 +19,7 @@ from launcher.running.console import say
 from launcher.running.followed_run import RECOVERS_FILE
 from launcher.running.process_table import state_label
 from launcher.running.recovery import WINDOWS_REQUEST
-from launcher.running.run_control import RunControl
+from launcher.running.run_control import REPEAT_SECONDS, RunControl
 from launcher.transfer import fetch
 
 _NOTICE_SECONDS = 5.0  # seconds of waiting before a message says for what
@@ -137,7 +137,7 @@ def _end_run(run: Run, control: RunControl, record: Record, timeout: float) -> i
     say(f"{run.name}: saving and stopping the learners, then all other processes")
     began, code = time.monotonic(), 0
     control.request_stop("save")
-    _wait_for_learners(run, timeout)
+    _wait_for_learners(run, control, timeout)
     unreached = control.end_remaining(say)
     learners = run.states().get(LEARNERS, {})
     if learners.get("state") == "failed":
@@ -154,12 +154,13 @@ def _end_run(run: Run, control: RunControl, record: Record, timeout: float) -> i
     return code
 
 
-def _wait_for_learners(run: Run, timeout: float) -> None:
+def _wait_for_learners(run: Run, control: RunControl, timeout: float) -> None:
     """Wait until the learners have ended, or their host was unreachable for `timeout` seconds.
 
     Learners that do not end are killed by their supervisor after its own timeout.
     """
     away_since = noticed = 0.0
+    requested = time.monotonic()
     while (state := run.states().get(LEARNERS, {"state": "lost"})["state"]) not in (
         *FINAL_STATES,
         "lost",
@@ -174,6 +175,9 @@ def _wait_for_learners(run: Run, timeout: float) -> None:
             )
         if away_since and time.monotonic() - away_since > timeout:
             return
+        if control.hosts.remote_nodes and time.monotonic() - requested > REPEAT_SECONDS:
+            requested = time.monotonic()
+            control.request_stop("save")
         time.sleep(0.1)
 
 

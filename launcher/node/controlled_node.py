@@ -7,7 +7,6 @@ is for frontends, over SSH.
 import os
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from launcher.node.task import (
     learner_hosts_of,
     read_json,
     with_learner_hosts,
+    with_reported_hosts,
     write_json,
 )
 
 CONTROLLER = "the controller"  # its name among the states of a host's processes
 ORDER_SERVER = "orders.json"  # in the run's state folder: the `order_server`'s pid, port and id
-LEARNER_PORTS = "learner-ports.json"  # there, too: the addresses of all planned learners
 CONTROLLER_STATE = "controller.json"  # in the controller's state folder: what it reports
 ORDERS = "control.json"  # there, too: its term, credentials, and where each host takes orders
 # In the run's state folder of a frontend: the controller's host, the term, credentials, and where
@@ -101,8 +100,11 @@ class ControlledNode:
         task = self._find_plan(LEARNERS)
         if not task:
             raise RunInUse("the learners are running, or were not planned on that host")
+        task = with_reported_hosts(task, self._node.states()[LEARNERS])
         command = task["command"]
-        hosts, known = mpirun.hosts_of_ranks(command), self._learner_addresses(command)
+        hosts, known = mpirun.hosts_of_ranks(command), learner_hosts_of(command)
+        if unplanned := sorted(set(addresses[1:]) - set(hosts)):
+            raise RunInUse(f"the learners were not planned for {', '.join(unplanned)}")
         if hosts:
             if hosts[0] not in addresses:
                 raise RunInUse("the host of the first learner has its checkpoints, and must stay")
@@ -119,20 +121,6 @@ class ControlledNode:
         state = self._node.states().get(name)
         is_running = state is None or procfs.is_alive(state.get("supervisor"))
         return {} if is_running else read_json(self._run.folder / name / PLAN)
-
-    def _learner_addresses(self, command: Sequence[str]) -> list[str]:
-        """Return the addresses of all learners that were planned: as they have reported them.
-
-        A restart without some hosts reports fewer, so the first report is kept.
-        """
-        planned = learner_hosts_of(command)
-        ports = self._run.folder / LEARNER_PORTS
-        reported = self._node.states().get(LEARNERS, {}).get("learner_hosts") or []
-        known = read_json(ports).get("learner_hosts") or reported
-        if len(known) != len(planned):
-            return planned
-        write_json(ports, {"learner_hosts": known})
-        return known
 
     def _start(self, task: dict[str, Any], plan: dict[str, Any]) -> None:
         """Start a task, and keep the plan."""
@@ -215,9 +203,8 @@ class ControlledNode:
         write_json(self._folder / ORDERS, control)
         path = self._folder / "run.json"
         own = {"boot": boot_id(), "logdir": str(logs)}
-        before = read_json(path)
-        if before.get("id") == record["id"]:  # it may have left hosts out since
-            own["learner_places"] = before["learner_places"]
+        if self.controller_state():  # one of this term may have left hosts out since
+            own["learner_places"] = read_json(path)["learner_places"]
         write_json(path, record | own)
 
     def start_controller(self, command: list[str], workdir: str) -> dict[str, Any]:

@@ -7,8 +7,10 @@ A process that SIGKILL ends cannot remove its own files:
     TMPDIR/ompi.HOST.UID/jf.0/JOB/           the session of a rank that had no mpirun
     TMPDIR/impala_mm-HOST.PID-*/             the state folder of the experiment.py with this pid
     /tmp/__autograph_generated_file*.py      a Python function that TensorFlow has translated
+    /dev/shm/impala_mm-UID-RUN/              the parameters that the actors of a run have shared
 
-The learners' supervisor calls this before it starts them, and each host does at the begin of a run.
+The learners' supervisor calls `remove_leftovers` before it starts them, and each host does at the
+begin of a run; the supervisors of actors call `remove_shared_parameters` when they end.
 Nothing is removed that may belong to another user, to another host that shares the folder, or to a
 process that is alive.
 """
@@ -24,7 +26,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.node import procfs
+from launcher.node import file_lock, procfs
 from launcher.node.task import read_json
 
 _LEAST_AGE = 10.0  # seconds: a new file may not be in use yet
@@ -89,6 +91,21 @@ def remove_leftovers(
         with contextlib.suppress(OSError):
             if path.stat().st_mtime < uses.tensorflow_since - _CLOCK_SECONDS:
                 _remove(path)
+
+
+def remove_shared_parameters(shared_memory: Path = Path("/dev/shm")) -> None:
+    """Remove what actors of this user have shared, of each run of which no actor is left here.
+
+    Actors do so themselves unless all are killed; each holds a shared lock of the file `members`.
+    """
+    for folder in shared_memory.glob(f"impala_mm-{os.geteuid()}-*"):
+        if not _own_folders(folder):
+            continue
+        with contextlib.suppress(OSError):
+            lock = file_lock.acquire(folder / "members")
+            if lock is not None:
+                _remove(folder)
+                os.close(lock)
 
 
 def _own_folders(*folders: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from launcher.node import (
     daemon_supervisor,
     file_lock,
     logind,
+    mpirun,
     mpirun_agent,
     procfs,
     programs,
@@ -22,12 +23,13 @@ from launcher.node import (
 )
 from launcher.node.leftovers import remove_leftovers
 from launcher.node.run_registry import Record, Run, RunInUse, boot_id
+from launcher.node.run_windows import RunWindows
 from launcher.node.task import (
-    FINAL_STATES,
     LEARNERS_VARIABLE,
     RANK_BEATS_FOLDER,
     Task,
     read_json,
+    with_reported_hosts,
     write_json,
 )
 
@@ -52,7 +54,8 @@ class LocalNode:
         the only start of the run that is meant, since another frontend may have a run of the same
         name; `select_start` and `begin_run` set it. None: any start.
         """
-        self.run, self._make_tmux, self._start = run, make_tmux, start
+        self.run, self._start = run, start
+        self._windows = RunWindows(run, make_tmux)
 
     def select_start(self, start: str) -> None:
         """Restrict all calls to this start of the run."""
@@ -79,7 +82,7 @@ class LocalNode:
         self.run.create_state(token)
         socket_path = tmux.default_socket()
         if socket_path:
-            tmux.Session(self.run.name, self._make_tmux(socket_path)).close_ended()
+            self._windows.session(socket_path).close_ended()
         (self.run.folder / RANK_BEATS_FOLDER).mkdir(mode=0o700)
         self.run.write_record(Record(**record | {"boot": boot_id(), "socket": socket_path}))
         remove_leftovers(Path(os.environ.get("TMPDIR") or "/tmp"))
@@ -103,13 +106,11 @@ class LocalNode:
                 f"a run named {name} has ended on that host, and {record.started_from}, from which "
                 f"it was started, has not removed it by --stop: --tmux_sess=NAME starts another run"
             )
-        if not record and (socket := tmux.default_socket()):
-            session = tmux.Session(name, self._make_tmux(socket))
-            if session.exists():
-                raise tmux.TmuxError(
-                    f"tmux has a session named {name} on that host: --tmux_sess=NAME starts "
-                    f"another run"
-                )
+        socket = "" if record else tmux.default_socket()
+        if socket and self._windows.session(socket).exists():
+            raise tmux.TmuxError(
+                f"tmux has a session named {name} on that host: --tmux_sess=NAME starts another run"
+            )
 
     def has_start(self, start: str) -> bool:
         """Return whether this start of the run was begun here since the machine was booted."""
@@ -137,7 +138,7 @@ class LocalNode:
                 while run.is_running() and time.monotonic() < until:
                     time.sleep(0.1)
                 run.kill()
-                LocalNode(run, self._make_tmux).forget(record.id)
+                LocalNode(run, self._windows.make_tmux).forget(record.id)
         for start in starts:
             self.kill_learners(start)
         return True
@@ -184,46 +185,24 @@ class LocalNode:
             write_json(
                 folder / "task.json", task._asdict()
             )  # first, so that it never counts as lost
+            planned = read_json(folder / PLAN)
+            if planned:
+                planned = with_reported_hosts(planned, read_json(folder / "state.json"))
             for old in folder.iterdir():  # left by a process of the same name
                 if old.name not in ("task.json", "lock"):
                     old.unlink()
             if keep_plan:
-                write_json(folder / PLAN, each)
+                write_json(folder / PLAN, max(each, planned, key=_count_hosts))
             folders[task.name] = folder
         before = logind.staying_command() or []
         for folder in folders.values():
             programs.start_supervisor(folder / "task.json", before=before)
-        return self._open_windows(folders, record)
+        return self._windows.open(folders, record)
 
     def open_windows(self) -> str:
         """Open the windows of running processes that were closed; return why not, or nothing."""
         record = self.run.record
-        if record is None or not record.socket or not self._is_selected():
-            return ""
-        running = [
-            name
-            for name, state in self.run.local_states().items()
-            if state["state"] not in (*FINAL_STATES, "lost")
-        ]
-        try:
-            living = tmux.Session(self.run.name, self._make_tmux(record.socket)).living_windows()
-        except tmux.TmuxError as error:
-            return f"tmux cannot show the processes: {error}"
-        missing = {name: self.run.folder / name for name in running if name not in living}
-        if not missing:
-            return ""
-        with contextlib.suppress(RunInUse), self.run.locked():  # else another frontend opens them
-            return self._open_windows(missing, record)
-        return ""
-
-    def _open_windows(self, folders: dict[str, Path], record: Record) -> str:
-        if not record.socket or not folders:
-            return ""
-        try:
-            tmux.Session(self.run.name, self._make_tmux(record.socket)).open_windows(folders)
-        except tmux.TmuxError as error:
-            return f"tmux cannot show the processes: {error}"
-        return ""
+        return self._windows.open_closed(record) if record and self._is_selected() else ""
 
     def states(self) -> dict[str, dict[str, Any]]:
         """Return the states of its processes on this machine, by name."""
@@ -300,5 +279,9 @@ class LocalNode:
         record = self.run.record
         if record and start in ("", record.id):
             self.run.forget()
-            if record.socket:
-                tmux.Session(self.run.name, self._make_tmux(record.socket)).close()
+            self._windows.close(record)
+
+
+def _count_hosts(plan: dict[str, Any]) -> int:
+    """Return the hosts of a plan; learners that leave some out may get these back later."""
+    return len(mpirun.hosts_of_ranks(plan.get("command", [])))

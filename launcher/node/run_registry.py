@@ -33,6 +33,7 @@ from typing import Any
 
 from launcher.node import file_lock, procfs
 from launcher.node.json_types import fields_fit
+from launcher.node.leftovers import remove_shared_parameters
 from launcher.node.process_state import read_state
 from launcher.node.task import FINAL_STATES, HEARTBEAT, LEARNERS, read_json, write_json
 
@@ -207,6 +208,7 @@ class Run:
                     with contextlib.suppress(OSError):
                         os.kill(recorded[0], signal.SIGKILL)
                         killed += 1
+        remove_shared_parameters()
         return killed
 
     @contextlib.contextmanager

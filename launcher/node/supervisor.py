@@ -20,7 +20,7 @@ from typing import Any
 
 from launcher.node import child_process, file_lock, procfs
 from launcher.node.json_types import fits
-from launcher.node.leftovers import remove_leftovers
+from launcher.node.leftovers import remove_leftovers, remove_shared_parameters
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_output import ProcessOutput, error_lines
 from launcher.node.process_state import ProcessState
@@ -95,6 +95,8 @@ class Supervisor:
             from launcher.node import mpirun_agent  # noqa: PLC0415 - it loads ssl
 
             mpirun_agent.end_supervisors(self._other_hosts)
+        if self._task.job == "actor":
+            remove_shared_parameters()
         if self._requests.has_parent_ended():  # it would have removed this folder
             import shutil  # noqa: PLC0415 - it is needed by few and would delay all
 

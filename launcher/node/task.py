@@ -95,6 +95,17 @@ def learner_hosts_of(command: Sequence[str]) -> list[str]:
     return flags[0].removeprefix(_HOSTS_FLAG).split(",") if flags else []
 
 
+def with_reported_hosts(plan: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan of learners with the addresses that they have reported, if all of them have.
+
+    A start without some hosts reports fewer, so the plan keeps those of the last complete one.
+    """
+    reported, command = state.get("learner_hosts") or [], plan["command"]
+    if len(reported) != len(learner_hosts_of(command)):
+        return plan
+    return plan | {"command": with_learner_hosts(command, reported)}
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file that only its owner can read; readers see the old or the new content."""
     work = path.with_name(f"{path.name}.{os.getpid()}")

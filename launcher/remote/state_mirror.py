@@ -31,6 +31,7 @@ class StateMirror:
         self._run, self._hosts, self._files = run, hosts, files
         self._writing = threading.Lock()
         self._following_again: set[str] = set()  # hosts that were asked to resend a file
+        self.reported: set[str] = set()  # hosts that have reported; before, they ignore requests
 
     def on_states(self, host_id: str, states: dict[str, Any], all_states: bool = False) -> None:
         """Write states to the state folder.
@@ -58,6 +59,7 @@ class StateMirror:
                 folder.mkdir(exist_ok=True, mode=0o700)
                 write_json(folder / "state.json", state)
         self._run.record_contact(host_id)  # last, since the states count from now on
+        self.reported.add(host_id)
 
     def _write_daemon(self, host_id: str, state: dict[str, Any] | None) -> None:
         if state is not None:

@@ -132,16 +132,16 @@ def mirror_states(
 
     Without `copies`, only states are copied.
     """
-    for host_id, node in hosts.remote_nodes.items():
+    nodes = list(hosts.remote_nodes.items())
+    for host_id, node in nodes:
         if node.error and run.why_away(host_id):  # unless another frontend is connected
             run.record_contact(host_id, node.error)
     mirror = StateMirror(run, hosts, mirrored_files(record, log) if copies else {})
     hosts.stay_connected(mirror)
     until = time.monotonic() + _FIRST_CONTACT_SECONDS
     while time.monotonic() < until:
-        if all(
-            node.error or not run.why_away(host_id) for host_id, node in hosts.remote_nodes.items()
-        ):
+        # Contacts that the run's folder records may be those of another frontend.
+        if all(node.error or host_id in mirror.reported for host_id, node in nodes):
             break
         time.sleep(0.05)
     return mirror

@@ -14,7 +14,7 @@ from launcher.node import order_channel
 from launcher.node.callbacks import Say
 from launcher.node.controlled_node import CONTROLLED, CONTROLLER_STATE, read_term
 from launcher.node.run_registry import Record, Run
-from launcher.node.task import read_json, write_json
+from launcher.node.task import LEARNERS, read_json, write_json
 from launcher.plan import process_plan
 from launcher.plan.host_environment import Installation
 from launcher.plan.settings import LauncherConfig
@@ -101,12 +101,16 @@ def _write_control(hosts: Hosts, record: Record, known: dict[str, Any]) -> None:
     roles = order_channel.CONTROL_ROLES
     credentials = certificates.by_role(known["credentials"], roles)[order_channel.CONTROLLER]
     processes = [each for each in record.processes if each.get("place")]
+    planned = record.first_learner_places
+    if planned[:1] != [record.host_id_of(LEARNERS)]:  # its new host has no plan of those left out
+        planned = record.learner_places
     own = dataclasses.replace(
         record,
         processes=processes,
         socket="",
         csvs=[],
         shared=False,
+        first_learner_places=planned,
         # The address by which other hosts reach a host, not how a frontend logs in there.
         targets={
             host_id: [known["servers"].get(host_id, {}).get("address", target[0])]

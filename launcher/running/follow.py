@@ -24,10 +24,9 @@ from launcher.plan import project
 from launcher.running.console import say
 from launcher.running.news import RunNews
 from launcher.running.recovery import Recovery
-from launcher.running.run_control import RunControl
+from launcher.running.run_control import REPEAT_SECONDS, RunControl
 
 _CHECK_SECONDS = 0.3
-_REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts may have missed it
 _ADDRESSES_SECONDS = 300.0  # timeout for learners to report their addresses
 _ADDRESSES_CHECK_SECONDS = 0.05  # seconds between two looks for these addresses
 _WAITING_SECONDS = 10.0  # seconds between two messages that the actors wait for these addresses
@@ -150,7 +149,7 @@ class Follower:
         """
         now = time.monotonic()
         self._stop_requested = self._stop_requested or now
-        if self._control.hosts.remote_nodes and now - self._stop_sent > _REPEAT_SECONDS:
+        if self._control.hosts.remote_nodes and now - self._stop_sent > REPEAT_SECONDS:
             self._stop_sent = now
             self._control.request_stop("save" if interrupts == 1 else "now")
         return learners["state"] != "away" or (

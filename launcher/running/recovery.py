@@ -77,7 +77,7 @@ class Recovery:
             self._followed.control.open_windows(self._followed.say)
         is_ours = self._followed.holds_lock()
         if is_ours:
-            self._takeover.refuse_earlier(record)
+            record = self._takeover.refuse_earlier(record)
         if not is_ours and not self._followed.has_controller_elsewhere():
             self._followed.restore_times.clear()
         for host_id in [p for p, due in self._followed.restore_times.items() if due < now]:
@@ -107,11 +107,13 @@ class Recovery:
         for host_id in self._hosts.remote_nodes:
             why = self._run.why_away(host_id)
             if not why:
-                since = self._followed.away_since.pop(host_id, now)
+                if (since := self._followed.away_since.pop(host_id, None)) is None:
+                    continue
+                # Even if it was away for a moment: a reboot takes a few seconds.
+                self._followed.restore_times[host_id] = now + SETTLE_SECONDS
                 if host_id in self._reported_away:
                     self._reported_away.remove(host_id)
                     self._say(f"{host_id} is connected again after {now - since:.0f} s")
-                    self._followed.restore_times[host_id] = now + SETTLE_SECONDS
                 continue
             silent = now - self._followed.away_since.setdefault(host_id, now)
             if silent > _AWAY_SECONDS and host_id not in self._reported_away:
@@ -195,6 +197,8 @@ class Recovery:
         for host_id, names in lost.items():
             where = host_id or "this machine"
             try:
+                # A host that was rebooted within seconds never counted as unreachable.
+                self._followed.begin_if_unknown(record, host_id)
                 self._hosts.call(host_id, "kill", lost_only=True)  # what they left
                 restarted = self._followed.restart(names, record)
             except FAILURES as error:

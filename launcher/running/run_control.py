@@ -13,6 +13,7 @@ from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.running import controlled_hosts, controller
 from launcher.running.pending_stops import PendingStops
 
+REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts may have missed it
 _END_SECONDS = 20.0  # timeout for actors to exit after the learners have ended
 
 
@@ -25,7 +26,7 @@ class RunControl:
     def request_stop(self, mode: str, name: str = "") -> None:
         """Request one process, or all, to stop: by "save", with a checkpoint, or "now", without.
 
-        `follow` and `recovery` repeat the request for hosts that are unreachable.
+        Callers repeat the request until the learners have ended, for hosts that missed it.
         """
         record = self.run.record
         host_id = record.host_id_of(name) if record and name else ""

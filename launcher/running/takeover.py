@@ -5,6 +5,8 @@ a frontend restarts what fails. So the frontend begins a new term first: hosts r
 earlier ones (`launcher.node.order_server`).
 """
 
+import dataclasses
+
 from launcher.node.run_registry import Record
 from launcher.node.task import LEARNERS
 from launcher.running import controlled_hosts, controller
@@ -18,16 +20,18 @@ class Takeover:
         self._followed, self._run = followed, followed.run
         self._retry_time = 0.0
 
-    def refuse_earlier(self, record: Record) -> None:
+    def refuse_earlier(self, record: Record) -> Record:
         """Let the hosts refuse the controller from which this frontend takes over, if there is one.
 
-        Those that are unreachable learn of it when they are restored.
+        Those that are unreachable learn of it when they are restored. Return the record, which has
+        the hosts of the learners as the controller has left them.
         """
         entry = controller.read(self._run)
         if self._followed.orders or not entry.get("place"):
-            return
+            return record
         if entry["ended"] or entry["superseded"]:
-            return
+            return record
+        record = self._note_learners(record)
         controlled_hosts.begin_term(self._run)
         self._followed.say(
             f"this frontend restarts what fails in place of the controller on {entry['host']}, "
@@ -36,6 +40,18 @@ class Takeover:
         controlled_hosts.prepare(
             *(self._run, self._followed.hosts, record, self._followed.config, self._followed.say)
         )
+        return record
+
+    def _note_learners(self, record: Record) -> Record:
+        """Record on which hosts the learners are: the controller may have left others out."""
+        reported = self._run.states()[LEARNERS].get("learner_hosts") or []
+        addresses = {each.rpartition(":")[0] for each in reported}
+        nodes = self._followed.hosts.remote_nodes
+        places = [each for each in record.learner_places if nodes[each].address in addresses]
+        if places:  # else they have not reported yet
+            record = dataclasses.replace(record, learner_places=places)
+            self._run.write_record(record)
+        return record
 
     def hand_over(self, now: float) -> None:
         """Leave the next controller on the host once it answers, and all learners are back."""

@@ -74,6 +74,8 @@ def measure_run_memory(argv: list[str], minutes: float) -> dict[str, list[Memory
             for each, threads in thread_cpu.snapshot(process.pid).items():
                 if (found := measure_memory(each)).all:  # it has not exited since the snapshot
                     sizes[threads.role].append(found)
+            # All processes but actors count as the learner's: the largest of them trains.
+            sizes["learner"] = sorted(sizes["learner"], key=lambda size: size.own)[-1:]
             if all(sizes.values()):  # an actor that restarts is missing for a moment
                 for role, several in sizes.items():
                     samples[role].append(

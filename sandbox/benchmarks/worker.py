@@ -44,9 +44,10 @@ from impala_mm.distributed import group
 from impala_mm.environments.atari import vector
 from impala_mm.learner import setup
 from impala_mm.learner.batch_source import BatchSource
-from impala_mm.learner.learner import Learner, TrainStep
+from impala_mm.learner.learner import Learner
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.profiler import UpdateProfiler
+from impala_mm.learner.train_step import TrainStep
 from impala_mm.runtime import devices
 
 

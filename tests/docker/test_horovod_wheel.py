@@ -3,17 +3,18 @@
 Builds are stubs here; the real build and its all-reduce check run in set-up, before these tests.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import horovod_wheel
 import pytest
 import steps
 from processes import ROOT, needs_horovod, run
+from supervising import until
 
 TARGET = horovod_wheel.Target("2.21.0", "cp311-x86_64", "openmpi-5.0.11", "none")
 
@@ -131,17 +132,12 @@ def _is_zombie(pid):
     return ") Z " in Path(f"/proc/{pid}/stat").read_text()
 
 
-def _wait_for(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            value = condition()
-        except OSError:
-            value = None
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in time")
+def _wait_for(condition):
+    def holds():
+        with contextlib.suppress(OSError):
+            return condition()
+
+    return until(holds)
 
 
 def test_the_second_of_two_set_ups_waits_and_says_so(tmp_path):
@@ -166,7 +162,7 @@ def test_the_second_of_two_set_ups_waits_and_says_so(tmp_path):
         assert first_line == "in\n" if seconds == "60" else "waiting for it to end" in first_line
     both[0].send_signal(signal.SIGKILL)  # a killed holder lets go
     both[0].wait()
-    assert both[1].communicate(timeout=10)[0].split() == ["in", "out"]
+    assert both[1].communicate()[0].split() == ["in", "out"]
 
 
 @needs_horovod

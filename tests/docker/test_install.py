@@ -133,7 +133,6 @@ def test_a_second_set_up_needs_neither_network_nor_time(active):
         env=os.environ | active | {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1"},
         capture_output=True,
         text=True,
-        timeout=20,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
@@ -214,6 +213,7 @@ def test_one_learner_needs_neither_horovod_nor_other_hosts_nor_tests():
         (["setup", "LEARNERS=all"], ["--role=all"]),
         (["setup", "WHEELHOUSE=here"], ["--wheelhouse=here"]),
         (["horovod"], ["--role=all", "--again"]),
+        (["docs"], ["--docs"]),
         (["train", "DEVICE=gpu", "MPI=system"], ["--device=gpu", "--mpi=system"]),
     ],
 )
@@ -233,8 +233,8 @@ def set_up(tmp_path, monkeypatch):
         shutil.copy(ROOT / name, tmp_path / name)
     installed = []
 
-    def install_python_packages(venv, role, device, mpi, wheelhouse):
-        installed.append(f"{role} {device} {mpi}")
+    def install_python_packages(venv, role, device, mpi, wheelhouse, *more):
+        installed.append(" ".join([role, device, mpi, *more]))
         if (tmp_path / "interrupt").exists():
             raise KeyboardInterrupt
 
@@ -251,7 +251,7 @@ def set_up(tmp_path, monkeypatch):
     def call(*arguments):
         installed.clear()
         install.main(arguments)
-        return installed[0] if installed else None
+        return ", ".join(installed) or None
 
     return call
 
@@ -289,6 +289,16 @@ def test_a_set_up_from_a_wheelhouse_stays_up_to_date_without_it(set_up, tmp_path
     assert set_up(given) is None
     shutil.rmtree(tmp_path / "wheels")
     assert set_up() is None
+
+
+def test_the_sites_packages_are_installed_once_for_each_state_of_the_lock(set_up, tmp_path):
+    assert set_up("--role=single") == SINGLE
+    assert set_up("--docs") == f"{SINGLE} docs"
+    assert set_up("--docs") is None
+    assert set_up() is None
+    with (tmp_path / "constraints.lock").open("a") as lock:
+        lock.write("newer==1\n")
+    assert set_up("--docs") == f"{SINGLE}, {SINGLE} docs"
 
 
 def test_everything_is_installed_where_nothing_was_asked_for(set_up):

@@ -16,7 +16,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed import group
 from impala_mm.distributed.agreement import Agreement
-from impala_mm.learner.learner import GradientNotFinite, TrainStep
+from impala_mm.learner.train_step import GradientNotFinite, TrainStep
 
 INPUTS = np.random.default_rng(0).standard_normal([8, 3]).astype(np.float32)
 WAYS = {

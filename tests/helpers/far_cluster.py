@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from cluster import FRONTEND, FrontendUser, write_stand_in
+from deadlines import Deadline
 from supervising import until
 
 STANDS_IN = "/tmp/stands-in"
@@ -83,7 +84,16 @@ class FarCluster(FrontendUser):
         return time.monotonic() - begin
 
     def left(self):
-        """Return by host the processes that run, except tmux, sshd and the frontend's agent."""
+        """Return by host the processes that run, except tmux, sshd and the frontend's agent.
+
+        Supervisors and windows end a moment after the processes that they supervise and show.
+        """
+        deadline = Deadline(3)
+        while (found := self._running()) and not deadline.is_over():
+            time.sleep(0.1)
+        return found
+
+    def _running(self):
         found = {}
         for host in self.lan.hosts.values():
             for line in host.processes() if host.up else ():

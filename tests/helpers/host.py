@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from deadlines import Deadline
 from machine import PROGRAMS, Machine, mac, network
 from processes import Process, finish
 
@@ -40,13 +41,13 @@ class Entered(subprocess.Popen):
 
     def send_signal(self, sig: int) -> None:
         """Send a signal to the program itself, once it has started."""
-        deadline = time.monotonic() + _SECONDS
+        deadline = Deadline(_SECONDS)
         while self.poll() is None:
             for child in descendants(self.pid)[:1]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, sig)
                 return
-            assert time.monotonic() < deadline, f"{self.args} never started"
+            assert not deadline.is_over(), f"{self.args} never started"
             time.sleep(0.01)
 
 
@@ -257,9 +258,11 @@ class Host:
     def _hear(self) -> str:
         assert self._init
         assert self._init.stdout
-        line = b""
-        if select.select([self._init.stdout], [], [], _SECONDS)[0]:
-            line = os.read(self._init.stdout.fileno(), 100)
+        deadline, line = Deadline(_SECONDS), b""
+        while not deadline.is_over():
+            if select.select([self._init.stdout], [], [], 0.2)[0]:
+                line = os.read(self._init.stdout.fileno(), 100)
+                break
         said = self.path("/var/log/init.log").read_text()
         assert line, f"{self.name} does not boot; its init printed: {said}"
         return line.decode()

@@ -6,6 +6,7 @@ import threading
 import time
 
 import tensorflow as tf
+from deadlines import Deadline
 from processes import free_port
 
 from impala_mm.actor.stepping_actor import SteppingActor
@@ -94,9 +95,9 @@ class Remote:
 
     def taken(self, count):
         """Return (entries [T+overlap, count, ...], start, versions) of `count` queued unrolls."""
-        deadline = time.monotonic() + 60
+        deadline = Deadline(60)
         while int(self.server.queue.size()) < count:
-            assert time.monotonic() < deadline, self.events
+            assert not deadline.is_over(), self.events
             time.sleep(0.01)
         contents, versions = self.server.queue.dequeue_many(count)
         return *self._codec.decode(contents), versions.numpy()
@@ -106,7 +107,7 @@ class Remote:
         self.stop.set()
         self.server.close()
         for actor in self._actors:
-            actor.join(10)
+            actor.join(60)
             assert not actor.is_alive()
             assert actor.failure is None
 

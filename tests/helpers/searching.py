@@ -1,6 +1,7 @@
 """Searches simulated hosts for parts of a secret, in files and in memory."""
 
 import contextlib
+import os
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -22,7 +23,7 @@ def places_of(host, secrets):
     """Return where a host holds one of the secrets: files, memory, environments, command lines."""
     inside = Path(f"/proc/{host.pids('')[0]}/root")
     folders = host.root, inside / "dev" / "shm", inside / "run"
-    found = [path for each in folders for path in each.rglob("*") if has(path, secrets)]
+    found = [path for each in folders for path in files_with(each, secrets)]
     for process in (Path(f"/proc/{pid}") for pid in host.pids("")):
         files = process / "environ", process / "cmdline"
         found += [path for path in files if has(path, secrets)]
@@ -36,6 +37,12 @@ def places_of(host, secrets):
                         found.append(process / "mem")
                         break
     return found
+
+
+def files_with(folder, secrets):
+    """Return the files below a folder that contain one of the secrets; files may come and go."""
+    found = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    return [path for path in found if has(path, secrets)]
 
 
 def has(path, secrets):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import paramiko
+from deadlines import Deadline
 from processes import free_port
 
 from launcher.node import procfs
@@ -199,9 +200,9 @@ def _until_listens(port, process, log):
 
 
 def _until(good, process, log=None):
-    until = time.monotonic() + 10
+    deadline = Deadline(10)
     while not good():
         said = log.read_text() if log else ""
         assert process.poll() is None, f"it exited: {said}"
-        assert time.monotonic() < until, said
+        assert not deadline.is_over(), said
         time.sleep(0.01)

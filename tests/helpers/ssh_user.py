@@ -76,4 +76,4 @@ class User:
 
 def says(client, command="echo hello"):
     """Return the output of a command on the other host."""
-    return client.exec_command(command, timeout=10)[1].read().decode().strip()
+    return client.exec_command(command, timeout=60)[1].read().decode().strip()

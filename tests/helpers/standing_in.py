@@ -17,6 +17,7 @@ flags = dict(part.removeprefix("--").split("=", 1) for part in sys.argv[2:])
 print("told", json.dumps({"flags": flags, "cwd": os.getcwd(), "environment": dict(os.environ)}))
 job = flags["job_name"]
 if os.environ.get("TOLD") == "fail" and job == "actor":
+    time.sleep(1)  # a frontend sees each failure before the next one
     raise ValueError("an actor that fails")
 if os.environ.get("TOLD") == "refuse" and job == "learner":
     sys.exit("error: the learner cannot listen")

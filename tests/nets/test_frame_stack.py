@@ -84,3 +84,20 @@ def test_a_network_of_single_frames_is_the_one_of_stacks(name):
         step, state = network.step(frames[t], *(x[t] for x in (*rest, first)), state)
         np.testing.assert_allclose(step, features[t], atol=1e-5)
     tf.nest.map_structure(np.testing.assert_array_equal, state.frames, last.frames)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_state_after_earlier_frames_is_the_one_of_an_unroll_but_for_the_memory(separate):
+    image = tf.TensorSpec([36, 36, 1], tf.uint8)
+    network = nets.make("ShallowConvLSTMAgent", image, 3, frame_stack=4)
+    if separate:
+        network = nets.Separate(network, nets.make("ShallowConvLSTMAgent", image, 3, frame_stack=4))
+    random, first = np.random.default_rng(0), np.zeros([3, 4], bool)
+    first[1, 1] = first[2, 2] = True
+    frames = random.integers(0, 256, [3, 4, 36, 36, 1]).astype(np.uint8)
+    rest = np.zeros([3, 4], np.float32), np.zeros([3, 4], np.int32), first
+    _, expected = network.unroll(frames, *rest, network.initial_state(4))
+    found = network.state_after(tf.constant(frames), tf.constant(first))
+    tf.nest.map_structure(np.testing.assert_array_equal, found.frames, expected.frames)
+    assert found.frames.image.numpy().any()
+    assert not any(leaf.numpy().any() for leaf in tf.nest.flatten(found.core))

@@ -8,6 +8,7 @@ from collections import deque
 import numpy as np
 import pytest
 from processes import free_port
+from supervising import until
 
 from impala_mm.actor import learner_link
 from impala_mm.actor.host_cache import HostParameterCache
@@ -51,7 +52,7 @@ def here(tmp_path, monkeypatch, request):
         )
         links[-1].start()
         if server._parameters.version is not None:
-            assert links[-1].connected.wait(10)
+            until(links[-1].connected.is_set)
         return links[-1]
 
     server.said = said
@@ -59,20 +60,13 @@ def here(tmp_path, monkeypatch, request):
     stop.set()
     server.close()
     for one in links:
-        one.join(10)
+        one.join(60)
         assert one.failure is None
         one.close()
 
 
 def _group(link, *contents):
     return UnrollBatch(link.newest.run, link.newest.version, list(contents), NO_EPISODES)
-
-
-def _until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def _count_pulls(server):
@@ -98,7 +92,7 @@ def test_actors_of_one_host_share_one_pull(here):
         server.publish(version, lambda version=version: b"%d" % version)
         for one in links:
             assert one.send(_group(one, b"x"))
-        _until(lambda v=version: all(one.newest.version == v for one in links))
+        until(lambda v=version: all(one.newest.version == v for one in links))
         assert {one.newest.vector for one in links} == {b"%d" % version}
         assert len(pulls) <= version + 3, "now and then two may pull, one after the other"
     assert len(pulls) <= 9
@@ -124,7 +118,7 @@ def test_an_actor_pulls_no_more_often_than_it_may(here):
     for version in range(1, 5):
         server.publish(version, lambda: b"x")
         one.send(_group(one, b"x"))
-    _until(lambda: int(server.queue.size()) == 4)
+    until(lambda: int(server.queue.size()) == 4)
     time.sleep(0.3)
     assert len(pulls) == 1
     assert one.newest.version == 0
@@ -149,14 +143,14 @@ def test_in_rounds_each_unroll_is_played_by_the_policy_that_the_one_before_it_he
     for version in range(4):
         if version:
             server.publish(version, lambda: b"x")
-        _until(lambda: rounds.close(0.0) == 2)
+        until(lambda: rounds.close(0.0) == 2)
         time.sleep(0.1)
         assert versions == list(range(version + 1)), "it waits"
         assert server.queue.dequeue_many(2)[1].numpy().tolist() == [version] * 2
     assert len(pulls) == 4, "each version once, however rarely it may pull otherwise"
     assert one.policy_wait > 0
     one._stop_asked.set()
-    playing.join(10)
+    playing.join(60)
     assert not playing.is_alive()
     assert (rounds.padded, rounds.dropped) == (0, 0)
 
@@ -194,22 +188,18 @@ def test_actors_of_one_host_share_the_pull_of_a_round(here):
     turns = [threading.Thread(target=one.wait_for_turn) for one in links]
     for turn in turns:
         turn.start()
-    _until(lambda: len(server.rounds._waiting) == 4)
+    until(lambda: len(server.rounds._waiting) == 4)
     server.publish(1, lambda: b"1")
     assert server.rounds.close(0.0) is None
     for turn in turns:
-        turn.join(10)
+        turn.join(60)
     assert {one.newest.vector for one in links} == {b"1"}
     assert len(pulls) == 1
 
 
 def _closed(server):
     """Return the number of unrolls of the server's round, which is then closed."""
-    count = None
-    deadline = time.monotonic() + 20
-    while count is None and time.monotonic() < deadline:
-        count = server.rounds.close(0.1)
-    return count
+    return until(lambda: server.rounds.close(0.1), 20)
 
 
 def test_a_pull_that_fails_after_a_send_repeats_the_pull_and_not_the_send(here, monkeypatch):
@@ -228,7 +218,7 @@ def test_a_pull_that_fails_after_a_send_repeats_the_pull_and_not_the_send(here, 
     monkeypatch.setattr(one, "_pull_newest", fails_once)
     server.publish(1, lambda: b"1")
     one.send(_group(one, b"once"))
-    _until(lambda: one.newest.version == 1)
+    until(lambda: one.newest.version == 1)
     time.sleep(0.3)
     assert failing
     assert int(server.queue.size()) == 1
@@ -253,10 +243,10 @@ def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, mon
 def test_before_the_first_policy_an_actor_waits_and_says_so(here, monkeypatch):
     server, join = here
     one = join(0)
-    _until(lambda: any("waiting for the learner" in line for line in server.said))
+    until(lambda: any("waiting for the learner" in line for line in server.said))
     assert not one.connected.is_set()
     server.publish(0, lambda: b"0")
-    assert one.connected.wait(10)
+    until(one.connected.is_set)
 
 
 def test_an_actor_notices_that_another_learner_answers_without_any_call_having_failed(here):
@@ -267,19 +257,19 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
     # As after a restart:
     server.ledger.nonce = server._identity["nonce"] = server.ledger.nonce + 1
     server._identity["run_id"], server.ledger.run = "later", messages.run_number("later")
-    server.actors.clear()
+    server.actors.heard.clear()
     server._parameters.version = None
     server.publish(2, lambda: b"two")
     begun = _group(one, b"begun under the old one")
     one.send(begun)
-    _until(lambda: one.newest == (server.ledger.run, 2, b"two"))
+    until(lambda: one.newest == (server.ledger.run, 2, b"two"))
     one.send(begun._replace(contents=[b"so was this"]))
     one.send(_group(one, b"new"))
-    _until(lambda: int(server.queue.size()) == 1)
+    until(lambda: int(server.queue.size()) == 1)
     assert server.queue.dequeue()[0].numpy() == b"new"
     assert server.stale == 2
-    _until(lambda: server.dropped == 2)
-    assert list(server.actors) == [0]
+    until(lambda: server.dropped == 2)
+    assert list(server.actors.heard) == [0]
 
 
 def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
@@ -291,9 +281,9 @@ def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
     one = join(0)
     server.queue.enqueue_many([[b"other"] * 100, [0] * 100])  # the queue is full
     one.send(_group(one, b"mine"))
-    _until(lambda: "the learner's queue is full: waiting for room" in server.said)
+    until(lambda: "the learner's queue is full: waiting for room" in server.said)
     server.queue.dequeue_many(100)
-    _until(lambda: int(server.queue.size()) == 1)
+    until(lambda: int(server.queue.size()) == 1)
     time.sleep(1.5)
     assert server.queue.dequeue()[0].numpy() == b"mine"
     assert int(server.queue.size()) == 0
@@ -318,7 +308,7 @@ class Run:
             for address in self.addresses
         ]
         for rank, server in enumerate(self.servers):
-            server.rank = rank
+            server.actors.rank = rank
             server.publish(0, lambda: b"0")
 
     def starve(self, rank):
@@ -329,8 +319,8 @@ class Run:
         ]
         needs[rank] = LearnerLoad(wait_share=0.9, queue_fill=0.0, actors=0, settled=True)
         for server in self.servers:
-            server.loads = needs
-            server._changed_at = -1e9
+            server.actors.loads = needs
+            server.actors.changed_at = -1e9
 
 
 @pytest.fixture
@@ -346,7 +336,7 @@ def several(tmp_path, monkeypatch, request):
         me = IDENTITY | {"level": "L", "protocol": messages.PROTOCOL, "actor": len(links)}
         links.append(LearnerLink(addresses, start, me, "token", 0.0, columns, said.append, stop))
         links[-1].start()
-        assert links[-1].connected.wait(10)
+        until(links[-1].connected.is_set)
         return links[-1]
 
     learners.said = said
@@ -355,7 +345,7 @@ def several(tmp_path, monkeypatch, request):
     for server in learners.servers:
         server.close()
     for one in links:
-        one.join(10)
+        one.join(60)
         assert one.failure is None
         one.close()
 
@@ -371,8 +361,8 @@ def test_an_actor_goes_where_it_is_sent_and_what_it_played_before_counts_there(s
     learners.starve(1)
     group = _group(one, b"first")
     one.send(group)
-    _until(lambda: 0 in starved.actors)
-    assert 0 not in full.actors
+    until(lambda: 0 in starved.actors.heard)
+    assert 0 not in full.actors.heard
     one.send(group._replace(contents=[b"second"]))
     assert (_taken(full), _taken(starved)) == (b"first", b"second")
     assert (full.stale, starved.stale) == (0, 0)
@@ -397,28 +387,27 @@ def test_an_actor_held_back_by_a_full_queue_is_sent_on_and_its_unroll_comes_in_o
     one.send(_group(one, b"fills it"))
     one.send(_group(one, b"waits"))
     time.sleep(1.5)
-    assert 0 in full.actors, "nobody needs it more"
+    assert 0 in full.actors.heard, "nobody needs it more"
     learners.starve(1)
-    _until(lambda: 0 in starved.actors)
+    until(lambda: 0 in starved.actors.heard)
     one.send(_group(one, b"there"))
     assert _taken(starved) == b"there"
     assert [_taken(full) for _ in range(2)] == [b"fills it", b"waits"]
-    time.sleep(0.3)
-    assert 0 not in full.actors
+    until(lambda: 0 not in full.actors.heard)
     assert [int(server.queue.size()) for server in learners.servers] == [0, 0]
 
 
 def test_where_a_learner_is_absent_the_next_is_joined(several):
     learners, join = several
     join(learners.absent, learners.addresses[1])
-    assert list(learners.servers[1].actors) == [0]
+    assert list(learners.servers[1].actors.heard) == [0]
 
 
 def test_an_actor_begins_with_its_own_learner(several):
     learners, join = several
     for actor in range(4):
         join(*learners.addresses, start=actor % 2)
-    assert [sorted(server.actors) for server in learners.servers] == [[0, 2], [1, 3]]
+    assert [sorted(server.actors.heard) for server in learners.servers] == [[0, 2], [1, 3]]
 
 
 def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
@@ -473,10 +462,10 @@ def test_unrolls_whose_send_was_not_answered_go_to_no_other_learner_and_are_coun
     one = join(*learners.addresses)
     learners.servers[0].close()
     one.send(_group(one, b"a", b"b"))
-    _until(lambda: 0 in learners.servers[1].actors)
+    until(lambda: 0 in learners.servers[1].actors.heard)
     one.send(_group(one, b"next"))
     assert _taken(learners.servers[1]) == b"next"
-    _until(lambda: learners.servers[1].dropped == 2)
+    until(lambda: learners.servers[1].dropped == 2)
     assert "2 unrolls dropped: the learner did not confirm that it has them" in learners.said
 
 
@@ -509,16 +498,17 @@ def test_an_actor_says_that_a_learner_belongs_to_another_run_and_waits_for_its_o
     me = IDENTITY | {"level": "L", "protocol": messages.PROTOCOL, "actor": 0}
     link = LearnerLink([address], 0, me, "token", 0.0, 0, said.append, stop)
     link.start()
+    until(lambda: said)
     assert not link.connected.wait(0.4)
     assert said == [
         f"waiting for the learner at {address} (0 s so far): this learner belongs to another run "
         f"(run 1a2b) than this actor (run 3c4d)"
     ], "once, until it is repeated after 10 s"
     monkeypatch.setenv("IMPALA_MM_START", "1a2b")  # as if its own learner had come back
-    assert link.connected.wait(10)
+    until(link.connected.is_set)
     stop.set()
     server.close()
-    link.join(10)
+    link.join(60)
     link.close()
 
 
@@ -529,7 +519,7 @@ def test_the_environments_of_actors_are_numbered_and_keep_their_numbers_after_a_
     assert [one.numbers[:2] for one in links] == [(0, 1), (3, 1)]
     assert [one.numbers.bound for one in links] == [3, 7]
     links[0].send(_group(links[0], b"x"))
-    _until(lambda: links[0].numbers.bound == 7)
+    until(lambda: links[0].numbers.bound == 7)
     assert join(0, groups=[2, 1]).numbers == (0, 1, 7), "as if it were restarted"
 
 
@@ -556,5 +546,5 @@ def test_a_client_is_freed_before_the_next_one_connects(here, monkeypatch):
     monkeypatch.setattr(learner_link, "Client", Failing)
     one = join(0)
     assert one.send(_group(one, b"x"))
-    _until(lambda: int(server.queue.size()))
+    until(lambda: int(server.queue.size()))
     assert left == [[], [], []]

@@ -32,6 +32,7 @@ class Case:
         allowed = np.where(self.mask, rng.random((T + 1, B, A)), -1)
         self.action = np.concatenate([np.zeros((1, B), int), allowed.argmax(-1)[:-1]])
         self.masked = masked
+        self.recorded = np.arange(B) > 0  # its columns
 
     def measure(self, config, values=None):
         """Return the loss, its metrics, and the gradient of the values."""
@@ -50,7 +51,8 @@ class Case:
             tf.constant(self.action, tf.int32), *[nothing] * 3, (), nothing, (),
             tf.constant(self.mask) if self.masked else (),
         )  # fmt: skip
-        steps = Steps(given, entries, tf.constant(self.live), tf.constant(self.weight))
+        weight, recorded = tf.constant(self.weight), tf.constant(self.recorded)
+        steps = Steps(given, entries, tf.constant(self.live), weight, recorded)
         with tf.GradientTape() as tape:
             loss, metrics = made.measure(steps, taught if made.distillation else (), self.copies)
         return float(loss), metrics, tape.gradient(loss, given)
@@ -165,6 +167,39 @@ def test_recorded_actions_add_the_loss_of_cql(copies, masked, temperature, seed)
     np.testing.assert_allclose(gradient, slope, atol=1e-9)
 
 
+@settings(max_examples=10, deadline=None)
+@given(
+    copies=st.sampled_from([1, 2]),
+    masked=st.booleans(),
+    reduction=st.sampled_from(["mean", "sum"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_recorded_games_alone_add_the_margin_of_their_actions(copies, masked, reduction, seed):
+    config = Settings(
+        margin_cost=0.5, teacher_margin=0.7, loss_reduction=reduction, offline_updates=1,
+        teacher_data="x",
+    )  # fmt: skip
+    case = Case(seed, 1, copies, masked)
+    loss, metrics, gradient = case.measure(config)
+    expected, terms, slope = 0.0, [], np.zeros_like(case.values)
+    scale = 1 / (T * B) if reduction == "mean" else 1.0
+    for t, b, mask in case.steps():
+        if not case.recorded[b]:
+            continue
+        played = case.action[t + 1, b]
+        each = []
+        for copy, mine in enumerate(case.of_copies(t, b)):
+            others = np.where(mask, mine + 0.7 * (np.arange(A) != played), -np.inf)
+            each.append(others.max() - mine[played])
+            slope[t, copy * B + b] = np.eye(A)[others.argmax()] - np.eye(A)[played]
+            slope[t, copy * B + b] *= 0.5 * case.weight[b] / copies * scale
+        terms.append(np.mean(each))
+        expected += 0.5 * case.weight[b] * terms[-1] * scale
+    assert loss == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    assert float(metrics["loss/margin"]) == pytest.approx(np.mean(terms), rel=1e-9, abs=1e-9)
+    np.testing.assert_allclose(gradient, slope, atol=1e-9)
+
+
 def test_the_margin_is_0_where_the_teachers_action_is_better_by_that_much():
     config = Settings(teacher="x", teacher_method="dqfd", teacher_margin=0.8)
     case = Case(3)
@@ -178,7 +213,12 @@ def test_the_margin_is_0_where_the_teachers_action_is_better_by_that_much():
 
 
 def test_dead_steps_may_hold_anything():
-    for flags in ({"cql_cost": 1.0}, *({"teacher": "x", "distill": kind} for kind in DISTILLED)):
+    margin = {"margin_cost": 1.0, "offline_updates": 1, "teacher_data": "x"}
+    for flags in (
+        {"cql_cost": 1.0},
+        margin,
+        *({"teacher": "x", "distill": kind} for kind in DISTILLED),
+    ):
         case = Case(1)
         loss, _, _ = case.measure(Settings(**flags))
         broken = np.where(case.live[..., None], case.values, np.nan)

@@ -36,7 +36,7 @@ def _entries(random, first=None):
     )
 
 
-def _expected_goals(entries, values, stack):
+def _expected_goals(entries, values):
     """Return (live, targets) of T steps, one column after the other."""
     first, terminated = entries.first.numpy(), entries.terminated.numpy()
     rewards, targets = entries.reward.numpy(), np.array(values[:-1])
@@ -49,7 +49,7 @@ def _expected_goals(entries, values, stack):
                 continue
             later = 0.0 if terminated[t + 1, b] else following
             following = targets[t, b] = rewards[t + 1, b] + GAMMA * later
-            live[t, b] = first[: t + 1, b].any() or t >= stack - 1
+            live[t, b] = True
     return live, targets
 
 
@@ -58,11 +58,9 @@ def _log_softmax(x):
 
 
 @pytest.mark.parametrize("teacher", [True, False])
-@pytest.mark.parametrize(("reduction", "stack"), [("mean", 1), ("sum", 4)])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(
-    teacher, reduction, stack, seed
-):
+def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teacher, reduction, seed):
     random = np.random.default_rng(seed)
     entries, weight = _entries(random), random.random(B)
     values, logits, theirs = (random.normal(size=[T + 1, B, *rest]) for rest in ((), (A,), (A,)))
@@ -70,11 +68,9 @@ def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(
         teacher="x", teacher_cost=3.0, baseline_cost=0.7, loss_reduction=reduction, huber_delta=0.8
     )
     unit = 2.5
-    goals = offline_policy.goals(
-        entries, tf.constant(weight), tf.constant(values), GAMMA, frame_stack=stack
-    )
+    goals = offline_policy.goals(entries, tf.constant(weight), tf.constant(values), GAMMA)
     made = Distillation(config)
-    made.begin([types.SimpleNamespace()], stack)
+    made.begin([types.SimpleNamespace()], 1)
     known = tf.ones([T, B], tf.bool)
     found = offline_policy.losses_of(
         config,
@@ -87,7 +83,7 @@ def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(
         made if teacher else None,
         Taught((tf.constant(theirs[:-1]),), known) if teacher else (),
     )
-    live, targets = _expected_goals(entries, values, stack)
+    live, targets = _expected_goals(entries, values)
     np.testing.assert_array_equal(goals.live, live)
     np.testing.assert_allclose(goals.targets, targets, rtol=1e-12)
     ours, other = _log_softmax(logits[:-1]), _log_softmax(theirs[:-1])
@@ -111,7 +107,7 @@ def test_values_are_compared_in_their_unit():
     values, theirs = random.normal(size=[2, T + 1, B])
     logits = tf.constant(random.normal(size=[T + 1, B, A]))
     unit, weight = 2.5, tf.ones([B], tf.float64)
-    goals = offline_policy.goals(entries, weight, tf.constant(values), GAMMA, frame_stack=1)
+    goals = offline_policy.goals(entries, weight, tf.constant(values), GAMMA)
     config = Settings(teacher="x", teacher_cost=3.0, distill="value", baseline_cost=0.0)
     made = Distillation(config)
     found = offline_policy.losses_of(

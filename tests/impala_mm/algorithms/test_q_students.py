@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from scipy import special
 
-from impala_mm.algorithms import q_learning, registry
+from impala_mm.algorithms import q_draws, q_learning, q_values, registry
 from impala_mm.algorithms.distillation import Returns
 from impala_mm.algorithms.interface import Context
 from impala_mm.config.settings import Config
@@ -92,6 +92,50 @@ def test_a_burn_in_is_read_by_teachers_and_not_taught():
     np.testing.assert_array_equal(taught.parameters[0], expected)
     found, _ = algorithm.update(batch, PROGRESS, exchange)
     assert np.isfinite(float(found["kl_teacher_pi"]))
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])
+def test_recorded_games_are_learnt_from_by_an_ordinary_update_and_their_actions_margin(algorithm):
+    """Its actions, and not those of the student, have the costs of the margin and of CQL."""
+    flags = {"algorithm": algorithm, "n_steps": 3, "learning_rate": 0.0, "duelling": True}
+    flags |= {"burn_in": 2} if algorithm == "r2d2" else {}
+    flags |= {"normalize_observations": True, "reward_clipping": "none"}
+    alone, exchange = family._made(**flags)
+    batch = family._columns(family._batch(alone), slice(None))
+    recorded = np.arange(B) >= 3
+    batch = batch._replace(key=tf.where(recorded, tf.constant(-1, tf.int64), batch.key))
+    context = Context(tf.constant(0.0), tf.constant(1e6), tf.constant(np.nan))
+    costs = {"margin_cost": 0.4, "cql_cost": 0.3, "offline_updates": 1, "teacher_data": "x"}
+    student, exchange = family._made(**flags, **costs)
+    found = student.offline_update(batch, context, exchange)[0]
+    skipped = student.unroll.overlap - 1 if algorithm == "r2d2" else 0
+    read = batch._replace(unrolls=tf.nest.map_structure(lambda x: x[skipped:], batch.unrolls))
+    values = (
+        student._online.unroll(
+            alone._normaliser.read(batch.unrolls), batch.start, q_draws.Calm(), 1, skipped
+        )
+        .mean.numpy()
+        .astype(np.float64)[: family.T]
+    )
+    without = alone.update(batch, context, exchange)[0]
+    e, weight = read.unrolls, batch.weight.numpy().astype(np.float64)
+    live = (~e.first[1:] & (batch.weight > 0)).numpy()[: family.T]
+    played = e.action.numpy()[1 : family.T + 1]
+    chosen = np.take_along_axis(values, played[..., None], -1)[..., 0]
+    others = values + 1.0 * (np.arange(2) != played[..., None])
+    margins = np.where(live & recorded, others.max(-1) - chosen, 0)
+    in_rewards = values
+    if epsilon := student._config.value_rescaling:
+        in_rewards = q_values.restore(tf.constant(values), epsilon).numpy()
+    taken = np.take_along_axis(in_rewards, played[..., None], -1)[..., 0]
+    cql = np.where(live & recorded, special.logsumexp(in_rewards / 0.1, -1) - taken / 0.1, 0)
+    added = (0.4 * margins * weight).sum() + (0.3 * cql * weight).sum()
+    expected = float(without["loss/total"]) + added / live.size
+    assert float(found["loss/total"]) == pytest.approx(expected, rel=1e-4)
+    assert float(found["loss/margin"]) == pytest.approx(
+        margins.sum() / (live & recorded).sum(), rel=1e-4
+    )
+    assert student._normaliser.carried[0] == (weight > 0).sum() * family.T, "all count as new"
 
 
 def test_steps_in_hindsight_are_taught_with_the_goals_that_they_have():

@@ -28,7 +28,7 @@ def _made(level="memory", **settings):
     return made, GradientReducer(SingleLearner(), config)
 
 
-def _played(algorithm, steps):
+def _played(algorithm, steps, guide=lambda action: action):
     """Return [steps, B] entries as an actor with the present network writes them, and a start."""
     random, state = np.random.default_rng(0), algorithm.initial_state(B)
     spec = algorithm.unroll.step
@@ -40,7 +40,7 @@ def _played(algorithm, steps):
         action, state, extras = algorithm.act(entry, state, tf.ones([B]), number)
         ends = written[-1].terminated
         entry = entry._replace(
-            action=action,
+            action=guide(action),
             reward=tf.constant(random.normal(size=B), tf.float32),
             terminated=tf.constant(random.random(B) < 0.2) & ~ends,
             observation=tf.constant(random.random([B, *spec.observation.shape]), tf.float32),
@@ -81,9 +81,13 @@ def test_a_network_without_memory_is_allowed_and_said():
     assert "MLPAgent, which remembers nothing: --burn_in=3" in algorithm.note
 
 
-def test_the_first_priorities_are_those_of_the_update_without_its_last_step():
-    algorithm, _ = _made(value_rescaling=0.01)
-    entries, start = _played(algorithm, T + 1 + BURN_IN)
+@pytest.mark.parametrize("guided", [False, True])
+def test_the_first_priorities_are_those_of_the_update_without_its_last_step(guided):
+    """Those of the actions that were taken, also where a teacher chose them."""
+    flags = {"teacher": "x", "guide_steps": 9, "teacher_cost": 0.0} if guided else {}
+    algorithm, _ = _made(value_rescaling=0.01, **flags)
+    other = (lambda action: 1 - action) if guided else (lambda action: action)
+    entries, start = _played(algorithm, T + 1 + BURN_IN, other)
     found = algorithm.first_priorities(entries, start).numpy()
     values = _read(algorithm._online, entries, start)[:-1]
     used = tf.nest.map_structure(lambda x: x[BURN_IN:-1], entries)

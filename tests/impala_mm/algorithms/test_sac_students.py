@@ -150,6 +150,29 @@ def test_what_sac_cannot_take_over_is_refused(flags, said):
         family._config(teacher="x", **flags)
 
 
+def test_recorded_games_are_learnt_from_by_an_ordinary_update_that_counts_them_as_new():
+    """The normaliser sees them, and actors no longer play at random afterwards."""
+    flags = {"compile_updates": False, "normalize_observations": True, "updates_per_step": 2.0}
+    weights = []
+    for recorded in (True, False):
+        algorithm, exchange = family._made(**flags)
+        family._fill(algorithm)
+        batch = family._tensors(family._batch(algorithm))
+        if recorded:
+            update = algorithm.offline_update
+            batch = batch._replace(key=-tf.ones_like(batch.key), fresh=tf.zeros([B], tf.bool))
+        else:
+            update = algorithm.update
+            batch = batch._replace(fresh=batch.weight > 0)
+        tf.random.set_seed(3)
+        update(batch, PROGRESS, exchange)
+        assert float(algorithm._plays_randomly) == 0
+        assert algorithm._normaliser.carried[0] == B - 1, "one column is padding"
+        weights.append([v.numpy() for v in algorithm.variables.trained])
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_sac_teaches_what_it_plays():
     algorithm, _ = family._made(role=sac.Role.EVALUATOR)
     batch = family._tensors(family._batch(algorithm))

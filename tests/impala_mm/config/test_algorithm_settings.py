@@ -174,7 +174,6 @@ def test_the_frontend_knows_an_algorithms_flags_without_tensorflow(here):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     assert "--passes=5" in ran.stdout, ran.stderr
     assert "| tensorflow" not in ran.stderr

@@ -17,7 +17,7 @@ PROGRAMS = ("experiment.py", "run_experiment_mm_raw.py")
 
 def _run(*command, cwd, **env):
     ran = subprocess.run(
-        [sys.executable, *map(str, command)], cwd=cwd, env=os.environ | env, timeout=60,
+        [sys.executable, *map(str, command)], cwd=cwd, env=os.environ | env,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     return ran.returncode, ran.stdout

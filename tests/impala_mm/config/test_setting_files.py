@@ -77,7 +77,7 @@ def test_a_preset_is_readable_and_its_values_are_those_of_the_run(preset):
                 type(getattr(config, name))(value) if not isinstance(value, list) else value
             )
     # Agents by their own names; presets of students are named after the method.
-    published = {"dqn": "dqn", "rainbow": "dqn", "drq": "dqn", "cql": "dqn"}
+    published = {"dqn": "dqn", "rainbow": "dqn", "drq": "dqn", "cql": "dqn", "dqfd": "dqn"}
     method = getattr(config, "teacher_method", "")
     named = published.get(preset, preset.rpartition("-")[2]) == config.algorithm
     reloads = preset == "reload" and config.mode == "train_from"

@@ -9,6 +9,7 @@ import remotely
 import telling
 import tensorflow as tf
 from in_process import decoded, outputs
+from supervising import until
 
 from impala_mm.actor.stepping_actor import group_sizes
 from impala_mm.data.compression import compress_lz4, leave_uncompressed
@@ -101,7 +102,7 @@ def test_a_call_that_is_repeated_while_it_waits_for_room_waits_with_it():
         other.ask(0).wait_for_actions()  # a step that ends no unroll does not wait
         there.taken(2)
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         assert answers[0] == answers[1] != b""
         assert sorted(replies) == [Reply.ACCEPTED, Reply.STALE]
         assert int(there.server.queue.size()) == 2
@@ -370,10 +371,14 @@ def test_new_parameters_act_from_the_next_batch_on_and_unrolls_name_the_oldest()
 
 def _close_round(rounds):
     """Return the number of unrolls of a round, once it is over."""
-    deadline = time.monotonic() + 60
-    while (count := rounds.close(0.1)) is None:
-        assert time.monotonic() < deadline
-    return count
+    return until(lambda: rounds.close(0.1), 60)
+
+
+def _calls_stay(inference):
+    """Return whether no call comes for a while."""
+    calls = inference.calls
+    time.sleep(0.3)
+    return inference.calls == calls
 
 
 def test_in_rounds_every_unroll_is_played_by_the_newest_policy_alone_and_nobody_plays_meanwhile():
@@ -392,10 +397,7 @@ def test_in_rounds_every_unroll_is_played_by_the_newest_policy_alone_and_nobody_
             assert ends is None or starts & ends, "games go on where they stood"
             ends = {row.tobytes() for row in entries.observation[-1].numpy()}
             there.server.begin_update()
-            time.sleep(0.3)
-            calls = there.inference.calls
-            time.sleep(0.3)
-            assert there.inference.calls == calls, "all wait for the next policy"
+            until(lambda: _calls_stay(there.inference), 20)  # all wait for the next policy
             assert int(there.server.queue.size()) == 0
             there.server.publish(version + 1, lambda: b"", [tf.zeros(v.shape) for v in variables])
         assert (there.server.rounds.padded, there.server.rounds.dropped) == (0, 0)

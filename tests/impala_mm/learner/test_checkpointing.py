@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
+from impala_mm.learner import resume
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.limits import RunLimits
 from impala_mm.records import checkpoint
@@ -100,6 +101,59 @@ def test_another_runs_weights_begin_a_new_one_without_its_slots_and_counts(keep,
     keeper, variables = keep(config, said)
     assert keeper.restore().updates == 1, "once begun it goes on from its own"
     assert said[-1] == "the run has started before: --checkpoint is not read again"
+
+
+def _old_run(keep, tmp_path, teacher):
+    """Return the folder of a run at update 7, of [weight], and carried [slot, teacher's cost]."""
+    variables = _with_schedule(teacher)
+    keeper, _ = keep(Config(), [], variables)
+    for number, variable in enumerate((*variables.trained, *variables.carried), 1):
+        variable.assign(tf.fill(variable.shape, float(number)))
+    keeper.save(_at(7, 70), seconds=3.0, mean_return=math.nan)
+    path = tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-old"))
+    tmp_path.mkdir()
+    return path
+
+
+def _with_schedule(teacher):
+    weights, slot = [tf.Variable([0.0, 0.0])], tf.Variable(0.0)
+    schedules = [tf.Variable(1.0)] if teacher else []
+    return Variables(weights, [slot, *schedules], weights, schedules=schedules)
+
+
+@pytest.mark.parametrize("taught", [(True, True), (True, False), (False, True)])
+def test_a_run_from_another_ones_weights_and_optimizer_begins_its_schedules_anew(
+    keep, tmp_path, taught
+):
+    path = _old_run(keep, tmp_path, taught[0])
+    config = Config(mode="train_from", checkpoint=str(path), reload_optimizer=True)
+    said, variables = [], _with_schedule(taught[1])
+    keeper, _ = keep(config, said, variables)
+    assert keeper.restore() is None
+    assert said[0].startswith(f"training starts with the weights and the optimizer of {path}/check")
+    assert variables.trained[0].numpy().tolist() == [1, 1]
+    assert [float(v) for v in variables.carried] == [2.0, 1.0][: 1 + taught[1]]
+    assert keeper.started_from[1].updates == 7
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "said"),
+    [
+        (
+            {"reload_optimizer": True},
+            {"--optimizer": "rmsprop"},
+            "--reload_optimizer: --optimizer is",
+        ),
+        ({"reload_replay": True}, {}, "--reload_replay: .* was saved without a replay: leave it"),
+    ],
+)
+def test_what_another_run_lacks_is_refused(keep, tmp_path, flags, changes, said):
+    path = _old_run(keep, tmp_path, True)
+    config = Config(mode="train_from", checkpoint=str(path), **flags)
+    variables = _with_schedule(True)
+    with pytest.raises(checkpoint.Mismatch, match=said):
+        resume.start_from(config, variables, MADE_OF | changes)
+    assert variables.trained[0].numpy().tolist() == [0, 0]
 
 
 def test_nothing_is_saved_of_an_update_that_failed(keep):

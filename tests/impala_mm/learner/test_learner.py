@@ -15,10 +15,11 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed import consistency, group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.learner import GradientNotFinite, Learner, between_updates, one_line
+from impala_mm.learner.learner import Learner, between_updates, one_line
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.lockstep import AgreedStep
 from impala_mm.learner.profiler import UpdateProfiler
+from impala_mm.learner.train_step import GradientNotFinite
 
 
 class Two(group.SingleLearner):

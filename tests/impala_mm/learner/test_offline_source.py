@@ -10,8 +10,15 @@ from recorded_catch import record_catch
 
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.make import level_spec
-from impala_mm.learner.offline_source import OfflineSource, PhasedSource
+from impala_mm.learner.offline_source import (
+    OfflineSource,
+    PhasedSource,
+    all_unrolls,
+    entries_before,
+)
 from impala_mm.replay.recorded_games import RecordedGames
 
 LENGTH, COLUMNS = 6, 3
@@ -62,6 +69,38 @@ def test_a_batch_holds_what_was_recorded_and_the_initial_state(recorded):
     assert batch.unrolls.first.device.endswith("CPU:0")
 
 
+def test_an_unroll_begins_with_the_frames_before_it(tmp_path):
+    """So its first steps count, too, and none has frames of another game."""
+    about = record_catch(tmp_path, 4, 8)
+    config = Config.of_algorithm("dqn")(level_name="catch", unroll_length=4, n_steps=2)
+    student = registry.make_algorithm(config, level_spec("catch")._replace(frame_stack=3))
+    earlier = entries_before(student, 3)
+    assert earlier == 2
+    games = RecordedGames([tmp_path], about, student.unroll, print, earlier)
+    held = all_unrolls(games, student, (0, 1))
+    source = OfflineSource(games, student, COLUMNS, 1, [3], device="/CPU:0")
+    spec, found = student.unroll, {}
+    codec = UnrollCodec(spec._replace(overlap=spec.overlap + 2, start=()))
+    for number in range(len(games)):
+        entries = codec.arrays(np.zeros([1, codec.size], np.uint8)).entries
+        entries = tf.nest.map_structure(lambda x: x[0], entries)
+        games.write(number, entries)
+        before, first = entries.observation[:2], entries.first
+        older = np.zeros_like(before[0]) if first[1] else before[0]
+        expected = np.concatenate([older, before[1]], -1)
+        np.testing.assert_array_equal(held.start.frames[number], expected)
+        np.testing.assert_array_equal(held.unrolls.observation[:, number], entries.observation[2:])
+        found[entries.observation[2:].tobytes(), entries.action[2:].tobytes()] = expected
+    assert (held.key == -1).all()
+    batch = source.next(30.0)
+    for column in range(COLUMNS):
+        key = [
+            x.numpy()[:, column].tobytes()
+            for x in (batch.unrolls.observation, batch.unrolls.action)
+        ]
+        np.testing.assert_array_equal(batch.start.frames[column], found[tuple(key)])
+
+
 def test_learners_with_the_same_seed_share_a_pass(recorded):
     both = [_take(recorded, 4, share=(rank, 2))[0] for rank in range(2)]
     own = [_columns(batches)[:count] for batches, count in zip(both, (11, 10), strict=True)]
@@ -73,6 +112,8 @@ def test_an_error_while_reading_reaches_the_learner(recorded):
     algorithm, games = recorded
 
     class _Broken:
+        earlier = 0
+
         def __len__(self):
             return len(games)
 
@@ -119,3 +160,21 @@ def test_recorded_batches_come_first_and_their_priorities_go_nowhere():
     source.feedback(tf.constant([4, 5], tf.int64), tf.zeros(2))
     assert len(online.priorities) == 1
     assert PhasedSource(types.SimpleNamespace()).take_stored_steps() == 0
+
+
+def test_recorded_columns_are_beside_those_of_the_actors_and_have_no_priorities(recorded):
+    (own, beside, later), _ = _take(recorded, 3)
+    own = own._replace(key=tf.constant([4, 5, 6], tf.int64))
+    online = _Listed(own, None)
+    source = PhasedSource(online)
+    source.begin(None, 0, _Listed(None, beside, later))
+    assert source.next(0.0) is None, "it waits for the recorded columns"
+    batch = source.next(0.0)
+    np.testing.assert_array_equal(batch.key, [4, 5, 6, -1, -1, -1])
+    for name in ("observation", "first", "action"):
+        expected = [getattr(each.unrolls, name) for each in (own, beside)]
+        np.testing.assert_array_equal(getattr(batch.unrolls, name), np.concatenate(expected, 1))
+    assert batch.unrolls.first.device.endswith("CPU:0")
+    source.feedback(batch.key, tf.range(6.0))
+    np.testing.assert_array_equal(online.priorities[0], [4, 5, 6])
+    assert source.next(0.0) is None, "actors have sent nothing"

@@ -63,6 +63,16 @@ def test_source_and_local_variables_come_back(tmp_path):
     assert again.said[0].startswith("restored its source and its local variables (")
 
 
+def test_a_new_run_begins_with_the_source_of_another_one_and_variables_of_its_own(tmp_path):
+    _, about = _saved(tmp_path / "old")
+    again = Learner(tmp_path / "new")
+    again.state.restore_source(tmp_path / "old" / "checkpoints" / "0000000007", about)
+    assert again.content == 5
+    assert again.variable.numpy().tolist() == [0, 0, 0]
+    assert again.said[0].startswith("restored its source (")
+    assert not (tmp_path / "new").exists()
+
+
 def _path(folder):
     return folder / "own" / "learner-1" / "0000000007"
 

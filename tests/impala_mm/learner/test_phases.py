@@ -3,12 +3,15 @@
 import types
 
 import in_threads
+import numpy as np
 import pytest
 import scripted
+import tensorflow as tf
 from recorded_catch import record_catch
 
 from impala_mm.algorithms.agent import make_agent
 from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.config.settings import Config
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.evaluation import recording
 from impala_mm.learner import phases, teaching
@@ -41,7 +44,8 @@ class _Tools:
 def _begin(run, tools=None, group=None, left=10, **settings):
     group = group or SingleLearner()
     flags = {"teacher": CATCHER, "teacher_steps": 300, "offline_updates": 10} | settings
-    config = Settings(level_name="catch", unroll_length=5, batch_size=4, **flags)
+    kind = Config.of_algorithm(settings.get("algorithm", "impala"))
+    config = kind(level_name="catch", unroll_length=5, batch_size=4, **flags)
     agent = make_agent(config, group.rank)
     tools, said = tools or _Tools(), []
     if distillation := agent.algorithm.distillation:
@@ -149,3 +153,66 @@ def test_games_that_cannot_be_written_are_said(tmp_path):
     (tmp_path / "teacher_data").write_text("a file")
     with pytest.raises(teaching.UnfitTeacher, match="cannot be written"):
         _begin(tmp_path)
+
+
+def _columns(source):
+    """Return which columns of the next batch are recorded games."""
+    batch = source.next(30.0)
+    return (np.asarray(batch.key) == -1).tolist()
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])
+def test_recorded_games_stay_in_the_batches_of_students_of_values(tmp_path, algorithm):
+    flags = {"algorithm": algorithm, "teacher_data_share": 0.4, "teacher_cost": 0.0}
+    flags |= {"burn_in": 2} if algorithm == "r2d2" else {}
+    source, said, _ = _begin(tmp_path, left=2, **flags)
+    assert "online: 40% of each update is from " in said[-1]
+    (batch,) = [source.next(30.0) for _ in range(2)][1:]
+    played = batch._replace(key=tf.range(4, dtype=tf.int64))
+    source._online = types.SimpleNamespace(next=lambda timeout: played)
+    assert _columns(source) == [False] * 4 + [True] * 3
+    # A run that is resumed later has no offline updates left.
+    resumed, said, tools = _begin(tmp_path, left=0, **flags)
+    assert tools.collected == []
+    assert len(said) == 1
+    resumed._online = source._online
+    assert _columns(resumed) == [False] * 4 + [True] * 3
+
+
+def test_sac_draws_steps_of_recorded_games_for_each_of_its_minibatches(tmp_path):
+    flags = {"algorithm": "sac", "discrete_sac": True, "teacher_data_share": 0.5}
+    flags |= {"minibatch_steps": 16, "updates_per_step": 0.2, "random_steps": 0}
+    source, _, _ = _begin(tmp_path, left=1, **flags)
+    batch = source.next(30.0)
+    assert batch.unrolls.reward.shape == (2, 4 * 16), "whole batches of four minibatches"
+    assert set(batch.key.numpy()) == {-1}
+    assert not batch.fresh.numpy().any()
+    played = batch._replace(key=tf.range(64, dtype=tf.int64))
+    source._online = types.SimpleNamespace(next=lambda timeout: played)
+    assert _columns(source) == [False] * 64 + [True] * 64
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "flags", "said"),
+    [
+        ("impala", {"teacher_data_share": 0.5}, "--algorithm=impala must know how likely the poli"),
+        ("dqn", {"teacher_data_share": 0.5}, "--teacher_data_share=0.5 needs recorded games: give"),
+        ("dqn", {"teacher_data": "x"}, "without --offline_updates and --teacher_data_share"),
+        ("dqn", {"margin_cost": 1.0}, "--margin_cost=1 has no effect without recorded games"),
+        (
+            "sac",
+            {"teacher_data": "x", "offline_updates": 3, "her_ratio": 4},
+            "--her_ratio=4: recorded games have no goals that were reached later",
+        ),
+    ],
+)
+def test_what_recorded_games_cannot_do_is_refused(algorithm, flags, said):
+    with pytest.raises(ValueError, match=said):
+        Config.of_algorithm(algorithm)(algorithm=algorithm, **flags)
+
+
+def test_only_a_policy_without_targets_of_its_own_learns_nothing_without_a_teachers_cost():
+    flags = {"offline_updates": 3, "teacher_data": "x", "teacher_cost": 0.0}
+    with pytest.raises(ValueError, match="a policy learns nothing from recorded games"):
+        Settings(**flags)
+    Config.of_algorithm("dqn")(**flags)

@@ -1,5 +1,6 @@
 """The start of a student's run: who loads and measures its teachers, and when nobody does."""
 
+import time
 import types
 
 import in_threads
@@ -116,6 +117,22 @@ def test_a_teacher_that_is_no_better_than_random_actions_is_refused_on_all_learn
         2, lambda of: _Tools(teacher=1.0, random=1.0).begin(_distillation(), of)
     )
     assert [type(each) for each in found] == [teaching.UnfitTeacher] * 2
+
+
+def test_a_learner_that_waits_for_another_ones_games_does_not_count_as_stalled(
+    monkeypatch, tmp_path
+):
+    beat, ages = tmp_path / "beat", []
+    monkeypatch.setenv("IMPALA_MM_HEARTBEAT", str(beat))
+
+    def start(of):
+        if of.rank:  # it still plays, and here sends no heartbeat itself
+            time.sleep(2.5)
+            ages.append(time.time() - beat.stat().st_mtime)
+        teaching.agree(of, "", False)
+
+    in_threads.together(2, start)
+    assert ages[0] < 2.0
 
 
 def test_a_resumed_run_does_not_take_another_teacher_for_the_one_whose_return_it_knows():

@@ -13,7 +13,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.learner import NothingCompiled, TrainStep
+from impala_mm.learner.train_step import NothingCompiled, TrainStep
 from impala_mm.records.metrics import Meter, MetricsAggregator
 
 ALONE = group.SingleLearner()

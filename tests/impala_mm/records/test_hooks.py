@@ -1,15 +1,13 @@
 """The user's own command receives the events of a run and cannot harm it."""
 
-import time
+from deadlines import within
+from supervising import until
 
 from impala_mm.records.hooks import EventHook, StallDetector
 
 
 def _wait(path, lines):
-    deadline = time.monotonic() + 20
-    while not path.exists() or len(path.read_text().splitlines()) < lines:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: path.exists() and len(path.read_text().splitlines()) >= lines, 20)
     return path.read_text().splitlines()
 
 
@@ -31,10 +29,9 @@ def test_without_a_command_nothing_is_called(tmp_path):
 def test_a_command_that_never_ends_is_neither_waited_for_nor_piled_up(tmp_path):
     said = []
     events = EventHook(f"echo here >> '{tmp_path}/calls'; exec sleep 600", tmp_path, said.append)
-    begin = time.monotonic()
-    for _ in range(9):
-        events.call("save", "m")
-    assert time.monotonic() - begin < 10
+    with within(10):
+        for _ in range(9):
+            events.call("save", "m")
     try:
         assert said == ["--on_event: 8 calls have not ended yet; save is not reported"]
         assert len(_wait(tmp_path / "calls", 8)) == 8

@@ -1,6 +1,8 @@
 """Data sets on disk: what a student cuts out of the games, and what is refused in a sentence."""
 
 import json
+import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,6 +125,19 @@ def test_a_student_cuts_what_its_own_actor_would_have_sent(
                     np.testing.assert_array_equal(mine[:, real:], other[:, real:], name)
 
 
+def test_entries_before_an_unroll_are_those_of_a_larger_overlap(tmp_path):
+    steps = [*_steps([5, 2, 4]), *_steps([1])[:1] * 9]
+    _record(tmp_path, steps, 4)
+    wide, _, games = _read(tmp_path, 3, overlap=4)
+    unroll = UnrollSpec(3, 2, STEP, ())
+    read = RecordedGames([tmp_path], _about(3), unroll, print, earlier=2)
+    assert (read.earlier, len(read)) == (2, len(games))
+    for i in range(len(read)):
+        ours = tf.nest.map_structure(lambda x: np.zeros(x.shape[1:], x.dtype), wide)
+        read.write(i, ours)
+        tf.nest.map_structure(lambda x, y, i=i: np.testing.assert_array_equal(x, y[i]), ours, wide)
+
+
 def test_a_stream_that_ends_in_the_middle_of_a_game_is_cut_in_a_sentence(tmp_path):
     steps = _steps([5, 6, 20], lost_lives={9, 20})[:25]
     _record(tmp_path, steps, 4)
@@ -143,6 +158,31 @@ def test_a_lost_file_leaves_out_what_is_no_complete_game_any_more(tmp_path):
     assert games.steps < 33 - 4
     (tmp_path / "0000000003.unrolls").unlink()
     assert _read(tmp_path, 4)[2].steps == games.steps
+
+
+def test_more_files_than_a_process_may_open_are_all_read(tmp_path):
+    games = 30
+    _record(tmp_path, [*_steps([3] * games), *_steps([1])[:1] * 4], 4)
+    files = len(list(tmp_path.glob("*.unrolls")))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    free = [number for number in range(len(used) + files) if number not in used]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[files // 2], limits[1]))
+    try:
+        _, said, read = _read(tmp_path, 4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not said
+    assert read.steps == 4 * games - 1
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_damaged_one(tmp_path):
+    _record(tmp_path, _steps([6] * 5), 4)
+    path = tmp_path / "0000000001.unrolls"
+    path.unlink()
+    path.symlink_to(path.name)
+    with pytest.raises(BadData, match=r"0000000001.unrolls cannot be read: Too many levels of sym"):
+        _read(tmp_path, 4)
 
 
 def test_games_are_added_as_streams_of_their_own(tmp_path):

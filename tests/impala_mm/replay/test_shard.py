@@ -1,7 +1,10 @@
 """The replay's files: what is restored, and what is refused."""
 
+import re
+
 import numpy as np
 import pytest
+import tensorflow as tf
 from unrolls import CODEC, SPEC, unroll
 
 from impala_mm.config import replay_mix
@@ -78,8 +81,21 @@ def test_two_shards_become_one_and_one_becomes_two(tmp_path):
     assert [_held(half[0]) for half in halves] == [[0, 2], [1]]
 
 
-def test_unrolls_of_another_network_are_refused_by_name(tmp_path):
+@pytest.mark.parametrize(
+    "other",
+    [
+        SPEC._replace(length=5),
+        SPEC._replace(step=SPEC.step._replace(observation=tf.TensorSpec([3], tf.float32))),
+        SPEC._replace(step=SPEC.step._replace(action=tf.TensorSpec([2], tf.float32))),
+        SPEC._replace(step=SPEC.step._replace(extras=tf.TensorSpec([4], tf.float32))),
+        SPEC._replace(start=tf.TensorSpec([8], tf.float32)),
+    ],
+    ids=["length", "observations", "actions", "policy", "core"],
+)
+def test_unrolls_of_another_network_or_space_are_refused_by_name(tmp_path, other):
     shard.save(tmp_path, CODEC, _filled(range(3)))
-    other = UnrollCodec(SPEC._replace(length=5))
-    with pytest.raises(ValueError, match="holds unrolls of another network, environment or"):
-        shard.restore([shard.Share(tmp_path)], other, _replays())
+    replays = _replays()
+    said = f"{tmp_path} holds unrolls of another network, environment or --unroll_length (layout"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        shard.restore([shard.Share(tmp_path)], UnrollCodec(other), replays)
+    assert [replay.store.size for replay in replays] == [0, 0]

@@ -2,12 +2,15 @@
 
 import contextlib
 import errno
+import itertools
 import os
 import threading
 import time
 
 import numpy as np
 import pytest
+from deadlines import Deadline, within
+from supervising import until
 from unrolls import CODEC, LENGTH, Actors, decode, unroll
 
 from impala_mm.config import replay_mix
@@ -50,9 +53,7 @@ def _source(
 
 def _taken(actors, number):
     """Wait until the source has taken this many unrolls, and return whether it takes no more."""
-    deadline = time.monotonic() + 20
-    while actors.taken < number and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: actors.taken >= number, 20)
     time.sleep(0.2)
     return actors.taken == number
 
@@ -60,7 +61,7 @@ def _taken(actors, number):
 def test_a_batch_holds_new_unrolls_once_and_old_ones_by_the_shares(actors):
     source, _ = _source(actors, "queue:0.5,uniform:0.25:100,prioritised:0.25:100")
     actors.put(*range(20))
-    batches = [source.next(20) for _ in range(6)]
+    batches = [source.next(60) for _ in range(6)]
     new = [n for batch in batches for n in batch.version[batch.fresh].tolist()]
     assert new == list(range(2, 14)), "each once, in their order; the first two filled the replay"
     for batch in batches:
@@ -74,10 +75,10 @@ def test_a_batch_holds_new_unrolls_once_and_old_ones_by_the_shares(actors):
 def test_without_a_new_unroll_no_batch_is_returned_at_the_mixs_own_ratio(actors):
     source, _ = _source(actors, "queue:0.5,uniform:0.5:100")
     actors.put(*range(5))
-    assert source.next(20) is not None
+    assert source.next(60) is not None
     assert source.next(0.3) is None
     actors.put(5)
-    assert source.next(20).version[:2].tolist() == [4, 5]
+    assert source.next(60).version[:2].tolist() == [4, 5]
     actors.close()
     assert source.next(0.3) is None
 
@@ -85,7 +86,7 @@ def test_without_a_new_unroll_no_batch_is_returned_at_the_mixs_own_ratio(actors)
 def test_a_larger_ratio_fills_the_queues_share_with_old_unrolls(actors):
     source, _ = _source(actors, "queue:0.5,uniform:0.5:100", ratio=2)
     actors.put(*range(6))
-    batches = [source.next(20) for _ in range(5)]
+    batches = [source.next(60) for _ in range(5)]
     assert source.next(0.3) is None, "4 unrolls allow one update, and two more allow 4"
     new = [n for batch in batches for n in batch.version[batch.fresh].tolist()]
     assert new == sorted(set(new))
@@ -97,7 +98,7 @@ def test_a_larger_ratio_fills_the_queues_share_with_old_unrolls(actors):
 def test_actors_wait_while_the_learner_does_not_train(actors):
     source, _ = _source(actors, "queue:0.5,uniform:0.5:100")
     actors.put(*range(50))
-    assert source.next(20) is not None
+    assert source.next(60) is not None
     # One batch is trained on, one is prepared, and the unrolls of one more are stored.
     assert _taken(actors, BATCH + 2 + 2)
     assert actors.size() == 50 - 8
@@ -111,14 +112,14 @@ def test_actors_need_not_wait_if_unrolls_may_be_lost(actors, overflow, stored):
     source, (replay,) = _source(actors, "queue:0.5,uniform:0.5:100", overflow=overflow)
     assert source.next(0.1) is None
     actors.put(*range(4))
-    assert source.next(20) is not None
+    assert source.next(60) is not None
     actors.put(4, 5)
     assert _taken(actors, 6)
     actors.put(6, 7)
     assert _taken(actors, 8)
     actors.put(*range(8, 40))
-    _wait_until(lambda: (replay.store.size, source._mixer.discarded) == (stored, 40 - stored))
-    batches = [source.next(20) for _ in range(2)]
+    until(lambda: (replay.store.size, source._mixer.discarded) == (stored, 40 - stored))
+    batches = [source.next(60) for _ in range(2)]
     assert batches[-1].version[1] == (7 if overflow == "keep_oldest" else 39)
 
 
@@ -126,7 +127,7 @@ def test_a_replay_alone_counts_the_steps_that_it_stores(actors):
     source, _ = _source(actors, "uniform:1:100", ratio=3, minimum=2)
     actors.put(0, 1)
     actors.put(2, resets=1)
-    batches = [source.next(20) for _ in range(4)]
+    batches = [source.next(60) for _ in range(4)]
     assert not any(batch.fresh.any() for batch in batches)
     assert source.next(0.3) is None
     assert source.take_stored_steps() == 3 * LENGTH - 1
@@ -136,20 +137,20 @@ def test_a_replay_alone_counts_the_steps_that_it_stores(actors):
 def test_unrolls_that_only_filled_the_replay_are_counted_and_those_in_batches_are_not(actors):
     source, _ = _source(actors, "queue:0.5,uniform:0.5:100", minimum=10)
     actors.put(*range(10))
-    assert source.next(20).fresh.sum() == 2
+    assert source.next(60).fresh.sum() == 2
     assert source.take_stored_steps() == 8 * LENGTH
 
 
 def test_priorities_reach_the_unrolls_that_are_still_stored_and_no_others(actors):
     source, (replay,) = _source(actors, "queue:0.5,prioritised:0.5:4:exponent=1")
     actors.put(*range(4))
-    batch = source.next(20)
+    batch = source.next(60)
     source.feedback(np.arange(4), np.array([1.0, 2.0, 3.0, 4.0]))
     actors.put(4, 5)  # they take the places of 0 and 1
-    source.next(20)
+    source.next(60)
     source.feedback(np.array([0, 1, 4]), np.array([50.0, 50.0, 7.0]))
     actors.put(6, 7)
-    source.next(20)
+    source.next(60)
     keys = np.array([4, 5, 6, 7])
     scaled = replay.sampler.scaled(replay.store.slots_of(keys))
     assert scaled.max() <= 7, "50 was for unrolls that are gone"
@@ -163,7 +164,7 @@ def test_an_unroll_with_nan_or_infinity_is_in_no_batch_and_said_once(actors):
     source, (replay,) = _source(actors, "queue:0.5,uniform:0.5:100", say=said.append)
     actors.put(0, np.nan, np.inf, -np.inf, np.nan, 3, 4, 5, 6, np.inf, 7)
     for _ in range(2):
-        assert np.isfinite(source.next(20).unrolls.reward).all()
+        assert np.isfinite(source.next(60).unrolls.reward).all()
     assert _taken(actors, 11)
     assert replay.store.size == 6
     (line,) = [line for line in said if "is not trained on" in line]
@@ -174,12 +175,39 @@ def test_an_unroll_with_nan_or_infinity_is_in_no_batch_and_said_once(actors):
     assert source.take_stored_steps() == (5 + 2) * LENGTH, "two filled the replay"
 
 
+def test_a_clock_that_is_set_changes_nothing(actors, tmp_path, monkeypatch):
+    """To the year 1970 and beyond 2106, while unrolls are stored, spilled, drawn and saved."""
+    times = itertools.cycle([0.0, 5e9, 1e9])
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    spilled, saved = tmp_path / "spilled", tmp_path / "saved"
+    saved.mkdir()
+    text = "queue:0.5,uniform:0.25:100,prioritised:0.25:100"
+    owner = Owner("/run", CODEC.digest)
+    spill = Spill(spilled, owner, 4, print)
+    source, replays = _source(actors, text, spill=spill)
+    actors.put(*range(20))
+    batches = [source.next(60) for _ in range(6)]
+    new = [n for batch in batches for n in batch.version[batch.fresh].tolist()]
+    assert new == list(range(2, 14))
+    until(lambda: 16 <= len(spill._files) * 4 + len(spill._waiting) == actors.taken)
+    source.save(saved)
+    held = [u.version for u in replays[0].store.in_order()]
+    spill.close()
+    again, restored = _source(actors, text)
+    again.restore(saved)
+    assert [u.version for u in restored[0].store.in_order()] == held
+    spill = Spill(spilled, owner, 4, print)
+    _, restored = _source(actors, text, spill=spill)
+    spill.close()
+    assert [u.version for u in restored[0].store.in_order()] == held[: len(held) // 4 * 4]
+
+
 def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
     said = []
     source, _ = _source(actors, "queue:0.5,uniform:0.5:100", ratio=5, say=said.append)
     actors.put(*range(5))
     for _ in range(6):
-        source.next(20)
+        source.next(60)
     measured = source.metrics()
     assert measured["replay_unrolls/uniform"] == 5
     assert 0 < measured["replay_uses"] < 12
@@ -187,8 +215,8 @@ def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
     assert said == ["replay: training begins with this many unrolls: uniform: 5"]
     source._mixer._began -= 20
     actors.put(5)
-    source.next(20)
-    source.next(20)
+    source.next(60)
+    source.next(60)
     assert "/s, uniform holds 100 unrolls: 400 steps, " in said[1]
     assert said[1].endswith("minutes of play")
 
@@ -208,15 +236,14 @@ def test_the_learner_does_not_wait_for_a_draw(actors):
         return draw(*arguments)
 
     replay.sampler.draw = slowly
-    first = source.next(20)
-    assert drawn.wait(20)
-    begin = time.monotonic()
-    source.take_stored_steps()
-    source.metrics()
-    source.feedback(first.key, first.weight)
-    assert time.monotonic() - begin < 10
+    first = source.next(60)
+    assert drawn.wait(60)
+    with within(10):
+        source.take_stored_steps()
+        source.metrics()
+        source.feedback(first.key, first.weight)
     may_end.set()
-    assert source.next(20) is not None
+    assert source.next(60) is not None
 
 
 def test_a_failure_of_a_thread_is_raised_to_the_learner(actors):
@@ -239,8 +266,8 @@ def test_a_spill_brings_the_replay_back_and_only_a_few_unrolls_lie_in_memory(act
 
     spill, (source, (uniform, prioritised)) = open_source()
     actors.put(*range(22))
-    batches = [source.next(20) for _ in range(15)]
-    _wait_until(lambda: actors.size() <= 4)
+    batches = [source.next(60) for _ in range(15)]
+    until(lambda: actors.size() <= 4)
     for batch in batches:
         np.testing.assert_array_equal(batch.unrolls.reward[1], batch.version)
     in_memory = [u.key for u in uniform.store.in_order() if isinstance(u.content, bytes)]
@@ -250,7 +277,7 @@ def test_a_spill_brings_the_replay_back_and_only_a_few_unrolls_lie_in_memory(act
     spill, (source, (uniform, prioritised)) = open_source()
     assert [u.key for u in uniform.store.in_order()][-len(kept) :] == kept
     assert prioritised.store.size == 6
-    batch = source.next(20)
+    batch = source.next(60)
     np.testing.assert_array_equal(batch.unrolls.reward[1], batch.version)
     assert len(list(tmp_path.glob("*.unrolls"))) <= 4, "files of removed unrolls are deleted"
     spill.close()
@@ -266,12 +293,13 @@ def test_once_the_disk_is_full_the_replay_keeps_to_memory(actors, tmp_path, monk
 
     def fill(numbers):
         actors.put(*numbers)
-        deadline = time.monotonic() + 20
-        while actors.taken <= numbers[-1] and time.monotonic() < deadline:
+        deadline = Deadline(20)
+        while actors.taken <= numbers[-1]:
+            assert not deadline.is_over()
             source.next(0.05)
 
     fill(range(24))
-    _wait_until(lambda: len(spill._files) == 6)  # and none is being written
+    until(lambda: len(spill._files) == 6)  # and none is being written
     assert (uniform.store.size, prioritised.store.size) == (24, 24)
 
     def refuse(number):
@@ -279,21 +307,14 @@ def test_once_the_disk_is_full_the_replay_keeps_to_memory(actors, tmp_path, monk
 
     monkeypatch.setattr(unroll_files.os, "fsync", refuse)
     fill(range(24, 32))
-    _wait_until(lambda: (uniform.store.size, prioritised.store.size) == (9, 3))
+    until(lambda: (uniform.store.size, prioritised.store.size) == (9, 3))
     assert "No space left on device" in said[0]
     fill(range(32, 50))
-    _wait_until(lambda: uniform.store.in_order()[-1].version == 49)
+    until(lambda: uniform.store.in_order()[-1].version == 49)
     assert uniform.store.bytes <= 12.5 * size * 3 / 4
     assert [each.version for each in uniform.store.in_order()] == list(range(41, 50))
-    _wait_until(lambda: not list(tmp_path.glob("*.unrolls")))
+    until(lambda: not list(tmp_path.glob("*.unrolls")))
     spill.close()
-
-
-def _wait_until(is_so):
-    deadline = time.monotonic() + 20
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert is_so()
 
 
 class Turns:

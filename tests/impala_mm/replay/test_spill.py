@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,6 +97,25 @@ def test_folders_of_others_are_refused_and_left_as_they_are(tmp_path):
     with pytest.raises(UserMistake, match="is used by another process"):
         _open(tmp_path / "a")
     held.close()
+
+
+def test_a_folder_that_cannot_be_written_is_refused():
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        folder = Path(made, "spill")
+        folder.mkdir()
+        for path in (folder, folder.parent):
+            path.chmod(0o555)
+        root = os.geteuid() == 0  # whom no mode keeps from writing
+        try:
+            if root:
+                os.seteuid(65534)
+            for place in (folder, folder / "new"):
+                with pytest.raises(UserMistake, match=f"{place} cannot be written: Permission"):
+                    _open(place)
+        finally:
+            if root:
+                os.seteuid(0)
+            folder.parent.chmod(0o700)
 
 
 def test_a_full_disk_ends_the_spill_and_not_the_run(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from impala_mm.data import batches
-from impala_mm.replay.steps import SavedStepReplay, StepReplay
+from impala_mm.replay.steps import RecordedSteps, SavedStepReplay, StepReplay
 from tests.helpers.unrolls import LENGTH, SPEC
 
 CAPACITY, COLUMNS = 6, 40
@@ -93,3 +93,22 @@ def test_a_replay_of_another_kind_is_not_restored(tmp_path):
 
 def test_only_the_saved_kind_offers_to_be_saved():
     assert not hasattr(_replay(), "save")
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_recorded_steps_are_drawn_alike_and_count_as_played_nowhere(whole):
+    fresh = Fresh()
+    held = batches.join([fresh.next(0.0) for _ in range(3)])
+    held.key[:] = -1
+    source = RecordedSteps(held, COLUMNS, [3], whole)
+    drawn = [source.next(0.0) for _ in range(100)]
+    assert drawn[0].unrolls.reward.shape == ((LENGTH + 1 if whole else 2), COLUMNS)
+    rewards = np.concatenate([batch.unrolls.reward for batch in drawn], 1)
+    np.testing.assert_array_equal(rewards[1], rewards[0] + 1)
+    steps, counts = np.unique(rewards[0], return_counts=True)
+    assert len(steps) == 6 * (1 if whole else LENGTH)
+    assert counts.min() > 0.7 * counts.mean()
+    for batch in drawn:
+        np.testing.assert_array_equal(batch.version, batch.unrolls.reward[0] // 100)
+        assert (batch.key == -1).all()
+        assert not batch.fresh.any()

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from processes import END_REASONS, EXIT_CODES, ROOT, Process
@@ -24,7 +23,8 @@ def test_each_signal_ends_a_process_with_its_exit_code_and_reason(number):
     """The first signal counts; a process saves before it ends."""
     program = (
         "import time; from impala_mm.runtime import lifecycle; ending = [];"
-        "lifecycle.handle_end_signals(lambda number, _: ending.append(number));"
+        "note = lambda number, _: (ending.append(number), print('noted', flush=True));"
+        "lifecycle.handle_end_signals(note);"
         "print('ready', flush=True);"
         "[time.sleep(0.01) for _ in iter(lambda: len(ending) > 1, True)];"
         "print(lifecycle.end_reason(ending), flush=True);"
@@ -33,7 +33,7 @@ def test_each_signal_ends_a_process_with_its_exit_code_and_reason(number):
     process = Process(sys.executable, "-c", program)
     process.until("ready")
     process.process.send_signal(number)
-    time.sleep(0.1)
+    process.until("noted")
     process.process.send_signal(signal.SIGTERM if number != signal.SIGTERM else signal.SIGINT)
     assert process.wait(10) == EXIT_CODES[number]
     assert END_REASONS[number] in process.printed()

@@ -49,6 +49,5 @@ def test_threads_share_one_arena_if_it_is_asked_for(before, one, tmp_path):
         text=True,
         check=True,
         env={name: value for name, value in os.environ.items() if name not in _SET},
-        timeout=60,
     )
     assert (int(ran.stdout) == 1) is one

@@ -1,16 +1,15 @@
 """Checkpoints of Dopamine as teachers: by the real Dopamine, by TensorFlow, and bad ones."""
 
-import lzma
 import pickle
 import re
 import shutil
 import sys
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from dopamine_runs import WRITTEN, unpack
 from dopamine_stacks import stacks
 
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
@@ -22,7 +21,6 @@ from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.teachers.kinds import NoTeacher
 from impala_mm.teachers.load import load_teachers
 
-_WRITTEN = Path(__file__).parent / "dopamine"
 _TF_NAMES = ("Conv", "Conv_1", "Conv_2", "fully_connected", "fully_connected_1")
 _JAX_NAMES = ("Conv_0", "Conv_1", "Conv_2", "Dense_0", "Dense_1")
 
@@ -105,12 +103,8 @@ def _as_entries(stacked):
 @pytest.fixture(scope="module", params=["dqn", "rainbow"])
 def written(request, tmp_path_factory):
     """Return the folder of a run of Dopamine's, and its own values of `stacks`."""
-    folder = tmp_path_factory.mktemp(request.param)
-    (folder / "checkpoints").mkdir()
-    content = lzma.decompress((_WRITTEN / f"{request.param}.xz").read_bytes())
-    (folder / "checkpoints" / "ckpt.3").write_bytes(content)
-    (folder / "checkpoints" / "sentinel_checkpoint_complete.3").write_text("done")
-    return folder, np.load(_WRITTEN / f"{request.param}_values.npy")
+    folder = unpack(tmp_path_factory.mktemp(request.param), request.param)
+    return folder, np.load(WRITTEN / f"{request.param}_values.npy")
 
 
 def test_a_checkpoint_that_dopamine_wrote_has_the_values_that_dopamine_computes(written):

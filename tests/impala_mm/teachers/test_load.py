@@ -281,6 +281,11 @@ def test_a_damaged_checkpoint_and_a_folder_of_something_else_are_refused(tmp_pat
     (tmp_path / "other" / "ckpt.399").rename(tmp_path / "other" / "weights.pickle")
     with pytest.raises(NoTeacher, match="other is not the folder of a run"):
         _load(tmp_path / "other")
+    with pytest.raises(NoTeacher, match=r"weights.pickle is a file"):
+        _load(tmp_path / "other" / "weights.pickle")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NoTeacher, match="empty is empty: give the folder of a run"):
+        _load(tmp_path / "empty")
 
 
 def test_orders_that_do_not_fit_are_refused(run):

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from deadlines import load
 from fronted import ME, SECRET, Learner, slowest_call
 from hostile_message import send_hostile
 from processes import ROOT, free_port
@@ -33,7 +34,7 @@ def test_a_message_that_tensorflow_expands_never_reaches_it(learner):
     client = learner.join()
     slowest_call(client)
     senders = [send_hostile(learner.address) for _ in range(3)]
-    assert slowest_call(client) < 3
+    assert slowest_call(client) < 3 * load()
     for each in senders:
         with contextlib.suppress(ConnectionResetError):
             assert b"\0\0\0\4" not in each.recv(100), "no answer in HTTP/2"
@@ -119,7 +120,7 @@ def test_garbage_half_handshakes_and_idle_connections_are_closed_and_counted(lea
                 connection.sendall(random.Random(number).randbytes(300))
             if number % 3 == 2:
                 connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00")  # the start of a handshake
-    assert slowest_call(client) < 2
+    assert slowest_call(client) < 2 * load()
     until(learner.refusals, 10)
     for each in open_ones:
         each.settimeout(front.HANDSHAKE_SECONDS + 5)
@@ -127,7 +128,7 @@ def test_garbage_half_handshakes_and_idle_connections_are_closed_and_counted(lea
             while each.recv(4096):
                 pass
         each.close()
-    assert slowest_call(client) < 2
+    assert slowest_call(client) < 2 * load()
     assert _resident(learner.front.process.pid) - before < 30, "megabytes"
 
 
@@ -169,7 +170,7 @@ def test_a_flood_of_strangers_costs_little_and_actors_calls_go_on(learner):
     print(f"{made} connections; {share:.3f} of a core; slowest call {slowest:.3f} s")
     assert made > 6000
     assert share < 0.2
-    assert slowest < 3
+    assert slowest < 3 * load()
     assert _resident(pid) - memory < 10, "megabytes"
     assert len(learner.refusals()) < 5
 

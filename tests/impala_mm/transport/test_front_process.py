@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fronted import TOKEN, Learner
-from processes import ROOT, free_port
+from processes import ROOT, free_port, wait
 from supervising import until
 
 from impala_mm.runtime.ports import HeldAddress, split_address
@@ -33,7 +33,7 @@ def test_a_front_that_is_killed_starts_again_and_actors_reconnect(learner):
         first.send_signal(number)  # meant for the learner, whose process group it shares
     assert client.hello({"probe": True})["nonce"]
     first.kill()
-    assert first.wait(5) == -signal.SIGKILL
+    assert wait(first, 5) == -signal.SIGKILL
     until(lambda: _answers(client), 20)
     assert learner.join().nonce == client.nonce
     assert learner.front.process.pid != first.pid
@@ -81,7 +81,7 @@ def lone():
         credentials = Credentials.parse(TOKEN)
         front = FrontProcess(held.take_sockets(), Path("/none"), credentials, said.append)
         fronts.append(front)
-        assert front.serves.wait(10)
+        until(front.serves.is_set)
         return front, held.address, said
 
     yield start
@@ -150,7 +150,7 @@ print("listens at", held.sockets[0].fileno(), flush=True)
 front = FrontProcess(
     held.take_sockets(), Path("/none"), Credentials.parse(run_token.make()), said.append
 )
-print(front.serves.wait(10), said, flush=True)
+print(front.serves.wait(60), said, flush=True)
 time.sleep(60)
 """
 

@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+from deadlines import within
 
 from impala_mm.transport import rounds as module
 from impala_mm.transport.rounds import Rounds, why_unfit
@@ -159,8 +160,9 @@ def test_a_round_does_not_wait_for_an_actor_that_has_gone(rounds):
     rounds.claim(1, 2)
     rounds.take(0, 0, [b""] * 2)
     began = time.monotonic()
-    assert rounds.close(5.0) == 2
-    assert 0.2 < time.monotonic() - began < 2.0
+    with within(2.0):
+        assert rounds.close(5.0) == 2
+    assert time.monotonic() - began > 0.2
     assert rounds.padded == 2
     assert rounds.said == [
         "a round of 4 unrolls is padded with 2 of weight 0: actor 1 sent none in time; the metric "

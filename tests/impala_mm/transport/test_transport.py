@@ -9,7 +9,9 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from deadlines import within
 from processes import free_port
+from supervising import until
 
 from impala_mm.data.compression import compress_lz4
 from impala_mm.runtime.ports import HeldAddress
@@ -163,7 +165,7 @@ def test_an_actor_of_a_level_that_the_learner_does_not_have_is_refused(serve):
     _join(address, level="M", level_name="L,M")
     with pytest.raises(Refused, match="this actor plays the level 'N', the learner's are L, M"):
         _join(address, actor=1, level="N", level_name="L,M")
-    assert list(server.actors) == [0]
+    assert list(server.actors.heard) == [0]
 
 
 def test_an_actor_with_a_message_that_cannot_be_is_refused_and_the_log_says_why(serve):
@@ -264,20 +266,20 @@ def test_a_full_queue_holds_its_senders_back_and_no_other_call(serve):
     sender = threading.Thread(target=send)
     sender.start()
     other = _join(address, actor=1)
-    time.sleep(1)
+    until(lambda: sent == [0, 1])
+    time.sleep(0.5)
     assert sent == [0, 1]
-    begin = time.monotonic()
-    other.hello({"probe": True})
-    assert time.monotonic() - begin < 1
+    with within(1):
+        other.hello({"probe": True})
     server.queue.dequeue_many(2)
-    sender.join(timeout=10)
+    sender.join(timeout=60)
     assert sent == [0, 1, 2, 3]
 
 
 def test_calls_past_their_deadline_are_trained_exactly_once(serve):
     """The queue stalls past the deadline 40 times; the sender repeats until it is answered."""
     server, address = serve(capacity=1)
-    client = _join(address, timeout=0.05)
+    client = _join(address)
     total, late = 41, 0
 
     def send():
@@ -285,7 +287,10 @@ def test_calls_past_their_deadline_are_trained_exactly_once(serve):
         for sequence in range(total):
             while True:
                 try:
-                    client.enqueue(_header(client, sequence), [b"%d" % sequence], NO_EPISODES)
+                    client.enqueue(
+                        *(_header(client, sequence), [b"%d" % sequence], NO_EPISODES),
+                        timeout=0.05,
+                    )
                 except Unreachable:
                     late += 1
                 else:
@@ -296,11 +301,10 @@ def test_calls_past_their_deadline_are_trained_exactly_once(serve):
     trained = []
     for place in range(total):
         # The queue is full, and the sender of the next unroll waits until its deadline has passed.
-        before, limit = late, time.monotonic() + 10
-        while place < total - 1 and late == before and time.monotonic() < limit:
-            time.sleep(0.01)
+        before = late
+        until(lambda: late > before or place == total - 1)  # noqa: B023 - it is called here
         trained.append(int(server.queue.dequeue()[0].numpy()))
-    sender.join(timeout=10)
+    sender.join(timeout=60)
     assert late >= 40
     assert sorted(trained) == list(range(total))
     assert int(server.queue.size()) == 0
@@ -433,12 +437,12 @@ def test_an_actor_takes_no_learner_of_another_run_but_one_started_by_hand_takes_
         Client(address, TOKEN).hello({"probe": True})
     monkeypatch.delenv(RUN)
     _join(address, actor=2)
-    assert sorted(server.actors) == [1, 2]
+    assert sorted(server.actors.heard) == [1, 2]
     assert [event for event in events if "refused" in event] == [
         "actor 0 on here refused: this learner belongs to another run (run 1a2b) than this actor "
         "(run 3c4d)"
     ], "logged once"
-    assert server.refused == 1
+    assert server.refusals.count == 1
 
 
 def test_an_actor_of_a_run_takes_no_learner_that_was_started_by_hand(serve, monkeypatch):
@@ -467,7 +471,7 @@ def test_an_actor_that_differs_is_refused_and_both_are_named(serve, key, words):
     server, address = serve(events=events)
     with pytest.raises(Refused, match=f"this actor's {words}.* is OTHER, the learner's"):
         _join(address, **{key: "OTHER"})
-    assert server.refused == 1
+    assert server.refusals.count == 1
     assert "actor 0 on here refused" in events[0]
 
 
@@ -493,11 +497,11 @@ def test_an_actor_that_waits_for_room_is_here_and_one_that_is_silent_has_left(se
     sender.start()
     time.sleep(2)
     assert server.forget_silent(1.8) == [4]
-    assert list(server.actors) == [3]
+    assert list(server.actors.heard) == [3]
     server.queue.dequeue_many(2)
-    sender.join(10)
+    sender.join(60)
     assert other.enqueue(_header(other, 0, actor=4), [b"z"], NO_EPISODES) == Reply.ACCEPTED
-    assert sorted(server.actors) == [3, 4], "back, without another hello"
+    assert sorted(server.actors.heard) == [3, 4], "back, without another hello"
 
 
 # -- ports
@@ -531,16 +535,14 @@ def test_a_client_waits_at_a_port_that_a_starting_learner_holds_and_notices_when
     held = HeldAddress(address := f"127.0.0.1:{free_port()}")
     threading.Timer(0.3, held.release).start()
     begin = time.monotonic()
-    with pytest.raises(Unreachable, match="nothing answers at"):
+    with within(2), pytest.raises(Unreachable, match="nothing answers at"):
         Client(address, TOKEN)
-    assert 0.2 < time.monotonic() - begin < 2
+    assert time.monotonic() - begin > 0.2
 
 
 def test_nobody_at_the_address_is_said_within_the_deadline():
-    begin = time.monotonic()
-    with pytest.raises(Unreachable, match="nothing answers at"):
+    with within(5), pytest.raises(Unreachable, match="nothing answers at"):
         Client(f"127.0.0.1:{free_port()}", TOKEN, timeout=1)
-    assert time.monotonic() - begin < 5
 
 
 def test_a_call_that_the_learners_end_interrupts_says_so_in_plain_words(serve):
@@ -580,4 +582,4 @@ def test_a_run_that_shall_be_repeatable_refuses_a_second_actor(serve):
     _join(address, actor=3, incarnation=2, deterministic_run=True)
     with pytest.raises(Refused, match="this actor's --deterministic_run is None, the learner's is"):
         _join(address, actor=3)
-    assert server.refused == 2
+    assert server.refusals.count == 2

@@ -250,27 +250,28 @@ def test_a_full_disk_is_reported_and_does_not_affect_the_others(project, lan):
 
 def test_set_ups_run_at_the_same_time_and_each_failure_says_what_to_do(project, lan):
     goes_on = (
-        "begin = time.monotonic(); time.sleep(3); "
-        "(pathlib.Path.home() / 'span').write_text(f'{begin} {time.monotonic()}')"
+        "home = pathlib.Path.home(); (home / 'begun').touch()\n"
+        "while not (home / 'go').exists(): time.sleep(0.1)\n"
     )
     fails = (
         "print('[set-up] installing uv failed; the end of .setup.log:'); print('  ERROR: none'); "
         "sys.exit('If this machine cannot reach the package index, name a mirror')"
     )
     warns = (
-        f"{goes_on}; print('[set-up] WARNING: Horovod is not installed', flush=True); "
+        f"{goes_on}print('[set-up] WARNING: Horovod is not installed', flush=True); "
         "print('[set-up]   because: no C++ compiler')"
     )
-    (lan.actor1.home / "set-up").write_text(f"{goes_on}; {fails}")
+    (lan.actor1.home / "set-up").write_text(f"{goes_on}{fails}")
     (lan.learner1.home / "set-up").write_text(warns)
     (lan.actor3.home / "set-up").write_text(goes_on)
     project.csv(LEARNER, ACTOR1, ACTOR3)
-    failed, printed = project.deploy()
-    spans = [
-        list(map(float, (host.home / "span").read_text().split()))
-        for host in (lan.learner1, lan.actor1, lan.actor3)
-    ]
-    assert max(begin for begin, _ in spans) < min(end for _, end in spans)
+    running, homes = project.start(), [h.home for h in (lan.learner1, lan.actor1, lan.actor3)]
+    until(lambda: all((home / "begun").exists() for home in homes), 60)
+    for home in homes:
+        (home / "go").touch()
+    assert running.wait(60) == 0
+    printed = running.printed()
+    failed = json.loads(re.search("^failed (.*)$", printed, re.MULTILINE)[1])
     why = (
         "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER copies the "
         "packages to the host, and `make wheelhouse` makes that folder here"

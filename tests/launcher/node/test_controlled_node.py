@@ -71,6 +71,20 @@ def test_another_start_inherits_no_controller_no_stop_and_no_states(host):
     assert read_json(host.folder / "run.json")["id"] == "second"
 
 
+def test_the_hosts_of_the_learners_are_the_frontends_until_there_is_a_controller(host):
+    """A frontend may have restarted the learners without a host before it left the controller."""
+
+    def write(*places):
+        record = host.record("first") | {"learner_places": places}
+        host.node.write_control(record, {"servers": {}, "term": 1})
+        return read_json(host.folder / "run.json")["learner_places"]
+
+    (host.folder / "controller.json").unlink()
+    assert write("a") == ["a"]
+    write_json(host.folder / "controller.json", host.entry)
+    assert write("a", "b") == ["a"]
+
+
 def test_the_next_term_ends_the_controller_and_what_it_has_decided(host):
     control = {"servers": {}, "term": 2}
     host.node.write_control(host.record("first") | {"learner_places": ["b"]}, control)

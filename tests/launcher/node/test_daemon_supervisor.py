@@ -282,8 +282,8 @@ def test_without_a_frontend_and_without_orders_it_ends_after_a_while(host):
     assert made.process.poll() is None, "its daemon is running"
     agent.kill()
     agent.wait()
-    for _ in range(4):
-        time.sleep(0.5)
+    for _ in range(20):
+        time.sleep(0.1)
         (made.state / "news").touch()
     assert made.process.poll() is None, "a frontend is connected"
     assert wait(made.process, 10) == 0
@@ -303,5 +303,6 @@ def test_several_take_different_ports(host, tmp_path):
     made = host(STAYS)
     process, entry = programs.start_daemon_supervisor(made.task | {"folder": ""})
     process.stdin.close()
-    assert entry["port"] > made.entry["port"] >= order_channel.FIRST_PORT
+    assert entry["port"] != made.entry["port"]
+    assert min(entry["port"], made.entry["port"]) >= order_channel.FIRST_PORT
     assert wait(process, 10) == 0

@@ -3,6 +3,7 @@
 import json
 import mmap
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,9 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import ROOT
+from supervising import Supervised, until
 
 from launcher.node import leftovers, mpirun, procfs
-from launcher.node.leftovers import remove_leftovers
+from launcher.node.leftovers import remove_leftovers, remove_shared_parameters
 
 HOST, UID = socket.gethostname(), os.geteuid()
 DEAD = 4_194_305  # a pid that no process has: the kernel's limit is below it
@@ -148,6 +151,63 @@ def test_nothing_is_removed_where_processes_cannot_be_seen(tmp_path, shared, mon
     remove_leftovers(tmp_path, shared, tmp_path)
     assert not segment.exists()
     assert session.exists()
+
+
+_SHARES = """
+import pathlib, sys, time
+from impala_mm.actor.host_cache import HostParameterCache
+cache = HostParameterCache(sys.argv[1], *map(pathlib.Path, sys.argv[2:]))
+cache.store(1, b"parameters")
+print("shares", cache._folder, flush=True)
+time.sleep(60)
+"""
+
+
+def test_parameters_of_killed_actors_go_and_those_of_a_living_one_and_of_others_stay(shared):
+    def share(run):
+        command = [sys.executable, "-c", _SHARES, run, shared]
+        actor = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+        assert actor.stdout.readline().startswith(b"shares ")
+        return actor
+
+    killed = [share("one"), share("one")]
+    [left] = shared.iterdir()
+    living = share("another")
+    kept = {path for path in shared.iterdir() if path != left}
+    kept |= {_make(shared / f"impala_mm-{UID + 1}-0123" / "members").parent}
+    try:
+        for number, actor in enumerate(killed):
+            remove_shared_parameters(shared)
+            assert (left / "vector").exists(), f"{2 - number} of them are alive"
+            actor.kill()
+            actor.wait()
+        remove_shared_parameters(shared)
+        assert {*shared.iterdir()} == kept
+    finally:
+        living.kill()
+        for actor in (*killed, living):
+            actor.wait()
+            actor.stdout.close()
+
+
+def test_when_actors_were_killed_their_supervisor_removes_what_they_shared(tmp_path):
+    """Also if it has not restarted its actor yet, as here for 0.5 s."""
+    command = [sys.executable, "-c", _SHARES, str(tmp_path)]
+    actor = Supervised(tmp_path, command, **{"name": "actor-0", "job": "actor", "restarts": 1,
+                       "leader": "learners", "workdir": str(ROOT)})  # fmt: skip
+    try:
+        found = until(
+            lambda: actor.log.exists() and re.search("shares (.+)\n", actor.log.read_text())
+        )
+        left = Path(found[1])
+        os.kill(actor.state["process"][0], signal.SIGKILL)
+        actor.until("waits")
+        assert left.exists()
+        (tmp_path / "stop").write_text("now")
+        actor.wait()
+        assert not left.exists()
+    finally:
+        actor.end()
 
 
 _RANK = """

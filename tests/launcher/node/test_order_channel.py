@@ -5,6 +5,7 @@ import socket
 import ssl
 
 import pytest
+from processes import free_port
 
 from impala_mm.runtime import certificates
 from launcher.node import order_channel
@@ -63,7 +64,8 @@ def test_supervisor_and_mpirun_of_one_run_accept_each_other_and_nobody_else(cont
             _connect(*contexts(server, client))
 
 
-def test_the_first_free_port_is_taken_at_the_address_that_is_named():
+def test_the_first_free_port_is_taken_at_the_address_that_is_named(monkeypatch):
+    monkeypatch.setattr(order_channel, "FIRST_PORT", free_port())  # other tests take the usual ones
     with order_channel.listen("127.0.0.1") as first, order_channel.listen("127.0.0.1") as second:
         address, port = first.getsockname()
         assert address == "127.0.0.1"

@@ -152,6 +152,8 @@ def test_learners_are_restarted_at_their_ports_on_fewer_hosts_and_on_all_again(h
     assert words.count("--learner_hosts=a:8001,b:8001,b:8002") == 3
     with pytest.raises(RunInUse, match="the host of the first learner has its checkpoints"):
         node.restart_learners(["b"])
+    with pytest.raises(RunInUse, match="the learners were not planned for c"):
+        node.restart_learners(["a", "c"])
     write_json(host.run.folder / "daemons.json", {"credentials": "c", "supervisors": {}})
     node.write_planned_mpirun_agent({"b": {"port": 7001, "id": "x"}})
     with pytest.raises(RunInUse, match="the learners' mpirun was planned for other hosts"):

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from daemons import DaemonHost
+from deadlines import within
 from processes import ROOT, wait
 from supervising import Supervised, until
 
@@ -158,8 +159,9 @@ def test_of_several_hearts_the_one_that_stops_is_named(supervise):
 def test_before_its_first_beat_it_has_five_times_as_long(supervise):
     told = supervise([*PYTHON, "import time; time.sleep(60)"], stall_secs=0.6)
     begin = time.monotonic()
-    assert told.wait() == 137
-    assert 2.9 < time.monotonic() - begin < 10
+    with within(10):
+        assert told.wait() == 137
+    assert time.monotonic() - begin > 2.9
 
 
 @pytest.mark.parametrize(
@@ -244,9 +246,8 @@ def test_one_that_prints_without_end_is_still_heard_and_obeys(supervise, tmp_pat
     first = told.until("running")["time"]
     until(lambda: told.state["time"] > first + 3)
     (tmp_path / "stop").write_text("save")
-    begin = time.monotonic()
-    told.wait()
-    assert time.monotonic() - begin < 3
+    with within(3):
+        told.wait()
     assert sum(path.stat().st_size for path in tmp_path.glob("*.log*")) < 3 * 2**20
 
 
@@ -257,11 +258,17 @@ def test_what_a_process_leaves_behind_ends_with_it(supervise):
     assert not start_time(left)
 
 
-def test_one_that_closes_what_it_prints_to_goes_on(supervise):
-    told = supervise([*PYTHON, "import os, time; os.close(1); os.close(2); time.sleep(1.5)"])
+def test_one_that_closes_what_it_prints_to_goes_on(supervise, tmp_path):
+    closes = (
+        "import os, time\nos.close(1); os.close(2); open('closed', 'w')\n"
+        "while not os.path.exists('go'): time.sleep(0.1)"
+    )
+    told = supervise([*PYTHON, closes])
+    until((tmp_path / "closed").exists)
     time.sleep(1.0)
     assert told.state["state"] == "running"
     used = os.times()
+    (tmp_path / "go").touch()
     assert told.wait() == 0
     assert os.times().children_user - used.children_user < 0.5, "it does not spin"
 

@@ -12,7 +12,7 @@ import termios
 
 import pytest
 from deadlines import Deadline
-from processes import ROOT
+from processes import ROOT, wait
 from supervising import Supervised, until
 
 STAYS = [
@@ -58,7 +58,7 @@ class Terminal:
     def end(self):
         """Close the terminal, and wait for the end of its program."""
         os.close(self._ours)
-        self.process.wait(10)
+        wait(self.process, 10)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_window_shows_the_log_in_colour_and_how_the_process_ended(shown):
     supervised.log.replace(supervised.log.with_name("actor-0.log.1"))  # as when it grows too long
     (supervised.folder / "stop").write_text("now")
     window.until("-- actor-0: stopped --")
-    assert window.process.wait(5) == 0
+    assert wait(window.process, 5) == 0
     assert "got 15" in window.shown
 
 
@@ -145,7 +145,7 @@ def test_a_window_says_that_the_supervisor_was_killed(shown):
     window.until("up")
     supervised.process.kill()
     window.until("-- actor-0: its supervisor was killed or crashed --", 5)
-    assert window.process.wait(5) == 0
+    assert wait(window.process, 5) == 0
 
 
 def test_a_window_of_a_silent_process_takes_next_to_no_time(shown):

@@ -65,7 +65,6 @@ def told(tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=20,
         )
         assert ran.returncode == 0, ran.stderr
         (program, *arguments), folder, environment = json.loads(ran.stdout)
@@ -192,7 +191,6 @@ def test_an_actor_has_its_own_number_wherever_it_runs(tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=20,
         )
         log = tmp_path / f"actor-{number}.log"
         assert ran.returncode == 2

@@ -14,7 +14,6 @@ def test_a_state_folder_that_a_host_cannot_write_is_named_in_a_sentence(tmp_path
         env=os.environ | {"XDG_STATE_HOME": str(tmp_path / "file")},
         capture_output=True,
         check=False,
-        timeout=20,
     )
     assert ran.returncode == 1
     assert ran.stderr.decode().splitlines() == [

@@ -152,3 +152,30 @@ def test_a_host_counts_as_connected_only_once_its_states_are_written(tmp_path, m
     )
     StateMirror(run, Hosts(), {}).on_states("there", {CONTROLLER: {"alive": True}})
     assert seen == [True]
+
+
+def test_contacts_of_another_frontend_do_not_count_as_those_of_this_one(tmp_path):
+    """A host ignores requests, such as a stop, until it knows which start of the run is meant."""
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    process = {"name": "actor-0", "job": "actor", "host": "there", "place": "there", "log": "/l"}
+    record = Record("impala", "id", time.time(), boot_id(), str(tmp_path), "", [process], {}, [], 1)
+    run.write_record(record)
+    run.record_contact("there")  # by another frontend
+    reports = []
+
+    def stay_connected(mirror):
+        def report():
+            reports.append("there")
+            mirror.on_states("there", {})
+
+        threading.Timer(0.5, report).start()
+
+    nodes = {"there": types.SimpleNamespace(error="")}
+    connect.mirror_states(
+        run,
+        record,
+        types.SimpleNamespace(remote_nodes=nodes, stay_connected=stay_connected),
+        copies=False,
+    )
+    assert reports == ["there"]

@@ -43,10 +43,8 @@ class Far:
                              learner_places=places, first_learner_places=places)  # fmt: skip
         self.run.write_record(self.record)
         controlled_hosts.write_credentials(self.run, "c", "")
-        node = SimpleNamespace(error="", address="address")
-        self.hosts = SimpleNamespace(
-            remote_nodes=dict.fromkeys("abc", node), call=self.call, for_each=self.for_each
-        )
+        nodes = {h: SimpleNamespace(error="", address=f"address-{h}") for h in "abc"}
+        self.hosts = SimpleNamespace(remote_nodes=nodes, call=self.call, for_each=self.for_each)
         config = SimpleNamespace(
             lost_secs=60, rejoin_secs=1, restart_learners=True, orphan_secs=1, controller="here"
         )
@@ -99,6 +97,19 @@ def test_hosts_refuse_a_controller_before_a_frontend_restarts_what_fails(far):
     far.recover("c")
     assert far.terms() == set(), "once"
     assert read_json(far.run.folder / CONTROLLED)["term"] == 2
+
+
+@pytest.mark.parametrize(
+    ("reported", "places"), [(["address-a:8001"], ["a"]), ([], ["a", "b"]), (None, ["a", "b"])]
+)
+def test_a_frontend_finds_the_learners_where_the_controller_has_left_them(far, reported, places):
+    path = far.run.folder / "learners" / "state.json"
+    write_json(path, read_json(path) | {"learner_hosts": reported})
+    far.recover("c")
+    far.followed.away_since["c"] = time.monotonic() - 61
+    far.recover("c")
+    assert far.run.record.learner_places == places
+    assert far.run.record.first_learner_places == ["a", "b"]
 
 
 def test_a_controller_that_comes_back_recovers_nothing_and_the_next_one_takes_its_place(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from processes import ROOT
+from processes import ROOT, wait
 from ssh_user import needs_sshd, says
 
 from launcher.plan.request import Request, UserError
@@ -111,7 +111,7 @@ def test_many_processes_that_meet_hosts_at_once_write_complete_lines_once(ssh_us
 
     with ThreadPoolExecutor(50) as pool:
         list(pool.map(meet, range(200)))
-    assert other.wait(20) == 0
+    assert wait(other, 20) == 0
     lines = ssh_user.known.read_text().splitlines()
     assert len(lines) == 1 + 25 + 1
     assert "node-" not in ssh_user.known.read_text(), "names are hidden"

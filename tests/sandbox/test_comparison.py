@@ -1,4 +1,4 @@
-"""The comparison of kinds of replay: which runs are made, and what is told of them."""
+"""Comparisons of kinds of replay and of teachers: the runs that are made, and what they show."""
 
 import json
 import shlex
@@ -8,29 +8,35 @@ import numpy as np
 import pytest
 from processes import ROOT, run
 
-from impala_mm.config import replay_mix
+from impala_mm.config import command_line, replay_mix
+from impala_mm.config.settings import Config
+from sandbox import scripted_teacher
+from tests.helpers.scripted import catcher
 from tests.sandbox.test_plot import row, write
 
 sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their short names
 
+import comparison
 import replay_kinds
+import teacher_methods
+from replay_kinds import FRAMES
 
 PROGRAM = ROOT / "sandbox" / "replay_kinds.py"
 
 
 def _write_run(folder, level, kind, seed, final, over=True):
     """Write a run whose return rises in a line to `final` over its frames, in 50 s."""
-    frames = replay_kinds.FRAMES[level]
+    frames = FRAMES[level]
     rows = [row(frames * at / 10, 5.0 * at, final * at / 10) for at in range(11)]
     write(folder / f"{level}-{kind}-{seed}", rows)
     if over:
-        arguments = shlex.join(replay_kinds.command(level, kind, seed))
+        arguments = shlex.join(replay_kinds.command(level, kind, seed, folder))
         record = {"command": arguments, "commit": "abc"}
-        (folder / f"{level}-{kind}-{seed}" / replay_kinds.RECORD).write_text(json.dumps(record))
+        (folder / f"{level}-{kind}-{seed}" / comparison.RECORD).write_text(json.dumps(record))
 
 
 def _write_all(folder, seeds=(1, 2, 3, 4)):
-    for level in replay_kinds.FRAMES:
+    for level in FRAMES:
         for number, kind in enumerate(replay_kinds.KINDS):
             for seed in seeds:
                 _write_run(folder, level, kind, seed, final=0.1 * number + 0.01 * seed)
@@ -51,7 +57,7 @@ def test_runs_are_told_by_kind_with_their_interquartile_mean(tmp_path):
     assert len(found["commands"]) == 10
     at = found["levels"]["catch"]["kinds"]["none"]["frames"]
     np.testing.assert_allclose(at["returns"][0][-1], 0.01)
-    assert at["at"][-1] == replay_kinds.FRAMES["catch"]
+    assert at["at"][-1] == FRAMES["catch"]
     assert "3 seeds" not in (tmp_path / "replay-kinds.svg").read_text()
     assert "catch, 4 seeds" in (tmp_path / "replay-kinds.svg").read_text()
 
@@ -59,14 +65,14 @@ def test_runs_are_told_by_kind_with_their_interquartile_mean(tmp_path):
 def test_one_seed_is_not_told(tmp_path, capsys):
     _write_all(tmp_path, seeds=(1,))
     with pytest.raises(SystemExit, match="needs two seeds of catch that are over"):
-        replay_kinds.summarise(tmp_path)
+        comparison.summarise(replay_kinds.OF, tmp_path, FRAMES)
 
 
 def test_one_task_alone_may_be_compared(tmp_path):
     for kind in replay_kinds.KINDS:
         for seed in (1, 2):
             _write_run(tmp_path, "memory", kind, seed, 0.9)
-    assert list(replay_kinds.summarise(tmp_path, ["memory"])["levels"]) == ["memory"]
+    assert list(comparison.summarise(replay_kinds.OF, tmp_path, ["memory"])["levels"]) == ["memory"]
 
 
 def test_only_runs_that_are_not_over_are_made_and_a_failed_one_ends_it(tmp_path, monkeypatch):
@@ -84,16 +90,40 @@ def test_only_runs_that_are_not_over_are_made_and_a_failed_one_ends_it(tmp_path,
         Ended.returncode = int("attentive" in made[-1])
         return Ended
 
-    monkeypatch.setattr(replay_kinds.subprocess, "run", start)
+    monkeypatch.setattr(comparison.subprocess, "run", start)
     with pytest.raises(SystemExit, match=r"ended with code 1; .*catch-attentive-2.log says why"):
-        replay_kinds.make_runs(tmp_path, seeds=2)
+        comparison.make_runs(replay_kinds.OF, tmp_path, 2, FRAMES)
     assert made == [f"catch-{kind}-2" for kind in ("none", "uniform", "prioritised", "attentive")]
-    record = json.loads((tmp_path / "catch-uniform-2" / replay_kinds.RECORD).read_text())
+    record = json.loads((tmp_path / "catch-uniform-2" / comparison.RECORD).read_text())
     assert record["commit"] == "abc"
-    assert not (tmp_path / "catch-attentive-2" / replay_kinds.RECORD).exists()
+    assert not (tmp_path / "catch-attentive-2" / comparison.RECORD).exists()
 
 
 def test_every_kind_of_replay_is_compared():
     for kind, text in replay_kinds.KINDS.items():
         assert not text or [part.kind for part in replay_mix.parse(text).replays] == [kind]
     assert set(replay_kinds.KINDS) == {"none", *replay_mix.OPTIONS} - {replay_mix.QUEUE}
+
+
+@pytest.mark.parametrize("of", teacher_methods.COMPARISONS, ids=lambda of: of.name)
+def test_every_method_of_a_teacher_is_a_command_that_is_valid(of, tmp_path):
+    out = ROOT / "runs" / of.name
+    for level in of.frames:
+        for kind in of.kinds:
+            arguments = of.command(level, kind, 3, out)
+            (config,), _ = command_line.parse(arguments[1:], "", Config)
+            assert config.seed == 3
+            assert config.level_name == level
+            assert bool(config.teacher) == (kind not in {"scratch", "cloning"})
+            if config.teacher_data:
+                assert (
+                    config.teacher_data
+                    == f"runs/{of.name}/{level}-qdagger-3/teacher_data/learner-0"
+                )
+                assert of.kinds.index("qdagger") < of.kinds.index(kind), "it is played first"
+
+
+def test_the_rule_for_catch_is_the_tests_own():
+    random = np.random.default_rng(0)
+    shown = random.random([50, 10, 5])
+    np.testing.assert_array_equal(scripted_teacher.catch_the_ball(shown), catcher(shown))

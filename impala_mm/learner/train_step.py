@@ -1,0 +1,109 @@
+"""One update of an algorithm as a TensorFlow graph, with what it measures and exchanges."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from impala_mm.algorithms.interface import Algorithm, Context
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import LearnerGroup
+from impala_mm.distributed.update_record import summarize
+
+
+class GradientNotFinite(Exception):
+    """A gradient is not finite; no learner has applied it or a later one of its update."""
+
+    def __init__(self, update: int, values: dict[str, float], gradients: float):
+        bad = ", ".join(f"{n} = {v}" for n, v in values.items() if not math.isfinite(v))
+        remedy = "lower --learning_rate or --gradients_clipping"
+        super().__init__(
+            f"update {update + 1} is not finite ({bad}); its steps from there on were not applied, "
+            f"and it was not saved: {remedy}"
+            if gradients > 1
+            else f"update {update + 1} is not finite ({bad}); it was not applied: {remedy}"
+        )
+
+
+class StepResult(NamedTuple):
+    """The results of training on one batch."""
+
+    metrics: dict[str, float]  # NaN: not measured in this update
+    reduce_seconds: float  # time spent waiting for the other learners' gradients
+    priorities: tf.Tensor  # float32 [B], for the batch source
+    acting_values: list[tf.Tensor]  # values of the acting variables after the update
+
+
+class NothingCompiled(Exception):
+    """An algorithm computes nothing that --xla could compile."""
+
+
+class TrainStep:
+    """The algorithm's update as a graph, traced for the shapes of the first batch."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        group: LearnerGroup,
+        config: Config,
+        read_acting_values: Callable[[], Sequence[tf.Tensor]],
+        update: Callable[..., tuple[dict[str, tf.Tensor], tf.Tensor]] | None = None,
+    ):
+        """Make the graph of `update`, by default that of the algorithm."""
+        self._update, self._config = update or algorithm.update, config
+        self._read_acting_values = read_acting_values
+        self._graph: Callable[..., Any] | None = None
+        self._names: list[str] = []
+        self._exchange = GradientReducer(group, config)
+
+    def __call__(
+        self, batch: Batch, frames: float, total: float, episode_return: float, updates: int = 0
+    ) -> StepResult:
+        """Train on a batch, after `updates` updates; the other numbers are those of `Context`.
+
+        Raises GradientNotFinite, on all learners alike.
+        """
+        with tf.device("/CPU:0"):
+            known = tf.constant([frames, total, episode_return], tf.float32)
+            number = tf.constant(updates, tf.int64)
+        if self._graph is None:
+            # The concrete function is called directly, since its look-up costs as much as the call.
+            traced = tf.function(self._trace, autograph=False)
+            self._graph = traced.get_concrete_function(batch, known, number)
+        measured, priorities, acting_values = self._graph(batch, known, number)
+        numbers, count = measured.numpy(), len(self._names)
+        recorded = summarize(numbers[count:])
+        metrics = dict(zip(self._names, numbers[:count].tolist(), strict=True))
+        if self._exchange.applied:
+            metrics.setdefault("clipped_share", recorded.clipped_share)
+        if self._exchange.averaged:
+            metrics.setdefault("grad_norm", recorded.grad_norm)
+        if not recorded.is_finite:
+            raise GradientNotFinite(
+                updates, metrics | {"grad_norm": recorded.grad_norm}, recorded.gradients
+            )
+        return StepResult(metrics, recorded.wait_seconds, priorities, list(acting_values))
+
+    def _trace(
+        self, batch: Batch, known: tf.Tensor, number: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        """Build the graph: (float32 [N], priorities, acting values).
+
+        The numbers are the metrics and the record of the exchange.
+        """
+        reducer = self._exchange
+        reducer.begin(number)
+        context = Context(*tf.unstack(known))
+        metrics, priorities = self._update(batch, context, reducer)
+        if self._config.xla and not reducer.differentiated:
+            raise NothingCompiled(
+                f"--xla compiles what exchange.differentiate computes, which "
+                f"--algorithm={self._config.algorithm} does not call: leave --xla out"
+            )
+        self._names = list(metrics)
+        values = [tf.cast(value, tf.float32) for value in metrics.values()]
+        measured = tf.concat([tf.stack(values) if values else [], *reducer.read()], axis=0)
+        return measured, priorities, self._read_acting_values()

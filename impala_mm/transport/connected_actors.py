@@ -1,0 +1,100 @@
+"""The actors that are connected to a learner, and where each of them may go."""
+
+import socket
+import threading
+import time
+from typing import Any
+
+from impala_mm.transport.rebalancing import (
+    SETTLE_SECONDS,
+    LearnerLoad,
+    choose_learner,
+    choose_learner_without_actors,
+)
+
+
+class ConnectedActors:
+    """The connected actors, when one last joined or left, and the loads of all learners by rank.
+
+    Calls of actors run in threads of TensorFlow, so each method holds the lock for itself.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any actor, as the only learner."""
+        self.heard: dict[int, float] = {}  # by connected actor: when it sent its last message
+        self.levels: dict[int, str] = {}  # by actor, those that have left included
+        self.rank, self.loads = 0, list[LearnerLoad]()
+        self.changed_at = time.monotonic()  # when an actor last joined or left
+        self._on_this_host = set[int]()  # including those that have left
+        self._movable = set[int]()  # actors that know all learners by the same addresses
+        self._lock = threading.Lock()
+
+    def join(self, actor: int, asked: dict[str, Any], movable: bool) -> None:
+        """Add an actor by what its hello says."""
+        with self._lock:
+            self.levels[actor] = asked.get("level", "")
+            here = asked.get("host") == socket.gethostname()
+            for actors, belongs in ((self._on_this_host, here), (self._movable, movable)):
+                actors.discard(actor)
+                if belongs:
+                    actors.add(actor)
+        self.heard_from(actor)
+
+    def heard_from(self, actor: int) -> None:
+        """Record that a message of the actor arrived: it is connected."""
+        with self._lock:
+            if actor not in self.heard:
+                self.changed_at = time.monotonic()
+            self.heard[actor] = time.monotonic()
+
+    def heard_again(self, actor: int) -> None:
+        """Record a message of the actor unless it has left, such as to another learner."""
+        with self._lock:
+            if actor in self.heard:
+                self.heard[actor] = time.monotonic()
+
+    def leave(self, actor: int) -> None:
+        """Remove an actor that gives up."""
+        with self._lock:
+            self.heard.pop(actor, None)
+
+    def forget_silent(self, seconds: float) -> list[int]:
+        """Remove the actors that have sent nothing for `seconds`; return their numbers."""
+        deadline = time.monotonic() - seconds
+        with self._lock:
+            gone = [actor for actor, heard in self.heard.items() if heard < deadline]
+            for actor in gone:
+                del self.heard[actor]
+        return gone
+
+    def others(self, actor: int) -> list[int]:
+        """Return the connected actors besides this one, in order."""
+        with self._lock:
+            return sorted(self.heard.keys() - {actor})
+
+    def on_other_hosts(self) -> int:
+        """Return how many of the connected actors run on other hosts."""
+        with self._lock:
+            return len(self.heard.keys() - self._on_this_host)
+
+    def load(self, wait_share: float, queue_fill: float) -> LearnerLoad:
+        """Return this learner's load."""
+        with self._lock:
+            return self._load(wait_share, queue_fill)
+
+    def redirect(self, actor: int, queue_fill: float, in_rounds: bool) -> int | None:
+        """Remove the actor if another learner needs it more and it may move; return that one."""
+        with self._lock:
+            if actor not in self._movable or actor not in self.heard:
+                return None
+            choose = choose_learner_without_actors if in_rounds else choose_learner
+            learner = choose(self.rank, self._load(0.0, queue_fill), self.loads)
+            if learner is not None:
+                del self.heard[actor]
+                self.changed_at = time.monotonic()
+            return learner
+
+    def _load(self, wait_share: float, queue_fill: float) -> LearnerLoad:
+        now = time.monotonic()
+        active = sum(now - heard < 2 * SETTLE_SECONDS for heard in self.heard.values())
+        return LearnerLoad(wait_share, queue_fill, active, now - self.changed_at > SETTLE_SECONDS)

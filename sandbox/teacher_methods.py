@@ -1,0 +1,92 @@
+"""Compare the methods of learning from a teacher with learning from scratch, over several seeds.
+
+    python sandbox/teacher_methods.py run policy-students          makes the runs of IMPALA
+    python sandbox/teacher_methods.py run value-students           makes those of DQN
+    python sandbox/teacher_methods.py summarise policy-students    writes what they showed
+
+`run` can be interrupted: called again, it continues. `summarise` writes the curves of the runs that
+are over to sandbox/reference/NAME.json, draws them beside it, and prints a table (`comparison.py`).
+Teachers are the policy of CartPole-v1 that comes with this package, and a rule for catch.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import comparison
+from comparison import Comparison
+from documented_runs import ROOT
+
+_TEACHERS = {"catch": "sandbox.scripted_teacher:catch_the_ball", "CartPole-v1": "cartpole"}
+_OFFLINE = ["--teacher_steps=5000", "--offline_updates=500"]
+# With --teacher_cost=0 the teacher plays, and its student does not compare itself with it.
+_ONLY_PLAYS = ["--teacher_cost=0", *_OFFLINE]
+
+POLICY_FRAMES = {"catch": 30_000, "CartPole-v1": 80_000}
+POLICY_STUDENTS = {
+    "scratch": [],
+    "kickstarting": ["--teacher_method=kickstarting", "--teacher_cost=10"],
+    "qdagger": ["--teacher_method=qdagger", "--teacher_cost=10", *_OFFLINE],
+    "cloning": ["--offline_updates=500"],  # of the games that were played for qdagger
+    "jsrl": ["--teacher_cost=0"],
+    "constant": ["--teacher_method=constant", "--teacher_cost=10"],
+}
+VALUE_FRAMES = {"catch": 15_000, "CartPole-v1": 30_000}
+VALUE_STUDENTS = {
+    "scratch": [],
+    "kickstarting": ["--teacher_method=kickstarting"],
+    "qdagger": ["--teacher_method=qdagger", *_OFFLINE],
+    "cql": [*_ONLY_PLAYS, "--cql_cost=1"],
+    "dqfd": [*_ONLY_PLAYS, "--margin_cost=1", "--teacher_margin=0.8", "--teacher_data_share=0.2"],
+    "jsrl": ["--teacher_cost=0"],
+    "dagger": ["--teacher_method=constant", "--td_cost=0"],
+}
+_GUIDE = {"catch": 9, "CartPole-v1": 200}  # steps of jsrl
+_PRESETS = {"catch": "catch-impala", "CartPole-v1": "classic-impala"}
+_DQN = {
+    "catch": ["--level_name=catch", "--algorithm=dqn", "--epsilon_frames=5000"],
+    "CartPole-v1": ["--preset=classic-dqn", "--epsilon_frames=10000"],
+}
+
+
+def _command(
+    base: list[str], method: list[str], level: str, kind: str, seed: int, frames: int, out: Path
+) -> list[str]:
+    """Return the arguments of a run of one method, without its folder."""
+    taught = []
+    if kind == "cloning":
+        games = out / f"{level}-qdagger-{seed}" / "teacher_data" / "learner-0"
+        taught = [f"--teacher_data={os.path.relpath(games, ROOT)}"]
+    elif kind != "scratch":
+        taught = [f"--teacher={_TEACHERS[level]}", f"--teacher_frames={frames // 2}"]
+    if kind == "jsrl":
+        taught.append(f"--guide_steps={_GUIDE[level]}")
+    return [
+        *("python", "experiment.py", *base, *taught, *method, f"--seed={seed}"),
+        *(f"--total_environment_frames={frames}", "--stop_at_return=inf", "--num_actors=1"),
+        "--check_env_secs=0",
+    ]
+
+
+def policy_student(level: str, kind: str, seed: int, out: Path) -> list[str]:
+    """Return the arguments of a run of IMPALA."""
+    base, frames = [f"--preset={_PRESETS[level]}"], POLICY_FRAMES[level]
+    return _command(base, POLICY_STUDENTS[kind], level, kind, seed, frames, out)
+
+
+def value_student(level: str, kind: str, seed: int, out: Path) -> list[str]:
+    """Return the arguments of a run of DQN."""
+    frames = VALUE_FRAMES[level]
+    return _command(_DQN[level], VALUE_STUDENTS[kind], level, kind, seed, frames, out)
+
+
+COMPARISONS = [
+    Comparison("policy-students", "method", tuple(POLICY_STUDENTS), POLICY_FRAMES, policy_student),
+    Comparison("value-students", "method", tuple(VALUE_STUDENTS), VALUE_FRAMES, value_student),
+]
+
+if __name__ == "__main__":
+    try:
+        comparison.main(__doc__, COMPARISONS)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,193 @@
+"""The site that `make docs` builds: complete, without a request to other hosts, and usable.
+
+The packages that build it are installed by `make docs`; the browser is Playwright's package with
+Debian's Chromium. Where they are missing, the tests are skipped and say so.
+"""
+
+import functools
+import html.parser
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from processes import ROOT
+
+from impala_mm.records.metric_descriptions import METRICS
+
+sys.path.append(str(ROOT / "sandbox" / "site"))
+
+import code_pages
+
+pytest.importorskip("mkdocs", reason="`make docs` installs what builds the site")
+pytestmark = pytest.mark.slow
+
+# What Material's script may load: from none of these, since no page has what it is for.
+_UNUSED = {
+    "https://unpkg.com/mermaid@": "mermaid",
+    "https://unpkg.com/resize-observer-polyfill": "resize-observer",
+    "https://api.github.com/": "data-md-component=source",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the site; broken links and anchors, and pages without a place, end the build."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", f"--site-dir={folder}"]
+    ran = subprocess.run(
+        [*command, "--config-file=sandbox/site/mkdocs.yml"],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return folder
+
+
+class _Loads(html.parser.HTMLParser):
+    """A parser that collects what a browser loads by itself, and what a reader may click."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.loaded, self.links, self.ids = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        known = dict(attributes)
+        self.ids.add(known.get("id"))
+        if tag == "a":
+            self.links.append(known.get("href") or "")
+        else:
+            self.loaded += [known[name] for name in ("src", "srcset", "data") if known.get(name)]
+            if tag == "link" and known.get("rel") not in ("prev", "next", "canonical"):
+                self.loaded.append(known["href"])
+
+
+def test_nothing_is_loaded_from_another_host(site):
+    for path in site.rglob("*.html"):
+        for address in _Loads(path.read_text()).loaded:
+            assert not re.match(r"(\w+:)?//", address), f"{path.name} loads {address}"
+            if not address.startswith("data:"):
+                folder = site if address.startswith("/") else path.parent
+                assert (folder / address.lstrip("/").split("?")[0]).exists(), address
+    for path in (*site.rglob("*.css"), *site.rglob("*.svg")):
+        found = re.findall(r"(?:url\(|@import|href=)\s*[\"']?(\w*:?//[^\"')]*)", path.read_text())
+        assert not found, f"{path.name} loads {found}"
+    scripts = "".join(path.read_text() for path in site.rglob("*.js"))
+    pages = "".join(path.read_text() for path in site.rglob("*.html"))
+    for address in re.findall(
+        r"[\"'`](https?://[^\"'`$]+\.js|https?://(?:api|cdn)\.[^\"'`]*)", scripts
+    ):
+        known = next((mark for start, mark in _UNUSED.items() if address.startswith(start)), None)
+        assert known, f"a script may load {address}"
+        assert f'class="{known}"' not in pages
+        assert known not in pages
+
+
+def test_pages_in_markdown_and_from_the_code_are_there(site):
+    def ids(name):
+        return _Loads((site / name).read_text()).ids
+
+    assert code_pages.flag_pages().keys() <= ids("reference/flags.html") | ids(
+        "reference/frontend.html"
+    )
+    assert {"impala_mm.train", "impala_mm.policy.policy.Policy.act", "nets.make"} <= ids(
+        "reference/python.html"
+    )
+    python = (site / "reference" / "python.html").read_text()
+    assert "equal on all ranks" in python
+    assert "environment frames that all learners together trained on" in python, "a comment"
+    metrics = (site / "sandbox" / "metrics.html").read_text()
+    assert all(f"<code>{key}" in metrics for key in METRICS)
+    running = (site / "sandbox" / "running.html").read_text()
+    assert '<a href="../reference/flags.html#inference"><code><span class="flag">--inf' in running
+    start = (site / "index.html").read_text()
+    assert 'href="sandbox/curves.html#beside-published-results"' in start
+    assert 'src="sandbox/processes.svg"' in start
+
+
+def test_a_formula_is_a_picture_and_a_file_of_code_a_page(site):
+    page = (site / "sandbox" / "impala.html").read_text()
+    assert page.count('<div class="formula"><svg') == 3
+    assert 'href="../impala_mm/algorithms/vtrace.py.html"' in page
+    assert (
+        "from_importance_weights"
+        in (site / "impala_mm" / "algorithms" / "vtrace.py.html").read_text()
+    )
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def address(site):
+    handler = functools.partial(_Quiet, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="`pip install playwright` brings it")
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("there is no browser: `apt-get install chromium`")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(390, "dark"), (820, "light"), (1400, "light"), (1400, "dark")]
+)
+def test_a_reader_sees_whole_pages_without_errors(site, address, browser, width, scheme):
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page, requests, errors = context.new_page(), [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    for path in sorted(site.rglob("*.html")):
+        name = path.relative_to(site).as_posix()
+        if Path(name).suffixes[:-1] or name == "404.html":
+            continue  # a file of code
+        page.goto(f"{address}/{name}")
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width, f"{name} is {wide} pixels wide"
+        broken = page.evaluate(
+            "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+        )
+        assert not broken, f"{name}: {broken}"
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 384) == (scheme == "dark")
+    assert not [url for url in requests if not url.startswith((address, "data:", "blob:"))]
+    assert not errors
+    context.close()
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["served", "from files"])
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("queue_capacity", "reference/flags.html"), ("V-trace", "sandbox/impala.html")],
+)
+def test_the_search_finds_flags_and_words(site, address, browser, words, name, served):
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(f"{address if served else site.as_uri()}/sandbox/concepts.html")
+    page.keyboard.press("/")
+    page.keyboard.type(words)
+    found = page.locator(f".md-search-result__link[href*='{name}']")
+    found.first.wait_for(timeout=20_000)
+    page.close()
