@@ -21,6 +21,10 @@ Test the agent of a run, test each of its new checkpoints, record games or expor
     python experiment.py --mode=record --logdir=RUN --episodes=100
     python experiment.py --mode=export --logdir=RUN
 
+Show runs on a page in the browser:
+    python experiment.py --dashboard
+    python experiment.py --dashboard --logdir=FOLDER
+
 Check the all-reduce of two learners:
     mpirun -np 2 python experiment.py --mode=rehearsal
 """
@@ -29,7 +33,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from impala_mm.config import command_line, own_packages, printable
+from impala_mm.config import command_line, flags, own_packages, printable
 from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle
 
@@ -42,6 +46,8 @@ def main(argv: list[str]) -> None:
     lifecycle.end_with_owner()
     own_packages.refuse_foreign()
     (config,), given = command_line.parse(argv, __doc__ or "", Config)
+    if config.dashboard:
+        show_dashboard(config)
     # Imported after the flags are parsed, so that --help and a misspelt flag answer at once.
     from impala_mm.jobs import (  # noqa: PLC0415
         actor,
@@ -72,6 +78,21 @@ def main(argv: list[str]) -> None:
     if not config.job_name and rank.process_rank().size == 1:
         run_locally(config, argv, given)
     learner.run(config)
+
+
+def show_dashboard(config: Config) -> NoReturn:
+    """Serve a page that shows runs, until Ctrl-C is pressed."""
+    from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
+
+    try:
+        serve(
+            config.logdir or "runs",
+            config.dashboard_port,
+            config.dashboard_token_file,
+            config.dashboard_control,
+        )
+    except CannotServe as error:
+        flags.refuse(str(error))
 
 
 def run_locally(config: Config, argv: list[str], given: list[str]) -> NoReturn:

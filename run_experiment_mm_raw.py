@@ -13,7 +13,9 @@ While the run is running, from any terminal:
     --status        show its processes and its bottleneck
     --logs=actor-3  print and follow the log of one process
     --attach        follow the run again
+    --save          save a checkpoint
     --stop          save and stop the run
+    --dashboard     show all runs on a page in the browser
 
 The frontend also accepts every flag of experiment.py and passes on those that are given.
 """
@@ -43,6 +45,21 @@ def main(argv: list[str]) -> None:
         entries = os.environ["PYTHONPATH"].split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))
     (launcher, config), given = command_line.parse(argv, __doc__ or "", LauncherConfig, Config)
+    if config.dashboard:
+        from launcher.dashboard.frontend_command import PASSED_ON  # noqa: PLC0415
+        from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
+
+        try:
+            serve(
+                config.logdir or "runs",
+                config.dashboard_port,
+                config.dashboard_token_file,
+                config.dashboard_control,
+                launcher.tmux_sess,
+                flags.arguments(launcher, [name for name in given if name in PASSED_ON]),
+            )
+        except CannotServe as error:
+            flags.refuse(str(error))
     request = Request(
         launcher=launcher,
         given=given,

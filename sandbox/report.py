@@ -1,8 +1,9 @@
 """A report of one run, LOGDIR/report.html: one self-contained file to keep, mail or open anywhere.
 
 `plot.py --report` writes it from the run's folder alone: the curves of metrics.jsonl
-(`run_series.py`), sentences and tables (`run_summary.py`). The page loads nothing from elsewhere,
-except large videos, which stay in the folder. All text from the folder is escaped.
+(`run_series.py`), sentences and tables (`run_summary.py`). `chart_data.py` puts the curves and the
+dashboard's charts into the page, which loads nothing from elsewhere, except large videos, which
+stay in the folder. All text from the folder is escaped.
 """
 
 import base64
@@ -14,13 +15,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import chart_data
 import replay_statistics
 import run_series
 import run_summary
-import svg_chart
-from plot_style import format_number, time_unit
-from run_series import PANELS, Panel, RunSeries
+from plot_style import format_number
+from run_series import RunSeries
 
+from impala_mm.records import run_contents
+from impala_mm.records.panels import PANELS, Panel
 from impala_mm.runtime import provenance
 from impala_mm.runtime.durations import format_duration
 
@@ -57,9 +60,10 @@ def render_page(run: RunSeries) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_escape(title)}</title><style>{(_HERE / 'report.css').read_text()}</style></head>"
+        f"<title>{_escape(title)}</title>"
+        f"<style>{chart_data.style()}{(_HERE / 'report.css').read_text()}</style></head>"
         f"<body><main>{''.join(parts)}<footer><p>{_escape(made)}</p></footer></main>"
-        f"<script>{(_HERE / 'report.js').read_text()}</script></body></html>\n"
+        f"{chart_data.scripts((_HERE / 'report.js').read_text())}</body></html>\n"
     )
 
 
@@ -102,21 +106,15 @@ def _render_curves(run: RunSeries) -> str:
 
     The reader chooses between frames and time for the other curves.
     """
-    unit, name = time_unit(run.last("seconds") or 0.0)
-    axes = {"frames": ("environment frames", 1.0), "time": (f"training time ({name})", unit)}
+    axes = {"frames": "frames", "time": "seconds"}
 
     def card(panel: Panel, ways: Sequence[str]) -> str:
         pictures = []
         for way in ways:
-            title, scale = axes[way]
-            curve = run_series.make_curve(
-                run, "frames" if way == "frames" else "seconds", panel.key
-            )
-            if curve:
-                picture = svg_chart.draw_chart(curve, panel.title, title, scale, panel.share)
+            if curve := run_series.make_curve(run, axes[way], panel.key):
+                picture = chart_data.render_chart(curve, panel, way == "time")
                 pictures.append(f'<div class="by-{way}">{picture}</div>')
-        heading = f"<h3>{panel.title} <small>{panel.unit}</small></h3>"
-        return f'<figure class="card">{heading}{"".join(pictures)}</figure>' if pictures else ""
+        return "".join(pictures)
 
     returns = "".join(card(PANELS[0], [way]) for way in axes)
     drawn = [*PANELS[1:], *replay_statistics.make_panels(run)]
@@ -151,9 +149,9 @@ def _render_replay(run: RunSeries) -> str:
 def _render_evaluations(folder: Path) -> str:
     """Render a table of the complete games that were played with the run's checkpoints."""
     rows = []
-    for record in run_summary.read_records(folder / "evaluations.jsonl"):
-        returns = run_summary.game_values(record)
-        lengths = run_summary.game_values(record, "lengths")
+    for record in run_contents.read_records(folder / "evaluations.jsonl"):
+        returns = run_contents.game_values(record)
+        lengths = run_contents.game_values(record, "lengths")
         rows.append(
             [
                 _format_time(record.get("time")),
@@ -176,7 +174,7 @@ def _render_evaluations(folder: Path) -> str:
 def _render_videos(folder: Path) -> str:
     """Render the videos: small ones are embedded, large ones are linked."""
     figures, room = [], _MAX_VIDEOS_MB * 2**20
-    for path in run_summary.list_videos(folder):
+    for path in run_contents.list_videos(folder):
         source = urllib.parse.quote(os.path.relpath(path, folder.resolve()))
         if path.stat().st_size <= min(_MAX_VIDEO_MB * 2**20, room):
             room -= path.stat().st_size
@@ -215,7 +213,7 @@ def _render_settings(run: RunSeries) -> str:
 
 def _render_checkpoints(folder: Path) -> str:
     rows = []
-    for about in run_summary.read_checkpoints(folder):
+    for about in run_contents.read_checkpoints(folder):
         marks = [word for word in ("best", "milestone") if about.get(word)]
         value = about.get("episode_return")
         rows.append(
@@ -245,7 +243,7 @@ def _render_checkpoints(folder: Path) -> str:
 
 def _render_starts(folder: Path) -> str:
     """Render a table of the run's starts: time, host, machine, revision and command."""
-    starts = run_summary.read_records(folder / "starts.jsonl")
+    starts = run_contents.read_records(folder / "starts.jsonl")
     rows = [
         [
             _format_time(start.get("time")),
@@ -259,7 +257,7 @@ def _render_starts(folder: Path) -> str:
         for learners in [start.get("learners")]
     ]
     names = ["time", "host", "machine", "learners", "revision", "command"]
-    saved = run_summary.read_checkpoints(folder)
+    saved = run_contents.read_checkpoints(folder)
     versions = (starts or saved or [{}])[-1].get("versions")
     versions_text = ""
     if isinstance(versions, dict):

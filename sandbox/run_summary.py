@@ -4,22 +4,16 @@
 that an earlier version wrote; what is missing is omitted.
 """
 
-import contextlib
 import shlex
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from run_series import RunSeries
 
 from impala_mm.records import settings_table
 from impala_mm.records.bottleneck import describe_bottleneck
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.run_contents import game_values, read_records
 from impala_mm.records.settings_table import SettingRow
 from impala_mm.runtime.durations import format_duration
-from impala_mm.runtime.strict_json import from_json
-
-Record = dict[str, Any]
 
 
 def summarise(run: RunSeries) -> list[str]:
@@ -89,43 +83,6 @@ def list_settings(run: RunSeries) -> list[SettingRow]:
     return settings_table.list_settings({k: v for k, v in run.settings.items() if k != "logdir"})
 
 
-def read_checkpoints(folder: Path) -> list[Record]:
-    """Read the about.json of each checkpoint, oldest first, and add its `path` and `best`."""
-    found = []
-    for path in sorted((folder / "checkpoints").glob("[0-9]*/about.json")):
-        with contextlib.suppress(OSError, ValueError, TypeError):  # one that was cut off
-            found.append(from_json(path.read_text()) | {"path": path.parent.name})
-    known = [r["episode_return"] for r in found if _is_number(r.get("episode_return"))]
-    for record in found:
-        value = record.get("episode_return")
-        record["best"] = bool(known) and value == max(known)
-    return found
-
-
-def read_records(path: Path) -> list[Record]:
-    """Read a file with one JSON record per line; return [] if it does not exist."""
-    try:
-        return read_json_lines(path)
-    except OSError:
-        return []
-
-
-def game_values(evaluation: Record, key: str = "returns") -> list[float]:
-    """Return the returns or the lengths of the games in a record of evaluations.jsonl."""
-    values = evaluation.get(key)
-    return [v for v in values if _is_number(v)] if isinstance(values, list) else []
-
-
-def list_videos(folder: Path) -> list[Path]:
-    """List the videos of a run: those in its own videos/, then those recorded elsewhere."""
-    found = sorted((folder.resolve() / "videos").glob("*.mp4"))
-    for record in read_records(folder / "evaluations.jsonl"):
-        video = folder.resolve() / str(record.get("video", ""))
-        if video.suffix == ".mp4" and video.is_file():
-            found.append(video.resolve())
-    return list(dict.fromkeys(found))
-
-
 def next_commands(run: RunSeries) -> list[tuple[str, str]]:
     """List (purpose, command) of what can be done next with the run."""
     folder = shlex.quote(str(run.folder))
@@ -161,7 +118,3 @@ def _describe_trend(run: RunSeries) -> str:
         return "The return had levelled off: in the last twentieth of the frames it hardly changed"
     direction = "rising" if share > 0 else "falling"
     return f"The return was still {direction}: {change:+.2f} in the last twentieth of the frames"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

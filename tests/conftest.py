@@ -112,3 +112,23 @@ def ssh_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made = User(tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """Yield a headless Chromium for all tests of a module."""
+    from dashboards import started_chromium  # noqa: PLC0415 - only tests that use it import it
+
+    with started_chromium() as made:
+        yield made
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Any]:
+    """Yield a browser whose pages must not report an error on the console."""
+    from dashboards import Browser  # noqa: PLC0415 - only tests that use it import it
+
+    made = Browser(chromium)
+    yield made
+    made.close()
+    assert made.errors == []

@@ -8,12 +8,13 @@ import sys
 import pytest
 from processes import ROOT, run
 
+from impala_mm.records import run_folder
 from impala_mm.runtime import heartbeat, ports
 from launcher.node import task
 
 # A package may import itself and the packages named here; "a.b" allows one module or package of a.
 ALLOWED = {
-    "experiment": "impala_mm launcher.node",
+    "experiment": "impala_mm launcher.node launcher.dashboard",
     "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.records.checkpoint_paths "
     "impala_mm.records.run_folder "
     "impala_mm.runtime.certificates impala_mm.runtime.lifecycle impala_mm.runtime.ports "
@@ -53,6 +54,9 @@ ALLOWED = {
     "impala_mm.runtime.certificates impala_mm.runtime.durations impala_mm.runtime.strict_json",
     "launcher.checks": "node plan remote running impala_mm.config.printable "
     "impala_mm.runtime.certificates",
+    "launcher.dashboard": "node plan running impala_mm.records.json_lines "
+    "impala_mm.records.metric_descriptions impala_mm.records.panels "
+    "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.strict_json",
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
     "impala_mm.config.printable",
 }
@@ -184,10 +188,11 @@ def test_what_is_sent_to_hosts_needs_nothing_but_the_standard_library():
             assert ours or name.split(".")[0] in sys.stdlib_module_names, f"{path}:{line}: {name}"
 
 
-def test_supervisors_and_processes_mean_the_same_heartbeat():
-    """The two sides share nothing but this name."""
+def test_supervisors_and_processes_mean_the_same_files_and_ports():
+    """The two sides share nothing but these names."""
     assert task.HEARTBEAT == heartbeat.VARIABLE
     assert task.FIRST_PORT == ports.FIRST_PORT
+    assert task.SAVE_REQUEST == run_folder.SAVE_REQUEST
 
 
 def test_the_pictures_are_what_their_script_draws(tmp_path):

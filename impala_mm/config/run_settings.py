@@ -144,6 +144,25 @@ class RunSettings:
         "", group="Run", own=True,
         text="Tags of the run for its tracker, separated by commas.")
 
+    # -- Dashboard
+    dashboard: bool = flag(
+        False, group="Dashboard", own=True,
+        text="Show runs on a page in the browser, and start nothing: those of this user's "
+             "frontends on this machine, those in the foreground of terminals, and those in the "
+             "folder logdir (unset: runs). It prints the page's address.")
+    dashboard_port: int = flag(
+        0, group="Dashboard", least=0, most=65535, own=True,
+        text="Port of the dashboard at this machine's loopback address. 0: the first free one from "
+             "8600 up.")
+    dashboard_token_file: str = flag(
+        "", group="Dashboard", own=True,
+        text="File with the token of the dashboard's address; it is created if it does not exist. "
+             "Unset: each start has a new token.")
+    dashboard_control: bool = flag(
+        False, group="Dashboard", own=True,
+        text="Let the dashboard's page also save and stop runs, and apply a changed CSV. Unset: "
+             "it only reads.")
+
     # -- Test
     test_num_episodes: int = flag(
         10, group="Test", least=1, own=True,

@@ -9,6 +9,7 @@ import functools
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_mm.algorithms import registry
@@ -30,6 +31,7 @@ from impala_mm.records.checkpoint import Damaged, Mismatch, Missing
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics import MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.records.run_folder import take_save_request
 from impala_mm.runtime import heartbeat, provenance
 from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server
@@ -45,6 +47,7 @@ class Records(NamedTuple):
     metrics_writer: MetricsWriter
     checkpointing: Checkpointing
     event_hook: EventHook
+    folder: Path  # the run's
 
 
 class LearnerLost(Exception):
@@ -275,7 +278,8 @@ class LearnerMonitor:
             records.event_hook.call("stall", message)
         if learner.own_state:
             self._write_snapshot(records.checkpointing)
-        if timers.save.due(now) and not self._save(records.checkpointing):
+        is_asked = learner.updates and take_save_request(records.folder)
+        if (timers.save.due(now) or is_asked) and not self._save(records.checkpointing):
             timers.save.retry()
         if learner.actions is not None:
             trained = self._algorithm.variables.trained

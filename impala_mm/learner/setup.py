@@ -232,7 +232,7 @@ def _make_records(
         config, checkpoints, variables, about, limits, outputs.event_hook, say
     )
     writer = MetricsWriter(folder.path, say, outputs.tracked)
-    return Records(writer, checkpointing, outputs.event_hook)
+    return Records(writer, checkpointing, outputs.event_hook, folder.path)
 
 
 def _make_source(

@@ -18,6 +18,7 @@ from impala_mm.records import source_copy
 from impala_mm.runtime import provenance
 from impala_mm.runtime.strict_json import from_json, to_json
 
+SAVE_REQUEST = "save-now"  # a file in the run's folder
 README = """\
 This folder holds a run of impala_mm. To resume the run, give the same flags and this folder as
 --logdir.
@@ -37,6 +38,7 @@ own/                what each learner saved of its own with the newest checkpoin
                     algorithm has a source or local variables
 learner.log         the learner's log
 actor-N.log         the logs of the actors on this machine
+save-now            created by somebody, it lets learner 0 save a checkpoint; removed at once
 on_event.log        the output of the command of --on_event
 evaluations.jsonl   results of --mode=test and of evaluators
 videos/, export/, report.html
@@ -103,6 +105,15 @@ class RunFolder:
         with (self.path / "starts.jsonl").open("a", encoding="utf-8") as file:
             file.write(to_json(start) + "\n")
         return said
+
+
+def take_save_request(path: Path) -> bool:
+    """Return whether somebody asks for a checkpoint of the run in this folder, once for each."""
+    try:
+        (path / SAVE_REQUEST).unlink()
+    except OSError:  # usually there is none
+        return False
+    return True
 
 
 def refuse_taken(path: Path) -> None:

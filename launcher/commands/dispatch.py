@@ -34,6 +34,7 @@ def main(request: Request) -> int:
     config = request.launcher
     handlers: list[tuple[object, Callable[[Run, Request], int]]] = [
         (config.stop, manage.stop_run),
+        (config.save, manage.save_now),
         (config.control, control.control_run),
         (config.status or config.json, manage.show_status),
         (config.attach, attach_run),

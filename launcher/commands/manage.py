@@ -86,6 +86,19 @@ def apply_csv(run: Run, request: Request) -> int:
     return 0
 
 
+def save_now(run: Run, request: Request) -> int:
+    """Let the learners of a running run save a checkpoint."""
+    record = require_record(run)
+    log = next(p["log"] for p in record.processes if p["name"] == LEARNERS)
+    with connected(run, request) as (control, _):
+        if status.run_state(run) != "running":
+            raise UserError(f"{run.name} has no learners that are running: --status shows why")
+        folder = str(Path(log).parent)
+        control.hosts.call(record.host_id_of(LEARNERS), "request_checkpoint", folder=folder)
+    say(f"{run.name}: the learners save a checkpoint; results: {record.logdir}")
+    return 0
+
+
 def stop_run(run: Run, request: Request) -> int:
     """Save and stop every process of a run, its controller last; the run's folder stays."""
     entry = controller.read(run)

@@ -9,7 +9,6 @@ they run when it is gone.
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.node import child_process, procfs, programs
+from launcher.node import child_process, foreground_states, procfs, programs
 from launcher.node.actor_watch import ActorWatch
 from launcher.node.process_output import FATAL, write_to_terminal
 from launcher.node.process_state import read_state
@@ -56,9 +55,8 @@ def run(local_run: LocalRun, signals: Sequence[int]) -> int | None:
     stops the run, the second ends it at once. The result is None if the run ended as they asked.
     """
     child_process.adopt_orphans()
-    # Named by its owner, for `leftovers`.
-    owner = f"{socket.gethostname()}.{os.getpid()}"
-    with tempfile.TemporaryDirectory(prefix=f"impala_mm-{owner}-") as folder:
+    with tempfile.TemporaryDirectory(prefix=foreground_states.folder_prefix()) as folder:
+        foreground_states.write_logdir(Path(folder), local_run.folder)
         try:
             return _Foreground(local_run, Path(folder), signals).run()
         finally:

@@ -9,9 +9,9 @@ from typing import Any, get_args, get_origin
 
 def fits(value: Any, kind: Any) -> bool:
     """Return whether a value of JSON has a type such as `list[str]`, `dict[str, Any]` or `None`."""
-    inner = get_args(kind)
-    if kind is Any:
+    if kind is Any or type(value) is kind:
         return True
+    inner = get_args(kind)
     if isinstance(kind, types.UnionType):
         return any(fits(value, each) for each in inner)
     if get_origin(kind) is list:

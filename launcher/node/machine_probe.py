@@ -31,6 +31,7 @@ from launcher.node import (
     tmux,
 )
 from launcher.node.callbacks import OnLine
+from launcher.node.task import SAVE_REQUEST
 
 
 class MachineProbe:
@@ -139,6 +140,10 @@ class MachineProbe:
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists."""
         return Path(path).exists()
+
+    def request_checkpoint(self, folder: str) -> None:
+        """Let the learners that write to a run's folder save a checkpoint. Raises OSError."""
+        (Path(folder) / SAVE_REQUEST).touch()
 
     def describe_writer(self, folder: str, starting: str) -> str:
         """Return which run or process writes to a run's folder; empty if none does.

@@ -128,6 +128,9 @@ class LauncherConfig:
         False, group="Instead of starting a run",
         text="Download new and changed logs and checkpoints from all hosts to the run's folder on "
              "this machine.")
+    save: bool = flag(
+        False, group="Instead of starting a run",
+        text="Let the learners of the run save a checkpoint now.")
     stop: bool = flag(
         False, group="Instead of starting a run",
         text="Save and stop all processes of the run.")

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,18 @@ _TOTALS = {
 }
 
 
-def snapshot(run: Run) -> dict[str, Any]:
-    """Return the run's present status, in the format of `--json`; empty if there is no run."""
+def snapshot(
+    run: Run, measure_gpus: Callable[[], list[dict[str, Any]]] | None = None
+) -> dict[str, Any]:
+    """Return the run's present status, in the format of `--json`; empty if there is no run.
+
+    `measure_gpus` returns the use of this machine's GPUs; `gpu_usage` by default.
+    """
     record = run.record
     if record is None:
         return {}
     states = run.states()
-    row = _last_row(Path(record.logdir) / "metrics.jsonl", record.time)
+    row = last_row(Path(record.logdir) / "metrics.jsonl", record.time)
     learners = states.get(LEARNERS, {})
     if learners.get("state") == "away":  # no newer row can come
         where = f"the learners' host {learners['host']} is unreachable from this machine"
@@ -51,8 +57,8 @@ def snapshot(run: Run) -> dict[str, Any]:
         "seconds": round(time.time() - record.time, 1),
         **row,
         "controller": _describe_controller(run),
-        "gpus": _gpu_usage(),
-        "processes": [_describe_process(state) for state in states.values()],
+        "gpus": (measure_gpus or gpu_usage)(),
+        "processes": [describe_process(state) for state in states.values()],
         "daemons": _daemons(run, record, learners),
     }
 
@@ -156,11 +162,11 @@ def _daemons(run: Run, record: Record, learners: dict[str, Any]) -> list[dict[st
         elif host_id and (why := run.why_away(host_id)):
             state["state"], last = "away", why
         known = {"name": "daemon", "job": "daemon", "host": host, "last": last}
-        found.append(_describe_process(state | known))
+        found.append(describe_process(state | known))
     return found
 
 
-def _describe_process(state: dict[str, Any]) -> dict[str, Any]:
+def describe_process(state: dict[str, Any]) -> dict[str, Any]:
     """Return one process's status with every key; values that are not known are None."""
     is_running = state["state"] not in (*FINAL_STATES, "lost", "waits", "starting", "away")
     since = state.get("since")
@@ -192,7 +198,7 @@ def _summarize_state(record: Record, states: dict[str, dict[str, Any]]) -> str:
     return learners
 
 
-def _last_row(path: Path, since: float) -> dict[str, Any]:
+def last_row(path: Path, since: float) -> dict[str, Any]:
     """Return what is shown of metrics.jsonl's last row, empty if an earlier start wrote it."""
     with contextlib.suppress(OSError, ValueError, IndexError):  # missing, or still empty
         if path.stat().st_mtime < since:
@@ -206,7 +212,7 @@ def _last_row(path: Path, since: float) -> dict[str, Any]:
     return {}
 
 
-def _gpu_usage() -> list[dict[str, Any]]:
+def gpu_usage() -> list[dict[str, Any]]:
     """Return the utilisation and memory of this machine's GPUs, by nvidia-smi."""
     if not shutil.which("nvidia-smi"):
         return []

@@ -83,7 +83,7 @@ def train(logdir, updates, contents, say=print):
     about = CheckpointInfo(1, {}, {}, {})
     keeper = Checkpointing(CONFIG, checkpoints, algorithm.variables, about, limits, events, say)
     levels = {CONFIG.level_name: level_spec(CONFIG.level_name)}
-    records = Records(MetricsWriter(logdir, say), keeper, events)
+    records = Records(MetricsWriter(logdir, say), keeper, events, logdir)
     watch = LearnerMonitor(CONFIG, alone, algorithm, learner, server, levels, limits, records, say)
     watch.resume()
     return learner, watch

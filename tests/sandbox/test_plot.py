@@ -10,13 +10,13 @@ import pytest
 from processes import ROOT, run
 
 from impala_mm.config.settings import Config
+from impala_mm.records.panels import PANELS
 
 sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their short names
 
 import plot as plotting
 import plot_style
 import run_series
-from run_series import PANELS
 
 REFERENCE = ROOT / "sandbox" / "reference"
 

@@ -78,7 +78,7 @@ def _train(entries, exponent, folder):
     checkpoints = Checkpoints(folder, algorithm.variables, keep=3)
     events, about = EventHook("", folder, say), CheckpointInfo(1, {}, {}, {})
     keeper = Checkpointing(config, checkpoints, algorithm.variables, about, limits, events, say)
-    records = Records(MetricsWriter(folder, say), keeper, events)
+    records = Records(MetricsWriter(folder, say), keeper, events, folder)
     levels = {"catch": spec}
     watch = LearnerMonitor(config, alone, algorithm, learner, server, levels, limits, records, say)
     return source, watch.run(lambda: None)

@@ -1,0 +1,56 @@
+"""The contents of a run's folder besides its metrics: checkpoints, evaluations, videos.
+
+The report page and the dashboard read it. A folder may lack any of these files, or contain files
+that an earlier version wrote; what is missing is left out.
+"""
+
+import contextlib
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from impala_mm.records.json_lines import read_json_lines
+from impala_mm.runtime.strict_json import from_json
+
+Record = dict[str, Any]
+
+
+def read_checkpoints(folder: Path) -> list[Record]:
+    """Read the about.json of each checkpoint, oldest first, and add its `path` and `best`."""
+    found = []
+    for path in sorted((folder / "checkpoints").glob("[0-9]*/about.json")):
+        with contextlib.suppress(OSError, ValueError, TypeError):  # one that was cut off
+            found.append(from_json(path.read_text()) | {"path": path.parent.name})
+    known = [r["episode_return"] for r in found if is_number(r.get("episode_return"))]
+    for record in found:
+        value = record.get("episode_return")
+        record["best"] = bool(known) and value == max(known)
+    return found
+
+
+def read_records(path: Path) -> list[Record]:
+    """Read a file with one JSON record per line; return [] if it does not exist."""
+    try:
+        return read_json_lines(path)
+    except OSError:
+        return []
+
+
+def game_values(evaluation: Record, key: str = "returns") -> list[float]:
+    """Return the returns or the lengths of the games in a record of evaluations.jsonl."""
+    values = evaluation.get(key)
+    return [v for v in values if is_number(v)] if isinstance(values, list) else []
+
+
+def list_videos(folder: Path) -> list[Path]:
+    """List the videos of a run: those in its own videos/, then those recorded elsewhere."""
+    found = sorted((folder.resolve() / "videos").glob("*.mp4"))
+    for record in read_records(folder / "evaluations.jsonl"):
+        video = folder.resolve() / str(record.get("video", ""))
+        if video.suffix == ".mp4" and video.is_file():
+            found.append(video.resolve())
+    return list(dict.fromkeys(found))
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value of JSON is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

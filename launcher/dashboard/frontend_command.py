@@ -1,0 +1,16 @@
+"""The frontend's own commands for a run, which a dashboard calls as processes of their own."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.plan import project
+
+# Flags of the frontend that these commands need as well, if they were given to the dashboard.
+PASSED_ON = ("ssh_config", "ssh_accept_new_hosts")
+
+
+def frontend_command(name: str, action: str, flags: Sequence[str] = ()) -> list[str]:
+    """Return the command that does something with the run `name`; `flags` are those of the user."""
+    program = str(Path(project.ROOT, "run_experiment_mm_raw.py"))
+    return [sys.executable, program, action, f"--tmux_sess={name}", *flags]

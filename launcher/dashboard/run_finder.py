@@ -1,0 +1,110 @@
+"""Finds the runs that a dashboard shows: those of this user's frontends, and those in a folder."""
+
+import contextlib
+import functools
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from impala_mm.runtime.strict_json import from_json
+from launcher.node import foreground_states
+from launcher.node.run_registry import Run, UnreadableRecord, run_names
+
+_MOST_RUNS = 500  # of a folder; the newest
+_PERIOD_SECONDS = 5.0  # seconds for which a result holds
+_ABOUT = ("level_name", "algorithm", "agent_name", "seed", "num_learners")
+_MARKS = ("metrics.jsonl", "starts.jsonl", "settings.json")  # files of a run's folder
+
+
+class FoundRun(NamedTuple):
+    """A run, and where the states of its processes are, if any are known."""
+
+    key: str  # in addresses of the page
+    name: str
+    logdir: Path
+    run_name: str = ""  # of a run of this user's frontends on this machine
+    state_folder: Path | None = None  # of an experiment.py in the foreground
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the states of its processes are known."""
+        return bool(self.run_name or self.state_folder)
+
+
+class RunFinder:
+    """The runs of one dashboard; a folder is looked through again after some seconds."""
+
+    def __init__(self, folder: Path):
+        """Find the run in `folder`, or those in its subfolders, besides those of frontends."""
+        self._folder = folder
+        self._found: dict[str, FoundRun] = {}
+        self._known: dict[Path, str] = {}  # folders that were found elsewhere, and their names
+        self._looked = 0.0
+
+    def find(self) -> dict[str, FoundRun]:
+        """Return all runs by key, the newest first."""
+        if time.monotonic() - self._looked > _PERIOD_SECONDS or not self._looked:
+            self._found = {run.key: run for run in self._look()}
+            self._looked = time.monotonic()
+        return self._found
+
+    def _look(self) -> list[FoundRun]:
+        found: dict[Path, FoundRun] = {}
+        for logdir in map(Path.resolve, self._folders()):
+            found[logdir] = FoundRun(_key(logdir), logdir.name, logdir)
+        for logdir, name in self._known.items():  # a run that was stopped has no record any more
+            if logdir not in found and _is_run(logdir):
+                found[logdir] = FoundRun(_key(logdir), name, logdir)
+        for logdir, state_folder in foreground_states.find_state_folders().items():
+            found[logdir] = FoundRun(_key(logdir), logdir.name, logdir, state_folder=state_folder)
+        for name in run_names():
+            with contextlib.suppress(UnreadableRecord):
+                if record := Run(name).record:
+                    logdir = Path(record.logdir).resolve()
+                    found[logdir] = FoundRun(_key(logdir), name, logdir, run_name=name)
+        self._known |= {run.logdir: run.name for run in found.values() if run.has_states}
+        return sorted(found.values(), key=lambda run: -_modified(run.logdir))
+
+    def _folders(self) -> list[Path]:
+        if _is_run(self._folder):
+            return [self._folder]
+        with contextlib.suppress(OSError):
+            inside = [Path(entry) for entry in os.scandir(self._folder) if entry.is_dir()]
+            return sorted(filter(_is_run, inside), key=_modified)[-_MOST_RUNS:]
+        return []
+
+
+def describe_settings(logdir: Path) -> dict[str, Any]:
+    """Return the settings by which a user knows a run; empty if they cannot be read."""
+    path = logdir / "settings.json"
+    with contextlib.suppress(OSError):
+        return _read_settings(path, path.stat().st_mtime_ns)
+    return {}
+
+
+@functools.lru_cache(maxsize=2 * _MOST_RUNS)
+def _read_settings(path: Path, modified: int) -> dict[str, Any]:
+    """Read a file of settings as it is since it was `modified`."""
+    del modified
+    with contextlib.suppress(OSError, ValueError):
+        settings = from_json(path.read_text())
+        if isinstance(settings, dict):
+            return {name: settings[name] for name in _ABOUT if name in settings}
+    return {}
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _MARKS)
+
+
+def _modified(logdir: Path) -> float:
+    for name in (*_MARKS, ""):
+        with contextlib.suppress(OSError):
+            return (logdir / name).stat().st_mtime
+    return 0.0
+
+
+def _key(logdir: Path) -> str:
+    return hashlib.sha256(os.fsencode(logdir)).hexdigest()[:12]

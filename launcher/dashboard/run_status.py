@@ -1,0 +1,77 @@
+"""The status of a run as `--status --json` prints it, also of runs that no frontend started."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from launcher.dashboard.run_finder import FoundRun
+from launcher.node import file_lock, foreground_states
+from launcher.node.run_registry import Run
+from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.running import status
+
+_GPU_SECONDS = 10.0  # for which a measurement of GPUs holds: nvidia-smi takes much of a core
+Status = dict[str, Any]
+
+
+class GpuMeter:
+    """The use of this machine's GPUs, measured once in some seconds."""
+
+    def __init__(self) -> None:
+        self._measured, self._gpus = 0.0, list[dict[str, Any]]()
+
+    def __call__(self) -> list[dict[str, Any]]:
+        """Return the newest measurement."""
+        if time.monotonic() - self._measured > _GPU_SECONDS or not self._measured:
+            self._gpus, self._measured = status.gpu_usage(), time.monotonic()
+        return self._gpus
+
+
+def read_status(found: FoundRun, measure_gpus: Callable[[], list[dict[str, Any]]]) -> Status:
+    """Return the status of a run; of one without known processes, what its folder tells."""
+    if found.run_name and (known := status.snapshot(Run(found.run_name), measure_gpus)):
+        return known
+    states: dict[str, dict[str, Any]] = {}
+    since = 0.0
+    if found.state_folder:
+        states = foreground_states.read_states(found.state_folder)
+        since = foreground_states.start_of(found.state_folder)
+    state = states.get(LEARNERS, {"state": state_of_folder(found)})["state"]
+    return {
+        "name": found.name,
+        "state": state,
+        "logdir": str(found.logdir),
+        "seconds": round(time.time() - since, 1) if since else None,
+        **status.last_row(found.logdir / "metrics.jsonl", since),
+        "controller": None,
+        "gpus": measure_gpus() if states else [],
+        "processes": [status.describe_process(each) for each in states.values()],
+        "daemons": [],
+    }
+
+
+def state_of_folder(found: FoundRun) -> str:
+    """Return the state of a run of which only the folder is known."""
+    return "running" if file_lock.is_held(found.logdir / "lock") else "ended"
+
+
+def is_live(known: Status) -> bool:
+    """Return whether a run's learners have not ended, as far as is known."""
+    return known["state"] not in (*FINAL_STATES, "ending", "lost", "stale")
+
+
+def sum_by_host(known: Status) -> dict[str, dict[str, float]]:
+    """Return for each host how many processes run, their cores, MiB and frames/s."""
+    found: dict[str, dict[str, float]] = defaultdict(
+        lambda: dict.fromkeys(("processes", "running", "cores", "memory", "frames_per_second"), 0.0)
+    )
+    for process in known["processes"]:
+        host = found[process["host"]]
+        host["processes"] += 1
+        host["running"] += process["state"] == "running"
+        host["cores"] += (process["cpu"] or 0) / 100
+        host["memory"] += process["memory"] or 0
+        if process["job"] == "actor":
+            host["frames_per_second"] += process["frames_per_second"] or 0
+    return dict(found)

@@ -1,0 +1,133 @@
+"""Serves a dashboard on this machine's loopback address until Ctrl-C is pressed."""
+
+import contextlib
+import getpass
+import os
+import re
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+from launcher.dashboard.host_links import HostLinks
+from launcher.dashboard.site import Site
+from launcher.dashboard.updates import Updates
+
+_HOST = "127.0.0.1"
+_FIRST_PORT, _TRIED_PORTS = 8600, 100
+_TOKEN_BYTES = 16
+
+
+class CannotServe(Exception):
+    """An error: the port is taken; its message says what to do."""
+
+
+class _Handler(WSGIRequestHandler):
+    """A handler of requests that prints none of them: their addresses hold the token."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 60  # seconds after which a connection that sends nothing is closed
+
+    def log(self, type: str, message: str, *args: object) -> None:
+        """Print errors alone."""
+        if type == "error":
+            print(f"[dashboard] {message % args}", file=sys.stderr)
+
+
+def serve(
+    folder: str,
+    port: int,
+    token_file: str,
+    has_control: bool,
+    shown: str = "",
+    frontend_flags: Sequence[str] = (),
+) -> NoReturn:
+    """Serve until a signal ends this process. Raises CannotServe.
+
+    `folder` holds runs, or is one; `port` 0 stands for the first free one from 8600 up; without a
+    `token_file` there is a new token; `shown` is the name of the run that the page shows first;
+    `frontend_flags` are the user's, for the frontend's commands.
+    """
+    links = HostLinks(frontend_flags)
+    updates = Updates(Path(folder).absolute(), links)
+    token = read_token(token_file) if token_file else secrets.token_urlsafe(_TOKEN_BYTES)
+    server = _listen(Site(updates, token, has_control, shown, frontend_flags), port)
+    updates.start()
+    for line in describe(server.port, token, folder, has_control):
+        print(line, flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    finally:
+        links.end()
+    sys.exit(0)
+
+
+def describe(port: int, token: str, folder: str, has_control: bool) -> list[str]:
+    """Return the lines that say how to open the page."""
+    return [
+        f"dashboard: http://localhost:{port}/{token}/",
+        f"from another machine: ssh -N -L {port}:localhost:{port} "
+        f"{getpass.getuser()}@{socket.gethostname()}, then the same address there",
+        f"shows the runs of this user's frontends and those in {folder}; "
+        + ("it can save, stop and change them" if has_control else "it only reads")
+        + "; Ctrl-C ends the dashboard, and no run",
+    ]
+
+
+def read_token(name: str) -> str:
+    """Return the token in a file, which is created with a new one if it does not exist.
+
+    Raises CannotServe.
+    """
+    path = Path(name)
+    try:
+        with contextlib.suppress(FileExistsError), open(path, "x", opener=_open_private) as file:
+            file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+        token = path.read_text(errors="replace").strip()
+    except OSError as error:
+        raise CannotServe(f"--dashboard_token_file={name}: {error.strerror}") from None
+    if not re.fullmatch(r"[A-Za-z0-9_-]{16,200}", token):
+        raise CannotServe(
+            f"--dashboard_token_file={name}: it must hold 16 to 200 letters, digits, - and _, and "
+            f"nothing else; without the file, the dashboard creates it"
+        )
+    return token
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _listen(site: Site, port: int) -> BaseWSGIServer:
+    """Return a server at the port, or at the first free one."""
+    ports = [port] if port else range(_FIRST_PORT, _FIRST_PORT + _TRIED_PORTS)
+    for each in ports:
+        holder = socket.socket()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            holder.bind((_HOST, each))
+        except OSError as error:
+            holder.close()
+            if port:
+                raise CannotServe(
+                    f"--dashboard_port={port}: {error.strerror}; without the flag it takes a free "
+                    f"port"
+                ) from None
+            continue
+        holder.listen(64)
+        server = make_server(
+            _HOST, each, site, threaded=True, request_handler=_Handler, fd=holder.detach()
+        )
+        server.daemon_threads = True  # type: ignore[attr-defined]
+        return server
+    raise CannotServe(
+        f"no port from {_FIRST_PORT} to {_FIRST_PORT + _TRIED_PORTS - 1} is free: choose one by "
+        f"--dashboard_port"
+    )

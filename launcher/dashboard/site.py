@@ -1,0 +1,233 @@
+"""The addresses of a dashboard, and what is answered at each: a WSGI application.
+
+Every address begins with the dashboard's token, `/TOKEN/...`, so that other users and web sites can
+neither read nor change anything; programs may send it as `Authorization: Bearer TOKEN` instead.
+Nothing of a run's text ever becomes markup: the page gets it as JSON, and shows it as text.
+"""
+
+import hmac
+import mimetypes
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from werkzeug.exceptions import Forbidden, HTTPException, NotFound, ServiceUnavailable
+from werkzeug.routing import Map, Rule
+from werkzeug.utils import redirect, send_file
+from werkzeug.wrappers import Request, Response
+
+from impala_mm.records import run_contents
+from impala_mm.records.panels import PANELS
+from impala_mm.runtime.strict_json import to_json
+from launcher.dashboard import control, health, log_reader, openmetrics
+from launcher.dashboard.updates import TooManyPages, Updates
+
+STATIC = Path(__file__).parent / "static"
+_KINDS = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".html": "text/html",
+    ".svg": "image/svg+xml",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",  # the address holds the token
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_PATHS = {
+    "page": "/",
+    "static": "/static/<path:name>",
+    "about": "/about",
+    "stream": "/stream",
+    "metrics": "/metrics",
+    "healthz": "/healthz",
+    "history": "/run/<key>/history",
+    "usage": "/run/<key>/usage",
+    "logs": "/run/<key>/logs",
+    "log": "/run/<key>/log",
+    "video": "/run/<key>/video",
+}
+_RULES = Map(
+    [
+        *(Rule(path, endpoint=name, methods=["GET"]) for name, path in _PATHS.items()),
+        Rule("/run/<key>/control/<action>", endpoint="control", methods=["POST"]),
+    ],
+    merge_slashes=False,
+)
+
+
+class Site:
+    """The application of one dashboard."""
+
+    def __init__(
+        self,
+        updates: Updates,
+        token: str,
+        has_control: bool,
+        shown: str,
+        frontend_flags: Sequence[str] = (),
+    ):
+        """Answer requests with this token. `shown` is the name of the run that is shown first.
+
+        `frontend_flags` are the user's, for the frontend's commands.
+        """
+        self._updates, self._token, self._frontend_flags = updates, token, frontend_flags
+        self._has_control, self._shown = has_control, shown
+
+    def __call__(
+        self, environment: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Answer one request."""
+        response = self._respond(Request(environment))
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response(environment, start_response)
+
+    def _respond(self, request: Request) -> Response:
+        try:
+            path = self._path_behind_token(request)
+            if path == "/" and not request.path.endswith("/"):  # the page's addresses are relative
+                return redirect(f"{request.path}/")
+            adapter = _RULES.bind("localhost", path_info=path)
+            endpoint, values = adapter.match(method=request.method)
+            answer: Response = getattr(self, f"_answer_{endpoint}")(request, **values)
+            return answer
+        except KeyError:  # no such run
+            return _plain(404, "there is no such run any more")
+        except HTTPException as error:
+            return _plain(error.code or 500, error.description or error.name)
+
+    def _path_behind_token(self, request: Request) -> str:
+        """Return the path without the token. Raises Forbidden if the request has no right token."""
+        given, _, path = request.path.lstrip("/").partition("/")
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if _is_equal(given, self._token):
+            return f"/{path}"
+        if _is_equal(bearer, self._token):
+            return request.path
+        raise Forbidden("the address lacks the dashboard's token: open the address it has printed")
+
+    # -- the page
+
+    def _answer_page(self, request: Request) -> Response:
+        del request
+        return _file("index.html")
+
+    def _answer_static(self, request: Request, name: str) -> Response:
+        del request
+        return _file(name)
+
+    def _answer_about(self, request: Request) -> Response:
+        """Return what does not change while the dashboard is running."""
+        del request
+        shown = [run.key for run in self._updates.find().values() if run.name == self._shown]
+        return _json(
+            {
+                "control": self._has_control,
+                "shown": shown[0] if shown else "",
+                "panels": [panel._asdict() for panel in PANELS],
+            }
+        )
+
+    def _answer_stream(self, request: Request) -> Response:
+        key = request.args.get("run", "")
+        if key and key not in self._updates.find():
+            raise KeyError(key)
+        try:
+            messages = self._updates.open_page(key)
+        except TooManyPages as error:
+            raise ServiceUnavailable(str(error)) from None
+        return Response(messages, mimetype="text/event-stream")
+
+    # -- one run
+
+    def _answer_history(self, request: Request, key: str) -> Response:
+        if "brief" in request.args:
+            return _json(self._updates.brief_columns(key))
+        keys = ["frames", "seconds", *request.args.get("keys", "").split(",")]
+        return _json(self._updates.with_run(key, lambda w: w.history.columns(keys)))
+
+    def _answer_usage(self, request: Request, key: str) -> Response:
+        del request
+        return _json(self._updates.with_run(key, lambda w: w.usage.describe()))
+
+    def _logs(self, key: str) -> dict[str, Path]:
+        found: dict[str, Path] = self._updates.with_run(
+            key, lambda w: log_reader.find_logs(w.found, w.status)
+        )
+        return found
+
+    def _answer_logs(self, request: Request, key: str) -> Response:
+        del request
+        return _json(list(self._logs(key)))
+
+    def _answer_log(self, request: Request, key: str) -> Response:
+        path = self._logs(key).get(request.args.get("name", ""))
+        if path is None:
+            raise NotFound("this log is not on this machine (yet)")
+        try:
+            if text := request.args.get("search", ""):
+                return _json(log_reader.search(path, text))
+            before, after = (request.args.get(each, type=int) for each in ("before", "after"))
+            return _json(log_reader.read_part(path, before, after))
+        except OSError as error:
+            raise NotFound(f"{path}: {error.strerror}") from None
+
+    def _answer_video(self, request: Request, key: str) -> Response:
+        videos = run_contents.list_videos(self._updates.find()[key].logdir)
+        number = request.args.get("number", default=-1, type=int)
+        if not -len(videos) <= number < len(videos):
+            raise NotFound("there is no such video")
+        return send_file(videos[number], request.environ, mimetype="video/mp4", conditional=True)
+
+    def _answer_control(self, request: Request, key: str, action: str) -> Response:
+        if not self._has_control:
+            raise Forbidden("this dashboard only shows runs: start it with --dashboard_control")
+        found = self._updates.find()[key]
+        try:
+            return _json(control.act(found, action, self._frontend_flags))
+        except control.Refused as error:
+            return _json({"code": 2, "printed": str(error)})
+
+    # -- for programs
+
+    def _answer_metrics(self, request: Request) -> Response:
+        del request
+        text = openmetrics.render(self._updates.statuses())
+        return Response(text, content_type=openmetrics.CONTENT_TYPE)
+
+    def _answer_healthz(self, request: Request) -> Response:
+        within = request.args.get("within", default=health.DEFAULT_SECONDS, type=float)
+        name = request.args.get("run", "")
+        code, content = health.describe_health(self._updates.statuses(), name, within)
+        return _json(content, code)
+
+
+def _is_equal(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+def _file(name: str) -> Response:
+    """Return a file of the page. Raises NotFound."""
+    path = (STATIC / name).resolve()
+    if STATIC not in path.parents or not path.is_file():
+        raise NotFound("the page has no such file")
+    kind = _KINDS.get(path.suffix) or mimetypes.guess_type(name)[0] or "text/plain"
+    return Response(path.read_bytes(), content_type=f"{kind}; charset=utf-8")
+
+
+def _json(content: Any, code: int = 200) -> Response:
+    return Response(to_json(content), status=code, content_type="application/json")
+
+
+def _plain(code: int, text: str) -> Response:
+    return Response(f"{text}\n", status=code, content_type="text/plain; charset=utf-8")

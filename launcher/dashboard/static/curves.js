@@ -1,0 +1,136 @@
+// The curves of a run over frames or training time, with its events; new rows are appended.
+//
+// The server keeps a bounded history. When the page has many more points, it fetches that again, so
+// that a page that stays open does not grow.
+
+import { Chart, OVER_TIME } from "./charts.js";
+import { fetchJson, h } from "./dom.js";
+
+const MOST_POINTS = 1300;
+
+export class Curves {
+  constructor(key, panels, events) {
+    this.key = key;
+    this.panels = panels;
+    this.events = events;
+    this.axis = "frames";
+    this.columns = {};
+    this.charts = new Map();
+    this.more = new Set();
+    this.known = [];
+    this.grid = h("div", { class: "charts" });
+    this.moreList = h("div", { class: "more-list" });
+    this.details = h("details", { class: "more" }, h("summary", {}, "More curves"), this.moreList);
+    this.empty = h("p", { class: "soft" }, "No row of metrics has been written yet.");
+    this.element = h("div", {},
+      h("div", { class: "bar" }, h("div", { class: "switch", role: "group", "aria-label": "Axis" },
+        this.makeChoice("frames", "over frames"), this.makeChoice("seconds", "over training time")),
+      events.makeSwitch(() => this.redraw())), this.empty, this.grid, this.details);
+    this.onVisible = () => document.visibilityState === "visible" && this.draw();
+    document.addEventListener("visibilitychange", this.onVisible);
+  }
+
+  makeChoice(axis, label) {
+    return h("button", { type: "button", "aria-pressed": String(axis === this.axis), click: (event) => {
+      this.axis = axis;
+      for (const button of event.target.parentNode.children) button.setAttribute("aria-pressed", "false");
+      event.target.setAttribute("aria-pressed", "true");
+      for (const chart of this.charts.values()) chart.destroy();
+      this.charts.clear();
+      this.draw();
+    } }, label);
+  }
+
+  /** Say which metrics the run has. */
+  setKeys(keys) {
+    const isNew = keys.some((key) => !this.known.includes(key));
+    this.known = keys;
+    if (!isNew) return;
+    const others = keys.filter((key) => !this.panels.some((panel) => panel.key === key) &&
+      key !== "frames" && key !== "seconds");
+    this.moreList.replaceChildren(...others.map((key) => {
+      const box = h("input", { type: "checkbox", change: () => {
+        if (box.checked) this.more.add(key);
+        else this.more.delete(key);
+        this.reload();
+      } });
+      box.checked = this.more.has(key);
+      return h("label", {}, box, ` ${key}`);
+    }));
+    this.reload();
+  }
+
+  get shown() {
+    const more = [...this.more].map((key) => ({ key, title: key, unit: "", share: false }));
+    return [...this.panels, ...more].filter((panel) => this.known.includes(panel.key));
+  }
+
+  async reload() {
+    if (!this.known.length) return;
+    const keys = this.shown.map((panel) => panel.key).join(",");
+    this.loading = this.loading || fetchJson(`run/${this.key}/history?keys=${encodeURIComponent(keys)}`);
+    try {
+      this.columns = await this.loading;
+    } catch {
+      return; // the stream says that the server is away
+    } finally {
+      this.loading = null;
+    }
+    this.draw();
+  }
+
+  /** Append rows; a resumed run's rows replace earlier ones, which the server knows. */
+  add(rows) {
+    const { frames, seconds } = this.columns;
+    if (!frames || !seconds) return this.reload();
+    const last = { frames: frames.mean[frames.mean.length - 1], seconds: seconds.mean[seconds.mean.length - 1] };
+    if (rows.some((row) => row.frames < last.frames || row.seconds < last.seconds)) return this.reload();
+    if (frames.mean.length > MOST_POINTS) return this.reload();
+    for (const row of rows) {
+      if (row.frames === last.frames && row.seconds === last.seconds) continue;
+      for (const [key, lists] of Object.entries(this.columns)) {
+        for (const list of Object.values(lists)) list.push(row[key] ?? null);
+      }
+    }
+    return this.draw();
+  }
+
+  draw() {
+    if (document.hidden || !this.columns.frames) return;
+    const x = this.columns[this.axis].mean;
+    const isTime = this.axis === "seconds";
+    this.empty.hidden = true;
+    for (const panel of this.shown) {
+      const lists = this.columns[panel.key];
+      if (!lists) continue;
+      let chart = this.charts.get(panel.key);
+      if (!chart) {
+        chart = new Chart({ title: panel.title, unit: panel.unit, share: panel.share, sync: "run",
+          xTitle: "frames", ...(isTime ? OVER_TIME : {}),
+          events: () => this.events.marks(this.axis) });
+        chart.figure.dataset.key = panel.key;
+        this.charts.set(panel.key, chart);
+      }
+      chart.setData(x, lists);
+    }
+    const wanted = this.shown.map((panel) => this.charts.get(panel.key)).filter(Boolean);
+    for (const [key, chart] of this.charts) {
+      if (!wanted.includes(chart)) {
+        chart.destroy();
+        this.charts.delete(key);
+      }
+    }
+    wanted.forEach((chart, i) => {
+      if (this.grid.children[i] !== chart.figure) this.grid.insertBefore(chart.figure, this.grid.children[i]);
+    });
+  }
+
+  redraw() {
+    for (const chart of this.charts.values()) chart.redraw();
+  }
+
+  destroy() {
+    document.removeEventListener("visibilitychange", this.onVisible);
+    for (const chart of this.charts.values()) chart.destroy();
+  }
+}

@@ -1,0 +1,71 @@
+// Makes the elements of the page. Text from runs becomes text nodes and attributes, never markup.
+
+/** Return an element. Attributes that are functions are listeners; children are nodes or texts. */
+export function h(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+/** Return an element of SVG. */
+export function svg(name, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function fill(node, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") node.addEventListener(key, value);
+    else if (value === true) node.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined) node.setAttribute(key, value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** Set an element's text, if it differs: an unchanged one keeps the user's selection. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Set or remove an attribute. */
+export function setAttribute(node, name, value) {
+  if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+}
+
+/** Return the JSON at an address of this dashboard. */
+export async function fetchJson(address, options = {}) {
+  const response = await fetch(address, options);
+  if (!response.ok) throw new Error((await response.text()).trim() || response.statusText);
+  return response.json();
+}
+
+const LABELS = { waits: "waiting to restart", away: "unreachable", lost: "supervisor lost",
+  stale: "ended by a reboot" };
+const GOOD = new Set(["running", "saving"]), BAD = new Set(["failed", "lost"]);
+const WARN = new Set(["waits", "away", "stale"]);
+const RECENT_SECONDS = 15;
+
+/** Return a state in words. */
+export function stateLabel(state) {
+  return LABELS[state] || state;
+}
+
+/** Return how a state is coloured: good, warn, bad or idle. */
+export function stateKind(state) {
+  return GOOD.has(state) ? "good" : BAD.has(state) ? "bad" : WARN.has(state) ? "warn" : "idle";
+}
+
+/** Return how a process is coloured: one that has just failed is bad, though it is restarted. */
+export function processKind(process) {
+  return hasJustFailed(process) ? "bad" : stateKind(process.state);
+}
+
+/** Return whether a process failed within the last seconds. */
+export function hasJustFailed(process) {
+  return Boolean(process.failure) && Date.now() / 1000 - process.failure.time < RECENT_SECONDS;
+}
+
+/** Return a time of the clock; of another day with the date. */
+export function formatTime(seconds) {
+  const at = new Date(seconds * 1000);
+  const time = at.toLocaleTimeString([], { hour12: false });
+  return at.toDateString() === new Date().toDateString() ? time : `${at.toLocaleDateString()} ${time}`;
+}

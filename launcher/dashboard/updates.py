@@ -1,0 +1,257 @@
+"""Reads runs at regular times, and tells the pages that are open what has changed.
+
+A thread reads a run every two seconds while a page shows it, and less often otherwise, for the
+history of its hosts. A page that does not read what it is told is dropped, and connects again.
+"""
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from impala_mm.runtime.strict_json import to_json
+from launcher.dashboard.host_links import HostLinks
+from launcher.dashboard.row_history import RowHistory
+from launcher.dashboard.run_finder import FoundRun, RunFinder, describe_settings
+from launcher.dashboard.run_status import GpuMeter, Status, state_of_folder
+from launcher.dashboard.watched_run import WatchedRun
+
+PERIOD_SECONDS = 2.0
+_UNSEEN_SECONDS = 10.0  # between two looks at a run that is running and that no page shows
+_LIST_SECONDS = 4.0  # between two looks at all runs, while a page is open
+_MOST_PAGES = 32
+_MOST_MESSAGES = 32  # that wait for a page before it is dropped
+_MOST_WATCHED = 4  # folders without processes that are kept although no page shows them
+_BRIEF_KEYS = ("frames", "seconds", "episode_return")
+_BRIEF_BINS, _BRIEF_BYTES = 60, 1 << 18
+
+
+class TooManyPages(Exception):
+    """An error: more pages are open than are served."""
+
+
+class _Page:
+    """An open page: which run it shows, and the messages that it has not read yet."""
+
+    def __init__(self, key: str):
+        self.key, self.is_dropped = key, False
+        self.known: dict[str, str] = {}  # what it was told last, by event, as JSON
+        self.processes: dict[str, str] = {}  # the states that it was told last, by process
+        self._messages: queue.Queue[str] = queue.Queue(_MOST_MESSAGES)
+
+    def tell(self, event: str, content: Any) -> None:
+        """Tell it what has changed."""
+        self._put(event, to_json(content))
+
+    def _put(self, event: str, text: str) -> None:
+        try:
+            self._messages.put_nowait(f"event: {event}\ndata: {text}\n\n")
+        except queue.Full:
+            self.is_dropped = True
+
+    def tell_if_changed(self, event: str, text: str) -> None:
+        """Tell it this JSON, unless it knows it already."""
+        if self.known.get(event) != text:
+            self.known[event] = text
+            self._put(event, text)
+
+    def tell_processes(self, states: dict[str, tuple[str, str]]) -> None:
+        """Tell it the states that it does not know: by name, without and with their uptime."""
+        changed = [
+            text for name, (state, text) in states.items() if self.processes.get(name) != state
+        ]
+        self.processes = {name: state for name, (state, _) in states.items()}
+        order = to_json(list(states))
+        self._put("processes", f'{{"order": {order}, "changed": [{", ".join(changed)}]}}')
+
+    def messages(self) -> Iterator[str]:
+        """Yield messages as they come, until the page is dropped."""
+        while not self.is_dropped:
+            try:
+                yield self._messages.get(timeout=PERIOD_SECONDS)
+            except queue.Empty:
+                yield "event: beat\ndata: {}\n\n"
+
+
+class Updates:
+    """All runs of a dashboard, and the pages that show them."""
+
+    def __init__(self, folder: Path, links: HostLinks | None = None):
+        """Read the runs in `folder`; `links` connects to the hosts of those that pages show."""
+        self._finder, self._gpus, self._links = RunFinder(folder), GpuMeter(), links
+        self._lock = threading.RLock()
+        self._watched: dict[str, WatchedRun] = {}
+        self._brief: dict[str, RowHistory] = {}
+        self._pages: list[_Page] = []
+        self._listed = 0.0
+        self._wakes = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread that reads runs."""
+        threading.Thread(target=self._loop, name="updates", daemon=True).start()
+
+    def find(self) -> dict[str, FoundRun]:
+        """Return all runs by key."""
+        with self._lock:
+            return self._finder.find()
+
+    def open_page(self, key: str) -> Iterator[str]:
+        """Return the messages for a page that shows a run, or all runs if `key` is empty.
+
+        Raises TooManyPages.
+        """
+        page = _Page(key)
+        with self._lock:
+            if len(self._pages) >= _MOST_PAGES:
+                raise TooManyPages(f"{_MOST_PAGES} pages are open already: close one")
+            self._pages.append(page)
+            self._listed = 0.0
+        self._wakes.set()
+
+        def messages() -> Iterator[str]:
+            try:
+                yield "retry: 2000\n\n"
+                yield from page.messages()
+            finally:
+                with self._lock, contextlib.suppress(ValueError):
+                    self._pages.remove(page)
+
+        return messages()
+
+    def with_run(self, key: str, use: Callable[[WatchedRun], Any]) -> Any:
+        """Return what `use` returns for a run that was read at most some seconds ago.
+
+        Raises KeyError.
+        """
+        with self._lock:
+            watched = self._watch(key)
+            if time.monotonic() - watched.updated > PERIOD_SECONDS:
+                self._update(watched)
+            return use(watched)
+
+    def statuses(self) -> list[tuple[FoundRun, Status, dict[str, Any]]]:
+        """Return (run, status, last row) of all runs whose processes are known."""
+        with self._lock:
+            found = []
+            for key, run in self._finder.find().items():
+                if run.has_states:
+                    known = self.with_run(key, lambda w: (w.status, w.history.last))
+                    found.append((run, *known))
+            return found
+
+    def brief_columns(self, key: str) -> dict[str, Any]:
+        """Return the coarse curve of a run's return. Raises KeyError."""
+        with self._lock:
+            history = self._brief_history(self._finder.find()[key])
+            history.read()
+            return history.columns(_BRIEF_KEYS)
+
+    # -- the thread
+
+    def _loop(self) -> None:
+        while True:
+            began = time.monotonic()
+            with self._lock:
+                self._look()
+            spent = time.monotonic() - began
+            self._wakes.wait(max(PERIOD_SECONDS - spent, PERIOD_SECONDS / 2))
+            self._wakes.clear()
+
+    def _look(self) -> None:
+        """Read the runs that are due, and tell pages."""
+        self._pages = [page for page in self._pages if not page.is_dropped]
+        found, now = self._finder.find(), time.monotonic()
+        shown = {page.key for page in self._pages}
+        for key, run in found.items():
+            watched = self._watched.get(key)
+            if key in shown or (
+                run.has_states and (not watched or now - watched.updated > _UNSEEN_SECONDS)
+            ):
+                self._update(self._watch(key))
+        if self._links:
+            self._links.keep(
+                run.run_name for k, run in found.items() if k in shown and run.run_name
+            )
+        if self._pages and now - self._listed > _LIST_SECONDS:
+            self._listed = now
+            listed = to_json([self._summarise(run) for run in found.values()])
+            for page in self._pages:
+                page.tell_if_changed("runs", listed)
+        self._forget(found, shown)
+
+    def _watch(self, key: str) -> WatchedRun:
+        """Return a run that is read from now on. Raises KeyError."""
+        run = self._finder.find()[key]
+        watched = self._watched.get(key)
+        if watched is None or watched.found != run:
+            watched = WatchedRun(run, self._gpus)
+            self._watched[key] = watched
+        return watched
+
+    def _update(self, watched: WatchedRun) -> None:
+        rows = watched.update()
+        pages = [page for page in self._pages if page.key == watched.found.key]
+        if not pages:
+            return
+        about, events = to_json(watched.describe()), to_json(watched.describe_events())
+        # The page counts a process's uptime itself.
+        states = {
+            p["name"]: (to_json(p | {"up": None}), to_json(p)) for p in watched.status["processes"]
+        }
+        for page in pages:
+            is_new = "about" not in page.known
+            if rows and not is_new:
+                page.tell("rows", [_numbers(row) for row in rows])
+            page.tell_if_changed("about", about)
+            page.tell_if_changed("events", events)
+            page.tell_processes(states)
+            page.tell("usage", watched.usage.last())
+
+    def _forget(self, found: dict[str, FoundRun], shown: set[str]) -> None:
+        """Forget runs that are gone, and folders that no page has shown lately."""
+        for key in set(self._watched) | set(self._brief):
+            if key not in found:
+                self._watched.pop(key, None)
+                self._brief.pop(key, None)
+        idle = [
+            key
+            for key, watched in self._watched.items()
+            if key not in shown and not watched.found.has_states
+        ]
+        for key in sorted(idle, key=lambda k: self._watched[k].updated)[:-_MOST_WATCHED]:
+            del self._watched[key]
+
+    # -- the list of runs
+
+    def _brief_history(self, run: FoundRun) -> RowHistory:
+        if run.key not in self._brief:
+            path = run.logdir / "metrics.jsonl"
+            self._brief[run.key] = RowHistory(path, _BRIEF_BINS, _BRIEF_KEYS, _BRIEF_BYTES)
+        return self._brief[run.key]
+
+    def _summarise(self, run: FoundRun) -> dict[str, Any]:
+        """Return what the list of runs shows of one."""
+        history = self._brief_history(run)
+        history.read()
+        watched = self._watched.get(run.key)
+        known = watched.status if watched else {"state": state_of_folder(run), "processes": []}
+        settings, row = describe_settings(run.logdir), history.last
+        numbers = ("frames", "seconds", "frames_per_second", "episode_return", "policy_lag")
+        return {
+            "key": run.key,
+            "name": run.name,
+            "state": known["state"],
+            "logdir": str(run.logdir),
+            "level": str(settings.get("level_name", "")),
+            "algorithm": str(settings.get("algorithm", "")),
+            "processes": len(known["processes"]),
+            "verdict": str(row.get("verdict", "")),
+            **{name: row.get(name) for name in numbers},
+        }
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if not isinstance(value, str)}

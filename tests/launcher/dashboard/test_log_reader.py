@@ -1,0 +1,97 @@
+"""Logs as the page reads them: the end, what follows, what is before, and a search."""
+
+import pytest
+
+from launcher.dashboard import log_reader
+from launcher.dashboard.run_finder import FoundRun
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "actor-0.log"
+    path.write_text("".join(f"line {i}\n" for i in range(20_000)))
+    return path
+
+
+def _texts(part):
+    return [line["text"] for line in part["lines"]]
+
+
+def test_the_end_is_read_and_then_what_is_appended(log):
+    part = log_reader.read_part(log)
+    assert _texts(part)[-1] == "line 19999"
+    assert _texts(part)[0].startswith("line ")
+    assert 60_000 < part["end"] - part["begin"] <= 65_536
+    with log.open("a") as file:
+        file.write("next\nhalf")
+    part = log_reader.read_part(log, after=part["end"])
+    assert _texts(part) == ["next"]
+    with log.open("a") as file:
+        file.write(" whole\n")
+    assert _texts(log_reader.read_part(log, after=part["end"])) == ["half whole"]
+
+
+def test_earlier_parts_join_without_a_gap(log):
+    part, found = log_reader.read_part(log), []
+    found = _texts(part)
+    while part["begin"]:
+        part = log_reader.read_part(log, before=part["begin"])
+        found = _texts(part) + found
+    assert found == [f"line {i}" for i in range(20_000)]
+
+
+def test_each_line_says_where_it_is(log):
+    content = log.read_bytes()
+    for line in log_reader.read_part(log)["lines"][::500]:
+        assert content[line["at"] :].startswith(line["text"].encode() + b"\n")
+
+
+def test_a_log_that_was_begun_anew_has_another_inode(log):
+    before = log_reader.read_part(log)
+    log.rename(log.with_suffix(".1"))
+    log.write_text("new\n")
+    part = log_reader.read_part(log, after=before["end"])
+    assert part["inode"] != before["inode"]
+    assert _texts(part) == ["new"]
+
+
+def test_a_search_finds_the_last_lines_in_any_case_across_blocks(log, monkeypatch):
+    monkeypatch.setattr(log_reader, "_BLOCK_BYTES", 1000)
+    found = log_reader.search(log, "LINE 199")
+    assert _texts(found) == [
+        f"line {i}" for i in [*range(199, 200), *range(1990, 2000), *range(19900, 20000)]
+    ]
+    content = log.read_bytes()
+    assert all(content[line["at"] :].startswith(line["text"].encode()) for line in found["lines"])
+    assert len(log_reader.search(log, "line")["lines"]) == 200
+    assert _texts(log_reader.search(log, "line"))[-1] == "line 19999"
+    size = len(content)
+    assert log_reader.search(log, "nowhere") == {"lines": [], "searched": size, "size": size}
+
+
+def test_bytes_that_are_no_text_and_endless_lines_are_shown_as_far_as_possible(tmp_path):
+    log = tmp_path / "x.log"
+    log.write_bytes(b"\xff\xfe\x00\r\n" + b"y" * 9000 + b"\n\n")
+    bad, long, empty = _texts(log_reader.read_part(log))
+    assert bad == "\ufffd\ufffd\x00"
+    assert long == "y" * 4000 + "..."
+    assert empty == ""
+
+
+def test_only_logs_of_the_run_are_found(tmp_path):
+    (tmp_path / "learner.log").touch()
+    (tmp_path / "actor-0.log").touch()
+    (outside := tmp_path / "elsewhere").mkdir()
+    (outside / "daemon.log").touch()
+    processes = [
+        {"name": "actor-0", "log": "/host/b/actor-0.log"},  # of another host, and copied
+        {"name": "actor-1", "log": str(outside / "daemon.log")},
+        {"name": "actor-2", "log": "/host/b/actor-2.log"},  # not copied
+        {"name": "../../etc/passwd", "log": ""},
+    ]
+    found = log_reader.find_logs(FoundRun("k", "n", tmp_path), {"processes": processes})
+    assert found == {
+        "actor-0": tmp_path / "actor-0.log",
+        "actor-1": outside / "daemon.log",
+        "learner": tmp_path / "learner.log",
+    }

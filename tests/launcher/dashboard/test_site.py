@@ -1,0 +1,285 @@
+"""The addresses of a dashboard: who may read them, what they answer, and what they never do."""
+
+import json
+import re
+
+import pytest
+from large_run import LargeRun
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from werkzeug.test import Client
+
+from impala_mm.records.run_folder import take_save_request
+from impala_mm.runtime.strict_json import from_json
+from launcher.dashboard import control
+from launcher.dashboard.run_finder import FoundRun
+from launcher.dashboard.site import STATIC, Site
+from launcher.dashboard.updates import Updates
+from launcher.running import status
+
+TOKEN = "secret-token"
+EVIL = "<img src=x onerror=alert(1)>\"'\u202e"
+
+
+@pytest.fixture
+def large(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = LargeRun("night", tmp_path / "runs" / "pong", actors=5, hosts=2)
+    run.write_rows(1, 50)
+    return run
+
+
+@pytest.fixture
+def client(large, tmp_path):
+    return Client(Site(Updates(tmp_path / "runs"), TOKEN, False, "night"))
+
+
+def _get(client, path):
+    return client.get(f"/{TOKEN}{path}")
+
+
+def _key(client):
+    return _get(client, "/about").json["shown"]
+
+
+def test_nothing_is_answered_without_the_token(client):
+    for path in ("/", "/about", "/metrics", "/healthz", f"/{TOKEN}x/", "/x", "/static/main.js"):
+        answer = client.get(path)
+        assert answer.status_code == 403, path
+        assert "open the address it has printed" in answer.text
+    assert client.post(f"/{TOKEN}/about").status_code == 405
+
+
+def test_programs_may_send_the_token_as_a_header(client):
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    assert client.get("/healthz", headers=headers).status_code == 200
+    assert client.get("/healthz", headers={"Authorization": "Bearer x"}).status_code == 403
+
+
+def test_the_address_without_its_last_slash_leads_to_the_page(client):
+    assert client.get(f"/{TOKEN}").location == f"/{TOKEN}/"
+    assert "<title>impala_mm</title>" in _get(client, "/").text
+
+
+def test_every_answer_forbids_what_the_page_does_not_need(client):
+    for path in ("/", "/about", "/nothing", "/static/main.js", "/metrics"):
+        policy = _get(client, path).headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert "trusted-types 'none'" in policy
+        assert _get(client, path).headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_no_script_of_the_page_makes_markup_of_text():
+    """Nor does any file name another host, except in the vendored library's comment."""
+    for path in sorted(STATIC.rglob("*.*")):
+        text = path.read_text()
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+            assert word not in text, f"{path.name} has {word}"
+        text = text.partition("\n")[2] if path.name.startswith("uPlot") else text
+        hosts = set(re.findall(r"https?://([\w.]+)", text)) - {"www.w3.org"}
+        assert not hosts, f"{path.name} names {hosts}"
+
+
+@pytest.mark.parametrize("name", ["../site.py", "..%2fsite.py", "/etc/passwd", "uplot/", "x.js"])
+def test_only_files_of_the_page_are_sent(client, name):
+    assert _get(client, f"/static/{name}").status_code == 404
+
+
+def test_every_file_that_the_page_names_is_sent(client):
+    names = set(re.findall(r'"static/(.*?)"', (STATIC / "index.html").read_text()))
+    for path in STATIC.glob("*.js"):
+        names |= {path.name, *re.findall(r'from "\./(.*?)"', path.read_text())}
+    assert len(names) > 15
+    for name in names:
+        answer = _get(client, f"/static/{name}")
+        assert answer.status_code == 200, name
+        if name.endswith(".js"):
+            assert answer.content_type.startswith("text/javascript")
+
+
+def _events(answer):
+    """Yield (event, content) of a stream."""
+    for message in answer.iter_encoded():
+        for event, data in re.findall(rb"event: (\w+)\ndata: (.*)\n", message):
+            yield event.decode(), from_json(data)
+
+
+def _first(updates, client, key, wanted):
+    answer = _get(client, f"/stream?run={key}")
+    with updates._lock:
+        updates._look()
+    found = {}
+    for event, content in _events(answer):
+        found[event] = content
+        if wanted <= found.keys():
+            answer.close()
+            return found
+    raise AssertionError
+
+
+def test_a_page_is_told_what_status_and_the_rows_have(large, tmp_path):
+    updates = Updates(tmp_path / "runs")
+    client = Client(Site(updates, TOKEN, False, "night"))
+    key = _key(client)
+    found = _first(updates, client, key, {"about", "processes", "usage", "runs"})
+    known = from_json(json.dumps(status.snapshot(large.run)))
+    for one, other in zip(found["processes"]["changed"], known["processes"], strict=True):
+        assert one.pop("up") == pytest.approx(other.pop("up"), abs=5)
+        assert one == other
+    assert found["processes"]["order"] == large.names
+    assert found["about"]["status"]["verdict"] == known["verdict"]
+    assert found["about"]["row"] == large.row(49)
+    assert found["about"]["about"]["level_name"] == "PongNoFrameskip-v4"
+    assert found["usage"]["hosts"].keys() == {"gpu1", "node1"}
+    assert [run["name"] for run in found["runs"]] == ["night"]
+    assert found["runs"][0]["episode_return"] == large.row(49)["episode_return"]
+    history = _get(client, f"/run/{key}/history?keys=episode_return").json
+    assert history["episode_return"]["mean"] == pytest.approx(
+        [large.row(i)["episode_return"] for i in range(1, 50)], rel=1e-8
+    )
+
+
+def test_text_of_a_run_is_sent_as_json_and_never_as_markup(large, client):
+    (large.logdir / "settings.json").write_text(json.dumps({"level_name": EVIL}))
+    (large.logdir / "learners.log").write_text(f"{EVIL}\n")
+    large.write_state("actor-1", host=EVIL, last=EVIL)
+    key = _key(client)
+    log = _get(client, f"/run/{key}/log?name=learners")
+    assert log.json["lines"] == [{"at": 0, "text": EVIL}]
+    for answer in (log, _get(client, f"/run/{key}/usage"), _get(client, f"/run/{key}/logs")):
+        assert answer.content_type == "application/json"
+    text = _get(client, "/metrics").text
+    (host,) = {
+        sample.labels["host"]
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels.get("process") == "actor-1"
+    }
+    assert host == EVIL
+
+
+def test_a_log_is_named_by_its_process_alone(large, client):
+    secret = large.logdir.parent / "secret.log"
+    secret.write_text("secret")
+    key = _key(client)
+    for name in ("../secret", str(secret), "secret", ""):
+        answer = client.get(f"/{TOKEN}/run/{key}/log", query_string={"name": name})
+        assert answer.status_code == 404
+        assert "not on this machine" in answer.text
+    assert _get(client, "/run/abc/logs").status_code == 404
+
+
+def test_a_part_of_a_video_is_sent(large, client):
+    (large.logdir / "videos").mkdir()
+    (large.logdir / "videos" / "a.mp4").write_bytes(bytes(range(100)))
+    address = f"/{TOKEN}/run/{_key(client)}/video"
+    part = client.get(f"{address}?number=0", headers={"Range": "bytes=10-19"})
+    assert (part.status_code, part.data) == (206, bytes(range(10, 20)))
+    assert part.content_type == "video/mp4"
+    assert client.get(f"{address}?number=1").status_code == 404
+    assert client.get(f"{address}?number=-2").status_code == 404
+
+
+def test_nothing_is_changed_without_the_flag(large, client):
+    answer = client.post(f"/{TOKEN}/run/{_key(client)}/control/stop")
+    assert answer.status_code == 403
+    assert answer.text == "this dashboard only shows runs: start it with --dashboard_control\n"
+
+
+def test_with_the_flag_the_frontends_own_commands_are_called(large, tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr(control, "_call", lambda command: called.append(command[2:]) or {"code": 0})
+    flags = ["--ssh_config=x"]
+    client = Client(Site(Updates(tmp_path / "runs"), TOKEN, True, "night", flags))
+    address = f"/{TOKEN}/run/{_key(client)}/control"
+    for action in ("save", "stop"):
+        assert client.post(f"{address}/{action}").json == {"code": 0}
+    assert called == [[f"--{do}", "--tmux_sess=night", *flags] for do in ("save", "stop")]
+    assert client.get(f"{address}/stop").status_code == 405
+    why = client.post(f"{address}/apply").json
+    assert why == {"code": 2, "printed": "night: the CSV that it was started from is not known"}
+    assert client.post(f"{address}/format").json["printed"].startswith("format: choose one of save")
+
+
+def test_a_run_in_the_foreground_is_asked_through_its_folders(tmp_path):
+    (state_folder := tmp_path / "state").mkdir()
+    found = FoundRun("k", "catch", tmp_path, state_folder=state_folder)
+    assert control.act(found, "save")["printed"] == "catch was asked to save a checkpoint"
+    assert take_save_request(tmp_path)
+    assert control.act(found, "stop")["code"] == 0
+    assert (state_folder / "stop").read_text() == "save"
+    for run, action in ((found, "apply"), (found._replace(state_folder=None), "stop")):
+        with pytest.raises(control.Refused, match="only a run that a frontend has started"):
+            control.act(run, action)
+
+
+def test_health_tells_alive_from_learning(large, client):
+    healthy = _get(client, "/healthz")
+    assert healthy.status_code == 200
+    assert healthy.json["runs"]["night"]["learning"] is True
+    silent = _get(client, "/healthz?within=0")
+    assert silent.status_code == 503
+    assert (
+        silent.json["runs"]["night"] | {"learning": False, "alive": True}
+        == silent.json["runs"]["night"]
+    )
+    assert _get(client, "/healthz?run=other").status_code == 404
+
+
+def test_health_of_a_run_that_has_failed_or_makes_no_update(large, client, monkeypatch):
+    monkeypatch.setattr("launcher.dashboard.updates.PERIOD_SECONDS", -1.0)
+    row = large.row(50) | {"updates_per_second": 0.0}
+    with (large.logdir / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    found = _get(client, "/healthz").json["runs"]["night"]
+    assert (found["alive"], found["learning"]) == (True, False)
+    large.write_state("learners", state="failed", code=1)
+    found = _get(client, "/healthz").json["runs"]["night"]
+    assert (found["state"], found["alive"], found["learning"]) == ("ending", False, False)
+    assert _get(client, "/healthz").status_code == 200, "no run is alive that could learn"
+    assert _get(client, "/healthz?run=night").status_code == 503
+
+
+def test_metrics_have_names_and_units_by_the_conventions(large, client):
+    extra = {
+        "q/value": 2.0,
+        "replay_priority_spread/uniform": 0.5,
+        "wait_share/learner0": 0.25,
+        "x y": 1.0,
+    }
+    with (large.logdir / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(large.row(50) | extra) + "\n")
+    large.write_state("actor-2", state="waits", restarts=3)
+    text = _get(client, "/metrics")
+    assert text.content_type.startswith("application/openmetrics-text; version=")
+    families = {f.name: f for f in text_string_to_metric_families(text.text)}
+    row = large.row(50)
+    values = {
+        (s.name, *(v for k, v in s.labels.items() if k != "run")): s.value
+        for f in families.values()
+        for s in f.samples
+        if "process" not in s.labels
+    }
+    assert values["impala_mm_frames_total",] == row["frames"]
+    assert values["impala_mm_training_seconds_total",] == row["seconds"]
+    assert values["impala_mm_wait_ratio",] == row["wait_share"]
+    assert values["impala_mm_learner_wait_ratio", "0"] == 0.25
+    assert values["impala_mm_loss_per_step", "total"] == row["loss_per_step/total"]
+    assert values["impala_mm_actor_stepping_ratio",] == row["actor/stepping_share"]
+    assert values["impala_mm_q_value",] == 2.0
+    assert values["impala_mm_replay_priority_spread", "uniform"] == 0.5
+    assert values["impala_mm_x_y",] == 1.0
+    assert values["impala_mm_processes", "actor", "waits"] == 1
+    assert values["impala_mm_run_alive",] == 1
+    assert families["impala_mm_frames"].type == "counter"
+    assert "trained on" in families["impala_mm_frames"].documentation
+    of_actor = {
+        s.name: s.value
+        for f in families.values()
+        for s in f.samples
+        if s.labels.get("process") == "actor-1"
+    }
+    assert of_actor["impala_mm_process_memory_bytes"] == 411 * 2**20
+    assert of_actor["impala_mm_process_cpu_cores"] == 0.89
+    assert of_actor["impala_mm_process_up"] == 1

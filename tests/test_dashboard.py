@@ -1,0 +1,503 @@
+"""The dashboard in a real browser, beside real runs, and read by a real Prometheus server."""
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+
+import pytest
+from cluster import FRONTEND
+from dashboards import shown, wait_until
+from far_cluster import FarCluster
+from large_run import LargeRun
+from processes import EXPERIMENT, ROOT, run
+
+pytestmark = pytest.mark.slow
+EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202e&\"'"
+
+
+@pytest.fixture
+def large(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made = LargeRun("night", tmp_path / "runs" / "pong")
+    made.write_rows(1, 200)
+    return made
+
+
+@pytest.fixture
+def dashboard(large, tmp_path):
+    with shown(f"--logdir={tmp_path / 'runs'}", "--tmux_sess=night") as found:
+        yield found
+
+
+@pytest.fixture
+def living(large):
+    """Change the files of the run every two seconds, as its processes would."""
+    ends, index = threading.Event(), 200
+
+    def live():
+        nonlocal index
+        while not ends.wait(2.0):
+            large.advance()
+            large.write_rows(index, index + 1)
+            index += 1
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    yield large
+    ends.set()
+    thread.join()
+
+
+ROW = ".processes tbody tr"
+
+
+def _texts(page, selector):
+    return page.eval_on_selector_all(selector, "nodes => nodes.map((node) => node.textContent)")
+
+
+def test_the_page_shows_what_status_and_metrics_have(large, dashboard, browser):
+    page = browser.open(dashboard.address, f"{ROW}:nth-child(300)")
+    code, printed = run(
+        sys.executable, ROOT / "run_experiment_mm_raw.py", "--status", "--json", "--tmux_sess=night"
+    )
+    assert code == 0, printed
+    known, row = json.loads(printed), large.row(199)
+    rows = page.eval_on_selector_all(
+        ROW, "rows => rows.map((r) => [...r.cells].map((c) => c.textContent))"
+    )
+    assert len(rows) == len(known["processes"]) == 300
+    for cells, process in zip(rows, known["processes"], strict=True):
+        assert cells[:3] == [process["name"], process["host"], process["state"]]
+        assert cells[4] == f"{process['frames_per_second']:.0f}"
+        assert cells[5:8] == [f"{process['cpu']}%", f"{process['memory']} MiB", "0"]
+        assert cells[8] == process["last"]
+    tiles = dict(zip(_texts(page, ".tile span"), _texts(page, ".tile b"), strict=True))
+    assert tiles["mean return"] == f"{row['episode_return']:.2f}"
+    assert tiles["policy lag"] == f"{row['policy_lag']:.1f}"
+    assert tiles["environment frames"] == "11.14M"
+    assert page.text_content(".verdict") == known["verdict"]
+    assert page.text_content("h1") == "PongNoFrameskip-v4 · night"
+    shown_keys = page.eval_on_selector_all(
+        ".chart[data-key]", "all => all.map((c) => c.dataset.key)"
+    )
+    assert shown_keys[:3] == ["episode_return", "frames_per_second", "policy_lag"]
+    assert len(shown_keys) == 12, "a panel for each metric that the run has"
+    for key in shown_keys:
+        value = page.text_content(f".chart[data-key='{key}'] .value")
+        number = float(re.sub("[kMG]$", "", value)) * {"k": 1e3, "M": 1e6}.get(value[-1], 1)
+        assert number == pytest.approx(row[key], rel=1e-4, abs=1e-9), key
+    assert "bottleneck" in page.text_content(".stage.held")
+    assert page.text_content(".stage.held h3") == "Actors"
+
+
+def test_the_pointer_moves_by_keys_to_the_values_of_rows(large, dashboard, browser):
+    page = browser.open(dashboard.address, ".chart[data-key=episode_return] canvas")
+    chart = page.locator(".chart[data-key=episode_return]")
+    chart.locator(".plot").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    row = large.row(199 - 3)
+    assert float(chart.locator(".value").text_content()) == pytest.approx(
+        row["episode_return"], rel=1e-4
+    )
+    assert chart.locator(".place").text_content() == f"at {row['frames'] / 1e6:.4g}M frames"
+
+
+def test_new_rows_and_states_appear_by_themselves(living, dashboard, browser):
+    page = browser.open(dashboard.address, f"{ROW}:nth-child(300)")
+    before = page.text_content(".tile:nth-child(2) b")
+    line = page.text_content(f"{ROW}[data-name=actor-5] .last")
+    wait_until(lambda: page.text_content(".tile:nth-child(2) b") != before, 10, "a new row")
+    wait_until(
+        lambda: page.text_content(f"{ROW}[data-name=actor-5] .last") != line, 10, "a new line"
+    )
+    living.write_state("actor-9", state="failed", code=1)
+    page.wait_for_selector(f"{ROW}.bad[data-name=actor-9]", timeout=10_000)
+    assert page.get_attribute(f"{ROW}:first-child", "data-name") == "actor-9", "it comes first"
+
+
+def test_three_hundred_rows_scroll_filter_and_sort(dashboard, browser):
+    page = browser.open(dashboard.address, f"{ROW}:nth-child(300)")
+    page.evaluate("document.querySelector('.table.tall').scrollTo(0, 1e6)")
+    assert page.evaluate(
+        "(() => { const box = document.querySelector('.table.tall').getBoundingClientRect(),"
+        " row = document.querySelector('.processes tbody tr:last-child').getBoundingClientRect();"
+        " return row.bottom <= box.bottom + 1 && row.height > 10; })()"
+    )
+    page.fill(".part-processes input", "node3")
+    assert len(_texts(page, ROW)) == 50
+    page.fill(".part-processes input", "")
+    page.click("th button:has-text('memory')")
+    page.click("th button:has-text('memory')")
+    memory = _texts(page, f"{ROW} td:nth-child(7)")
+    assert memory[0] == "459 MiB"
+    assert memory == sorted(memory, reverse=True)
+    assert page.get_attribute("th:nth-child(7)", "aria-sort") == "descending"
+
+
+def test_a_log_is_followed_searched_and_read_backwards(large, dashboard, browser):
+    log = large.logdir / "learners.log"
+    log.write_text("".join(f"line {i}\n" for i in range(20_000)))
+    page = browser.open(dashboard.address, ".log div")
+    assert _texts(page, ".log div")[-1] == "line 19999"
+    with log.open("a") as file:
+        file.write("\x1b[31mnewest\x1b[0m\n")
+    wait_until(lambda: _texts(page, ".log div")[-1] == "newest", 10, "the line that was appended")
+    page.click("text=Earlier lines")
+    wait_until(lambda: len(_texts(page, ".log div")) == 3000, 10, "earlier lines, bounded")
+    page.fill(".part-logs input[type=search]", "LINE 1999")
+    page.keyboard.press("Enter")
+    wait_until(lambda: len(_texts(page, ".log mark")) == 11, 10, "the lines that were searched")
+    assert _texts(page, ".log mark")[0] == "line 1999"
+
+
+def test_the_page_is_used_by_keyboard_alone(large, dashboard, browser):
+    (large.logdir / "actor-0.log").write_text("of actor 0\n")
+    (large.logdir / "learners.log").write_text("of the learners\n")
+    page = browser.open(dashboard.address, f"{ROW}:nth-child(300)")
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        about = page.evaluate(
+            "(() => { const n = document.activeElement, s = getComputedStyle(n);"
+            " return [n.tagName, n.textContent.slice(0, 30), s.outlineStyle, s.outlineWidth]; })()"
+        )
+        assert about[2] != "none", f"{about} shows that it has the focus"
+        reached.append(about[:2])
+        if about[1] == "actor-0":
+            break
+    assert reached[0] == ["A", "Skip to the content"]
+    assert ["BUTTON", "over training time"] in reached
+    page.keyboard.press("Enter")
+    wait_until(lambda: _texts(page, ".log div") == ["of actor 0"], 10, "the log of the process")
+    assert page.evaluate("document.activeElement.className") == "log"
+    page.focus(".parts button:has-text('Events')")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "part-events"
+
+
+def _luminance(colour):
+    """Return the relative luminance of a colour such as rgb(1, 2, 3), as WCAG defines it."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+_COLOURS = """nodes => nodes.map((node) => {
+  let under = node;
+  while (getComputedStyle(under).backgroundColor === 'rgba(0, 0, 0, 0)') under = under.parentNode;
+  return [node.textContent, getComputedStyle(node).color, getComputedStyle(under).backgroundColor];
+})"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_can_be_read_in_light_and_dark(large, dashboard, browser, scheme):
+    large.write_state("actor-1", state="failed", code=1)
+    large.write_state("actor-2", state="away")
+    page = browser.open(dashboard.address, f"{ROW}:nth-child(300)", color_scheme=scheme)
+    page.wait_for_selector(f"{ROW}.bad")
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (_luminance(background) > 0.5) == (scheme == "light")
+    found = page.eval_on_selector_all(
+        "h1, .state, .soft, .verdict, .badge, td, th button, .tile b, .value, .switch button",
+        _COLOURS,
+    )
+    assert len(found) > 1000
+    for text, colour, under in found:
+        light, dark = sorted((_luminance(colour), _luminance(under)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.4, f"{text}: {colour} on {under}"
+
+
+def test_a_phone_shows_all_without_scrolling_sideways(large, dashboard, browser):
+    large.write_state("actor-1", host=f"a-very-long-host-name-{'x' * 60}.example.org")
+    phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+    page = browser.open(dashboard.address, f"{ROW}:nth-child(300)", **phone)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    boxes = page.eval_on_selector_all(
+        ".parts button, .bar select, .switch button",
+        "all => all.map((n) => n.getBoundingClientRect().height)",
+    )
+    assert min(boxes) >= 30, "fingers can hit them"
+    page.goto(f"{dashboard.address}#/")
+    page.wait_for_selector(".runs tbody tr")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_hostile_text_is_shown_as_text(large, tmp_path, browser):
+    (large.logdir / "settings.json").write_text(json.dumps({"level_name": EVIL, "algorithm": EVIL}))
+    (large.logdir / "learners.log").write_text(f"{EVIL}\n")
+    failure = {"time": time.time(), "code": 1, "why": EVIL, "lines": [], "next": EVIL}
+    large.write_state("actor-1", host=EVIL, last=EVIL, failure=failure)
+    (evil := tmp_path / "runs" / "<b>run onclick=x").mkdir()
+    row = {"frames": 1.0, "seconds": 1.0, "verdict": EVIL, f"loss/{EVIL}": 1.0}
+    (evil / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    with shown(f"--logdir={tmp_path / 'runs'}", "--tmux_sess=night") as dashboard:
+        page = browser.open(dashboard.address, f"{ROW}:nth-child(300)")
+        page.wait_for_selector(".log div")
+        assert page.text_content("h1") == f"{EVIL} · night"
+        assert EVIL in _texts(page, f"{ROW}[data-name=actor-1] td")
+        assert _texts(page, ".log div") == [EVIL]
+        assert EVIL in page.text_content(".events")
+        page.goto(f"{dashboard.address}#/")
+        page.click(".runs a:has-text('<b>run')")
+        wait_until(lambda: EVIL in page.text_content(".verdict"), 10, "the other run")
+        assert page.locator("main img, main script, main b:text('run')").count() == 0
+        answer = urllib.request.urlopen(dashboard.address, timeout=10)
+        assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
+        browser.close()
+
+
+def test_all_runs_are_side_by_side(large, dashboard, browser, tmp_path):
+    shutil.copytree(ROOT / "tests" / "older_runs" / "catch-6b03459", tmp_path / "runs" / "catch")
+    time.sleep(6)  # the folder is looked through every 5 s
+    page = browser.open(f"{dashboard.address}#/", ".runs tbody tr:nth-child(2) polyline")
+    assert sorted(_texts(page, ".runs tbody a")) == ["catch", "night"]
+    page.wait_for_selector(".compare canvas")
+    assert sorted(_texts(page, ".compare .legend .item")) == ["catch", "night"]
+    page.uncheck("input[aria-label='compare catch']")
+    assert _texts(page, ".compare .legend .item") == ["night"]
+    page.click(".runs a:text('catch')")
+    page.wait_for_selector(".chart[data-key=episode_return] canvas")
+    assert page.text_content("h1") == "catch · catch"
+
+
+def test_a_page_goes_on_after_sleep_and_after_a_dashboard_that_hung(
+    living,
+    dashboard,
+    browser,
+):
+    page = browser.open(dashboard.address, f"{ROW}:nth-child(300)")
+    page.wait_for_selector("#connection.live")
+    frames = lambda: page.text_content(".tile:nth-child(2) b")  # noqa: E731
+    dashboard.process.send_signal(signal.SIGSTOP)
+    page.wait_for_selector("#connection.reconnecting", timeout=40_000)
+    asleep = frames()
+    dashboard.process.send_signal(signal.SIGCONT)
+    page.wait_for_selector("#connection.live", timeout=40_000)
+    wait_until(lambda: frames() != asleep, 20, "rows that were written meanwhile")
+    points = page.text_content(".chart[data-key=episode_return] .place")
+    assert points.endswith("M frames")
+
+
+def test_a_page_that_stays_open_does_not_grow(large, dashboard, browser):
+    page = browser.open(dashboard.address, ".chart[data-key=episode_return] canvas")
+    session = page.context.new_cdp_session(page)
+
+    def measure():
+        session.send("HeapProfiler.collectGarbage")
+        heap = page.evaluate("performance.memory.usedJSHeapSize")
+        return heap / 2**20, page.evaluate("document.querySelectorAll('*').length")
+
+    index, found = 200, []
+    for _ in range(12):  # 6,000 rows are three hours of a run
+        for _ in range(5):
+            large.write_rows(index, index + 100)
+            index += 100
+        large.advance()
+        with (large.logdir / "learners.log").open("a") as file:
+            file.writelines(f"line {i}\n" for i in range(500))
+        time.sleep(2.5)
+        found.append(measure())
+    (early, nodes), (late, last_nodes) = found[4], found[-1]
+    assert late < early + 6, f"MiB of the page's heap: {found}"
+    assert last_nodes < nodes + 3200, f"elements: {found}"
+
+
+def test_a_dashboard_of_three_hundred_processes_is_light(living, dashboard):
+    """Less than 2% of a core and 60 MiB, with a page that is open."""
+    key = json.loads(dashboard.get("about"))["shown"]
+    stream = urllib.request.urlopen(f"{dashboard.address}stream?run={key}", timeout=60)
+    reader = threading.Thread(target=lambda: [None for _ in stream], daemon=True)
+    reader.start()
+    time.sleep(5)
+    began, used = time.monotonic(), dashboard.cpu_seconds()
+    time.sleep(40)
+    share = (dashboard.cpu_seconds() - used) / (time.monotonic() - began)
+    print(f"{share:.2%} of a core, {dashboard.peak_mib():.1f} MiB")
+    assert share < 0.02
+    assert dashboard.peak_mib() < 60
+
+
+def _start_run(logdir, actors=2):
+    """Start a run of catch in the foreground, which ends only if it is asked to."""
+    return subprocess.Popen(
+        [*EXPERIMENT, "--level_name=catch", f"--logdir={logdir}", f"--num_actors={actors}",
+         "--total_environment_frames=1e12", "--stop_at_return=1e9", "--save_checkpoint_secs=3600"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+
+def test_a_real_run_is_shown_saved_and_stopped_and_a_killed_actor_is_red(
+    tmp_path,
+    browser,
+    monkeypatch,
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    logdir = tmp_path / "runs" / "catch"
+    process = _start_run(logdir)
+    try:
+        flags = (f"--logdir={tmp_path / 'runs'}", "--dashboard_control")
+        with shown(*flags, program="experiment.py") as dashboard:
+            rows = logdir / "metrics.jsonl"
+            wait_until(lambda: rows.exists() and '"loss' in rows.read_text(), 120, "an update")
+            page = browser.open(f"{dashboard.address}#/", ".runs tbody tr")
+            page.click(".runs a:text('catch')")
+            page.wait_for_selector(f"{ROW}[data-name=actor-0].good")
+            found = re.findall(r"\d+", subprocess.run(
+                ["pgrep", "-f", f"logdir={logdir}.*--job_name=actor.*--task=0"],
+                capture_output=True, text=True, check=True).stdout)  # fmt: skip
+            os.kill(int(found[0]), signal.SIGKILL)
+            began = time.monotonic()
+            page.wait_for_selector(f"{ROW}[data-name=actor-0].bad", timeout=20_000)
+            assert time.monotonic() - began < 5
+            wait_until(lambda: "was killed by SIGKILL" in page.text_content(".events"), 10, "event")
+            page.click("text=Save now")
+            page.click("dialog >> text=Yes")
+            wait_until(lambda: "checkpoint" in page.text_content(".events"), 30, "the checkpoint")
+            dashboard.process.send_signal(signal.SIGSTOP)
+            size = rows.stat().st_size
+            time.sleep(5)
+            assert rows.stat().st_size > size, "the run does not notice a dashboard that hangs"
+            dashboard.process.send_signal(signal.SIGCONT)
+            page.click(".control >> text=Stop")
+            page.click("dialog >> text=Yes")
+            assert process.wait(60) == 0
+            page.wait_for_selector(".headline .state:not(.good)", timeout=20_000)
+            browser.close()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def test_a_run_of_the_frontend_is_shown_saved_changed_and_stopped(cluster, browser, monkeypatch):
+    """Its folder's name has quotes, spaces and dollars; the log of its frontend is not needed."""
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    frontend = cluster.start(cluster.rows(), "--detach", "--controller=none")
+    assert frontend.wait(60) == 0, frontend.printed()
+    pid, _ = cluster.process("actor-0")
+    flags = (f"--logdir={cluster.folder / 'none'}", "--dashboard_control", "--tmux_sess=impala")
+    with shown(*flags) as dashboard:
+        page = browser.open(dashboard.address, f"{ROW}:nth-child(3)")
+        assert str(cluster.logdir) in page.text_content(".facts")
+        os.kill(pid, signal.SIGKILL)
+        page.wait_for_selector(f"{ROW}.bad[data-name=actor-0]", timeout=10_000)
+
+        def act(name):
+            known = {"...", page.text_content(".printed")}
+            page.click(f".control button:text('{name}')")
+            page.click("dialog >> text=Yes")
+            wait_until(lambda: page.text_content(".printed") not in known, 60, "the command's end")
+            return page.text_content(".printed")
+
+        assert "impala: the learners save a checkpoint" in act("Save now")
+        assert (cluster.logdir / "save-now").exists()
+        cluster.rows(actors=3)
+        act("Apply CSV")
+        page.wait_for_selector(f"{ROW}[data-name=actor-2]", timeout=20_000)
+        assert "impala: stopped in" in act("Stop")
+        assert cluster.run("--status")[0] == 2, "there is no such run any more"
+        page.wait_for_selector(".headline .state:text('ended')", timeout=20_000)
+        shutil.rmtree(cluster.logdir)
+        page.wait_for_selector(".compare-card", timeout=20_000)
+        browser.errors.clear()  # what was asked about the folder in between
+        browser.close()
+
+
+def test_a_dashboard_sees_hosts_that_no_other_frontend_is_connected_to(lan):
+    """It connects for as long as a page shows the run, and its death ends the connection."""
+    far = FarCluster(lan)
+    far.start(far.of(["learner1"], ["actor1"]), "--detach", "--controller=none").wait(30)
+    far.until_all("running")
+    laptop = far.lan.laptop
+    dashboard = laptop.start(*FRONTEND, "--dashboard", "--dashboard_port=8700")
+    dashboard.until(r"dashboard: http://localhost:8700/\S+/")
+    token = re.search(r"8700/(\S+)/", dashboard.printed())[1]
+
+    def get(path):
+        address = f"http://localhost:8700/{token}/{path}"
+        program = f"import urllib.request as u; print(u.urlopen('{address}').read().decode())"
+        return json.loads(laptop.run(sys.executable, "-c", program).stdout)
+
+    key = get("about")["shown"]
+    stream = laptop.start(
+        sys.executable,
+        "-c",
+        "import re, urllib.request as u\n"
+        f"for line in u.urlopen('http://localhost:8700/{token}/stream?run={key}'):\n"
+        '    for name, state in re.findall(rb\'"name": "(\\S+?)".*?"state": "(\\w+)"\', line):\n'
+        "        print(name.decode(), state.decode(), flush=True)",
+    )
+    stream.until(r"actor-0 running", 60)
+    links = laptop.pids("--logs=learners")
+    assert len(links) == 1
+    dashboard.kill()
+    wait_until(lambda: not laptop.pids("--logs=learners"), 20, "the connection's end")
+    far.until_all("running")
+
+
+def test_a_prometheus_server_reads_the_metrics(large, dashboard, tmp_path):
+    if not (program := shutil.which("prometheus")):
+        pytest.skip("there is no prometheus: `apt-get install prometheus` installs it")
+    host, token = re.fullmatch(r"http://(\S+?)/(\S+)/", dashboard.address).groups()
+    (tmp_path / "prometheus.yml").write_text(
+        "scrape_configs:\n"
+        "- job_name: impala_mm\n"
+        "  scrape_interval: 1s\n"
+        "  scrape_timeout: 1s\n"
+        f"  authorization: {{credentials: {token}}}\n"
+        f"  static_configs: [{{targets: ['{host}']}}]\n"
+    )
+    port = 29090 + os.getpid() % 1000
+    address = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen(
+        [
+            program,
+            f"--config.file={tmp_path / 'prometheus.yml'}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def ask(question):
+        try:
+            query = urllib.parse.urlencode({"query": question})
+            with urllib.request.urlopen(f"{address}/api/v1/query?{query}", timeout=5) as answer:
+                found = json.load(answer)["data"]["result"]
+        except OSError:
+            return []
+        return [float(each["value"][1]) for each in found]
+
+    try:
+        wait_until(lambda: ask("impala_mm_frames_total"), 60, "a value that was scraped")
+        row = large.row(199)
+        assert ask("impala_mm_frames_total") == [row["frames"]]
+        assert ask("impala_mm_episode_return{run='night'}") == [
+            pytest.approx(row["episode_return"])
+        ]
+        assert ask("sum(impala_mm_process_up)") == [300]
+        assert ask("sum(impala_mm_process_memory_bytes{role='actor'}) > 1e11") != []
+        assert ask("impala_mm_wait_ratio") == [pytest.approx(row["wait_share"])]
+        assert ask("up{job='impala_mm'}") == [1]
+        metadata = json.load(urllib.request.urlopen(f"{address}/api/v1/metadata", timeout=5))[
+            "data"
+        ]
+        assert metadata["impala_mm_frames"][0]["type"] == "counter"
+        large.write_rows(200, 300)
+        wait_until(lambda: ask("increase(impala_mm_frames_total[1m]) > 0"), 60, "an increase")
+        assert math.isclose(ask("impala_mm_frames_total")[0], large.row(299)["frames"])
+    finally:
+        server.kill()
+        server.wait()
