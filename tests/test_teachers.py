@@ -178,7 +178,8 @@ def test_a_teacher_of_dopamines_teaches_and_plays_for_its_student(tmp_path):
     assert "offline: 5 updates from " in printed
     rows = [row for row in read_rows(tmp_path / "run") if "kl_teacher_pi" in row]
     assert rows[0]["frames"] == 0
-    assert rows[-1]["frames"] >= 3000
+    assert rows[-1]["frames"] > 0
+    assert read_rows(tmp_path / "run")[-1]["frames"] >= 4000
     assert all(0 < row["kl_teacher_pi"] < 10 for row in rows)
 
 
