@@ -29,7 +29,7 @@ _AXES = {"frames": "environment frames", "seconds": "training time (s)"}
 
 
 class Comparison(NamedTuple):
-    """The parts of a comparison."""
+    """A comparison of ways to train, each of which is a command."""
 
     name: str  # of its files
     what: str  # that differs, such as "replay"

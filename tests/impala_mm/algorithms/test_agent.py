@@ -115,6 +115,7 @@ def _another_value(field):
     fitting = {
         "minibatch_of": "unrolls",
         "trust_region": math.inf,  # V-trace alone has one
+        "teacher_data_share": 0.0,  # for students of values alone
         "minibatch_steps": 512,
         "replay_steps": 5000,
         **{"random_shift": 0, "value_shifts": 1, "target_shifts": 1},  # for images alone
