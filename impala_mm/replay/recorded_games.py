@@ -140,7 +140,7 @@ def _read(folder: Path, ours: About, unroll: UnrollSpec, say: Say) -> list[_Stre
     for path in files(folder):
         unrolls = intact(path)
         if not unrolls:
-            say(f"{path} is damaged and left out")
+            say(f"{path} is {'damaged' if path.exists() else 'gone'} and left out")
         found += unrolls
     streams = [_Stream(part, codec, about.unroll_length) for part in _in_rows(found)]
     usable = [stream for stream in streams if stream.entries]
