@@ -73,14 +73,16 @@ def begin(
     group: LearnerGroup,
     run: Path,
     left: int,
+    updates: int,
     source: PhasedSource,
     tools: teaching.PolicyTools,
     say: Say,
 ) -> None:
     """Collect what is missing, and let the source return recorded batches for `left` updates.
 
-    With --teacher_data_share, later batches have recorded columns. `run` is the run's folder on
-    this host. Raises teaching.UnfitTeacher or teaching.Stopped, on all learners alike.
+    With --teacher_data_share, later batches have recorded columns. `updates` were made before, and
+    `run` is the run's folder on this host. Raises teaching.UnfitTeacher or teaching.Stopped, on all
+    learners alike.
     """
     if not (left or config.teacher_data_share):
         return
@@ -98,7 +100,9 @@ def begin(
         stopped = True
     teaching.agree(group, problem, stopped)
     assert games
-    offline, beside = _make_sources(agent.algorithm, config, group, games, data.is_own, left)
+    offline, beside = _make_sources(
+        agent.algorithm, config, group, games, data.is_own, left, updates
+    )
     source.begin(offline, left, beside)
     if group.rank:
         return
@@ -122,8 +126,12 @@ def _make_sources(
     games: RecordedGames,
     is_own: bool,
     left: int,
+    updates: int,
 ) -> tuple[BatchSource | None, BatchSource | None]:
-    """Return the source of `left` batches, and that of columns beside others; None if not used."""
+    """Return the source of `left` batches, and that of columns beside others; None if not used.
+
+    They draw anew at each start, of which the number of `updates` differs.
+    """
     mine = (0, 1) if is_own else (group.rank, group.size)
     own = registry.optional(algorithm, "recorded_source")
     held = all_unrolls(games, algorithm, mine) if own else None
@@ -131,7 +139,7 @@ def _make_sources(
     def make(share: float, count: int | None) -> BatchSource:
         # Of shared games all learners have the same order, and each takes its share.
         rank = group.rank if is_own or own else 0
-        seed = [config.seed, left, rank] + [1] * (count is None)
+        seed = [config.seed, updates, rank] + [1] * (count is None)
         if held is None:
             columns = batches.columns_beside(config.batch_size, share)
             return OfflineSource(games, algorithm, columns, count, seed, mine)

@@ -41,7 +41,7 @@ class _Tools:
         return self._beats > self._stops_after
 
 
-def _begin(run, tools=None, group=None, left=10, **settings):
+def _begin(run, tools=None, group=None, left=10, updates=0, **settings):
     group = group or SingleLearner()
     flags = {"teacher": CATCHER, "teacher_steps": 300, "offline_updates": 10} | settings
     kind = Config.of_algorithm(settings.get("algorithm", "impala"))
@@ -51,7 +51,7 @@ def _begin(run, tools=None, group=None, left=10, **settings):
     if distillation := agent.algorithm.distillation:
         distillation.begin(tools.tools.load_teachers(config, agent.spec), 1)
     source = PhasedSource(types.SimpleNamespace(next=lambda timeout: "online"))
-    phases.begin(agent, config, group, run, left, source, tools.tools, said.append)
+    phases.begin(agent, config, group, run, left, updates, source, tools.tools, said.append)
     return source, said, tools
 
 
@@ -177,6 +177,20 @@ def test_recorded_games_stay_in_the_batches_of_students_of_values(tmp_path, algo
     assert len(said) == 1
     resumed._online = source._online
     assert _columns(resumed) == [False] * 4 + [True] * 3
+
+
+def test_each_start_draws_other_recorded_columns(tmp_path):
+    """Otherwise a run that is resumed often would learn from the same few unrolls."""
+    flags = {"algorithm": "dqn", "teacher_data_share": 0.5, "teacher_cost": 0.0}
+
+    def drawn(updates):
+        source, _, _ = _begin(tmp_path, left=0, updates=updates, **flags)
+        batch = source._beside.next(30.0)
+        return batch.unrolls.observation.numpy().tobytes(), batch.unrolls.action.numpy().tobytes()
+
+    first = drawn(10)
+    assert drawn(10) == first
+    assert drawn(11) != first
 
 
 def test_sac_draws_steps_of_recorded_games_for_each_of_its_minibatches(tmp_path):
