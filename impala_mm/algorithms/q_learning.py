@@ -86,8 +86,8 @@ class QLearning:
         if config.stops_learning:
             self.note = (
                 f"--td_cost={config.td_cost:g} without --teacher_data_share: recorded actions "
-                f"alone are learnt, so after --offline_updates={config.offline_updates} the network "
-                f"only plays"
+                f"alone are learnt, so after --offline_updates={config.offline_updates} the "
+                f"network only plays"
             )
         self.network_name = networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
