@@ -88,11 +88,22 @@ def begin(
         return
     data = find(agent, config, run, group.rank, tools.describe_data)
     games: RecordedGames | None = None
-    problem, stopped = "", False
+    offline: BatchSource | None = None
+    beside: BatchSource | None = None
+    problem, stopped, beat = "", False, heartbeat.of_learner().beat
+
+    def meanwhile() -> None:
+        beat()
+        if tools.stopping():
+            raise teaching.Stopped
+
     try:
         if data.is_own:
-            _collect(agent, config, group, data, tools, say)
-        games = read(agent, data, say if not group.rank else _quiet)
+            _collect(agent, config, group, data, tools, meanwhile, say)
+        games = read(agent, data, say if not group.rank else _quiet, meanwhile)
+        offline, beside = _make_sources(
+            agent.algorithm, config, group, games, data.is_own, left, updates, meanwhile
+        )
     except (UserMistake, BadLevel) as error:
         flag = "" if data.is_own or not isinstance(error, BadData) else "--teacher_data: "
         problem = f"{flag}{error}"
@@ -100,23 +111,33 @@ def begin(
         stopped = True
     teaching.agree(group, problem, stopped)
     assert games
-    offline, beside = _make_sources(
-        agent.algorithm, config, group, games, data.is_own, left, updates
-    )
     source.begin(offline, left, beside)
     if group.rank:
         return
     read_of = f"{games.steps:,} recorded steps ({len(games):,} unrolls)"
     if left:
         say(f"offline: {left:,} updates from {read_of}; actors play afterwards")
-    if share := config.teacher_data_share:
-        say(f"online: {share:.0%} of each update is from {read_of}")
+    if config.teacher_data_share:
+        share = _share_beside(agent.algorithm, config)
+        say(f"online: {share:.1%} of each update is from {read_of}")
 
 
-def read(agent: Agent, data: Data, say: Say) -> RecordedGames:
-    """Return the games of a student's data, as it cuts them; raise BadData if they do not fit."""
+def _share_beside(algorithm: Algorithm, config: Any) -> float:
+    """Return the share of recorded games in later updates, which have whole columns."""
+    own = registry.optional(algorithm, "recorded_source")
+    columns = registry.optional(algorithm, "minibatch_columns") if own else config.batch_size
+    share = config.teacher_data_share
+    return batches.share_beside(columns, share) if columns else share
+
+
+def read(agent: Agent, data: Data, say: Say, meanwhile: Callable[[], None]) -> RecordedGames:
+    """Return the games of a student's data, as it cuts them; raise BadData if they do not fit.
+
+    `meanwhile` is called for each file.
+    """
     earlier = entries_before(agent.algorithm, agent.spec.frame_stack)
-    return RecordedGames(data.folders, data.about, agent.algorithm.unroll, say, earlier)
+    unroll = agent.algorithm.unroll
+    return RecordedGames(data.folders, data.about, unroll, say, earlier, meanwhile)
 
 
 def _make_sources(
@@ -127,14 +148,17 @@ def _make_sources(
     is_own: bool,
     left: int,
     updates: int,
+    meanwhile: Callable[[], None],
 ) -> tuple[BatchSource | None, BatchSource | None]:
     """Return the source of `left` batches, and that of columns beside others; None if not used.
 
-    They draw anew at each start, of which the number of `updates` differs.
+    They draw anew at each start, of which the number of `updates` differs. `meanwhile` is called
+    again and again. Raises UserMistake if --teacher_data_share makes no whole columns, or what is
+    held does not fit in memory.
     """
     mine = (0, 1) if is_own else (group.rank, group.size)
     own = registry.optional(algorithm, "recorded_source")
-    held = all_unrolls(games, algorithm, mine) if own else None
+    held = all_unrolls(games, algorithm, mine, meanwhile) if own else None
 
     def make(share: float, count: int | None) -> BatchSource:
         # Of shared games all learners have the same order, and each takes its share.
@@ -165,22 +189,16 @@ def _collect(
     group: LearnerGroup,
     data: Data,
     tools: teaching.PolicyTools,
+    meanwhile: Callable[[], None],
     say: Say,
 ) -> None:
     """Let the teachers play what this learner's share of --teacher_steps lacks."""
     steps = 0
     with contextlib.suppress(BadData):  # nothing is there, or no game is complete
-        steps = read(agent, data, _quiet).steps
+        steps = read(agent, data, _quiet, meanwhile).steps
     missing = -(-config.teacher_steps // group.size) - steps
     if missing <= 0:
         return
-    beat = heartbeat.of_learner().beat
-
-    def meanwhile() -> None:
-        beat()
-        if tools.stopping():
-            raise teaching.Stopped
-
     distillation, spec = registry.optional(agent.algorithm, "distillation"), agent.spec
     # With --teacher_cost=0 the teacher only plays.
     teachers = distillation.teachers if distillation else ()

@@ -4,7 +4,7 @@
 entries in each unroll, and before them the overlap with the one before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,15 +100,17 @@ class RecordedGames:
         unroll: UnrollSpec,
         say: Say,
         earlier: int = 0,
+        meanwhile: Callable[[], None] = lambda: None,
     ):
         """Read folders of data that fit `ours`, the student's own description.
 
-        `unroll` is that of the student, and each is preceded by `earlier` entries. Raises BadData
-        if a folder does not fit, or no game of it is complete.
+        `unroll` is that of the student, and each is preceded by `earlier` entries. `meanwhile` is
+        called for each file and each stream. Raises BadData if a folder does not fit, or no game of
+        it is complete.
         """
         self.earlier, self._streams = earlier, list[_Stream]()
         for folder in folders:
-            self._streams += _read(folder, ours, unroll, say)
+            self._streams += _read(folder, ours, unroll, say, meanwhile)
         self.steps = sum(stream.entries - 1 for stream in self._streams)  # with resets
         before = unroll.overlap - 1 + earlier
         self._windows = [
@@ -126,7 +128,9 @@ class RecordedGames:
         self._streams[stream].copy(begin, entries)
 
 
-def _read(folder: Path, ours: About, unroll: UnrollSpec, say: Say) -> list[_Stream]:
+def _read(
+    folder: Path, ours: About, unroll: UnrollSpec, say: Say, meanwhile: Callable[[], None]
+) -> list[_Stream]:
     """Return the streams of a folder that have a complete game."""
     about = read_about(folder)
     _refuse_other(folder, about, ours, say)
@@ -138,11 +142,15 @@ def _read(folder: Path, ours: About, unroll: UnrollSpec, say: Say) -> list[_Stre
         )
     found: list[UnrollInFile] = []
     for path in files(folder):
+        meanwhile()
         unrolls = intact(path)
         if not unrolls:
             say(f"{path} is {'damaged' if path.exists() else 'gone'} and left out")
         found += unrolls
-    streams = [_Stream(part, codec, about.unroll_length) for part in _in_rows(found)]
+    streams = list[_Stream]()
+    for row in _in_rows(found):
+        meanwhile()
+        streams.append(_Stream(row, codec, about.unroll_length))
     usable = [stream for stream in streams if stream.entries]
     if not usable:
         what = "no game that is complete" if streams else "no data"

@@ -77,7 +77,9 @@ def test_an_unroll_begins_with_the_frames_before_it(tmp_path):
     earlier = entries_before(student, 3)
     assert earlier == 2
     games = RecordedGames([tmp_path], about, student.unroll, print, earlier)
-    held = all_unrolls(games, student, (0, 1))
+    blocks = []
+    held = all_unrolls(games, student, (0, 1), lambda: blocks.append(1))
+    assert blocks == [1], "the heartbeat continues"
     source = OfflineSource(games, student, COLUMNS, 1, [3], device="/CPU:0")
     spec, found = student.unroll, {}
     codec = UnrollCodec(spec._replace(overlap=spec.overlap + 2, start=()))
