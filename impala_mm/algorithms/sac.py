@@ -18,6 +18,7 @@ from impala_mm.algorithms import (
     networks,
     normalisers,
     optimizers,
+    phase_settings,
     policies,
     sac_actions,
     targets,
@@ -165,7 +166,7 @@ class SAC:
 
     def recorded_source(self, unrolls: Batch, share: float, seed: list[int]) -> Any:
         """Return the source of recorded games, for whole batches, or beside those of `source`."""
-        columns = batches.columns_beside(self.minibatch_columns, share)
+        columns = phase_settings.columns_beside(self.minibatch_columns, share)
         return RecordedSteps(
             unrolls, self._config.optimizer_steps * columns, seed, whole=self._remembers
         )

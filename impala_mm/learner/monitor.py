@@ -117,7 +117,8 @@ class LearnerMonitor:
         if learner.own_state and about:
             learner.own_state.restore(about)
         if started_from and self._config.reload_replay:
-            reload_source(learner.own_state, *started_from, self._group)
+            path, other = started_from
+            reload_source(learner.own_state, path, other, self._group)
         if about:
             learner.updates, learner.steps = about.updates, about.steps
             learner.offline_updates = about.offline_updates

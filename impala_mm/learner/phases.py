@@ -15,12 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_mm.algorithms import registry
+from impala_mm.algorithms import phase_settings, registry
 from impala_mm.algorithms.agent import Agent
 from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
-from impala_mm.data import batches
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import BadLevel
 from impala_mm.learner import teaching
@@ -118,19 +117,24 @@ def begin(
     if left:
         say(f"offline: {left:,} updates from {read_of}; actors play afterwards")
     if config.teacher_data_share:
-        share = _share_beside(agent.algorithm, config)
+        share = share_beside(agent.algorithm, config)
         say(f"online: {share:.1%} of each update is from {read_of}")
 
 
-def _share_beside(algorithm: Algorithm, config: Any) -> float:
-    """Return the share of recorded games in later updates, which have whole columns."""
+def share_beside(algorithm: Algorithm, config: Any) -> float:
+    """Return the share of recorded games in later updates, which have whole columns.
+
+    Raises UserMistake if that differs much from --teacher_data_share.
+    """
     own = registry.optional(algorithm, "recorded_source")
     columns = registry.optional(algorithm, "minibatch_columns") if own else config.batch_size
     share = config.teacher_data_share
-    return batches.share_beside(columns, share) if columns else share
+    return phase_settings.share_beside(columns, share) if columns else share
 
 
-def read(agent: Agent, data: Data, say: Say, meanwhile: Callable[[], None]) -> RecordedGames:
+def read(
+    agent: Agent, data: Data, say: Say, meanwhile: Callable[[], None] = lambda: None
+) -> RecordedGames:
     """Return the games of a student's data, as it cuts them; raise BadData if they do not fit.
 
     `meanwhile` is called for each file.
@@ -165,7 +169,7 @@ def _make_sources(
         rank = group.rank if is_own or own else 0
         seed = [config.seed, updates, rank] + [1] * (count is None)
         if held is None:
-            columns = batches.columns_beside(config.batch_size, share)
+            columns = phase_settings.columns_beside(config.batch_size, share)
             return OfflineSource(games, algorithm, columns, count, seed, mine)
         drawn = own(held, share, seed)
         return OwnSource(lambda _: drawn, drawn, algorithm.unroll, devices.training_device())

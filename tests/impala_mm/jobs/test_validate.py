@@ -285,6 +285,15 @@ def test_the_teacher_is_checked(catch, capsys, settings, code, said):
     assert (ended.value.code, said in out + err) == (code, True), out + err
 
 
+def test_a_share_of_recorded_games_that_columns_do_not_make_is_refused(capsys):
+    flags = {"algorithm": "dqn", "level_name": "catch", "teacher": "tests.helpers.scripted:catcher"}
+    flags |= {"teacher_data_share": 0.01, "batch_size": 8}
+    with pytest.raises(SystemExit) as ended:
+        validate.run(Config.of_algorithm("dqn")(**flags), list(flags))
+    assert ended.value.code == 2
+    assert "error: --teacher_data_share=0.01: beside the 8 columns of" in capsys.readouterr().err
+
+
 def test_a_policy_of_this_package_gives_the_weights_of_a_run(capsys):
     flags = ["--mode=train_from", "--policy=cartpole", "--algorithm=ppo", "--validate"]
     (config,), given = command_line.parse(["experiment.py", *flags], "", Config)
