@@ -228,7 +228,9 @@ class Algorithm(Protocol):
     #   recorded_source(unrolls, share, seed) -> BatchSource
     #
     # `unrolls` is a batch of arrays of all recorded unrolls. A share of 1 is that of whole batches;
-    # for a smaller one, the columns are those beside a batch of `source`.
+    # for a smaller one, the columns are those beside a batch of `source`. The attribute
+    # `minibatch_columns`, if it has one, is the number of columns that it gave to
+    # `phase_settings.columns_beside`.
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer

@@ -7,6 +7,7 @@ import dataclasses
 from typing import ClassVar
 
 from impala_mm.config.flags import flag
+from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 
 _GROUP = "Teacher"
@@ -73,3 +74,27 @@ class PhaseSettings(Config):
     def uses_recorded_games(self) -> bool:
         """Whether the run needs recorded games."""
         return bool(self.offline_updates or self.teacher_data_share)
+
+
+def columns_beside(columns: int, share: float) -> int:
+    """Return how many columns beside `columns` are a share of all; 1 stands for all of them.
+
+    Raises UserMistake if the nearest share that whole columns make differs by over a quarter.
+    """
+    if share == 1:
+        return columns
+    below = int(columns * share / (1 - share))
+    beside = min(max(below, 1), below + 1, key=lambda n: abs(n / (columns + n) - share))
+    if abs((nearest := beside / (columns + beside)) - share) > share / 4:
+        raise UserMistake(
+            f"--teacher_data_share={share:g}: beside the {columns} columns of an update, the "
+            f"nearest share that whole columns make is {nearest:.4g}: give that, or a larger "
+            f"--batch_size (for SAC: --minibatch_steps)"
+        )
+    return beside
+
+
+def share_beside(columns: int, share: float) -> float:
+    """Return the share that the columns of `columns_beside` make."""
+    beside = columns_beside(columns, share)
+    return beside / (columns + beside)

@@ -65,6 +65,7 @@ class QLearning:
     masks = True
     distillation: Distillation | None = None
     guidance: Guidance | None
+    note = ""  # what the learner says at the start
 
     def __init__(
         self,
@@ -82,6 +83,12 @@ class QLearning:
         # In tests and evaluation, the share of random actions.
         self._eval_epsilon = config.eval_epsilon if role is Role.EVALUATOR else None
         self.made_of = config.meaning
+        if config.stops_learning:
+            self.note = (
+                f"--td_cost={config.td_cost:g} without --teacher_data_share: recorded actions "
+                f"alone are learnt, so after --offline_updates={config.offline_updates} the "
+                f"network only plays"
+            )
         self.network_name = networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._online = QNetwork(config, environment)

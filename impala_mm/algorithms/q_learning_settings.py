@@ -166,6 +166,13 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
         return 3.0 if plain else 1.0
 
     @property
+    def stops_learning(self) -> bool:
+        """Whether nothing is learnt after the offline updates: recorded actions alone count."""
+        return bool(self.offline_updates) and not (
+            self.td_cost or self.distils or self.teacher_data_share
+        )
+
+    @property
     def meaning(self) -> dict[str, Any]:
         """The flags that decide what the network's outputs mean, with their values."""
         names = ["duelling", "noisy", "value_rescaling", "value_distribution"]
@@ -177,10 +184,10 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
         """Refuse what does not fit together."""
         hindsight_settings.Settings.__post_init__(self)
         TeacherSettings.__post_init__(self)
-        if not (self.td_cost or self.teacher or self.cql_cost):
+        if not (self.td_cost or self.distils or self.cql_cost or self.margin_cost):
             raise ValueError(
-                f"--td_cost={self.td_cost:g}: without --teacher and --cql_cost nothing is left to "
-                f"learn: give one of them, or leave it out"
+                f"--td_cost={self.td_cost:g}: without the cost of a --teacher, --cql_cost and "
+                f"--margin_cost nothing is left to learn: give one of them, or leave it out"
             )
         if self.margin_cost and not self.uses_recorded_games:
             raise ValueError(

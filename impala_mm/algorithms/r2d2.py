@@ -22,15 +22,14 @@ def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER
 class R2D2(QLearning):
     """Q-learning with a memory, by default the LSTM that suits the observations."""
 
-    note = ""  # what the learner says at the start
-
     def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role):
         if config.agent_name == "auto":
             name = networks.chosen_name(config, environment).replace("Agent", "LSTMAgent")
             config = dataclasses.replace(config, agent_name=name)
         super().__init__(config, environment, role, 1 + config.burn_in, config.burn_in)
         if not self._online.remembers:
-            self.note = (
+            memory = (
                 f"R2D2 with {self.network_name}, which remembers nothing: --burn_in="
                 f"{config.burn_in} entries of each unroll are read for nothing"
             )
+            self.note = "; ".join(filter(None, [memory, self.note]))

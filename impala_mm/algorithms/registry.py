@@ -37,6 +37,7 @@ _OPTIONAL: dict[str, Any] = {
     "offline_update": None,  # the method that learns from recorded unrolls before it plays
     "start_after": None,  # the method that gives recorded unrolls the frames before them
     "recorded_source": None,  # the method that draws recorded steps for a source of its own
+    "minibatch_columns": None,  # the columns beside which these are in a minibatch
     "hindsight": None,  # the goals that actors add to its unrolls, see `hindsight`
     "note": "",  # what the learner says at the start
     "value_of": None,  # the method that gives a chosen action's value, for videos

@@ -18,6 +18,7 @@ from impala_mm.algorithms import (
     networks,
     normalisers,
     optimizers,
+    phase_settings,
     policies,
     sac_actions,
     targets,
@@ -150,21 +151,22 @@ class SAC:
             fresh,
             self.unroll,
             self._held,
-            config.optimizer_steps * self._columns_of_minibatch(),
+            config.optimizer_steps * self.minibatch_columns,
             math.ceil(config.random_steps / config.unroll_length),
             [config.seed, process_rank().rank],
             whole=self._remembers,
         )
 
-    def _columns_of_minibatch(self) -> int:
-        """Return how many steps a minibatch has, or unrolls with at least as many steps."""
+    @property
+    def minibatch_columns(self) -> int:
+        """The steps of a minibatch, or unrolls with at least as many steps."""
         config = self._config
         length = config.unroll_length if self._remembers else 1
         return math.ceil(config.minibatch_steps / length)
 
     def recorded_source(self, unrolls: Batch, share: float, seed: list[int]) -> Any:
         """Return the source of recorded games, for whole batches, or beside those of `source`."""
-        columns = batches.columns_beside(self._columns_of_minibatch(), share)
+        columns = phase_settings.columns_beside(self.minibatch_columns, share)
         return RecordedSteps(
             unrolls, self._config.optimizer_steps * columns, seed, whole=self._remembers
         )

@@ -69,11 +69,6 @@ def join(parts: Sequence[Batch]) -> Batch:
     return _by_axis(concatenate, *parts)
 
 
-def columns_beside(columns: int, share: float) -> int:
-    """Return how many columns beside `columns` are a share of all; 1 stands for all of them."""
-    return columns if share == 1 else max(1, round(columns * share / (1 - share)))
-
-
 def replayed(batch: Batch) -> Batch:
     """Return a batch whose columns do not count as played, since they were counted before."""
     return batch._replace(fresh=np.zeros_like(np.asarray(batch.fresh)))

@@ -229,7 +229,10 @@ def refuse_bad_flags(config: Config) -> None:
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
     for flag in ("reload_optimizer", "reload_replay"):
         if getattr(config, flag) and config.mode != "train_from":
-            flags.refuse(f"--{flag} has no effect with --mode={config.mode}: leave it out")
+            flags.refuse(
+                f"--{flag} has no effect with --mode={config.mode}: give --mode=train_from "
+                f"--checkpoint=FOLDER, the run that it is of, or leave it out"
+            )
     if config.reload_replay and not config.replay_save:
         flags.refuse(
             "--reload_replay without --replay_save: a run that is resumed would lack what it began "

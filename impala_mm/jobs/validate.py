@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from impala_mm.config import auto, flags, setting_files
+from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
     actor,
@@ -184,6 +185,11 @@ def _check_data(config: Config, made: "Agent") -> None:
         return
     if why := phases.why_unsuitable(config, made.algorithm):
         flags.refuse(why)
+    try:
+        if getattr(config, "teacher_data_share", 0):
+            phases.share_beside(made.algorithm, config)
+    except UserMistake as error:
+        flags.refuse(str(error))
     data = phases.find(made, config, Path(), 0, describe)
     if data.is_own:
         return

@@ -37,6 +37,8 @@ class BatchSource(Protocol):
         checkpoint, by each learner for itself, and restored when the run is resumed. `folder` is
         a `pathlib.Path`; training pauses while `save` writes, so that no copy in memory is needed.
         What was returned but not yet trained on is lost, like the contents of the actors' queue.
+        With the method `make_older(updates)`, too, that number is subtracted from the versions of
+        what was restored from another run (--reload_replay), since a run counts from 0.
       * If the algorithm has `rounds`, `fresh` opens a round when it is asked for a batch, and
         returns it once the round is over. A source that has asked should ask again until then:
         if it returns another batch first, an older policy than the newest plays the round.

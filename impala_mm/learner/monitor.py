@@ -23,6 +23,7 @@ from impala_mm.learner.first_unroll import FirstUnroll, NoActorsLeft
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.learner_reports import ReportExchange, unfinished_update
 from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.own_state import reload_source
 from impala_mm.learner.row_writer import RowWriter
 from impala_mm.learner.run_status import COMMON_FAILURES, RunStatus
 from impala_mm.learner.timers import STALL_SECONDS, Timers
@@ -118,8 +119,9 @@ class LearnerMonitor:
         learner = self._learner
         if learner.own_state and about:
             learner.own_state.restore(about)
-        if learner.own_state and started_from and self._config.reload_replay:
-            learner.own_state.restore_source(*started_from)
+        if started_from and self._config.reload_replay:
+            path, other = started_from
+            reload_source(learner.own_state, path, other, self._group)
         if about:
             learner.updates, learner.steps = about.updates, about.steps
             learner.offline_updates = about.offline_updates

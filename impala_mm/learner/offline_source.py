@@ -10,7 +10,7 @@ An algorithm with a source of its own, such as SAC, has its own for recorded gam
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,14 @@ import tensorflow as tf
 
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
+from impala_mm.config.messages import UserMistake
 from impala_mm.data import batches
 from impala_mm.data.one_ahead import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
 from impala_mm.learner.batch_source import BatchSource, place_unrolls
 from impala_mm.replay.recorded_games import RecordedGames
-from impala_mm.runtime import devices, thread_names
+from impala_mm.runtime import devices, machine, thread_names
+from impala_mm.runtime.rank import process_rank
 
 RECORDED = -1  # key of recorded unrolls
 _KEPT_BYTES = 256e6  # of unrolls that a source keeps in memory
@@ -47,19 +49,20 @@ class _Recorded:
         )
 
     def content(self, number: int) -> bytes:
-        """Return the bytes of an unroll and of the entries before it, with extras of 0.
-
-        Cutting them takes longer than many an update, so those that fit are kept.
-        """
+        """Return what `cut` does; since that takes longer than many an update, keep what fits."""
         if found := self._kept.get(number):
             return found
-        rows = np.zeros([1, self.codec.size], np.uint8)
-        entries = self.codec.arrays(rows).entries
-        self._games.write(number, tf.nest.map_structure(lambda x: x[0], entries))
-        content = rows.tobytes()
+        content = self.cut(number)
         if len(content) * len(self._kept) < _KEPT_BYTES:
             self._kept[number] = content
         return content
+
+    def cut(self, number: int) -> bytes:
+        """Return the bytes of an unroll and of the entries before it, with extras of 0."""
+        rows = np.zeros([1, self.codec.size], np.uint8)
+        entries = self.codec.arrays(rows).entries
+        self._games.write(number, tf.nest.map_structure(lambda x: x[0], entries))
+        return rows.tobytes()
 
     def decode(self, contents: tf.Tensor) -> tuple[Entry, Any]:
         """Return entries [T+overlap, B, ...] and the states before them, of contents [B]."""
@@ -137,14 +140,29 @@ class OfflineSource:
             self._ahead.fail(error)
 
 
-def all_unrolls(games: RecordedGames, algorithm: Algorithm, share: tuple[int, int]) -> Batch:
-    """Return every n-th recorded unroll, from number r on, as arrays; `share` is (r, n)."""
+def all_unrolls(
+    games: RecordedGames,
+    algorithm: Algorithm,
+    share: tuple[int, int],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Batch:
+    """Return every n-th recorded unroll, from number r on, as arrays; `share` is (r, n).
+
+    `meanwhile` is called for each block of them. Raises UserMistake if they do not fit in memory.
+    """
     recorded = _Recorded(games, algorithm)
     # With fewer unrolls than learners, some take all.
     numbers = range(len(games))[share[0] :: share[1]] or range(len(games))
+    learners = process_rank().local_size
+    if why := machine.why_too_many_unrolls(
+        learners * len(numbers), UnrollCodec(algorithm.unroll).size
+    ):
+        of = f" for {learners} learners" * (learners > 1)
+        raise UserMistake(f"recorded games{of}: {why}; give fewer of them")
     held = batches.zeros(algorithm.unroll, len(numbers))
     for begin in range(0, len(numbers), _AT_ONCE):
-        contents = [recorded.content(number) for number in numbers[begin : begin + _AT_ONCE]]
+        meanwhile()
+        contents = [recorded.cut(number) for number in numbers[begin : begin + _AT_ONCE]]
         with tf.device("/CPU:0"):
             unrolls = recorded.decode(tf.constant(contents))
         places = begin + np.arange(len(contents))

@@ -125,6 +125,11 @@ class OwnSource:
         with self._turn, self._made_anew_if_it_fails():
             self._source.restore(folder)
 
+    def make_older(self, updates: int) -> None:
+        """Subtract a number from the policy versions of what the source holds, if it knows how."""
+        with self._turn:
+            getattr(self._source, "make_older", lambda updates: None)(updates)
+
     @contextlib.contextmanager
     def _made_anew_if_it_fails(self) -> Iterator[None]:
         try:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.own_source import OwnSource
 from impala_mm.records import checkpoint, durable_folder
 from impala_mm.records.checkpoint import CheckpointInfo
@@ -103,32 +104,52 @@ class OwnState:
         }
         return [p for rank, p in by_rank.items() if rank.isdecimal() and int(rank) >= self._size]
 
-    def restore_source(self, path: Path, about: CheckpointInfo) -> None:
-        """Let the source restore what belongs to the checkpoint at a path, that of another run."""
+    def restore_source(self, path: Path, about: CheckpointInfo) -> str:
+        """Let the source restore what belongs to the checkpoint at a path, that of another run.
+
+        Return why it cannot, or cannot restore a part; empty if all is restored.
+        """
+        if not self._source:
+            return "what it trains with saves no replay"
         run = path.resolve().parent.parent
-        OwnState(run, self._rank, self._size, self._source, [], self._say).restore(about)
+        other = OwnState(run, self._rank, self._size, self._source, [], self._say)
+        try:
+            if missing := other._restore(about):
+                return missing
+        except _Unusable as error:
+            return str(error)
+        self._source.make_older(about.updates)  # this run counts its updates from 0
+        other._say_restored(about)
+        return ""
 
     def restore(self, about: CheckpointInfo) -> None:
         """Load the state that belongs to a checkpoint; if there is none, print why and continue."""
         try:
-            self._restore(about)
+            missing = self._restore(about)
         except _Unusable as error:
             self._say(f"starts with {self._fresh()}: {error}")
-        else:
-            saved_by = len(about.own_states)
-            if self._is_dealt(saved_by):
-                self._say(f"restored its source (from what {saved_by} learners saved)")
-                if self._variables:
-                    self._say(f"starts with fresh local variables, since {saved_by} learners saved")
-                return
-            megabytes = durable_folder.size(self._path(about.updates)) / 1e6
-            self._say(f"restored {self._what()} ({megabytes:,.1f} MB)")
+            return
+        if missing:
+            self._say(f"starts without a part of its source: {missing}")
+        self._say_restored(about)
+
+    def _say_restored(self, about: CheckpointInfo) -> None:
+        """Print what was restored."""
+        saved_by = len(about.own_states)
+        if self._is_dealt(saved_by):
+            self._say(f"restored its source (from what {saved_by} learners saved)")
+            if self._variables:
+                self._say(f"starts with fresh local variables, since {saved_by} learners saved")
+            return
+        megabytes = durable_folder.size(self._path(about.updates)) / 1e6
+        self._say(f"restored {self._what()} ({megabytes:,.1f} MB)")
 
     def _is_dealt(self, saved_by: int) -> bool:
         """Return whether another number of learners saved, so that shares are restored."""
         return saved_by != self._size and self._source is not None and self._source.deals_out
 
-    def _restore(self, about: CheckpointInfo) -> None:
+    def _restore(self, about: CheckpointInfo) -> str:
+        """Load the state; return which parts of the source are missing. Raises _Unusable."""
         path, saved_by = self._path(about.updates), len(about.own_states)
         if not about.own_states:
             raise _Unusable("the checkpoint was saved without any")
@@ -148,11 +169,15 @@ class OwnState:
             named = {f"local/{i}": variable for i, variable in enumerate(self._variables)}
             checkpoint.check_shapes(path, named)
             if self._source:
-                self._source.restore(path / "source")
+                self._source.restore(_source_in(path))
             checkpoint.load(path, named)
+        return ""
 
-    def _restore_shares(self, about: CheckpointInfo) -> None:
-        """Load this learner's part of what another number of learners has saved."""
+    def _restore_shares(self, about: CheckpointInfo) -> str:
+        """Load this learner's part of what another number of learners has saved.
+
+        Return which of it is missing.
+        """
         assert self._source
         shares, problems = [], []
         for rank, first, of in deal_out(len(about.own_states), self._size, self._rank):
@@ -163,14 +188,13 @@ class OwnState:
                 durable_folder.verify(path)
                 if _digest(path) != about.own_states[rank]:
                     raise _Unusable(f"{path} belongs to another checkpoint")
-                shares.append(Share(path / "source", first, of))
+                shares.append(Share(_source_in(path), first, of))
             except (durable_folder.Damaged, _Unusable, OSError) as error:
                 problems.append(str(error))
         if not shares and problems:
             raise _Unusable("; ".join(problems))
         self._source.restore_shares(shares)
-        if problems:
-            self._say(f"starts without a part of its source: {'; '.join(problems)}")
+        return "; ".join(problems)
 
     def _path(self, update: int) -> Path:
         return self._folder / f"{update:010d}"
@@ -187,6 +211,22 @@ class OwnState:
             "fresh local variables" * bool(self._variables),
         )
         return " and ".join(filter(None, both))
+
+
+def reload_source(
+    own: OwnState | None, path: Path, about: CheckpointInfo, group: LearnerGroup
+) -> None:
+    """Let each learner's source restore what belongs to a checkpoint of another run.
+
+    Raises Mismatch, on all learners alike, if one cannot: the user has asked for it.
+    """
+    why = own.restore_source(path, about) if own else "it has no replay that is saved"
+    everyones = group.gather(why, "reload_source")
+    if problems := [f"learner {rank}: {why}" for rank, why in enumerate(everyones) if why]:
+        raise checkpoint.Mismatch(
+            f"--reload_replay: {problems[0]}: leave it out, or give the newest checkpoint of a run "
+            f"with --replay_save and the same unrolls, whose folder is on each learner's host"
+        )
 
 
 def deal_out(saved_by: int, learners: int, rank: int) -> list[tuple[int, int, int]]:
@@ -216,6 +256,13 @@ def _unusable_if_it_fails(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # a fault in the algorithm's source, or contents that do not fit
         raise _Unusable(f"restoring {what} raised {type(error).__name__}: {error}") from error
+
+
+def _source_in(path: Path) -> Path:
+    """Return the folder of a state that its source wrote; raise _Unusable if none did."""
+    if not (path / "source").is_dir():
+        raise _Unusable(f"{path} contains no source, such as a replay, but local variables alone")
+    return path / "source"
 
 
 def _digest(path: Path) -> str:

@@ -15,12 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_mm.algorithms import registry
+from impala_mm.algorithms import phase_settings, registry
 from impala_mm.algorithms.agent import Agent
 from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
-from impala_mm.data import batches
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import BadLevel
 from impala_mm.learner import teaching
@@ -73,24 +72,37 @@ def begin(
     group: LearnerGroup,
     run: Path,
     left: int,
+    updates: int,
     source: PhasedSource,
     tools: teaching.PolicyTools,
     say: Say,
 ) -> None:
     """Collect what is missing, and let the source return recorded batches for `left` updates.
 
-    With --teacher_data_share, later batches have recorded columns. `run` is the run's folder on
-    this host. Raises teaching.UnfitTeacher or teaching.Stopped, on all learners alike.
+    With --teacher_data_share, later batches have recorded columns. `updates` were made before, and
+    `run` is the run's folder on this host. Raises teaching.UnfitTeacher or teaching.Stopped, on all
+    learners alike.
     """
     if not (left or config.teacher_data_share):
         return
     data = find(agent, config, run, group.rank, tools.describe_data)
     games: RecordedGames | None = None
-    problem, stopped = "", False
+    offline: BatchSource | None = None
+    beside: BatchSource | None = None
+    problem, stopped, beat = "", False, heartbeat.of_learner().beat
+
+    def meanwhile() -> None:
+        beat()
+        if tools.stopping():
+            raise teaching.Stopped
+
     try:
         if data.is_own:
-            _collect(agent, config, group, data, tools, say)
-        games = read(agent, data, say if not group.rank else _quiet)
+            _collect(agent, config, group, data, tools, meanwhile, say)
+        games = read(agent, data, say if not group.rank else _quiet, meanwhile)
+        offline, beside = _make_sources(
+            agent.algorithm, config, group, games, data.is_own, left, updates, meanwhile
+        )
     except (UserMistake, BadLevel) as error:
         flag = "" if data.is_own or not isinstance(error, BadData) else "--teacher_data: "
         problem = f"{flag}{error}"
@@ -98,21 +110,38 @@ def begin(
         stopped = True
     teaching.agree(group, problem, stopped)
     assert games
-    offline, beside = _make_sources(agent.algorithm, config, group, games, data.is_own, left)
     source.begin(offline, left, beside)
     if group.rank:
         return
     read_of = f"{games.steps:,} recorded steps ({len(games):,} unrolls)"
     if left:
         say(f"offline: {left:,} updates from {read_of}; actors play afterwards")
-    if share := config.teacher_data_share:
-        say(f"online: {share:.0%} of each update is from {read_of}")
+    if config.teacher_data_share:
+        share = share_beside(agent.algorithm, config)
+        say(f"online: {share:.1%} of each update is from {read_of}")
 
 
-def read(agent: Agent, data: Data, say: Say) -> RecordedGames:
-    """Return the games of a student's data, as it cuts them; raise BadData if they do not fit."""
+def share_beside(algorithm: Algorithm, config: Any) -> float:
+    """Return the share of recorded games in later updates, which have whole columns.
+
+    Raises UserMistake if that differs much from --teacher_data_share.
+    """
+    own = registry.optional(algorithm, "recorded_source")
+    columns = registry.optional(algorithm, "minibatch_columns") if own else config.batch_size
+    share = config.teacher_data_share
+    return phase_settings.share_beside(columns, share) if columns else share
+
+
+def read(
+    agent: Agent, data: Data, say: Say, meanwhile: Callable[[], None] = lambda: None
+) -> RecordedGames:
+    """Return the games of a student's data, as it cuts them; raise BadData if they do not fit.
+
+    `meanwhile` is called for each file.
+    """
     earlier = entries_before(agent.algorithm, agent.spec.frame_stack)
-    return RecordedGames(data.folders, data.about, agent.algorithm.unroll, say, earlier)
+    unroll = agent.algorithm.unroll
+    return RecordedGames(data.folders, data.about, unroll, say, earlier, meanwhile)
 
 
 def _make_sources(
@@ -122,18 +151,25 @@ def _make_sources(
     games: RecordedGames,
     is_own: bool,
     left: int,
+    updates: int,
+    meanwhile: Callable[[], None],
 ) -> tuple[BatchSource | None, BatchSource | None]:
-    """Return the source of `left` batches, and that of columns beside others; None if not used."""
+    """Return the source of `left` batches, and that of columns beside others; None if not used.
+
+    They draw anew at each start, of which the number of `updates` differs. `meanwhile` is called
+    again and again. Raises UserMistake if --teacher_data_share makes no whole columns, or what is
+    held does not fit in memory.
+    """
     mine = (0, 1) if is_own else (group.rank, group.size)
     own = registry.optional(algorithm, "recorded_source")
-    held = all_unrolls(games, algorithm, mine) if own else None
+    held = all_unrolls(games, algorithm, mine, meanwhile) if own else None
 
     def make(share: float, count: int | None) -> BatchSource:
         # Of shared games all learners have the same order, and each takes its share.
         rank = group.rank if is_own or own else 0
-        seed = [config.seed, left, rank] + [1] * (count is None)
+        seed = [config.seed, updates, rank] + [1] * (count is None)
         if held is None:
-            columns = batches.columns_beside(config.batch_size, share)
+            columns = phase_settings.columns_beside(config.batch_size, share)
             return OfflineSource(games, algorithm, columns, count, seed, mine)
         drawn = own(held, share, seed)
         return OwnSource(lambda _: drawn, drawn, algorithm.unroll, devices.training_device())
@@ -157,22 +193,16 @@ def _collect(
     group: LearnerGroup,
     data: Data,
     tools: teaching.PolicyTools,
+    meanwhile: Callable[[], None],
     say: Say,
 ) -> None:
     """Let the teachers play what this learner's share of --teacher_steps lacks."""
     steps = 0
     with contextlib.suppress(BadData):  # nothing is there, or no game is complete
-        steps = read(agent, data, _quiet).steps
+        steps = read(agent, data, _quiet, meanwhile).steps
     missing = -(-config.teacher_steps // group.size) - steps
     if missing <= 0:
         return
-    beat = heartbeat.of_learner().beat
-
-    def meanwhile() -> None:
-        beat()
-        if tools.stopping():
-            raise teaching.Stopped
-
     distillation, spec = registry.optional(agent.algorithm, "distillation"), agent.spec
     # With --teacher_cost=0 the teacher only plays.
     teachers = distillation.teachers if distillation else ()

@@ -171,7 +171,10 @@ def build_learner(
     )
     _resume(monitor, learner, agent, group, records, tools, say)
     if isinstance(source, PhasedSource) and not monitor.finished:
-        phases.begin(agent, config, group, own_folder, learner.offline_left, source, tools, say)
+        phases.begin(
+            *(agent, config, group, own_folder, learner.offline_left, learner.updates),
+            *(source, tools, say),
+        )
     if folder:
         _record_start(folder, config, given, addresses, learner.frames, say)
     return monitor, learner

@@ -18,6 +18,7 @@ class GradientNotFinite(Exception):
     """A gradient is not finite; no learner has applied it or a later one of its update."""
 
     def __init__(self, update: int, values: dict[str, float], gradients: float):
+        """Name the values that are not finite; `values` are those that this update measured."""
         bad = ", ".join(f"{n} = {v}" for n, v in values.items() if not math.isfinite(v))
         remedy = "lower --learning_rate or --gradients_clipping"
         super().__init__(
@@ -57,6 +58,9 @@ class TrainStep:
         self._read_acting_values = read_acting_values
         self._graph: Callable[..., Any] | None = None
         self._names: list[str] = []
+        # The metrics that the last update did not measure. Where an update fails, they are NaN for
+        # the same reason, and say nothing about it.
+        self._unmeasured: set[str] = set()
         self._exchange = GradientReducer(group, config)
 
     def __call__(
@@ -73,8 +77,8 @@ class TrainStep:
             # The concrete function is called directly, since its look-up costs as much as the call.
             traced = tf.function(self._trace, autograph=False)
             self._graph = traced.get_concrete_function(batch, known, number)
-        measured, priorities, acting_values = self._graph(batch, known, number)
-        numbers, count = measured.numpy(), len(self._names)
+        numbers, priorities, acting_values = self._graph(batch, known, number)
+        numbers, count = numbers.numpy(), len(self._names)
         recorded = summarize(numbers[count:])
         metrics = dict(zip(self._names, numbers[:count].tolist(), strict=True))
         if self._exchange.applied:
@@ -82,9 +86,15 @@ class TrainStep:
         if self._exchange.averaged:
             metrics.setdefault("grad_norm", recorded.grad_norm)
         if not recorded.is_finite:
+            measured = {
+                name: value
+                for name, value in metrics.items()
+                if not (math.isnan(value) and name in self._unmeasured)
+            }
             raise GradientNotFinite(
-                updates, metrics | {"grad_norm": recorded.grad_norm}, recorded.gradients
+                updates, measured | {"grad_norm": recorded.grad_norm}, recorded.gradients
             )
+        self._unmeasured = {name for name, value in metrics.items() if math.isnan(value)}
         return StepResult(metrics, recorded.wait_seconds, priorities, list(acting_values))
 
     def _trace(

@@ -82,7 +82,7 @@ def read_about(folder: Path) -> About:
             f"{folder} {what}: give the folder of a data set, which --mode=record writes"
         ) from None
     except OSError as error:
-        raise BadData(f"{path} cannot be read: {error.strerror}") from None
+        raise _unreadable(path, error) from None
     except ValueError:
         raise BadData(f"{path} is damaged: it is no JSON") from None
     version = found.get("format") if isinstance(found, dict) else None
@@ -182,10 +182,20 @@ def files(folder: Path) -> list[Path]:
 
 
 def intact(path: Path) -> list[UnrollInFile]:
-    """Return the unrolls of a file; none if it is damaged. Raises BadData if it cannot be read."""
+    """Return the unrolls of a file; none if it is damaged or was deleted.
+
+    Raises BadData if it cannot be read.
+    """
     try:
         return unroll_files.find(path)
-    except OSError as error:
-        raise BadData(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return []
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> BadData:
+    return BadData(
+        f"{path} cannot be read: {error.strerror}; make it readable for this user, or give the "
+        f"folder of other data"
+    )

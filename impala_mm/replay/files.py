@@ -77,6 +77,11 @@ class ReplayFiles:
         """
         return shard.restore(shares, self._codec, self._replays)
 
+    def make_older(self, updates: int) -> None:
+        """Subtract a number from the policy versions of all unrolls; the caller holds the lock."""
+        for replay in self._replays:
+            replay.store.make_older(updates)
+
     def _keep_to_memory(self) -> None:
         """Let the replays take no more than fits in memory, since the disk takes no more."""
         capacity = sum(replay.store.capacity for replay in self._replays)

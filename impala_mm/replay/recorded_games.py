@@ -4,7 +4,7 @@
 entries in each unroll, and before them the overlap with the one before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,13 +19,27 @@ from impala_mm.runtime.log import Say
 
 
 class _Stream:
-    """Entries of one environment in a row: those up to the end of its last complete game."""
+    """Entries of one environment in a row: those from a reset to the end of a complete game.
+
+    Behind a gap a row begins in the middle of a game, of which the frames before are not known.
+    """
 
     def __init__(self, unrolls: Sequence[UnrollInFile], codec: UnrollCodec, length: int):
         self._unrolls, self._codec, self._length = unrolls, codec, length
         self._decoded: tuple[int, Entry | None] = (-1, None)
         self.cut = 0  # steps after the last complete game, which are left out
-        self.entries = self._find_end()
+        self._begin = self._find_begin()
+        self.skipped = max(self._begin - 1, 0)  # steps before the first reset, likewise
+        found = self._find_end() - self._begin
+        self.entries = found if found > 1 else 0
+
+    def _find_begin(self) -> int:
+        """Return the number of the first entry that is a reset; the number of all if none is."""
+        for number in range(len(self._unrolls)):
+            first = self.unroll(number).first
+            if first.any():
+                return number * self._length + int(np.argmax(first))
+        return len(self._unrolls) * self._length + 1
 
     def _find_end(self) -> int:
         """Return the number of entries up to the end of the last game; 0: no game ends."""
@@ -63,8 +77,9 @@ class _Stream:
         low, high = max(-begin, 0), min(size, self.entries - begin)
         at = low
         while at < high:
-            number = min((begin + at) // self._length, len(self._unrolls) - 1)
-            offset = begin + at - number * self._length
+            place = self._begin + begin + at
+            number = min(place // self._length, len(self._unrolls) - 1)
+            offset = place - number * self._length
             count = min(self._length + 1 - offset, high - at)
             read = [x for field in _fields(self.unroll(number)) for x in tf.nest.flatten(field)]
             for ours, theirs in zip(to, read, strict=True):
@@ -100,15 +115,17 @@ class RecordedGames:
         unroll: UnrollSpec,
         say: Say,
         earlier: int = 0,
+        meanwhile: Callable[[], None] = lambda: None,
     ):
         """Read folders of data that fit `ours`, the student's own description.
 
-        `unroll` is that of the student, and each is preceded by `earlier` entries. Raises BadData
-        if a folder does not fit, or no game of it is complete.
+        `unroll` is that of the student, and each is preceded by `earlier` entries. `meanwhile` is
+        called for each file and each stream. Raises BadData if a folder does not fit, or no game of
+        it is complete.
         """
         self.earlier, self._streams = earlier, list[_Stream]()
         for folder in folders:
-            self._streams += _read(folder, ours, unroll, say)
+            self._streams += _read(folder, ours, unroll, say, meanwhile)
         self.steps = sum(stream.entries - 1 for stream in self._streams)  # with resets
         before = unroll.overlap - 1 + earlier
         self._windows = [
@@ -126,7 +143,9 @@ class RecordedGames:
         self._streams[stream].copy(begin, entries)
 
 
-def _read(folder: Path, ours: About, unroll: UnrollSpec, say: Say) -> list[_Stream]:
+def _read(
+    folder: Path, ours: About, unroll: UnrollSpec, say: Say, meanwhile: Callable[[], None]
+) -> list[_Stream]:
     """Return the streams of a folder that have a complete game."""
     about = read_about(folder)
     _refuse_other(folder, about, ours, say)
@@ -138,15 +157,24 @@ def _read(folder: Path, ours: About, unroll: UnrollSpec, say: Say) -> list[_Stre
         )
     found: list[UnrollInFile] = []
     for path in files(folder):
+        meanwhile()
         unrolls = intact(path)
         if not unrolls:
-            say(f"{path} is damaged and left out")
+            say(f"{path} is {'damaged' if path.exists() else 'gone'} and left out")
         found += unrolls
-    streams = [_Stream(part, codec, about.unroll_length) for part in _in_rows(found)]
+    streams = list[_Stream]()
+    for row in _in_rows(found):
+        meanwhile()
+        streams.append(_Stream(row, codec, about.unroll_length))
     usable = [stream for stream in streams if stream.entries]
     if not usable:
         what = "no game that is complete" if streams else "no data"
         raise BadData(f"{folder} has {what}: record more with --mode=record --record_dir={folder}")
+    if skipped := sum(stream.skipped for stream in streams):
+        say(
+            f"{folder} has gaps, behind which {skipped:,} steps are left out, up to the next game: "
+            f"the frames before them are missing"
+        )
     if cut := sum(stream.cut for stream in streams):
         say(
             f"{folder} ends in the middle of {sum(stream.cut > 0 for stream in streams)} games: "

@@ -154,6 +154,11 @@ class ReplaySource:
         with self._changed:
             self._mixer.continue_with(self._files.restore(shares))
 
+    def make_older(self, updates: int) -> None:
+        """Subtract a number from the policy versions of all stored unrolls."""
+        with self._changed:
+            self._files.make_older(updates)
+
     # -- the writer thread
 
     def _write(self, actors: UnrollQueue) -> None:

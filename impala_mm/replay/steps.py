@@ -149,6 +149,11 @@ class SavedStepReplay(StepReplay):
         batches.restore(self._filled(), folder)
         _decode(self._random, saved["random"])
 
+    def make_older(self, updates: int) -> None:
+        """Subtract a number from the policy versions of what is held."""
+        versions = self._filled().version
+        versions -= updates
+
     def _filled(self) -> Batch:
         """Return a view of the unrolls that are held."""
         size, held = self.size, self._held

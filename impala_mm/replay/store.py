@@ -100,6 +100,11 @@ class Store:
         if slot is not None:
             self._unrolls[slot] = unroll
 
+    def make_older(self, updates: int) -> None:
+        """Subtract a number from the policy versions of all unrolls."""
+        self.versions[: self.size] -= updates
+        self._unrolls = [u._replace(version=u.version - updates) for u in self._unrolls]
+
     def remove(self, slot: int) -> None:
         """Remove the unroll in a slot; the last one takes its slot."""
         last = self.size - 1

@@ -33,10 +33,17 @@ def visible_gpus() -> int:
 
 def refuse_too_many_unrolls(given: str, unrolls: int, unroll_bytes: int) -> None:
     """Refuse the flags `given` if their unrolls need more than the memory of this machine."""
+    if why := why_too_many_unrolls(unrolls, unroll_bytes):
+        flags.refuse(f"{given}: {why}")
+
+
+def why_too_many_unrolls(unrolls: int, unroll_bytes: int) -> str:
+    """Return why unrolls do not fit in the memory of this machine; empty if they do."""
     needed, available = unrolls * unroll_bytes, memory_bytes()
-    if needed > available:
-        flags.refuse(
-            f"{given}: memory for {unrolls:,} unrolls of {unroll_bytes:,} bytes is needed, "
-            f"{needed / 1e9:,.1f} GB ({needed:,} bytes), and this machine has "
-            f"{available / 1e9:,.1f} GB ({available:,} bytes)"
-        )
+    if needed <= available:
+        return ""
+    return (
+        f"memory for {unrolls:,} unrolls of {unroll_bytes:,} bytes is needed, "
+        f"{needed / 1e9:,.1f} GB ({needed:,} bytes), and this machine has "
+        f"{available / 1e9:,.1f} GB ({available:,} bytes)"
+    )

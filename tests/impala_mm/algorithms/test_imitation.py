@@ -7,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.distillation import Taught
 from impala_mm.algorithms.dqn_settings import Settings
 from impala_mm.algorithms.imitation import Imitation, Steps
 from impala_mm.algorithms.teacher_settings import DISTILLED
 from impala_mm.data.trajectory import Entry
+from impala_mm.environments.make import level_spec
 
 T, B, A = 5, 3, 4
 
@@ -245,7 +247,11 @@ def test_the_cost_is_the_published_one_unless_it_is_given(flags, cost):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"td_cost": 0.0}, "--td_cost=0: without --teacher and --cql_cost nothing is left"),
+        ({"td_cost": 0.0}, "--td_cost=0: without the cost of a --teacher, --cql_cost and --margin"),
+        (
+            {"td_cost": 0.0, "teacher": "x", "teacher_cost": 0.0, "offline_updates": 3},
+            "--td_cost=0: without the cost of a --teacher, ",
+        ),
         ({"distill": "value"}, "--distill=value has no effect without --teacher"),
         (
             {"teacher": "x", "teacher_method": "dqfd", "distill": "policy"},
@@ -256,3 +262,21 @@ def test_the_cost_is_the_published_one_unless_it_is_given(flags, cost):
 def test_flags_that_do_not_fit_are_refused(flags, said):
     with pytest.raises(ValueError, match=said):
         Settings(**flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "stops"),
+    [
+        ({"cql_cost": 1.0}, True),
+        ({"margin_cost": 1.0}, True),
+        ({"margin_cost": 1.0, "teacher_data_share": 0.5}, False),
+        ({"teacher": "x"}, False),
+        ({"cql_cost": 1.0, "td_cost": 1.0}, False),
+        ({"cql_cost": 1.0, "offline_updates": 0, "teacher_data": ""}, False),
+    ],
+)
+def test_a_student_of_recorded_actions_alone_says_that_it_stops_learning(flags, stops):
+    given = {"td_cost": 0.0, "offline_updates": 3, "teacher_data": "x"} | flags
+    config = Settings(algorithm="dqn", level_name="catch", **given)
+    algorithm = registry.make_algorithm(config, level_spec("catch"))
+    assert ("after --offline_updates=3 the network only plays" in algorithm.note) == stops

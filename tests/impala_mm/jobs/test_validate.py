@@ -144,7 +144,10 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"num_learners": 2, "bind_address": "b:1"}, "--bind_address is for one learner"),
         ({"job_name": "actor", "learner": 1}, "--learner=1: --learner_hosts names 1"),
         ({"profile": "9:3"}, "--profile=9:3: it must be two numbers of updates"),
-        ({"reload_optimizer": True}, "--reload_optimizer has no effect with --mode=train: leave"),
+        (
+            {"reload_optimizer": True},
+            "no effect with --mode=train: give --mode=train_from --checkpoint=FOLDER",
+        ),
         (
             {"mode": "train_from", "checkpoint": "cartpole", "reload_replay": True},
             "--reload_replay without --replay_save: a run that is resumed would lack what it beg",
@@ -280,6 +283,15 @@ def test_the_teacher_is_checked(catch, capsys, settings, code, said):
         validate.run(Settings(level_name="catch", **settings), list(settings))
     out, err = capsys.readouterr()
     assert (ended.value.code, said in out + err) == (code, True), out + err
+
+
+def test_a_share_of_recorded_games_that_columns_do_not_make_is_refused(capsys):
+    flags = {"algorithm": "dqn", "level_name": "catch", "teacher": "tests.helpers.scripted:catcher"}
+    flags |= {"teacher_data_share": 0.01, "batch_size": 8}
+    with pytest.raises(SystemExit) as ended:
+        validate.run(Config.of_algorithm("dqn")(**flags), list(flags))
+    assert ended.value.code == 2
+    assert "error: --teacher_data_share=0.01: beside the 8 columns of" in capsys.readouterr().err
 
 
 def test_a_policy_of_this_package_gives_the_weights_of_a_run(capsys):

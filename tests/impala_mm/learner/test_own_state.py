@@ -1,14 +1,18 @@
 """What a learner saves for itself, and what it starts with if that cannot be used."""
 
+import re
+
+import in_threads
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from impala_mm.distributed.group import SingleLearner
 from impala_mm.learner.own_source import OwnSource
-from impala_mm.learner.own_state import OwnState, deal_out
-from impala_mm.records.checkpoint import CheckpointInfo
+from impala_mm.learner.own_state import OwnState, deal_out, reload_source
+from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 from tests.impala_mm.learner.test_own_source import UNROLL, Returning
 
 ABOUT = CheckpointInfo(2, {}, {}, {}, updates=7)
@@ -17,7 +21,10 @@ ABOUT = CheckpointInfo(2, {}, {}, {}, updates=7)
 class Counting(Returning):
     """A source whose content is one number."""
 
-    content = 0
+    content, older = 0, 0
+
+    def make_older(self, updates):
+        self.older += updates
 
     def save(self, folder):
         np.save(folder / "content.npy", self.content)
@@ -66,8 +73,10 @@ def test_source_and_local_variables_come_back(tmp_path):
 def test_a_new_run_begins_with_the_source_of_another_one_and_variables_of_its_own(tmp_path):
     _, about = _saved(tmp_path / "old")
     again = Learner(tmp_path / "new")
-    again.state.restore_source(tmp_path / "old" / "checkpoints" / "0000000007", about)
+    checkpoint = tmp_path / "old" / "checkpoints" / "0000000007"
+    assert not again.state.restore_source(checkpoint, about)
     assert again.content == 5
+    assert again.own_source._source.older == 7, "its versions are from before this run's updates"
     assert again.variable.numpy().tolist() == [0, 0, 0]
     assert again.said[0].startswith("restored its source (")
     assert not (tmp_path / "new").exists()
@@ -79,6 +88,46 @@ def _path(folder):
 
 def _cut(path):
     path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (
+            lambda path: path.rename(path.with_name("x")),
+            r"learner 1: .*0007 does not exist on this",
+        ),
+        (lambda path: _cut(path / "source/content.npy"), r"learner 1: .*content.npy is cut short"),
+    ],
+)
+def test_a_replay_that_was_asked_for_and_cannot_be_reloaded_ends_all_learners(tmp_path, harm, why):
+    digests = []
+    for rank in range(2):
+        learner = Learner(tmp_path / "old", rank)
+        learner.fill(5)
+        digests.append(learner.state.save(7).digest)
+    harm(_path(tmp_path / "old"))
+    about = ABOUT._replace(own_states=tuple(digests))
+
+    def start(group):
+        state = Learner(tmp_path / "new", group.rank).state
+        reload_source(state, tmp_path / "old" / "checkpoints" / "0000000007", about, group)
+
+    found = in_threads.together(2, start)
+    assert [type(each) for each in found] == [Mismatch, Mismatch]
+    assert str(found[0]) == str(found[1])
+    assert re.search(rf"--reload_replay: {why}.*: leave it out, or give the newest", str(found[0]))
+
+
+def test_a_state_of_local_variables_alone_is_no_replay(tmp_path):
+    variables = [tf.Variable(1.0)]
+    digest = OwnState(tmp_path / "old", 0, 1, None, variables, print).save(7).digest
+    about, checkpoint = ABOUT._replace(own_states=(digest,)), tmp_path / "old" / "checkpoints" / "7"
+    own, state, _ = _dealing(tmp_path / "new", 0, 1)
+    assert "contains no source" in state.restore_source(checkpoint, about)
+    assert own._source.content == 0
+    with pytest.raises(Mismatch, match="learner 0: it has no replay that is saved"):
+        reload_source(None, checkpoint, about, SingleLearner())
 
 
 @pytest.mark.parametrize(
@@ -212,7 +261,11 @@ def test_another_number_of_learners_shares_what_was_saved_and_says_what_is_missi
     state.restore(about)
     assert own._source.content == [("learner-0", 0, 1), ("learner-2", 0, 1)]
     assert said == ["restored its source (from what 3 learners saved)"]
+    checkpoint = tmp_path / "checkpoints" / "0000000007"
+    assert not _dealing(tmp_path / "new", 0, 2)[1].restore_source(checkpoint, about)
     (tmp_path / "own" / "learner-2").rename(tmp_path / "elsewhere")
+    why = _dealing(tmp_path / "new", 0, 2)[1].restore_source(checkpoint, about)
+    assert "learner-2/0000000007 does not exist on this host" in why
     own, state, said = _dealing(tmp_path, 0, 2)
     state.restore(about)
     assert own._source.content == [("learner-0", 0, 1)]

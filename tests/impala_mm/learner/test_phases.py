@@ -1,5 +1,6 @@
 """The start of a run with recorded games: what is collected, who reads what, what is refused."""
 
+import re
 import types
 
 import in_threads
@@ -9,6 +10,7 @@ import scripted
 import tensorflow as tf
 from recorded_catch import record_catch
 
+from impala_mm.algorithms import sac
 from impala_mm.algorithms.agent import make_agent
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.config.settings import Config
@@ -17,6 +19,7 @@ from impala_mm.evaluation import recording
 from impala_mm.learner import phases, teaching
 from impala_mm.learner.offline_source import PhasedSource
 from impala_mm.replay.data_set import read_about
+from impala_mm.runtime import machine
 from impala_mm.teachers.collect import collect
 from impala_mm.teachers.load import load_teachers
 
@@ -41,7 +44,7 @@ class _Tools:
         return self._beats > self._stops_after
 
 
-def _begin(run, tools=None, group=None, left=10, **settings):
+def _begin(run, tools=None, group=None, left=10, updates=0, **settings):
     group = group or SingleLearner()
     flags = {"teacher": CATCHER, "teacher_steps": 300, "offline_updates": 10} | settings
     kind = Config.of_algorithm(settings.get("algorithm", "impala"))
@@ -51,7 +54,7 @@ def _begin(run, tools=None, group=None, left=10, **settings):
     if distillation := agent.algorithm.distillation:
         distillation.begin(tools.tools.load_teachers(config, agent.spec), 1)
     source = PhasedSource(types.SimpleNamespace(next=lambda timeout: "online"))
-    phases.begin(agent, config, group, run, left, source, tools.tools, said.append)
+    phases.begin(agent, config, group, run, left, updates, source, tools.tools, said.append)
     return source, said, tools
 
 
@@ -166,7 +169,7 @@ def test_recorded_games_stay_in_the_batches_of_students_of_values(tmp_path, algo
     flags = {"algorithm": algorithm, "teacher_data_share": 0.4, "teacher_cost": 0.0}
     flags |= {"burn_in": 2} if algorithm == "r2d2" else {}
     source, said, _ = _begin(tmp_path, left=2, **flags)
-    assert "online: 40% of each update is from " in said[-1]
+    assert "online: 42.9% of each update is from " in said[-1]
     (batch,) = [source.next(30.0) for _ in range(2)][1:]
     played = batch._replace(key=tf.range(4, dtype=tf.int64))
     source._online = types.SimpleNamespace(next=lambda timeout: played)
@@ -177,6 +180,57 @@ def test_recorded_games_stay_in_the_batches_of_students_of_values(tmp_path, algo
     assert len(said) == 1
     resumed._online = source._online
     assert _columns(resumed) == [False] * 4 + [True] * 3
+
+
+def test_each_start_draws_other_recorded_columns(tmp_path):
+    """Otherwise a run that is resumed often would learn from the same few unrolls."""
+    flags = {"algorithm": "dqn", "teacher_data_share": 0.5, "teacher_cost": 0.0}
+
+    def drawn(updates):
+        source, _, _ = _begin(tmp_path, left=0, updates=updates, **flags)
+        batch = source._beside.next(30.0)
+        return batch.unrolls.observation.numpy().tobytes(), batch.unrolls.action.numpy().tobytes()
+
+    first = drawn(10)
+    assert drawn(10) == first
+    assert drawn(11) != first
+
+
+def test_a_share_that_whole_columns_do_not_make_is_refused_with_the_nearest(tmp_path):
+    flags = {"algorithm": "dqn", "teacher_cost": 0.0}
+    said = r"--teacher_data_share=0.01: .* that whole columns make is 0.2: give that, or a larger "
+    with pytest.raises(teaching.UnfitTeacher, match=said):
+        _begin(tmp_path, left=0, teacher_data_share=0.01, **flags)
+    _, told, _ = _begin(tmp_path, left=0, teacher_data_share=0.2, **flags)
+    assert "online: 20.0% of each update is from " in told[-1]
+    flags = {"algorithm": "sac", "discrete_sac": True, "minibatch_steps": 16}
+    _, told, _ = _begin(tmp_path, left=0, teacher_data_share=0.3, random_steps=0, **flags)
+    assert f"online: {7 / 23:.1%} of each update is from " in told[-1]
+
+
+def test_a_replay_of_recorded_games_that_does_not_fit_in_memory_ends_all_learners(
+    tmp_path, monkeypatch
+):
+    record_catch(tmp_path / "data", 4, 5)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 1_000)
+    flags = {"algorithm": "sac", "discrete_sac": True, "teacher_data": str(tmp_path / "data")}
+    monkeypatch.setattr(sac.SAC, "_refuse_large_replay", lambda algorithm: None)
+
+    def start(of):
+        return _begin(tmp_path, None, of, teacher="", **flags)
+
+    found = in_threads.together(2, start)
+    for each in found:
+        assert isinstance(each, teaching.UnfitTeacher)
+        assert re.match(
+            r"recorded games: memory for \d+ unrolls of .* give fewer of them", str(each)
+        )
+
+
+def test_a_user_may_stop_while_recorded_games_are_read(tmp_path):
+    record_catch(tmp_path / "data", 4, 5)
+    with pytest.raises(teaching.Stopped):
+        _begin(tmp_path, _Tools(stops_after=0), teacher="", teacher_data=str(tmp_path / "data"))
 
 
 def test_sac_draws_steps_of_recorded_games_for_each_of_its_minibatches(tmp_path):

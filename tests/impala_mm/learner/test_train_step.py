@@ -13,7 +13,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.train_step import NothingCompiled, TrainStep
+from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled, TrainStep
 from impala_mm.records.metrics import Meter, MetricsAggregator
 
 ALONE = group.SingleLearner()
@@ -81,6 +81,29 @@ def test_norms_are_added_and_an_update_that_measured_nothing_counts_in_no_averag
     row = aggregator.row(9.0, 9.0)
     found = [row[name] for name in ("loss/total", "grad_norm", "clipped_share", "policy_lag")]
     assert found == pytest.approx([9.0, 6.0, 1.0, 2.0])
+
+
+class Overflowing(Skipping):
+    """An algorithm that measures one thing never, and another while the frames are finite."""
+
+    def update(self, batch, context, exchange):
+        metrics, priorities = super().update(batch, context, exchange)
+
+        def fail():
+            gradients = [self._weight * context.frames * float("nan")]
+            exchange.apply(self._optimizer, gradients, [self._weight])
+            return tf.constant(float("nan"))
+
+        loss = tf.cond(context.total > 1, fail, lambda: tf.constant(2.0))
+        return metrics | {"loss/never": tf.constant(float("nan")), "loss/failing": loss}, priorities
+
+
+def test_an_update_that_fails_does_not_name_what_it_would_not_have_measured_anyway():
+    update, batch = TrainStep(Overflowing(), ALONE, Config(), list), Batch(*[tf.ones([3])] * 6)
+    update(batch, 2.0, 1.0, 0.0)
+    with pytest.raises(GradientNotFinite, match=r"loss/failing = nan.*grad_norm = nan") as caught:
+        update(batch, 2.0, 2.0, 0.0)
+    assert "loss/never" not in str(caught.value)
 
 
 def test_an_algorithm_that_leaves_nothing_to_compile_is_refused_under_xla():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments.types import Step
+from impala_mm.replay import recorded_games
 from impala_mm.replay.data_set import About, BadData, DataSetWriter, read_about
 from impala_mm.replay.recorded_games import RecordedGames
 
@@ -181,8 +182,20 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_a_damaged_one(tmp_path):
     path = tmp_path / "0000000001.unrolls"
     path.unlink()
     path.symlink_to(path.name)
-    with pytest.raises(BadData, match=r"0000000001.unrolls cannot be read: Too many levels of sym"):
+    said = r"0000000001.unrolls cannot be read: Too many levels of sym.*; make it readable for this"
+    with pytest.raises(BadData, match=said):
         _read(tmp_path, 4)
+
+
+def test_a_file_that_is_deleted_while_the_folder_is_read_is_left_out(tmp_path, monkeypatch):
+    _record(tmp_path, _steps([6] * 5), 4)
+    path = tmp_path / "0000000003.unrolls"
+    listed = recorded_games.files(tmp_path)
+    path.unlink()
+    monkeypatch.setattr(recorded_games, "files", lambda folder: listed)
+    _, said, games = _read(tmp_path, 4)
+    assert f"{path} is gone and left out" in said
+    assert games.steps
 
 
 def test_games_are_added_as_streams_of_their_own(tmp_path):

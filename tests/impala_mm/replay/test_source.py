@@ -202,6 +202,25 @@ def test_a_clock_that_is_set_changes_nothing(actors, tmp_path, monkeypatch):
     assert [u.version for u in restored[0].store.in_order()] == held[: len(held) // 4 * 4]
 
 
+def test_unrolls_of_another_run_are_older_than_all_of_this_one(actors, tmp_path):
+    text = "queue:0.5,uniform:0.25:100,prioritised:0.25:100"
+    source, _ = _source(actors, text)
+    actors.put(*range(20))
+    for _ in range(6):
+        source.next(60)
+    source.save(tmp_path)
+    again, restored = _source(actors, text)
+    again.restore(tmp_path)
+    before = [[u.version for u in replay.store.in_order()] for replay in restored]
+    again.make_older(50)
+    for replay, versions in zip(restored, before, strict=True):
+        assert max(versions) > 0
+        held = replay.store.in_order()
+        assert [u.version for u in held] == [version - 50 for version in versions]
+        slots = replay.store.slots_of(np.array([u.key for u in held]))
+        np.testing.assert_array_equal(replay.store.versions[slots], np.array(versions) - 50)
+
+
 def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
     said = []
     source, _ = _source(actors, "queue:0.5,uniform:0.5:100", ratio=5, say=said.append)

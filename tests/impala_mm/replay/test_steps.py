@@ -82,6 +82,21 @@ def test_a_replay_that_was_saved_goes_on_with_the_same_draws(tmp_path):
             np.testing.assert_equal(one, other)
 
 
+def test_steps_of_another_run_are_older_than_all_of_this_one(tmp_path):
+    replay = _replay(SavedStepReplay)
+    for _ in range(2):
+        replay.next(1.0)
+    replay.save(tmp_path)
+    again = _replay(SavedStepReplay)
+    again.restore(tmp_path)
+    again.make_older(9)
+    np.testing.assert_array_equal(again._held.version, [-9, -8, -7, -6, 0, 0])
+    again._fresh.number = 30
+    batch = again.next(1.0)
+    assert (batch.version[batch.fresh] >= 30).all()
+    assert set(batch.version) - {30, 31} == {-9, -8, -7, -6}
+
+
 def test_a_replay_of_another_kind_is_not_restored(tmp_path):
     replay = _replay(SavedStepReplay)
     replay.next(1.0)

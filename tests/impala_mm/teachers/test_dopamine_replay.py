@@ -212,7 +212,7 @@ def test_a_replay_becomes_a_data_set_to_which_another_is_added(tmp_path, monkeyp
     places = [data_set.place(unroll.key) for unroll in stored]
     half = len(places) // 2
     assert places == [(stream, number) for stream in (0, 1) for number in range(half)]
-    assert [bytes(u.content) for u in stored[:half]] == [bytes(u.content) for u in stored[half:]]
+    assert [u.read() for u in stored[:half]] == [u.read() for u in stored[half:]]
 
 
 def test_a_folder_without_a_replay_is_named(tmp_path, monkeypatch):
