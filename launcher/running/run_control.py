@@ -106,14 +106,17 @@ class RunControl:
         """Record that the run must be ended on unreachable hosts, and return these hosts."""
         states = list(self.run.states().values())
         left = {s["place"] for s in states if s.get("place") and s["state"] == "away"}
+        pending = PendingStops()
         for host_id in left:
-            PendingStops().add(host_id, record.id)
+            pending.add(host_id, record.id)
         for state in states:  # the run has ended, even if a process still runs on that host
             if state["state"] == "away":
                 folder = self.run.folder / state["name"]
                 folder.mkdir(exist_ok=True, mode=0o700)
                 write_json(folder / "state.json", state | {"state": "lost", "supervisor": None})
-        return sorted(left)
+        # The run's controller ends it at the same time, and may have recorded some just before.
+        recorded = {h for h in record.targets if record.id in pending.starts_on(h)}
+        return sorted(left | recorded)
 
     def forget(self, record: Record, is_stale: bool = False) -> None:
         """Remove the run's record and states on every host, and its tmux windows."""

@@ -90,3 +90,9 @@ def test_a_controller_on_an_unreachable_host_is_ended_when_the_host_is_back(run)
     RunControl(run, hosts).end_pending(print)
     assert hosts.calls == [("a", "end_starts")]
     assert PendingStops().starts_on("a") == []
+
+
+def test_a_host_that_the_runs_controller_could_not_reach_either_is_named_by_both(run):
+    """A controller on this machine and `--stop` end the run at the same time."""
+    PendingStops().add("b", "first")
+    assert RunControl(run, Hosts()).record_pending_stops(run.record) == ["b"]
