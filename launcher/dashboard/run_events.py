@@ -140,7 +140,7 @@ class RunEvents:
 
     def _checkpoints(self, folder: Path) -> Iterable[Event]:
         for about in run_contents.read_checkpoints(folder):
-            with contextlib.suppress(OSError, TypeError, ValueError):
+            with contextlib.suppress(OSError, TypeError, ValueError, OverflowError):
                 path = folder / "checkpoints" / about["path"] / "about.json"
                 value = about.get("episode_return")
                 mean = f", mean return {value:.2f}" if run_contents.is_number(value) else ""
@@ -196,8 +196,8 @@ def _is_same(event: Event, other: Event) -> bool:
 
 def _parse_time(value: Any) -> float:
     """Return a recorded time in seconds since 1970; 0 if it is none."""
-    if run_contents.is_number(value):
-        return float(value)
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if run_contents.is_number(value):
+            return float(value)
         return datetime.datetime.fromisoformat(value).timestamp()
     return 0.0

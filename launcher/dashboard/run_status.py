@@ -51,6 +51,23 @@ def read_status(found: FoundRun, measure_gpus: Callable[[], list[dict[str, Any]]
     }
 
 
+def unreadable_status(found: FoundRun, error: Exception) -> Status:
+    """Return the status of a run whose files cannot be read because of this error."""
+    return {
+        "name": found.name,
+        "state": "unreadable",
+        "logdir": str(found.logdir),
+        "failure": describe_error(error),
+        "gpus": [],
+        "processes": [],
+    }
+
+
+def describe_error(error: Exception) -> str:
+    """Return what kind of error it is, and what it says."""
+    return f"{type(error).__name__}: {error}"
+
+
 def state_of_folder(found: FoundRun) -> str:
     """Return the state of a run of which only the folder is known."""
     return "running" if file_lock.is_held(found.logdir / "lock") else "ended"

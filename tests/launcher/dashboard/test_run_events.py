@@ -106,9 +106,10 @@ def test_a_host_that_is_cut_off_and_comes_back_is_two_events_whatever_runs_there
 def test_records_that_are_damaged_are_left_out(folder):
     (folder / "starts.jsonl").write_text(
         '{"time": "soon", "frames": 1}\n{"time": 5, "frames": []}\n'
+        f'{{"time": 1{"0" * 400}, "frames": 1}}\n'
     )
     (folder / "checkpoints" / "0000000040" / "about.json").write_text(
-        '{"frames": {}, "seconds": 1}'
+        f'{{"frames": 1{"0" * 400}, "seconds": 1}}'
     )
     (folder / "evaluations.jsonl").write_text('{"time": 5, "frames": 1, "returns": [null]}\n')
     assert _events(folder, []) == []

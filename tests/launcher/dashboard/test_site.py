@@ -10,7 +10,7 @@ from werkzeug.test import Client
 
 from impala_mm.records.run_folder import take_save_request
 from impala_mm.runtime.strict_json import from_json
-from launcher.dashboard import control
+from launcher.dashboard import control, health
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
@@ -170,15 +170,26 @@ def test_a_log_is_named_by_its_process_alone(large, client):
     assert _get(client, "/run/abc/logs").status_code == 404
 
 
-def test_a_part_of_a_video_is_sent(large, client):
+def test_a_part_of_a_video_is_sent(large, client, tmp_path):
     (large.logdir / "videos").mkdir()
     (large.logdir / "videos" / "a.mp4").write_bytes(bytes(range(100)))
     address = f"/{TOKEN}/run/{_key(client)}/video"
-    part = client.get(f"{address}?number=0", headers={"Range": "bytes=10-19"})
+    updates = Updates(tmp_path / "runs")
+    (video,) = updates.with_run(_key(client), lambda w: w.describe_events())["videos"]
+    query = f"key={video['key']}"
+    part = client.get(f"{address}?{query}", headers={"Range": "bytes=10-19"})
     assert (part.status_code, part.data) == (206, bytes(range(10, 20)))
     assert part.content_type == "video/mp4"
-    assert client.get(f"{address}?number=1").status_code == 404
-    assert client.get(f"{address}?number=-2").status_code == 404
+    assert client.get(f"{address}?key=0").status_code == 404
+    (large.logdir / "videos" / "a.mp4").unlink()
+    assert client.get(f"{address}?{query}").status_code == 404
+
+
+def test_only_a_run_that_is_gone_is_called_so(client, monkeypatch):
+    assert _get(client, "/run/abc/usage").text == "there is no such run any more\n"
+    monkeypatch.setattr(health, "describe_health", lambda *_: {}["x"])
+    with pytest.raises(KeyError):
+        _get(client, "/healthz")
 
 
 def test_nothing_is_changed_without_the_flag(large, client):

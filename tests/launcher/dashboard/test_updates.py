@@ -2,11 +2,12 @@
 
 import json
 import shutil
+import time
 
 import pytest
 from large_run import LargeRun
 
-from launcher.dashboard import run_finder, updates
+from launcher.dashboard import run_finder, updates, watched_run
 from launcher.dashboard.updates import TooManyPages, Updates
 from launcher.node import foreground_states
 
@@ -124,3 +125,78 @@ def test_a_run_that_was_stopped_is_shown_as_its_folder_until_that_is_removed(
 def test_a_folder_that_is_a_run_is_shown_alone(large):
     all_runs = Updates(large.logdir)
     assert [run.name for run in all_runs.find().values()] == ["night"]
+
+
+def test_a_run_that_cannot_be_read_says_so_and_others_are_shown(
+    large, tmp_path, monkeypatch, capfd
+):
+    (bad := tmp_path / "runs" / "bad").mkdir()
+    (bad / "metrics.jsonl").write_text('{"frames": 1.0, "seconds": 1.0}\n')
+    all_runs = Updates(tmp_path / "runs")
+    keys = {run.name: key for key, run in all_runs.find().items()}
+    opened = {name: _open(all_runs, key) for name, key in keys.items()}
+    pages = {name: page for name, (page, _) in opened.items()}
+    read_status = watched_run.read_status
+
+    def fails(found, gpus):
+        if found.name == "bad":
+            raise OverflowError("too large")
+        return read_status(found, gpus)
+
+    monkeypatch.setattr(watched_run, "read_status", fails)
+    for _ in range(2):
+        all_runs._look()
+    assert dict(_told(pages["night"]))["about"]["status"]["state"] == "running"
+    told = dict(_told(pages["bad"]))
+    assert told["about"]["status"]["state"] == "unreadable"
+    assert told["about"]["status"]["failure"] == "OverflowError: too large"
+    assert {run["name"]: run["state"] for run in told["runs"]}["bad"] == "unreadable"
+    assert capfd.readouterr().err.count("bad cannot be read: OverflowError: too large") == 1
+    monkeypatch.setattr(watched_run, "read_status", read_status)
+    all_runs._look()
+    assert dict(_told(pages["bad"]))["about"]["status"]["state"] == "ended"
+
+
+def test_the_thread_outlives_an_error_and_pages_hear_of_it_alone_that_it_lives(
+    large, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr(updates, "PERIOD_SECONDS", 0.01)
+    all_runs = Updates(tmp_path / "runs")
+    page, iterator = _open(all_runs, "")
+    assert next(iterator) == ":\n\n", "a connection in itself is no sign of life"
+    looks = [PermissionError("no"), PermissionError("no"), KeyboardInterrupt()]
+    monkeypatch.setattr(all_runs, "_look", lambda: (_ for _ in ()).throw(looks.pop(0)))
+    with pytest.raises(KeyboardInterrupt):
+        all_runs._loop()
+    assert capfd.readouterr().err == ("[dashboard] the runs cannot be read: PermissionError: no\n")
+    monkeypatch.undo()
+    all_runs._listed = time.monotonic()
+    all_runs._look()
+    assert _told(page) == [("beat", {})]
+
+
+def test_videos_keep_their_keys_and_those_that_are_gone_are_left_out(large, tmp_path):
+    (videos := large.logdir / "videos").mkdir()
+    (videos / "gone.mp4").symlink_to(tmp_path / "nowhere")
+    (videos / "b.mp4").touch()
+    record = {"video": f"{'x' * 300}.mp4"}
+    (large.logdir / "evaluations.jsonl").write_text(json.dumps(record) + "\n")
+    all_runs = Updates(tmp_path / "runs")
+    (key,) = all_runs.find()
+    (before,) = all_runs.with_run(key, lambda w: w.describe_events())["videos"]
+    (videos / "a.mp4").touch()
+    found = all_runs.with_run(key, lambda w: w.describe_events())["videos"]
+    assert [video["name"] for video in found] == ["a", "b"]
+    assert found[1] == before
+
+
+def test_evaluations_are_read_again_only_if_they_have_changed(large, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(watched_run.run_contents, "list_videos", lambda f: calls.append(f) or [])
+    all_runs = Updates(tmp_path / "runs")
+    (key,) = all_runs.find()
+    for content in ("", "", "{}\n"):
+        if content:
+            (large.logdir / "evaluations.jsonl").write_text(content)
+        all_runs.with_run(key, lambda w: w.describe_events())
+    assert len(calls) == 2
