@@ -421,11 +421,11 @@ def test_a_dashboard_sees_hosts_that_no_other_frontend_is_connected_to(lan):
     far.until_all("running")
     laptop = far.lan.laptop
     dashboard = laptop.start(*FRONTEND, "--dashboard", "--dashboard_port=8700")
-    dashboard.until(r"dashboard: http://localhost:8700/\S+/")
+    dashboard.until(r"dashboard: http://127\.0\.0\.1:8700/\S+/")
     token = re.search(r"8700/(\S+)/", dashboard.printed())[1]
 
     def get(path):
-        address = f"http://localhost:8700/{token}/{path}"
+        address = f"http://127.0.0.1:8700/{token}/{path}"
         program = f"import urllib.request as u; print(u.urlopen('{address}').read().decode())"
         return json.loads(laptop.run(sys.executable, "-c", program).stdout)
 
@@ -434,7 +434,7 @@ def test_a_dashboard_sees_hosts_that_no_other_frontend_is_connected_to(lan):
         sys.executable,
         "-c",
         "import re, urllib.request as u\n"
-        f"for line in u.urlopen('http://localhost:8700/{token}/stream?run={key}'):\n"
+        f"for line in u.urlopen('http://127.0.0.1:8700/{token}/stream?run={key}'):\n"
         '    for name, state in re.findall(rb\'"name": "(\\S+?)".*?"state": "(\\w+)"\', line):\n'
         "        print(name.decode(), state.decode(), flush=True)",
     )
