@@ -82,7 +82,7 @@ class RunFinder:
         if _is_run(self._folder):
             return [self._folder]
         with contextlib.suppress(OSError):
-            inside = [Path(entry) for entry in os.scandir(self._folder) if entry.is_dir()]
+            inside = [Path(entry) for entry in os.scandir(self._folder) if os.path.isdir(entry)]
             return sorted(filter(_is_run, inside), key=_modified)[-_MOST_RUNS:]
         return []
 

@@ -1,6 +1,7 @@
 """What pages are told, and that neither pages nor runs accumulate."""
 
 import json
+import os
 import shutil
 import time
 
@@ -200,3 +201,19 @@ def test_evaluations_are_read_again_only_if_they_have_changed(large, tmp_path, m
             (large.logdir / "evaluations.jsonl").write_text(content)
         all_runs.with_run(key, lambda w: w.describe_events())
     assert len(calls) == 2
+
+
+def test_a_folder_that_cannot_be_read_hides_no_other_run(large, tmp_path, monkeypatch):
+    runs, stat = tmp_path / "runs", os.stat
+    (runs / "loop").symlink_to("loop")
+    (runs / "closed").mkdir()
+
+    def refuses(path, **more):
+        if "closed/" in os.fsdecode(path):
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **more)
+
+    (runs / "other").mkdir()
+    (runs / "other" / "metrics.jsonl").touch()
+    monkeypatch.setattr(os, "stat", refuses)
+    assert {run.name for run in Updates(runs).find().values()} == {"night", "other"}
