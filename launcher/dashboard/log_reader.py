@@ -4,12 +4,14 @@ Places in a log are numbers of bytes from its beginning. After a log was rotated
 which its inode tells.
 """
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.run_status import Status
+from launcher.node.run_registry import Run, UnreadableRecord
 
 _PART_BYTES = 1 << 16  # of a log in one answer
 _BLOCK_BYTES = 1 << 20  # of a log that is searched at a time
@@ -21,17 +23,30 @@ _MOST_LETTERS = 4000  # of a line
 def find_logs(found: FoundRun, known: Status) -> dict[str, Path]:
     """Return the logs of a run on this machine, by name; no other file is ever read.
 
-    Those of processes on other hosts are here once a frontend has copied them.
+    Those of processes on other hosts are here once a frontend has copied them. What the states of
+    such processes say may be wrong: it names no file.
     """
-    logs = {}
+    logs, here = {}, _processes_here(found, known)
     for process in known["processes"]:
-        paths = [found.logdir / f"{process['name']}.log", Path(process["log"] or "/")]
-        if path := next(filter(Path.is_file, paths), None):
-            logs[process["name"]] = path
+        name, paths = process["name"], [found.logdir / f"{process['name']}.log"]
+        if name in here and Path(process["log"]).name == f"{name}.log":
+            paths.append(Path(process["log"]))
+        if "/" not in name and (path := next(filter(os.path.isfile, paths), None)):
+            logs[name] = path
     for path in sorted(found.logdir.glob("*.log")):
-        if path.is_file() and path not in logs.values():
+        if os.path.isfile(path) and path not in logs.values():
             logs[path.stem] = path
     return logs
+
+
+def _processes_here(found: FoundRun, known: Status) -> set[str]:
+    """Return the names of the processes whose supervisors are on this machine."""
+    if not found.run_name:
+        return {process["name"] for process in known["processes"]}
+    with contextlib.suppress(UnreadableRecord):
+        if record := Run(found.run_name).record:
+            return {process["name"] for process in record.processes if not process.get("place")}
+    return set()
 
 
 def read_part(path: Path, before: int | None = None, after: int | None = None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class WatchedRun:
         self.found, self._gpus = found, gpus
         self.history = RowHistory(found.logdir / "metrics.jsonl")
         self.usage = HostUsage()
-        self._events = RunEvents(found.logdir, self.history)
+        self._events = RunEvents(found, self.history)
         self._videos: dict[str, Path] = {}
         self._videos_changed: list[int] = []
         self.status: Status = {}

@@ -1,6 +1,7 @@
 """Logs as the page reads them: the end, what follows, what is before, and a search."""
 
 import pytest
+from large_run import LargeRun
 
 from launcher.dashboard import log_reader
 from launcher.dashboard.run_finder import FoundRun
@@ -78,20 +79,47 @@ def test_bytes_that_are_no_text_and_endless_lines_are_shown_as_far_as_possible(t
     assert empty == ""
 
 
+def _process(name, log):
+    return {"name": name, "log": str(log)}
+
+
 def test_only_logs_of_the_run_are_found(tmp_path):
-    (tmp_path / "learner.log").touch()
-    (tmp_path / "actor-0.log").touch()
-    (outside := tmp_path / "elsewhere").mkdir()
-    (outside / "daemon.log").touch()
+    folder, outside = tmp_path / "run", tmp_path / "elsewhere"
+    for path in (
+        folder / "learner.log",
+        folder / "actor-0.log",
+        outside / "actor-1.log",
+        outside / "daemon.log",
+        tmp_path / "secret.log",
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     processes = [
-        {"name": "actor-0", "log": "/host/b/actor-0.log"},  # of another host, and copied
-        {"name": "actor-1", "log": str(outside / "daemon.log")},
-        {"name": "actor-2", "log": "/host/b/actor-2.log"},  # not copied
-        {"name": "../../etc/passwd", "log": ""},
+        _process("actor-0", outside / "actor-1.log"),
+        _process("actor-1", outside / "actor-1.log"),
+        _process("actor-2", outside / "daemon.log"),  # the log of something else
+        _process("actor-3", "/host/b/actor-3.log"),  # not copied
+        _process("../secret", tmp_path / "secret.log"),
     ]
-    found = log_reader.find_logs(FoundRun("k", "n", tmp_path), {"processes": processes})
+    found = log_reader.find_logs(FoundRun("k", "n", folder), {"processes": processes})
     assert found == {
-        "actor-0": tmp_path / "actor-0.log",
-        "actor-1": outside / "daemon.log",
-        "learner": tmp_path / "learner.log",
+        "actor-0": folder / "actor-0.log",
+        "actor-1": outside / "actor-1.log",
+        "learner": folder / "learner.log",
+    }
+
+
+def test_what_a_state_of_another_host_says_names_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    large = LargeRun("night", tmp_path / "run", actors=2)
+    record = large.run.record
+    record.processes[2]["place"] = "node1"
+    large.run.write_record(record)
+    (outside := tmp_path / "elsewhere").mkdir()
+    for name in ("actor-0", "actor-1"):
+        (outside / f"{name}.log").touch()
+    processes = [_process(name, outside / f"{name}.log") for name in ("actor-0", "actor-1")]
+    found = FoundRun("k", "night", large.logdir, run_name="night")
+    assert log_reader.find_logs(found, {"processes": processes}) == {
+        "actor-0": outside / "actor-0.log"
     }

@@ -8,6 +8,7 @@ import pytest
 
 from launcher.dashboard.row_history import RowHistory
 from launcher.dashboard.run_events import RunEvents, stamped_lines
+from launcher.dashboard.run_finder import FoundRun
 
 
 def _process(name="actor-0", state="running", failure=None):
@@ -46,7 +47,7 @@ def folder(tmp_path):
 def _events(folder, *looks):
     history = RowHistory(folder / "metrics.jsonl")
     history.read()
-    events = RunEvents(folder, history)
+    events = RunEvents(FoundRun("k", "n", folder), history)
     for processes in looks:
         events.update({"processes": processes})
     return events.list_events()
@@ -75,7 +76,7 @@ def test_a_failure_lies_at_the_training_time_at_which_it_happened(folder):
 def test_an_event_stays_where_it_is_although_rows_follow(folder):
     history = RowHistory(folder / "metrics.jsonl")
     history.read()
-    events = RunEvents(folder, history)
+    events = RunEvents(FoundRun("k", "n", folder), history)
     events.update({"processes": [_process(failure=_failed(time.time() - 300))]})
     before = events.list_events()
     with (folder / "metrics.jsonl").open("a") as file:
