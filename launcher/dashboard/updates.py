@@ -182,9 +182,9 @@ class Updates:
         shown = {page.key for page in self._pages}
         for key, run in found.items():
             watched = self._watched.get(key)
-            if key in shown or (
-                run.has_states and (not watched or now - watched.updated > _UNSEEN_SECONDS)
-            ):
+            is_new = watched.found != run if watched else run.has_states
+            is_due = watched and run.has_states and now - watched.updated > _UNSEEN_SECONDS
+            if key in shown or is_new or is_due:
                 self._update(self._watch(key))
         if self._links:
             self._links.keep(
@@ -210,9 +210,9 @@ class Updates:
         """Return a run that is read from now on. Raises NoSuchRun."""
         run = self._finder.get(key)
         watched = self._watched.get(key)
-        if watched is None or watched.found != run:
-            watched = WatchedRun(run, self._gpus)
-            self._watched[key] = watched
+        if watched is None:
+            watched = self._watched[key] = WatchedRun(run, self._gpus)
+        watched.found = run  # a run that ends keeps its events
         return watched
 
     def _update(self, watched: WatchedRun) -> None:

@@ -217,3 +217,30 @@ def test_a_folder_that_cannot_be_read_hides_no_other_run(large, tmp_path, monkey
     (runs / "other" / "metrics.jsonl").touch()
     monkeypatch.setattr(os, "stat", refuses)
     assert {run.name for run in Updates(runs).find().values()} == {"night", "other"}
+
+
+def test_the_failures_of_a_run_are_shown_after_its_end(large, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_finder, "_PERIOD_SECONDS", -1.0)
+    monkeypatch.setattr(updates, "PERIOD_SECONDS", -1.0)
+    all_runs = Updates(tmp_path / "runs")
+    all_runs._look()
+    failure = {"time": time.time(), "code": 1, "why": "it had no memory", "lines": [], "next": "-"}
+    large.write_state("actor-1", failure=failure)
+    (key,) = all_runs.find()
+    events = all_runs.with_run(key, lambda w: w.describe_events())["events"]
+    assert [e["kind"] for e in events] == ["start", "failure"]
+    large.run.forget()
+    all_runs._look()
+    assert all_runs._watched[key].status["state"] == "ended", "although no page shows it"
+    assert all_runs.with_run(key, lambda w: w.describe_events())["events"] == events
+
+
+def test_the_failures_of_a_run_that_had_ended_before_are_in_the_logs_of_its_folder(tmp_path):
+    (folder := tmp_path / "runs" / "old").mkdir(parents=True)
+    (folder / "metrics.jsonl").touch()
+    why = "it was killed by SIGKILL; it will be restarted in 0.5 s"
+    (folder / "actor-7.log").write_text(f"00:00:00 {why}\n")
+    all_runs = Updates(tmp_path / "runs")
+    (key,) = all_runs.find()
+    (event,) = all_runs.with_run(key, lambda w: w.describe_events())["events"]
+    assert (event["kind"], event["text"]) == ("failure", f"actor-7: {why}")
