@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from large_run import LargeRun
@@ -213,8 +214,9 @@ def test_with_the_flag_the_frontends_own_commands_are_called(large, tmp_path, mo
     assert client.post(f"{address}/format").json["printed"].startswith("format: choose one of save")
 
 
-def test_a_run_in_the_foreground_is_asked_through_its_folders(tmp_path):
-    (state_folder := tmp_path / "state").mkdir()
+def test_a_run_in_the_foreground_is_asked_through_its_folders(large, tmp_path):
+    state_folder = tmp_path / "foreground"
+    shutil.copytree(large.run.folder / "learners", state_folder / "learners")
     found = FoundRun("k", "catch", tmp_path, state_folder=state_folder)
     assert control.act(found, "save")["printed"] == "catch was asked to save a checkpoint"
     assert take_save_request(tmp_path)
@@ -223,6 +225,23 @@ def test_a_run_in_the_foreground_is_asked_through_its_folders(tmp_path):
     for run, action in ((found, "apply"), (found._replace(state_folder=None), "stop")):
         with pytest.raises(control.Refused, match="only a run that a frontend has started"):
             control.act(run, action)
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [({"supervisor": [1, 1]}, "lost"), ({"state": "failed"}, "failed"), (None, "ended")],
+)
+def test_a_run_in_the_foreground_that_is_dead_is_asked_nothing(large, tmp_path, change, state):
+    (state_folder := tmp_path / "foreground").mkdir()
+    if change:
+        large.write_state("learners", **change)
+        shutil.copytree(large.run.folder / "learners", state_folder / "learners")
+    found = FoundRun("k", "catch", tmp_path, state_folder=state_folder)
+    for action in ("save", "stop"):
+        with pytest.raises(control.Refused, match=f"catch: its state is {state}, .* continues it"):
+            control.act(found, action)
+    assert not (tmp_path / "save-now").exists()
+    assert not (state_folder / "stop").exists()
 
 
 def test_health_tells_alive_from_learning(large, client):

@@ -6,7 +6,7 @@ import shutil
 import time
 
 import pytest
-from large_run import LargeRun
+from large_run import ME, LargeRun
 
 from launcher.dashboard import run_finder, updates, watched_run
 from launcher.dashboard.updates import TooManyPages, Updates
@@ -244,3 +244,24 @@ def test_the_failures_of_a_run_that_had_ended_before_are_in_the_logs_of_its_fold
     (key,) = all_runs.find()
     (event,) = all_runs.with_run(key, lambda w: w.describe_events())["events"]
     assert (event["kind"], event["text"]) == ("failure", f"actor-7: {why}")
+
+
+def test_a_run_that_was_killed_does_not_hide_the_next_one_in_its_folder(
+    large, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    logdir = tmp_path / "run"
+    folders = [tmp_path / f"{foreground_states.folder_prefix()}{i}" for i in range(3)]
+    for i, folder in enumerate(folders):
+        folder.mkdir()
+        foreground_states.write_logdir(folder, logdir)
+        os.utime(folder / "logdir", (i, i))
+    assert foreground_states.find_state_folders() == {logdir: folders[2]}, "the newest"
+    for folder, supervisor in ((folders[0], ME), (folders[1], [1, 1])):
+        large.write_state("learners", supervisor=supervisor)
+        shutil.copytree(large.run.folder / "learners", folder / "learners")
+    assert foreground_states.find_state_folders() == {logdir: folders[0]}, "the one that lives"
+    os.utime(folders[1] / "logdir", (9, 9))
+    shutil.rmtree(folders[0])
+    os.utime(folders[2] / "logdir", (10, 10))
+    assert foreground_states.find_state_folders() == {logdir: folders[2]}, "it is starting"
