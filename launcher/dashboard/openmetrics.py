@@ -8,7 +8,6 @@ grow end in `_total`, shares in `_ratio`, times in `_seconds` and sizes in `_byt
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -20,8 +19,8 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, genera
 from prometheus_client.registry import Collector
 
 from impala_mm.records.metric_descriptions import find_description
-from launcher.dashboard.run_finder import FoundRun, describe_settings
-from launcher.dashboard.run_status import Status, is_live
+from launcher.dashboard.run_finder import describe_settings
+from launcher.dashboard.run_status import KnownRun, is_live
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _PREFIX = "impala_mm"
@@ -31,10 +30,9 @@ _COUNTS = {
 }
 _LOSSES = {"loss", "loss_per_step"}  # their parts have the same unit
 _MIB = 2**20
-Known = tuple[FoundRun, Status, dict[str, Any]]
 
 
-def render(runs: Iterable[Known]) -> bytes:
+def render(runs: Iterable[KnownRun]) -> bytes:
     """Return the text that describes these runs."""
     return generate_latest(_Collector(list(runs)))
 
@@ -42,7 +40,7 @@ def render(runs: Iterable[Known]) -> bytes:
 class _Collector(Collector):
     """The metrics of some runs."""
 
-    def __init__(self, runs: list[Known]):
+    def __init__(self, runs: list[KnownRun]):
         self._runs = runs
 
     def collect(self) -> Iterator[Metric]:
@@ -50,8 +48,8 @@ class _Collector(Collector):
         yield from self._describe_runs()
         yield from self._describe_processes()
         families: dict[str, Metric] = {}
-        for run, _, row in self._runs:
-            for key, value in row.items():
+        for run in self._runs:
+            for key, value in run.row.items():
                 if type(value) in (int, float):
                     add_value(families, run.name, key, float(value))
         yield from families.values()
@@ -61,13 +59,13 @@ class _Collector(Collector):
         alive = GaugeMetricFamily(
             f"{_PREFIX}_run_alive", "Whether the run has not ended.", labels=["run"]
         )
-        for run, known, _ in self._runs:
-            settings = describe_settings(run.logdir)
+        for run in self._runs:
+            settings = describe_settings(run.found.logdir)
             about.add_metric(
                 [run.name],
                 {name: str(settings.get(name, "")) for name in ("level_name", "algorithm")},
             )
-            alive.add_metric([run.name], float(is_live(known)))
+            alive.add_metric([run.name], float(is_live(run.status)))
         yield from (about, alive)
 
     def _describe_processes(self) -> Iterator[Metric]:
@@ -86,11 +84,12 @@ class _Collector(Collector):
         cores = gauge("cpu_cores", "Cores that the process and its children use.", "cores")
         memory = gauge("memory_bytes", "Resident memory of the process and its children.", "bytes")
         rate = gauge("frames_per_second", "Environment frames per second.")
-        for run, known, _ in self._runs:
-            states = Counter((each["job"], each["state"]) for each in known["processes"])
+        for run in self._runs:
+            processes = run.status["processes"]
+            states = Counter((each["job"], each["state"]) for each in processes)
             for (job, state), number in states.items():
                 counted.add_metric([run.name, job, state], number)
-            for each in known["processes"]:
+            for each in processes:
                 labels = [run.name, each["name"], each["job"], each["host"]]
                 up.add_metric(labels, float(each["state"] == "running"))
                 restarts.add_metric(labels, each["restarts"])

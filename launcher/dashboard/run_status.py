@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.dashboard.run_finder import FoundRun
 from launcher.node import file_lock, foreground_states
@@ -13,6 +13,17 @@ from launcher.running import status
 
 _GPU_SECONDS = 10.0  # for which a measurement of GPUs holds: nvidia-smi takes much of a core
 Status = dict[str, Any]
+
+
+class KnownRun(NamedTuple):
+    """What programs are told of a run."""
+
+    name: str  # that of no other run: if several have the same, the path of its folder
+    found: FoundRun
+    status: Status
+    row: dict[str, Any]  # the last one of metrics.jsonl; empty if there is none
+    row_time: float | None  # when it was written, in seconds since 1970
+    update_time: float | None  # when its number of updates was seen to change
 
 
 class GpuMeter:

@@ -9,6 +9,7 @@ import queue
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from impala_mm.runtime.strict_json import to_json
 from launcher.dashboard.host_links import HostLinks
 from launcher.dashboard.row_history import Row, RowHistory
 from launcher.dashboard.run_finder import FoundRun, RunFinder, describe_settings
-from launcher.dashboard.run_status import GpuMeter, Status, describe_error, state_of_folder
+from launcher.dashboard.run_status import GpuMeter, KnownRun, describe_error, state_of_folder
 from launcher.dashboard.watched_run import WatchedRun
 
 PERIOD_SECONDS = 2.0
@@ -144,15 +145,19 @@ class Updates:
                 self._update(watched)
             return use(watched)
 
-    def statuses(self) -> list[tuple[FoundRun, Status, dict[str, Any]]]:
-        """Return (run, status, last row) of all runs whose processes are known."""
+    def statuses(self) -> list[KnownRun]:
+        """Return what is known of all runs whose processes are known."""
         with self._lock:
-            found = []
-            for key, run in self._finder.find().items():
-                if run.has_states:
-                    known = self.with_run(key, lambda w: (w.status, w.history.last))
-                    found.append((run, *known))
-            return found
+            runs = {key: run for key, run in self._finder.find().items() if run.has_states}
+            names = Counter(run.name for run in runs.values())
+
+            def describe(watched: WatchedRun) -> KnownRun:
+                run = watched.found
+                name = run.name if names[run.name] == 1 else str(run.logdir)
+                row, times = watched.history.last, (watched.row_time, watched.update_time)
+                return KnownRun(name, run, watched.status, row, *times)
+
+            return [self.with_run(key, describe) for key in runs]
 
     def brief_columns(self, key: str) -> dict[str, Any]:
         """Return the coarse curve of a run's return. Raises NoSuchRun."""

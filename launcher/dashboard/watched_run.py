@@ -24,6 +24,9 @@ class WatchedRun:
         self._videos: dict[str, Path] = {}
         self._videos_changed: list[int] = []
         self.status: Status = {}
+        self._number_of_updates: Any = None
+        self.row_time: float | None = None
+        self.update_time: float | None = None
         self.updated = 0.0  # time.monotonic() of the last update
 
     def update(self) -> list[Row]:
@@ -32,8 +35,16 @@ class WatchedRun:
         self.status = read_status(self.found, self._gpus)
         self.usage.add(self.status)
         self._events.update(self.status)
+        self._follow_updates()
         self.updated = time.monotonic()
         return rows
+
+    def _follow_updates(self) -> None:
+        """Note when the last row was written, and when the number of updates changed."""
+        if row := self.history.last:
+            self.row_time = _changed(self.found.logdir / "metrics.jsonl") / 1e9
+            if row.get("updates") != self._number_of_updates:
+                self._number_of_updates, self.update_time = row.get("updates"), self.row_time
 
     def fail(self, error: Exception) -> None:
         """Make an error of the last update this run's status."""

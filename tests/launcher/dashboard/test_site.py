@@ -1,8 +1,10 @@
 """The addresses of a dashboard: who may read them, what they answer, and what they never do."""
 
 import json
+import os
 import re
 import shutil
+import time
 
 import pytest
 from large_run import LargeRun
@@ -15,6 +17,7 @@ from launcher.dashboard import control, health
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
+from launcher.node import foreground_states
 from launcher.running import status
 
 TOKEN = "secret-token"
@@ -257,13 +260,44 @@ def test_health_tells_alive_from_learning(large, client):
     assert _get(client, "/healthz?run=other").status_code == 404
 
 
-def test_health_of_a_run_that_has_failed_or_makes_no_update(large, client, monkeypatch):
+def test_a_run_learns_while_its_updates_grow_within_the_time_that_is_asked_for(
+    large, client, monkeypatch
+):
+    """A row without an update, as a checkpoint that takes long brings, is no alarm."""
     monkeypatch.setattr("launcher.dashboard.updates.PERIOD_SECONDS", -1.0)
-    row = large.row(50) | {"updates_per_second": 0.0}
-    with (large.logdir / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    found = _get(client, "/healthz").json["runs"]["night"]
-    assert (found["alive"], found["learning"]) == (True, False)
+    rows, before = large.logdir / "metrics.jsonl", time.time() - 100
+    os.utime(rows, (before, before))
+    assert _get(client, "/healthz").json["runs"]["night"]["learning"] is True
+    with rows.open("a") as file:
+        file.write(json.dumps(large.row(49) | {"updates_per_second": 0.0}) + "\n")
+    answer = _get(client, "/healthz")
+    found = answer.json["runs"]["night"]
+    assert (answer.status_code, found["updates_per_second"]) == (200, 0)
+    assert found["seconds_since_row"] < 50
+    assert 99 < found["seconds_since_update"] < 150
+    assert _get(client, "/healthz?within=50").status_code == 503
+    large.write_rows(50, 51)
+    assert _get(client, "/healthz?within=50").status_code == 200
+
+
+def test_runs_of_the_same_name_are_told_apart(large, client, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (logdir := tmp_path / "elsewhere" / "night").mkdir(parents=True)
+    state_folder = tmp_path / f"{foreground_states.folder_prefix()}x"
+    shutil.copytree(large.run.folder / "learners", state_folder / "learners")
+    foreground_states.write_logdir(state_folder, logdir)
+    names = {str(large.logdir), str(logdir)}
+    answer = _get(client, "/healthz?run=night")
+    assert answer.json["runs"].keys() == names
+    assert answer.status_code == 503, "one of them has made no update"
+    assert _get(client, f"/healthz?run={large.logdir}").status_code == 200
+    families = text_string_to_metric_families(_get(client, "/metrics").text)
+    alive = {s.labels["run"] for f in families for s in f.samples if s.name.endswith("run_alive")}
+    assert alive == names
+
+
+def test_health_of_a_run_that_has_failed(large, client, monkeypatch):
+    monkeypatch.setattr("launcher.dashboard.updates.PERIOD_SECONDS", -1.0)
     large.write_state("learners", state="failed", code=1)
     found = _get(client, "/healthz").json["runs"]["night"]
     assert (found["state"], found["alive"], found["learning"]) == ("ending", False, False)
