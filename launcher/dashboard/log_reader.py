@@ -52,22 +52,23 @@ def _processes_here(found: FoundRun, known: Status) -> set[str]:
 def read_part(path: Path, before: int | None = None, after: int | None = None) -> dict[str, Any]:
     """Return the lines that end at `before` or begin at `after`, by default those at the end.
 
-    Raises OSError.
+    A line that does not fit in a part is returned in pieces. Raises OSError.
     """
     with path.open("rb") as file:
         about = os.fstat(file.fileno())
         if after is not None and after <= about.st_size:
-            begin = after
+            begin = max(0, after)
         else:
-            end = about.st_size if before is None else min(before, about.st_size)
+            end = about.st_size if before is None else max(0, min(before, about.st_size))
             begin = max(0, end - _PART_BYTES)
         file.seek(begin)
         content = file.read(_PART_BYTES if after is not None or before is None else end - begin)
     if begin and after is None:  # the rest of a line
-        cut = content.find(b"\n") + 1
+        cut = content.find(b"\n", 0, -1) + 1
         begin, content = begin + cut, content[cut:]
-    if before is None:  # the last line may not be complete yet
-        content = content[: content.rfind(b"\n") + 1] or content[len(content) :]
+    end_of_lines = content.rfind(b"\n") + 1
+    if before is None and (end_of_lines or len(content) < _PART_BYTES):
+        content = content[:end_of_lines]  # the last line may not be complete yet
     return {
         "lines": _lines(content, begin),
         "begin": begin,
@@ -102,7 +103,7 @@ def search(path: Path, text: str) -> dict[str, Any]:
 
 def _lines(content: bytes, begin: int) -> list[dict[str, Any]]:
     found = []
-    for line in content.split(b"\n")[:-1]:
+    for line in content.removesuffix(b"\n").split(b"\n") if content else []:
         found.append({"at": begin, "text": _decode(line)})
         begin += len(line) + 1
     return found

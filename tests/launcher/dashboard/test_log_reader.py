@@ -41,6 +41,32 @@ def test_earlier_parts_join_without_a_gap(log):
     assert found == [f"line {i}" for i in range(20_000)]
 
 
+def test_a_line_that_is_longer_than_a_part_is_passed_both_ways(tmp_path):
+    log = tmp_path / "x.log"
+    log.write_bytes(b"first\n" + b"y" * 200_000 + b"\nlast\n")
+    size, at, texts = log.stat().st_size, 0, []
+    for _ in range(9):
+        part = log_reader.read_part(log, after=at)
+        assert part["begin"] == at
+        at, texts = part["end"], texts + _texts(part)
+    assert (at, texts[0], texts[-1]) == (size, "first", "last")
+    part, texts = log_reader.read_part(log), []
+    at = part["end"]
+    for _ in range(9):
+        part = log_reader.read_part(log, before=at)
+        assert part["end"] == at
+        at, texts = part["begin"], _texts(part) + texts
+    assert (at, texts[0], texts[-1]) == (0, "first", "last")
+    log.write_bytes(b"y" * 200_000)
+    part = log_reader.read_part(log)
+    assert log_reader.read_part(log, after=part["begin"])["end"] > part["begin"]
+
+
+def test_places_before_the_beginning_are_the_beginning(log):
+    assert log_reader.read_part(log, before=-1)["lines"] == []
+    assert log_reader.read_part(log, after=-1) == log_reader.read_part(log, after=0)
+
+
 def test_each_line_says_where_it_is(log):
     content = log.read_bytes()
     for line in log_reader.read_part(log)["lines"][::500]:
