@@ -2,7 +2,9 @@
 
 A metric of metrics.jsonl keeps its name after `impala_mm_`, with what follows a slash as the label
 `part`, `learner`, `level` or `kind`, or joined to it. By Prometheus's conventions counts that only
-grow end in `_total`, shares in `_ratio`, times in `_seconds` and sizes in `_bytes`.
+grow, or begin at 0 again, end in `_total`, shares in `_ratio`, times in `_seconds` and sizes in
+`_bytes`. Frames, steps, updates and training time return to a checkpoint when a run is resumed, so
+they are gauges: of a counter that falls Prometheus assumes that it began at 0.
 """
 
 import re
@@ -25,8 +27,7 @@ from launcher.dashboard.run_status import KnownRun, is_live
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _PREFIX = "impala_mm"
 _COUNTS = {
-    *("frames", "steps", "updates", "unrolls_dropped", "unrolls_padded", "environment_faults"),
-    *("sync_checks", "sync_repairs", "offline_updates"),
+    *("unrolls_dropped", "unrolls_padded", "environment_faults", "sync_checks", "sync_repairs"),
 }
 _LOSSES = {"loss", "loss_per_step"}  # their parts have the same unit
 _MIB = 2**20
@@ -59,6 +60,12 @@ class _Collector(Collector):
         alive = GaugeMetricFamily(
             f"{_PREFIX}_run_alive", "Whether the run has not ended.", labels=["run"]
         )
+        row_time = GaugeMetricFamily(
+            f"{_PREFIX}_run_row_timestamp_seconds",
+            "When the last row of metrics.jsonl was written, in seconds since 1970.",
+            labels=["run"],
+            unit="seconds",
+        )
         for run in self._runs:
             settings = describe_settings(run.found.logdir)
             about.add_metric(
@@ -66,7 +73,9 @@ class _Collector(Collector):
                 {name: str(settings.get(name, "")) for name in ("level_name", "algorithm")},
             )
             alive.add_metric([run.name], float(is_live(run.status)))
-        yield from (about, alive)
+            if run.row_time is not None:
+                row_time.add_metric([run.name], run.row_time)
+        yield from (about, alive, row_time)
 
     def _describe_processes(self) -> Iterator[Metric]:
         names = ["run", "process", "role", "host"]  # Prometheus itself uses the label job
@@ -114,14 +123,13 @@ def add_value(families: dict[str, Metric], run: str, key: str, value: float) -> 
         labels["part"] = part
     elif part:
         name = f"{name}_{part}"
-    is_count = name in _COUNTS
     shown = "training_seconds" if name == "seconds" else name
     shown = re.sub(r"_share$", "_ratio", re.sub(r"[^a-zA-Z0-9_]", "_", shown))
     # The values of parts have a name of their own, so that a sum over all labels makes sense.
     whose = next((f"{label}_" for label in ("learner", "level") if label in labels), "")
     family = f"{_PREFIX}_{whose}{shown}"
     if family not in families:
-        made = CounterMetricFamily if is_count or name == "seconds" else GaugeMetricFamily
+        made = CounterMetricFamily if name in _COUNTS else GaugeMetricFamily
         text = about.meaning if about else f"The metric {name} of metrics.jsonl."
         families[family] = made(family, text, labels=list(labels))
     families[family].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ Status = dict[str, Any]
 
 
 class KnownRun(NamedTuple):
-    """What programs are told of a run."""
+    """A run as programs are told of it."""
 
     name: str  # that of no other run: if several have the same, the path of its folder
     found: FoundRun

@@ -325,8 +325,8 @@ def test_metrics_have_names_and_units_by_the_conventions(large, client):
         for s in f.samples
         if "process" not in s.labels
     }
-    assert values["impala_mm_frames_total",] == row["frames"]
-    assert values["impala_mm_training_seconds_total",] == row["seconds"]
+    assert values["impala_mm_frames",] == row["frames"]
+    assert values["impala_mm_training_seconds",] == row["seconds"]
     assert values["impala_mm_wait_ratio",] == row["wait_share"]
     assert values["impala_mm_learner_wait_ratio", "0"] == 0.25
     assert values["impala_mm_loss_per_step", "total"] == row["loss_per_step/total"]
@@ -336,7 +336,10 @@ def test_metrics_have_names_and_units_by_the_conventions(large, client):
     assert values["impala_mm_x_y",] == 1.0
     assert values["impala_mm_processes", "actor", "waits"] == 1
     assert values["impala_mm_run_alive",] == 1
-    assert families["impala_mm_frames"].type == "counter"
+    assert values["impala_mm_unrolls_dropped_total",] == row["unrolls_dropped"]
+    assert abs(values["impala_mm_run_row_timestamp_seconds",] - time.time()) < 60
+    assert families["impala_mm_unrolls_dropped"].type == "counter"
+    assert families["impala_mm_frames"].type == "gauge", "a resumed run goes back to a checkpoint"
     assert "trained on" in families["impala_mm_frames"].documentation
     of_actor = {
         s.name: s.value
