@@ -158,7 +158,7 @@ class Site:
 
     def _answer_usage(self, request: Request, key: str) -> Response:
         del request
-        return _json(self._updates.with_run(key, lambda w: w.usage.describe()))
+        return _json(self._updates.with_run(key, lambda w: w.usage.copy()).describe())
 
     def _logs(self, key: str) -> dict[str, Path]:
         found: dict[str, Path] = self._updates.with_run(

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 
 import pytest
@@ -14,6 +15,7 @@ from werkzeug.test import Client
 from impala_mm.records.run_folder import take_save_request
 from impala_mm.runtime.strict_json import from_json
 from launcher.dashboard import control, health
+from launcher.dashboard.host_usage import HostUsage
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
@@ -142,6 +144,24 @@ def test_a_page_is_told_what_status_and_the_rows_have(large, tmp_path):
     assert history["episode_return"]["mean"] == pytest.approx(
         [large.row(i)["episode_return"] for i in range(1, 50)], rel=1e-8
     )
+
+
+def test_the_use_of_hosts_is_described_while_other_requests_are_answered(
+    large, tmp_path, monkeypatch
+):
+    updates = Updates(tmp_path / "runs")
+    client = Client(Site(updates, TOKEN, False, "night"))
+    key, describe = _key(client), HostUsage.describe
+
+    def describes(usage):
+        other = threading.Thread(target=updates.find)
+        other.start()
+        other.join(10)
+        assert not other.is_alive(), "the lock is free"
+        return describe(usage)
+
+    monkeypatch.setattr(HostUsage, "describe", describes)
+    assert _get(client, f"/run/{key}/usage").json["hosts"].keys() == {"gpu1", "node1"}
 
 
 def test_text_of_a_run_is_sent_as_json_and_never_as_markup(large, client):
