@@ -270,6 +270,27 @@ def test_all_runs_are_side_by_side(large, dashboard, browser, tmp_path):
     assert page.text_content("h1") == "catch · catch"
 
 
+def test_a_page_says_how_many_of_many_hosts_and_runs_it_draws(monkeypatch, tmp_path, browser):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    runs = tmp_path / "runs"
+    for i in range(9):
+        LargeRun(f"run{i}", runs / f"run{i}", actors=12, hosts=12).write_rows(1, 20)
+    (runs / "run0" / "videos").mkdir()
+    (runs / "run0" / "videos" / "game.mp4").write_bytes(b"none")
+    with shown(f"--logdir={runs}", "--tmux_sess=run0") as dashboard:
+        page = browser.open(dashboard.address, ".part-hosts canvas")
+        assert "The charts show 8 of 12 hosts." in page.text_content(".part-hosts .soft")
+        page.wait_for_selector("video[src*='video?key=']")
+        assert page.text_content(".videos option").startswith("game, ")
+        page.goto(f"{dashboard.address}#/")
+        page.wait_for_selector(".runs tbody tr:nth-child(9) polyline")
+        for box in page.locator(".runs input:not(:checked)").all()[::-1]:
+            box.check()
+        page.wait_for_selector(".compare-card >> text=8 of 9 runs are drawn")
+        browser.errors.clear()  # the file is no video
+        browser.close()
+
+
 def test_a_page_goes_on_after_sleep_and_after_a_dashboard_that_hung(
     living,
     dashboard,
