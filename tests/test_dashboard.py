@@ -270,6 +270,27 @@ def test_all_runs_are_side_by_side(large, dashboard, browser, tmp_path):
     assert page.text_content("h1") == "catch · catch"
 
 
+def test_a_page_says_how_many_of_many_hosts_and_runs_it_draws(monkeypatch, tmp_path, browser):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    runs = tmp_path / "runs"
+    for i in range(9):
+        LargeRun(f"run{i}", runs / f"run{i}", actors=12, hosts=12).write_rows(1, 20)
+    (runs / "run0" / "videos").mkdir()
+    (runs / "run0" / "videos" / "game.mp4").write_bytes(b"none")
+    with shown(f"--logdir={runs}", "--tmux_sess=run0") as dashboard:
+        page = browser.open(dashboard.address, ".part-hosts canvas")
+        assert "The charts show 8 of 12 hosts." in page.text_content(".part-hosts .soft")
+        page.wait_for_selector("video[src*='video?key=']")
+        assert page.text_content(".videos option").startswith("game, ")
+        page.goto(f"{dashboard.address}#/")
+        page.wait_for_selector(".runs tbody tr:nth-child(9) polyline")
+        for box in page.locator(".runs input:not(:checked)").all()[::-1]:
+            box.check()
+        page.wait_for_selector(".compare-card >> text=8 of 9 runs are drawn")
+        browser.errors.clear()  # the file is no video
+        browser.close()
+
+
 def test_a_page_goes_on_after_sleep_and_after_a_dashboard_that_hung(
     living,
     dashboard,
@@ -421,11 +442,11 @@ def test_a_dashboard_sees_hosts_that_no_other_frontend_is_connected_to(lan):
     far.until_all("running")
     laptop = far.lan.laptop
     dashboard = laptop.start(*FRONTEND, "--dashboard", "--dashboard_port=8700")
-    dashboard.until(r"dashboard: http://localhost:8700/\S+/")
+    dashboard.until(r"dashboard: http://127\.0\.0\.1:8700/\S+/")
     token = re.search(r"8700/(\S+)/", dashboard.printed())[1]
 
     def get(path):
-        address = f"http://localhost:8700/{token}/{path}"
+        address = f"http://127.0.0.1:8700/{token}/{path}"
         program = f"import urllib.request as u; print(u.urlopen('{address}').read().decode())"
         return json.loads(laptop.run(sys.executable, "-c", program).stdout)
 
@@ -434,7 +455,7 @@ def test_a_dashboard_sees_hosts_that_no_other_frontend_is_connected_to(lan):
         sys.executable,
         "-c",
         "import re, urllib.request as u\n"
-        f"for line in u.urlopen('http://localhost:8700/{token}/stream?run={key}'):\n"
+        f"for line in u.urlopen('http://127.0.0.1:8700/{token}/stream?run={key}'):\n"
         '    for name, state in re.findall(rb\'"name": "(\\S+?)".*?"state": "(\\w+)"\', line):\n'
         "        print(name.decode(), state.decode(), flush=True)",
     )
@@ -481,9 +502,9 @@ def test_a_prometheus_server_reads_the_metrics(large, dashboard, tmp_path):
         return [float(each["value"][1]) for each in found]
 
     try:
-        wait_until(lambda: ask("impala_mm_frames_total"), 60, "a value that was scraped")
+        wait_until(lambda: ask("impala_mm_frames"), 60, "a value that was scraped")
         row = large.row(199)
-        assert ask("impala_mm_frames_total") == [row["frames"]]
+        assert ask("impala_mm_frames") == [row["frames"]]
         assert ask("impala_mm_episode_return{run='night'}") == [
             pytest.approx(row["episode_return"])
         ]
@@ -494,10 +515,10 @@ def test_a_prometheus_server_reads_the_metrics(large, dashboard, tmp_path):
         metadata = json.load(urllib.request.urlopen(f"{address}/api/v1/metadata", timeout=5))[
             "data"
         ]
-        assert metadata["impala_mm_frames"][0]["type"] == "counter"
+        assert metadata["impala_mm_frames"][0]["type"] == "gauge"
         large.write_rows(200, 300)
-        wait_until(lambda: ask("increase(impala_mm_frames_total[1m]) > 0"), 60, "an increase")
-        assert math.isclose(ask("impala_mm_frames_total")[0], large.row(299)["frames"])
+        wait_until(lambda: ask("delta(impala_mm_frames[1m]) > 0"), 60, "an increase")
+        assert math.isclose(ask("impala_mm_frames")[0], large.row(299)["frames"])
     finally:
         server.kill()
         server.wait()

@@ -5,6 +5,7 @@ that an earlier version wrote; what is missing is left out.
 """
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -46,7 +47,7 @@ def list_videos(folder: Path) -> list[Path]:
     found = sorted((folder.resolve() / "videos").glob("*.mp4"))
     for record in read_records(folder / "evaluations.jsonl"):
         video = folder.resolve() / str(record.get("video", ""))
-        if video.suffix == ".mp4" and video.is_file():
+        if video.suffix == ".mp4" and os.path.isfile(video):
             found.append(video.resolve())
     return list(dict.fromkeys(found))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from launcher.dashboard.frontend_command import frontend_command
 from launcher.dashboard.run_finder import FoundRun
+from launcher.dashboard.run_status import is_live, read_status
 from launcher.node.run_registry import Run
 from launcher.node.task import SAVE_REQUEST
 
@@ -33,6 +34,12 @@ def act(found: FoundRun, action: str, flags: Sequence[str] = ()) -> dict[str, An
         return _call(frontend_command(found.run_name, f"--{action}", [*more, *flags]))
     if not found.state_folder or action == "apply":
         raise Refused(f"{found.name}: only a run that a frontend has started can do that")
+    known = read_status(found, list)
+    if not is_live(known):
+        raise Refused(
+            f"{found.name}: its state is {known['state']}, so that nothing would read the request; "
+            f"experiment.py with --logdir={found.logdir} continues it"
+        )
     path = found.state_folder / "stop" if action == "stop" else found.logdir / SAVE_REQUEST
     try:
         path.write_text("save")

@@ -6,11 +6,12 @@ dashboard, even if that is killed, and some time after the last page that shows 
 """
 
 import contextlib
+import math
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from impala_mm.runtime.lifecycle import OWNER_VARIABLE
 from launcher.dashboard.frontend_command import frontend_command
@@ -22,20 +23,14 @@ _RETRY_SECONDS = 60.0  # between two starts for a run, such as one whose hosts r
 _END_SECONDS = 10.0  # timeout for a connection to end
 
 
-class _Link(NamedTuple):
-    """The frontend that is connected for one run."""
-
-    process: subprocess.Popen
-    started: float  # by time.monotonic()
-
-
 class HostLinks:
     """The connections of one dashboard."""
 
     def __init__(self, flags: Sequence[str] = ()):
         """Connect with these flags of the user, such as --ssh_config."""
         self._flags = flags
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, subprocess.Popen] = {}
+        self._tried: dict[str, float] = {}  # by run: when a connection was started last
         self._ending: list[subprocess.Popen] = []
         self._shown: dict[str, float] = {}  # by run: when a page showed it last
 
@@ -48,12 +43,17 @@ class HostLinks:
             link = self._links.get(name)
             if now - seen > _UNSHOWN_SECONDS:
                 del self._shown[name]
+                self._tried.pop(name, None)
                 if link:
                     self._end(self._links.pop(name))
-            elif link and link.process.poll() is None:
+            elif link and link.poll() is None:
                 continue
-            elif (not link or now - link.started > _RETRY_SECONDS) and _is_out_of_sight(name):
-                self._links[name] = self._start(name)
+            elif now - self._tried.get(name, -math.inf) > _RETRY_SECONDS and _is_out_of_sight(name):
+                self._tried[name] = now
+                try:
+                    self._links[name] = self._start(name)
+                except OSError as error:
+                    print(f"[dashboard] {name}: cannot connect: {error}", file=sys.stderr)
 
     def end(self) -> None:
         """End all connections, and wait for their end."""
@@ -66,8 +66,8 @@ class HostLinks:
                 process.kill()
                 process.wait()
 
-    def _start(self, name: str) -> _Link:
-        process = subprocess.Popen(
+    def _start(self, name: str) -> subprocess.Popen:
+        return subprocess.Popen(
             frontend_command(name, f"--logs={LEARNERS}", self._flags),
             stdin=subprocess.PIPE,  # its end, which this process holds, ends it
             stdout=subprocess.DEVNULL,
@@ -75,13 +75,12 @@ class HostLinks:
             env=os.environ | {OWNER_VARIABLE: "yes"},
             start_new_session=True,
         )
-        return _Link(process, time.monotonic())
 
-    def _end(self, link: _Link) -> None:
+    def _end(self, link: subprocess.Popen) -> None:
         """Let a connection end."""
-        assert link.process.stdin
-        link.process.stdin.close()
-        self._ending.append(link.process)
+        assert link.stdin
+        link.stdin.close()
+        self._ending.append(link)
 
 
 def _is_out_of_sight(name: str) -> bool:

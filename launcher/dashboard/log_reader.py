@@ -4,12 +4,14 @@ Places in a log are numbers of bytes from its beginning. After a log was rotated
 which its inode tells.
 """
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.run_status import Status
+from launcher.node.run_registry import Run, UnreadableRecord
 
 _PART_BYTES = 1 << 16  # of a log in one answer
 _BLOCK_BYTES = 1 << 20  # of a log that is searched at a time
@@ -21,38 +23,52 @@ _MOST_LETTERS = 4000  # of a line
 def find_logs(found: FoundRun, known: Status) -> dict[str, Path]:
     """Return the logs of a run on this machine, by name; no other file is ever read.
 
-    Those of processes on other hosts are here once a frontend has copied them.
+    Those of processes on other hosts are here once a frontend has copied them. What the states of
+    such processes say may be wrong: it names no file.
     """
-    logs = {}
+    logs, here = {}, _processes_here(found, known)
     for process in known["processes"]:
-        paths = [found.logdir / f"{process['name']}.log", Path(process["log"] or "/")]
-        if path := next(filter(Path.is_file, paths), None):
-            logs[process["name"]] = path
+        name, paths = process["name"], [found.logdir / f"{process['name']}.log"]
+        if name in here and Path(process["log"]).name == f"{name}.log":
+            paths.append(Path(process["log"]))
+        if "/" not in name and (path := next(filter(os.path.isfile, paths), None)):
+            logs[name] = path
     for path in sorted(found.logdir.glob("*.log")):
-        if path.is_file() and path not in logs.values():
+        if os.path.isfile(path) and path not in logs.values():
             logs[path.stem] = path
     return logs
+
+
+def _processes_here(found: FoundRun, known: Status) -> set[str]:
+    """Return the names of the processes whose supervisors are on this machine."""
+    if not found.run_name:
+        return {process["name"] for process in known["processes"]}
+    with contextlib.suppress(UnreadableRecord):
+        if record := Run(found.run_name).record:
+            return {process["name"] for process in record.processes if not process.get("place")}
+    return set()
 
 
 def read_part(path: Path, before: int | None = None, after: int | None = None) -> dict[str, Any]:
     """Return the lines that end at `before` or begin at `after`, by default those at the end.
 
-    Raises OSError.
+    A line that does not fit in a part is returned in pieces. Raises OSError.
     """
     with path.open("rb") as file:
         about = os.fstat(file.fileno())
         if after is not None and after <= about.st_size:
-            begin = after
+            begin = max(0, after)
         else:
-            end = about.st_size if before is None else min(before, about.st_size)
+            end = about.st_size if before is None else max(0, min(before, about.st_size))
             begin = max(0, end - _PART_BYTES)
         file.seek(begin)
         content = file.read(_PART_BYTES if after is not None or before is None else end - begin)
     if begin and after is None:  # the rest of a line
-        cut = content.find(b"\n") + 1
+        cut = content.find(b"\n", 0, -1) + 1
         begin, content = begin + cut, content[cut:]
-    if before is None:  # the last line may not be complete yet
-        content = content[: content.rfind(b"\n") + 1] or content[len(content) :]
+    end_of_lines = content.rfind(b"\n") + 1
+    if before is None and (end_of_lines or len(content) < _PART_BYTES):
+        content = content[:end_of_lines]  # the last line may not be complete yet
     return {
         "lines": _lines(content, begin),
         "begin": begin,
@@ -87,7 +103,7 @@ def search(path: Path, text: str) -> dict[str, Any]:
 
 def _lines(content: bytes, begin: int) -> list[dict[str, Any]]:
     found = []
-    for line in content.split(b"\n")[:-1]:
+    for line in content.removesuffix(b"\n").split(b"\n") if content else []:
         found.append({"at": begin, "text": _decode(line)})
         begin += len(line) + 1
     return found

@@ -2,13 +2,14 @@
 
 A metric of metrics.jsonl keeps its name after `impala_mm_`, with what follows a slash as the label
 `part`, `learner`, `level` or `kind`, or joined to it. By Prometheus's conventions counts that only
-grow end in `_total`, shares in `_ratio`, times in `_seconds` and sizes in `_bytes`.
+grow, or begin at 0 again, end in `_total`, shares in `_ratio`, times in `_seconds` and sizes in
+`_bytes`. Frames, steps, updates and training time return to a checkpoint when a run is resumed, so
+they are gauges: of a counter that falls Prometheus assumes that it began at 0.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -20,21 +21,19 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, genera
 from prometheus_client.registry import Collector
 
 from impala_mm.records.metric_descriptions import find_description
-from launcher.dashboard.run_finder import FoundRun, describe_settings
-from launcher.dashboard.run_status import Status, is_live
+from launcher.dashboard.run_finder import describe_settings
+from launcher.dashboard.run_status import KnownRun, is_live
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _PREFIX = "impala_mm"
 _COUNTS = {
-    *("frames", "steps", "updates", "unrolls_dropped", "unrolls_padded", "environment_faults"),
-    *("sync_checks", "sync_repairs", "offline_updates"),
+    *("unrolls_dropped", "unrolls_padded", "environment_faults", "sync_checks", "sync_repairs"),
 }
 _LOSSES = {"loss", "loss_per_step"}  # their parts have the same unit
 _MIB = 2**20
-Known = tuple[FoundRun, Status, dict[str, Any]]
 
 
-def render(runs: Iterable[Known]) -> bytes:
+def render(runs: Iterable[KnownRun]) -> bytes:
     """Return the text that describes these runs."""
     return generate_latest(_Collector(list(runs)))
 
@@ -42,7 +41,7 @@ def render(runs: Iterable[Known]) -> bytes:
 class _Collector(Collector):
     """The metrics of some runs."""
 
-    def __init__(self, runs: list[Known]):
+    def __init__(self, runs: list[KnownRun]):
         self._runs = runs
 
     def collect(self) -> Iterator[Metric]:
@@ -50,8 +49,8 @@ class _Collector(Collector):
         yield from self._describe_runs()
         yield from self._describe_processes()
         families: dict[str, Metric] = {}
-        for run, _, row in self._runs:
-            for key, value in row.items():
+        for run in self._runs:
+            for key, value in run.row.items():
                 if type(value) in (int, float):
                     add_value(families, run.name, key, float(value))
         yield from families.values()
@@ -61,14 +60,22 @@ class _Collector(Collector):
         alive = GaugeMetricFamily(
             f"{_PREFIX}_run_alive", "Whether the run has not ended.", labels=["run"]
         )
-        for run, known, _ in self._runs:
-            settings = describe_settings(run.logdir)
+        row_time = GaugeMetricFamily(
+            f"{_PREFIX}_run_row_timestamp_seconds",
+            "When the last row of metrics.jsonl was written, in seconds since 1970.",
+            labels=["run"],
+            unit="seconds",
+        )
+        for run in self._runs:
+            settings = describe_settings(run.found.logdir)
             about.add_metric(
                 [run.name],
                 {name: str(settings.get(name, "")) for name in ("level_name", "algorithm")},
             )
-            alive.add_metric([run.name], float(is_live(known)))
-        yield from (about, alive)
+            alive.add_metric([run.name], float(is_live(run.status)))
+            if run.row_time is not None:
+                row_time.add_metric([run.name], run.row_time)
+        yield from (about, alive, row_time)
 
     def _describe_processes(self) -> Iterator[Metric]:
         names = ["run", "process", "role", "host"]  # Prometheus itself uses the label job
@@ -86,11 +93,12 @@ class _Collector(Collector):
         cores = gauge("cpu_cores", "Cores that the process and its children use.", "cores")
         memory = gauge("memory_bytes", "Resident memory of the process and its children.", "bytes")
         rate = gauge("frames_per_second", "Environment frames per second.")
-        for run, known, _ in self._runs:
-            states = Counter((each["job"], each["state"]) for each in known["processes"])
+        for run in self._runs:
+            processes = run.status["processes"]
+            states = Counter((each["job"], each["state"]) for each in processes)
             for (job, state), number in states.items():
                 counted.add_metric([run.name, job, state], number)
-            for each in known["processes"]:
+            for each in processes:
                 labels = [run.name, each["name"], each["job"], each["host"]]
                 up.add_metric(labels, float(each["state"] == "running"))
                 restarts.add_metric(labels, each["restarts"])
@@ -115,14 +123,13 @@ def add_value(families: dict[str, Metric], run: str, key: str, value: float) -> 
         labels["part"] = part
     elif part:
         name = f"{name}_{part}"
-    is_count = name in _COUNTS
     shown = "training_seconds" if name == "seconds" else name
     shown = re.sub(r"_share$", "_ratio", re.sub(r"[^a-zA-Z0-9_]", "_", shown))
     # The values of parts have a name of their own, so that a sum over all labels makes sense.
     whose = next((f"{label}_" for label in ("learner", "level") if label in labels), "")
     family = f"{_PREFIX}_{whose}{shown}"
     if family not in families:
-        made = CounterMetricFamily if is_count or name == "seconds" else GaugeMetricFamily
+        made = CounterMetricFamily if name in _COUNTS else GaugeMetricFamily
         text = about.meaning if about else f"The metric {name} of metrics.jsonl."
         families[family] = made(family, text, labels=list(labels))
     families[family].add_metric(list(labels.values()), value)  # type: ignore[attr-defined]

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_mm.records import run_contents
+from launcher.dashboard.log_reader import find_logs
 from launcher.dashboard.row_history import RowHistory
+from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.run_status import Status
 from launcher.running import controller
 
@@ -42,8 +44,8 @@ class Event(NamedTuple):
 class RunEvents:
     """The events of one run; `update` looks for new ones."""
 
-    def __init__(self, logdir: Path, history: RowHistory):
-        self._logdir, self._history = logdir, history
+    def __init__(self, found: FoundRun, history: RowHistory):
+        self._found, self._logdir, self._history = found, found.logdir, history
         self._read: dict[str, tuple[float, list[Event]]] = {}  # by source: when it was modified
         self._seen: deque[Event] = deque(maxlen=_MOST_EVENTS)  # in states, and once in logs
         self._placed: dict[Event, Event] = {}  # those of them whose training time is known
@@ -55,10 +57,10 @@ class RunEvents:
         """Look at the present states; the first time also at the ends of logs."""
         failures = {p["name"]: p["failure"]["time"] for p in known["processes"] if p["failure"]}
         if self._is_first:
-            for process in known["processes"]:
-                self._seen.extend(self._read_log(process["name"], self._log_of(process)))
-            log = self._logdir / controller.LOG_FILE
-            self._seen.extend(self._read_log("controller", log, every_line=True))
+            # Of a run whose processes are not known (any more), these are the logs in its folder.
+            for name, log in find_logs(self._found, known).items():
+                is_controllers = log.name == controller.LOG_FILE
+                self._seen.extend(self._read_log(name, log, every_line=is_controllers))
         for process in known["processes"]:
             name, failure = process["name"], process["failure"]
             if failure and failures[name] != self._failures.get(name):
@@ -75,10 +77,6 @@ class RunEvents:
                     self._seen.append(Event(time.time(), "cut", text))
             self._states[name] = process["state"]
         self._failures, self._is_first = failures, False
-
-    def _log_of(self, process: dict[str, Any]) -> Path:
-        local = self._logdir / f"{process['name']}.log"  # of another host's process it is a copy
-        return local if local.exists() else Path(process["log"] or local)
 
     def _read_log(self, name: str, path: Path, every_line: bool = False) -> Iterable[Event]:
         """Yield events for the supervisor's lines at a log's end, which have a time of the day."""
@@ -140,7 +138,7 @@ class RunEvents:
 
     def _checkpoints(self, folder: Path) -> Iterable[Event]:
         for about in run_contents.read_checkpoints(folder):
-            with contextlib.suppress(OSError, TypeError, ValueError):
+            with contextlib.suppress(OSError, TypeError, ValueError, OverflowError):
                 path = folder / "checkpoints" / about["path"] / "about.json"
                 value = about.get("episode_return")
                 mean = f", mean return {value:.2f}" if run_contents.is_number(value) else ""
@@ -196,8 +194,8 @@ def _is_same(event: Event, other: Event) -> bool:
 
 def _parse_time(value: Any) -> float:
     """Return a recorded time in seconds since 1970; 0 if it is none."""
-    if run_contents.is_number(value):
-        return float(value)
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if run_contents.is_number(value):
+            return float(value)
         return datetime.datetime.fromisoformat(value).timestamp()
     return 0.0

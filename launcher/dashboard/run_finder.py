@@ -18,6 +18,10 @@ _ABOUT = ("level_name", "algorithm", "agent_name", "seed", "num_learners")
 _MARKS = ("metrics.jsonl", "starts.jsonl", "settings.json")  # files of a run's folder
 
 
+class NoSuchRun(Exception):
+    """An error: no run has this key, or not any more."""
+
+
 class FoundRun(NamedTuple):
     """A run, and where the states of its processes are, if any are known."""
 
@@ -50,20 +54,27 @@ class RunFinder:
             self._looked = time.monotonic()
         return self._found
 
+    def get(self, key: str) -> FoundRun:
+        """Return one run. Raises NoSuchRun."""
+        try:
+            return self.find()[key]
+        except KeyError:
+            raise NoSuchRun(key) from None
+
     def _look(self) -> list[FoundRun]:
         found: dict[Path, FoundRun] = {}
         for logdir in map(Path.resolve, self._folders()):
-            found[logdir] = FoundRun(_key(logdir), logdir.name, logdir)
+            found[logdir] = FoundRun(key_of(logdir), logdir.name, logdir)
         for logdir, name in self._known.items():  # a run that was stopped has no record any more
             if logdir not in found and _is_run(logdir):
-                found[logdir] = FoundRun(_key(logdir), name, logdir)
+                found[logdir] = FoundRun(key_of(logdir), name, logdir)
         for logdir, state_folder in foreground_states.find_state_folders().items():
-            found[logdir] = FoundRun(_key(logdir), logdir.name, logdir, state_folder=state_folder)
+            found[logdir] = FoundRun(key_of(logdir), logdir.name, logdir, state_folder=state_folder)
         for name in run_names():
             with contextlib.suppress(UnreadableRecord):
                 if record := Run(name).record:
                     logdir = Path(record.logdir).resolve()
-                    found[logdir] = FoundRun(_key(logdir), name, logdir, run_name=name)
+                    found[logdir] = FoundRun(key_of(logdir), name, logdir, run_name=name)
         self._known |= {run.logdir: run.name for run in found.values() if run.has_states}
         return sorted(found.values(), key=lambda run: -_modified(run.logdir))
 
@@ -71,7 +82,7 @@ class RunFinder:
         if _is_run(self._folder):
             return [self._folder]
         with contextlib.suppress(OSError):
-            inside = [Path(entry) for entry in os.scandir(self._folder) if entry.is_dir()]
+            inside = [Path(entry) for entry in os.scandir(self._folder) if os.path.isdir(entry)]
             return sorted(filter(_is_run, inside), key=_modified)[-_MOST_RUNS:]
         return []
 
@@ -96,7 +107,8 @@ def _read_settings(path: Path, modified: int) -> dict[str, Any]:
 
 
 def _is_run(folder: Path) -> bool:
-    return any((folder / name).exists() for name in _MARKS)
+    # In contrast to Path.exists, this is False for a folder that may not be entered.
+    return any(os.path.exists(folder / name) for name in _MARKS)
 
 
 def _modified(logdir: Path) -> float:
@@ -106,5 +118,6 @@ def _modified(logdir: Path) -> float:
     return 0.0
 
 
-def _key(logdir: Path) -> str:
-    return hashlib.sha256(os.fsencode(logdir)).hexdigest()[:12]
+def key_of(path: Path) -> str:
+    """Return what stands for a folder or a file in addresses of the page."""
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:12]

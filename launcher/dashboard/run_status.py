@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.dashboard.run_finder import FoundRun
 from launcher.node import file_lock, foreground_states
@@ -13,6 +13,17 @@ from launcher.running import status
 
 _GPU_SECONDS = 10.0  # for which a measurement of GPUs holds: nvidia-smi takes much of a core
 Status = dict[str, Any]
+
+
+class KnownRun(NamedTuple):
+    """A run as programs are told of it."""
+
+    name: str  # that of no other run: if several have the same, the path of its folder
+    found: FoundRun
+    status: Status
+    row: dict[str, Any]  # the last one of metrics.jsonl; empty if there is none
+    row_time: float | None  # when it was written, in seconds since 1970
+    update_time: float | None  # when its number of updates was seen to change
 
 
 class GpuMeter:
@@ -49,6 +60,23 @@ def read_status(found: FoundRun, measure_gpus: Callable[[], list[dict[str, Any]]
         "processes": [status.describe_process(each) for each in states.values()],
         "daemons": [],
     }
+
+
+def unreadable_status(found: FoundRun, error: Exception) -> Status:
+    """Return the status of a run whose files cannot be read because of this error."""
+    return {
+        "name": found.name,
+        "state": "unreadable",
+        "logdir": str(found.logdir),
+        "failure": describe_error(error),
+        "gpus": [],
+        "processes": [],
+    }
+
+
+def describe_error(error: Exception) -> str:
+    """Return what kind of error it is, and what it says."""
+    return f"{type(error).__name__}: {error}"
 
 
 def state_of_folder(found: FoundRun) -> str:

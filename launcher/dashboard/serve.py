@@ -18,7 +18,7 @@ from launcher.dashboard.host_links import HostLinks
 from launcher.dashboard.site import Site
 from launcher.dashboard.updates import Updates
 
-_HOST = "127.0.0.1"
+_HOST = "127.0.0.1"  # printed, too: of localhost another user might serve the other address, ::1
 _FIRST_PORT, _TRIED_PORTS = 8600, 100
 _TOKEN_BYTES = 16
 
@@ -72,8 +72,8 @@ def serve(
 def describe(port: int, token: str, folder: str, has_control: bool) -> list[str]:
     """Return the lines that say how to open the page."""
     return [
-        f"dashboard: http://localhost:{port}/{token}/",
-        f"from another machine: ssh -N -L {port}:localhost:{port} "
+        f"dashboard: http://{_HOST}:{port}/{token}/",
+        f"from another machine: ssh -N -L {_HOST}:{port}:{_HOST}:{port} "
         f"{getpass.getuser()}@{socket.gethostname()}, then the same address there",
         f"shows the runs of this user's frontends and those in {folder}; "
         + ("it can save, stop and change them" if has_control else "it only reads")

@@ -16,10 +16,10 @@ from werkzeug.routing import Map, Rule
 from werkzeug.utils import redirect, send_file
 from werkzeug.wrappers import Request, Response
 
-from impala_mm.records import run_contents
 from impala_mm.records.panels import PANELS
 from impala_mm.runtime.strict_json import to_json
 from launcher.dashboard import control, health, log_reader, openmetrics
+from launcher.dashboard.run_finder import NoSuchRun
 from launcher.dashboard.updates import TooManyPages, Updates
 
 STATIC = Path(__file__).parent / "static"
@@ -101,7 +101,7 @@ class Site:
             endpoint, values = adapter.match(method=request.method)
             answer: Response = getattr(self, f"_answer_{endpoint}")(request, **values)
             return answer
-        except KeyError:  # no such run
+        except NoSuchRun:
             return _plain(404, "there is no such run any more")
         except HTTPException as error:
             return _plain(error.code or 500, error.description or error.name)
@@ -140,8 +140,8 @@ class Site:
 
     def _answer_stream(self, request: Request) -> Response:
         key = request.args.get("run", "")
-        if key and key not in self._updates.find():
-            raise KeyError(key)
+        if key:
+            self._updates.find_one(key)
         try:
             messages = self._updates.open_page(key)
         except TooManyPages as error:
@@ -158,7 +158,7 @@ class Site:
 
     def _answer_usage(self, request: Request, key: str) -> Response:
         del request
-        return _json(self._updates.with_run(key, lambda w: w.usage.describe()))
+        return _json(self._updates.with_run(key, lambda w: w.usage.copy()).describe())
 
     def _logs(self, key: str) -> dict[str, Path]:
         found: dict[str, Path] = self._updates.with_run(
@@ -183,16 +183,17 @@ class Site:
             raise NotFound(f"{path}: {error.strerror}") from None
 
     def _answer_video(self, request: Request, key: str) -> Response:
-        videos = run_contents.list_videos(self._updates.find()[key].logdir)
-        number = request.args.get("number", default=-1, type=int)
-        if not -len(videos) <= number < len(videos):
-            raise NotFound("there is no such video")
-        return send_file(videos[number], request.environ, mimetype="video/mp4", conditional=True)
+        videos: dict[str, Path] = self._updates.with_run(key, lambda w: w.videos())
+        try:
+            path = videos[request.args.get("key", "")]
+            return send_file(path, request.environ, mimetype="video/mp4", conditional=True)
+        except (KeyError, OSError):
+            raise NotFound("there is no such video (any more)") from None
 
     def _answer_control(self, request: Request, key: str, action: str) -> Response:
         if not self._has_control:
             raise Forbidden("this dashboard only shows runs: start it with --dashboard_control")
-        found = self._updates.find()[key]
+        found = self._updates.find_one(key)
         try:
             return _json(control.act(found, action, self._frontend_flags))
         except control.Refused as error:

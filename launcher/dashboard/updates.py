@@ -6,17 +6,19 @@ history of its hosts. A page that does not read what it is told is dropped, and 
 
 import contextlib
 import queue
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from impala_mm.runtime.strict_json import to_json
 from launcher.dashboard.host_links import HostLinks
-from launcher.dashboard.row_history import RowHistory
+from launcher.dashboard.row_history import Row, RowHistory
 from launcher.dashboard.run_finder import FoundRun, RunFinder, describe_settings
-from launcher.dashboard.run_status import GpuMeter, Status, state_of_folder
+from launcher.dashboard.run_status import GpuMeter, KnownRun, describe_error, state_of_folder
 from launcher.dashboard.watched_run import WatchedRun
 
 PERIOD_SECONDS = 2.0
@@ -67,13 +69,18 @@ class _Page:
         order = to_json(list(states))
         self._put("processes", f'{{"order": {order}, "changed": [{", ".join(changed)}]}}')
 
+    def beat(self) -> None:
+        """Tell it that the thread which reads runs is alive, unless other messages do."""
+        if self._messages.empty():
+            self._put("beat", "{}")
+
     def messages(self) -> Iterator[str]:
         """Yield messages as they come, until the page is dropped."""
         while not self.is_dropped:
             try:
                 yield self._messages.get(timeout=PERIOD_SECONDS)
             except queue.Empty:
-                yield "event: beat\ndata: {}\n\n"
+                yield ":\n\n"  # no event: it finds out whether the page is still there
 
 
 class Updates:
@@ -88,6 +95,7 @@ class Updates:
         self._pages: list[_Page] = []
         self._listed = 0.0
         self._wakes = threading.Event()
+        self._reported: dict[str, str] = {}  # the error that was printed last, by what failed
 
     def start(self) -> None:
         """Start the thread that reads runs."""
@@ -97,6 +105,11 @@ class Updates:
         """Return all runs by key."""
         with self._lock:
             return self._finder.find()
+
+    def find_one(self, key: str) -> FoundRun:
+        """Return one run. Raises NoSuchRun."""
+        with self._lock:
+            return self._finder.get(key)
 
     def open_page(self, key: str) -> Iterator[str]:
         """Return the messages for a page that shows a run, or all runs if `key` is empty.
@@ -124,7 +137,7 @@ class Updates:
     def with_run(self, key: str, use: Callable[[WatchedRun], Any]) -> Any:
         """Return what `use` returns for a run that was read at most some seconds ago.
 
-        Raises KeyError.
+        Raises NoSuchRun.
         """
         with self._lock:
             watched = self._watch(key)
@@ -132,20 +145,24 @@ class Updates:
                 self._update(watched)
             return use(watched)
 
-    def statuses(self) -> list[tuple[FoundRun, Status, dict[str, Any]]]:
-        """Return (run, status, last row) of all runs whose processes are known."""
+    def statuses(self) -> list[KnownRun]:
+        """Return what is known of all runs whose processes are known."""
         with self._lock:
-            found = []
-            for key, run in self._finder.find().items():
-                if run.has_states:
-                    known = self.with_run(key, lambda w: (w.status, w.history.last))
-                    found.append((run, *known))
-            return found
+            runs = {key: run for key, run in self._finder.find().items() if run.has_states}
+            names = Counter(run.name for run in runs.values())
+
+            def describe(watched: WatchedRun) -> KnownRun:
+                run = watched.found
+                name = run.name if names[run.name] == 1 else str(run.logdir)
+                row, times = watched.history.last, (watched.row_time, watched.update_time)
+                return KnownRun(name, run, watched.status, row, *times)
+
+            return [self.with_run(key, describe) for key in runs]
 
     def brief_columns(self, key: str) -> dict[str, Any]:
-        """Return the coarse curve of a run's return. Raises KeyError."""
+        """Return the coarse curve of a run's return. Raises NoSuchRun."""
         with self._lock:
-            history = self._brief_history(self._finder.find()[key])
+            history = self._brief_history(self._finder.get(key))
             history.read()
             return history.columns(_BRIEF_KEYS)
 
@@ -154,8 +171,11 @@ class Updates:
     def _loop(self) -> None:
         while True:
             began = time.monotonic()
-            with self._lock:
-                self._look()
+            try:
+                with self._lock:
+                    self._look()
+            except Exception as error:  # pages hear nothing, and say that they reconnect
+                self._report("the runs cannot be read", error)
             spent = time.monotonic() - began
             self._wakes.wait(max(PERIOD_SECONDS - spent, PERIOD_SECONDS / 2))
             self._wakes.clear()
@@ -167,9 +187,9 @@ class Updates:
         shown = {page.key for page in self._pages}
         for key, run in found.items():
             watched = self._watched.get(key)
-            if key in shown or (
-                run.has_states and (not watched or now - watched.updated > _UNSEEN_SECONDS)
-            ):
+            is_new = watched.found != run if watched else run.has_states
+            is_due = watched and run.has_states and now - watched.updated > _UNSEEN_SECONDS
+            if key in shown or is_new or is_due:
                 self._update(self._watch(key))
         if self._links:
             self._links.keep(
@@ -181,21 +201,39 @@ class Updates:
             for page in self._pages:
                 page.tell_if_changed("runs", listed)
         self._forget(found, shown)
+        for page in self._pages:
+            page.beat()
+
+    def _report(self, what: str, error: Exception) -> None:
+        """Print an error, once until another one follows."""
+        text = describe_error(error)
+        if self._reported.get(what) != text:
+            self._reported[what] = text
+            print(f"[dashboard] {what}: {text}", file=sys.stderr)
 
     def _watch(self, key: str) -> WatchedRun:
-        """Return a run that is read from now on. Raises KeyError."""
-        run = self._finder.find()[key]
+        """Return a run that is read from now on. Raises NoSuchRun."""
+        run = self._finder.get(key)
         watched = self._watched.get(key)
-        if watched is None or watched.found != run:
-            watched = WatchedRun(run, self._gpus)
-            self._watched[key] = watched
+        if watched is None:
+            watched = self._watched[key] = WatchedRun(run, self._gpus)
+        watched.found = run  # a run that ends keeps its events
         return watched
 
     def _update(self, watched: WatchedRun) -> None:
-        rows = watched.update()
+        """Read a run, and tell its pages; what cannot be read becomes its status."""
         pages = [page for page in self._pages if page.key == watched.found.key]
-        if not pages:
-            return
+        try:
+            rows = watched.update()
+            if pages:
+                self._tell(pages, watched, rows)
+        except Exception as error:  # whatever is wrong with a run's files, others are shown
+            self._report(f"{watched.found.logdir} cannot be read", error)
+            watched.fail(error)
+            for page in pages:
+                page.tell_if_changed("about", to_json(watched.describe()))
+
+    def _tell(self, pages: list[_Page], watched: WatchedRun, rows: list[Row]) -> None:
         about, events = to_json(watched.describe()), to_json(watched.describe_events())
         # The page counts a process's uptime itself.
         states = {

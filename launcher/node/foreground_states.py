@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher.node import procfs
 from launcher.node.process_state import read_state
-from launcher.node.task import FINAL_STATES
+from launcher.node.task import FINAL_STATES, LEARNERS
 
 _LOGDIR_FILE = "logdir"
 
@@ -31,14 +31,25 @@ def write_logdir(state_folder: Path, logdir: Path) -> None:
 
 
 def find_state_folders() -> dict[Path, Path]:
-    """Return the state folders of this user's experiment.py on this host, by the run's folder."""
+    """Return the state folders of this user's experiment.py on this host, by the run's folder.
+
+    A run that was killed leaves its state folder behind: of several for the same run's folder it is
+    the one whose learners' supervisor lives, else the newest.
+    """
     found = {}
     pattern = f"impala_mm-{socket.gethostname()}.*/{_LOGDIR_FILE}"
-    for path in Path(tempfile.gettempdir()).glob(pattern):
+    folders = [path.parent for path in Path(tempfile.gettempdir()).glob(pattern)]
+    for folder in sorted(folders, key=lambda each: (_is_live(each), start_of(each))):
         with contextlib.suppress(OSError):
-            if path.parent.lstat().st_uid == os.geteuid():
-                found[Path(os.fsdecode(path.read_bytes())).resolve()] = path.parent
+            if folder.lstat().st_uid == os.geteuid():
+                logdir = os.fsdecode((folder / _LOGDIR_FILE).read_bytes())
+                found[Path(logdir).resolve()] = folder
     return found
+
+
+def _is_live(state_folder: Path) -> bool:
+    state = read_state(state_folder / LEARNERS)
+    return bool(state) and procfs.is_alive(state["supervisor"])
 
 
 def read_states(state_folder: Path) -> dict[str, dict[str, Any]]:

@@ -31,7 +31,7 @@ class Dashboard:
         )
         assert self.process.stdout
         line = self.process.stdout.readline()
-        found = re.search(r"http://localhost:\d+/\S+/", line)
+        found = re.search(r"http://127\.0\.0\.1:\d+/\S+/", line)
         if not found:
             self.end()
             raise AssertionError(f"the dashboard printed no address: {line}")
@@ -96,7 +96,7 @@ class Browser:
             self.errors.append(message.text)
 
     def _check_host(self, url: str) -> None:
-        if not url.startswith(("http://localhost:", "data:", "blob:")):
+        if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
             self.errors.append(f"a request to {url}")
 
     def close(self) -> None:

@@ -38,8 +38,8 @@ export async function fetchJson(address, options = {}) {
 }
 
 const LABELS = { waits: "waiting to restart", away: "unreachable", lost: "supervisor lost",
-  stale: "ended by a reboot" };
-const GOOD = new Set(["running", "saving"]), BAD = new Set(["failed", "lost"]);
+  stale: "ended by a reboot", unreadable: "cannot be read" };
+const GOOD = new Set(["running", "saving"]), BAD = new Set(["failed", "lost", "unreadable"]);
 const WARN = new Set(["waits", "away", "stale"]);
 const RECENT_SECONDS = 15;
 

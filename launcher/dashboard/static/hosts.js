@@ -1,7 +1,7 @@
 // Cores, memory and throughput of a run's processes on each host, and this machine's GPUs, over time.
 
 import { Chart } from "./charts.js";
-import { fetchJson, h } from "./dom.js";
+import { fetchJson, h, setText } from "./dom.js";
 
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#b8860b", "#8a8a8a", "#882255"];
 const MOST_POINTS = 1300;
@@ -15,8 +15,7 @@ export class Hosts {
     this.usage = null;
     this.charts = new Map();
     this.grid = h("div", { class: "charts" });
-    this.note = h("p", { class: "soft" }, "Since this dashboard was started: no file records it. " +
-      "GPUs are those of this machine.");
+    this.note = h("p", { class: "soft" });
     this.element = h("div", {}, this.note, this.grid);
   }
 
@@ -52,6 +51,10 @@ export class Hosts {
 
   draw() {
     if (document.hidden) return;
+    const all = Object.keys(this.usage.hosts).length;
+    const part = all > COLOURS.length ? ` The charts show ${COLOURS.length} of ${all} hosts.` : "";
+    setText(this.note, "Since this dashboard was started: no file records it. " +
+      `GPUs are those of this machine.${part}`);
     for (const [kind, field, title, unit] of CHARTS) {
       const names = Object.keys(this.usage[kind]).slice(0, COLOURS.length);
       const id = `${kind} ${field}`, text = JSON.stringify(names);

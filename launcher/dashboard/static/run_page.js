@@ -100,8 +100,8 @@ export class RunPage {
     const verdict = status.verdict || content.row.verdict || "";
     setText(this.verdict, verdict);
     this.verdict.classList.toggle("is-bottleneck", verdict.startsWith("bottleneck"));
-    const notes = status.controller ? [status.controller.text] : [];
-    this.notes.replaceChildren(...notes.map((text) => h("p", { class: "soft" }, text)));
+    const notes = [status.controller?.text, status.failure];
+    this.notes.replaceChildren(...notes.filter(Boolean).map((text) => h("p", { class: "soft" }, text)));
     this.showTiles();
     this.parts.curves.setKeys(content.keys);
     this.control?.update(status);

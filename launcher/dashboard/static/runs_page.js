@@ -15,13 +15,14 @@ export class RunsPage {
     this.rows = new Map();
     this.body = h("tbody");
     this.note = h("p", { class: "soft" }, "Looking for runs.");
+    this.part = h("span", { class: "soft" });
     this.chartPlace = h("div", { class: "compare" });
     this.axisPicker = h("select", { change: (event) => { this.axis = event.target.value; this.compare(); } },
       h("option", { value: "frames" }, "over frames"), h("option", { value: "seconds" }, "over training time"));
     this.element = h("div", { class: "page" },
       h("h1", {}, "Runs"),
       h("section", { class: "card compare-card" },
-        h("div", { class: "bar" }, h("h2", {}, "Mean return, side by side"),
+        h("div", { class: "bar" }, h("h2", {}, "Mean return, side by side"), this.part,
           h("label", {}, h("span", { class: "hidden" }, "Axis"), this.axisPicker)),
         this.chartPlace),
       h("section", { class: "card table" },
@@ -111,8 +112,10 @@ export class RunsPage {
   }
 
   compare() {
-    const shown = this.runs.filter((run) => this.chosen.has(run.key) &&
-      this.curves.get(run.key)?.columns.episode_return).slice(0, COLOURS.length);
+    const chosen = this.runs.filter((run) => this.chosen.has(run.key) &&
+      this.curves.get(run.key)?.columns.episode_return);
+    const shown = chosen.slice(0, COLOURS.length);
+    setText(this.part, chosen.length > shown.length ? `${shown.length} of ${chosen.length} runs are drawn` : "");
     this.chart?.destroy();
     this.chart = null;
     if (!shown.length) {

@@ -27,10 +27,7 @@ export class Stream {
     this.wallHeard = Date.now();
     const source = new EventSource(this.address);
     this.source = source;
-    source.onopen = () => {
-      this.hear();
-      this.open();
-    };
+    source.onopen = () => this.open(); // it is live once an event comes: the server's thread is alive
     source.onerror = () => {
       this.state("reconnecting");
       if (source.readyState === EventSource.CLOSED) {

@@ -6,7 +6,7 @@ export class Videos {
   constructor(key) {
     this.key = key;
     this.player = h("video", { controls: true, preload: "metadata", muted: true, playsinline: true });
-    this.picker = h("select", { "aria-label": "Video", change: () => this.play(Number(this.picker.value)) });
+    this.picker = h("select", { "aria-label": "Video", change: () => this.play(this.picker.value) });
     this.empty = h("p", { class: "soft" }, "No evaluation has recorded a video (--video_dir).");
     this.element = h("div", { class: "videos" }, this.empty, this.picker, this.player);
     this.update([]);
@@ -18,13 +18,13 @@ export class Videos {
     this.names = names;
     this.empty.hidden = videos.length > 0;
     this.picker.hidden = this.player.hidden = !videos.length;
-    const newest = videos.map((video, i) => ({ ...video, i })).sort((a, b) => b.time - a.time);
-    this.picker.replaceChildren(...newest.map(({ name, time, i }) =>
-      h("option", { value: i }, `${name}, ${formatTime(time)}`)));
-    if (newest.length) this.play(newest[0].i);
+    const newest = [...videos].sort((a, b) => b.time - a.time);
+    this.picker.replaceChildren(...newest.map(({ key, name, time }) =>
+      h("option", { value: key }, `${name}, ${formatTime(time)}`)));
+    if (newest.length) this.play(newest[0].key);
   }
 
-  play(number) {
-    this.player.src = `run/${this.key}/video?number=${number}`;
+  play(key) {
+    this.player.src = `run/${this.key}/video?key=${key}`;
   }
 }

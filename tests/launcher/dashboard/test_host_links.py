@@ -24,7 +24,7 @@ def links(monkeypatch):
 
 
 def _processes(links):
-    return {name: link.process for name, link in links._links.items()}
+    return dict(links._links)
 
 
 def test_a_run_that_a_page_shows_and_that_nobody_sees_has_one_connection(links):
@@ -60,12 +60,25 @@ def test_a_connection_that_fails_is_tried_again_later(links, monkeypatch):
     assert _processes(links)["far"] is not first
 
 
+def test_a_connection_that_cannot_be_started_is_said_and_tried_again_later(
+    links, monkeypatch, capfd
+):
+    monkeypatch.setattr(host_links, "frontend_command", lambda *_: ["/no/such/program"])
+    for _ in range(2):
+        links.keep(["far"])
+    assert capfd.readouterr().err.count("far: cannot connect: [Errno 2]") == 1
+    monkeypatch.setattr(host_links, "frontend_command", lambda *_: WAITS)
+    links.now[0] += 61
+    links.keep(["far"])
+    assert _processes(links)["far"].poll() is None
+
+
 def test_a_connection_ends_with_a_dashboard_that_is_killed(tmp_path):
     program = (
         "import sys, time; from launcher.dashboard import host_links as h;"
         f"h.frontend_command = lambda *_: {WAITS!r}; h._is_out_of_sight = lambda name: True;"
         "links = h.HostLinks(); links.keep(['far']);"
-        "print(links._links['far'].process.pid, flush=True); time.sleep(60)"
+        "print(links._links['far'].pid, flush=True); time.sleep(60)"
     )
     dashboard = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     pid = int(dashboard.stdout.readline())

@@ -53,3 +53,29 @@ def test_a_day_is_as_long_as_an_hour(clock):
     assert times[0] == 0
     assert max(b - a for a, b in itertools.pairwise(times)) < 600
     assert times[-1] > 86_400 - 600
+
+
+def test_hosts_beyond_the_first_ones_are_added_up_and_the_history_stays_small(clock):
+    usage, hosts = HostUsage(), 1000
+    for second in range(700):
+        clock[0] = float(2 * second)
+        usage.add(_status(*(_process(f"h{(i + second) % hosts}") for i in range(50))))
+    found = usage.describe()["hosts"]
+    assert len(found) == 33
+    assert list(found)[:2] == ["h0", "h1"]
+    for field, one in (("cores", 0.5), ("memory", 100), ("frames_per_second", 10)):
+        sums = [sum(each[field][i] or 0 for each in found.values()) for i in (0, -1)]
+        assert sums == [50 * one] * 2
+    assert found["other hosts"]["cores"][0] == 9.0
+    assert usage.last()["hosts"] == {
+        "other hosts": {"cores": [25.0], "memory": [5000.0], "frames_per_second": [500.0]}
+    }
+
+
+def test_a_copy_does_not_change(clock):
+    usage = HostUsage()
+    usage.add(_status(_process("a")))
+    before, copied = usage.describe(), usage.copy()
+    clock[0] = 2.0
+    usage.add(_status(_process("a")))
+    assert copied.describe() == before != usage.describe()

@@ -1,6 +1,7 @@
 """Logs as the page reads them: the end, what follows, what is before, and a search."""
 
 import pytest
+from large_run import LargeRun
 
 from launcher.dashboard import log_reader
 from launcher.dashboard.run_finder import FoundRun
@@ -38,6 +39,32 @@ def test_earlier_parts_join_without_a_gap(log):
         part = log_reader.read_part(log, before=part["begin"])
         found = _texts(part) + found
     assert found == [f"line {i}" for i in range(20_000)]
+
+
+def test_a_line_that_is_longer_than_a_part_is_passed_both_ways(tmp_path):
+    log = tmp_path / "x.log"
+    log.write_bytes(b"first\n" + b"y" * 200_000 + b"\nlast\n")
+    size, at, texts = log.stat().st_size, 0, []
+    for _ in range(9):
+        part = log_reader.read_part(log, after=at)
+        assert part["begin"] == at
+        at, texts = part["end"], texts + _texts(part)
+    assert (at, texts[0], texts[-1]) == (size, "first", "last")
+    part, texts = log_reader.read_part(log), []
+    at = part["end"]
+    for _ in range(9):
+        part = log_reader.read_part(log, before=at)
+        assert part["end"] == at
+        at, texts = part["begin"], _texts(part) + texts
+    assert (at, texts[0], texts[-1]) == (0, "first", "last")
+    log.write_bytes(b"y" * 200_000)
+    part = log_reader.read_part(log)
+    assert log_reader.read_part(log, after=part["begin"])["end"] > part["begin"]
+
+
+def test_places_before_the_beginning_are_the_beginning(log):
+    assert log_reader.read_part(log, before=-1)["lines"] == []
+    assert log_reader.read_part(log, after=-1) == log_reader.read_part(log, after=0)
 
 
 def test_each_line_says_where_it_is(log):
@@ -78,20 +105,47 @@ def test_bytes_that_are_no_text_and_endless_lines_are_shown_as_far_as_possible(t
     assert empty == ""
 
 
+def _process(name, log):
+    return {"name": name, "log": str(log)}
+
+
 def test_only_logs_of_the_run_are_found(tmp_path):
-    (tmp_path / "learner.log").touch()
-    (tmp_path / "actor-0.log").touch()
-    (outside := tmp_path / "elsewhere").mkdir()
-    (outside / "daemon.log").touch()
+    folder, outside = tmp_path / "run", tmp_path / "elsewhere"
+    for path in (
+        folder / "learner.log",
+        folder / "actor-0.log",
+        outside / "actor-1.log",
+        outside / "daemon.log",
+        tmp_path / "secret.log",
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     processes = [
-        {"name": "actor-0", "log": "/host/b/actor-0.log"},  # of another host, and copied
-        {"name": "actor-1", "log": str(outside / "daemon.log")},
-        {"name": "actor-2", "log": "/host/b/actor-2.log"},  # not copied
-        {"name": "../../etc/passwd", "log": ""},
+        _process("actor-0", outside / "actor-1.log"),
+        _process("actor-1", outside / "actor-1.log"),
+        _process("actor-2", outside / "daemon.log"),  # the log of something else
+        _process("actor-3", "/host/b/actor-3.log"),  # not copied
+        _process("../secret", tmp_path / "secret.log"),
     ]
-    found = log_reader.find_logs(FoundRun("k", "n", tmp_path), {"processes": processes})
+    found = log_reader.find_logs(FoundRun("k", "n", folder), {"processes": processes})
     assert found == {
-        "actor-0": tmp_path / "actor-0.log",
-        "actor-1": outside / "daemon.log",
-        "learner": tmp_path / "learner.log",
+        "actor-0": folder / "actor-0.log",
+        "actor-1": outside / "actor-1.log",
+        "learner": folder / "learner.log",
+    }
+
+
+def test_what_a_state_of_another_host_says_names_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    large = LargeRun("night", tmp_path / "run", actors=2)
+    record = large.run.record
+    record.processes[2]["place"] = "node1"
+    large.run.write_record(record)
+    (outside := tmp_path / "elsewhere").mkdir()
+    for name in ("actor-0", "actor-1"):
+        (outside / f"{name}.log").touch()
+    processes = [_process(name, outside / f"{name}.log") for name in ("actor-0", "actor-1")]
+    found = FoundRun("k", "night", large.logdir, run_name="night")
+    assert log_reader.find_logs(found, {"processes": processes}) == {
+        "actor-0": outside / "actor-0.log"
     }

@@ -8,6 +8,7 @@ import pytest
 
 from launcher.dashboard.row_history import RowHistory
 from launcher.dashboard.run_events import RunEvents, stamped_lines
+from launcher.dashboard.run_finder import FoundRun
 
 
 def _process(name="actor-0", state="running", failure=None):
@@ -46,7 +47,7 @@ def folder(tmp_path):
 def _events(folder, *looks):
     history = RowHistory(folder / "metrics.jsonl")
     history.read()
-    events = RunEvents(folder, history)
+    events = RunEvents(FoundRun("k", "n", folder), history)
     for processes in looks:
         events.update({"processes": processes})
     return events.list_events()
@@ -75,7 +76,7 @@ def test_a_failure_lies_at_the_training_time_at_which_it_happened(folder):
 def test_an_event_stays_where_it_is_although_rows_follow(folder):
     history = RowHistory(folder / "metrics.jsonl")
     history.read()
-    events = RunEvents(folder, history)
+    events = RunEvents(FoundRun("k", "n", folder), history)
     events.update({"processes": [_process(failure=_failed(time.time() - 300))]})
     before = events.list_events()
     with (folder / "metrics.jsonl").open("a") as file:
@@ -106,9 +107,10 @@ def test_a_host_that_is_cut_off_and_comes_back_is_two_events_whatever_runs_there
 def test_records_that_are_damaged_are_left_out(folder):
     (folder / "starts.jsonl").write_text(
         '{"time": "soon", "frames": 1}\n{"time": 5, "frames": []}\n'
+        f'{{"time": 1{"0" * 400}, "frames": 1}}\n'
     )
     (folder / "checkpoints" / "0000000040" / "about.json").write_text(
-        '{"frames": {}, "seconds": 1}'
+        f'{{"frames": 1{"0" * 400}, "seconds": 1}}'
     )
     (folder / "evaluations.jsonl").write_text('{"time": 5, "frames": 1, "returns": [null]}\n')
     assert _events(folder, []) == []

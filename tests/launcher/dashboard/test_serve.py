@@ -38,8 +38,10 @@ def test_a_port_that_is_taken_is_refused_and_without_one_the_next_is_taken():
 
 def test_the_address_of_a_dashboard_and_the_way_there_from_elsewhere_are_printed():
     first, second, third = serve.describe(8600, "abc", "runs", False)
-    assert first == "dashboard: http://localhost:8600/abc/"
-    assert re.search(r"ssh -N -L 8600:localhost:8600 \S+@\S+, then the same address", second)
+    assert first == "dashboard: http://127.0.0.1:8600/abc/"
+    assert re.search(
+        r"ssh -N -L 127.0.0.1:8600:127.0.0.1:8600 \S+@\S+, then the same address", second
+    )
     assert "it only reads" in third
     assert "it can save, stop and change them" in serve.describe(1, "a", "b", True)[2]
 

@@ -1,7 +1,11 @@
 """The addresses of a dashboard: who may read them, what they answer, and what they never do."""
 
 import json
+import os
 import re
+import shutil
+import threading
+import time
 
 import pytest
 from large_run import LargeRun
@@ -10,10 +14,12 @@ from werkzeug.test import Client
 
 from impala_mm.records.run_folder import take_save_request
 from impala_mm.runtime.strict_json import from_json
-from launcher.dashboard import control
+from launcher.dashboard import control, health
+from launcher.dashboard.host_usage import HostUsage
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
+from launcher.node import foreground_states
 from launcher.running import status
 
 TOKEN = "secret-token"
@@ -140,6 +146,24 @@ def test_a_page_is_told_what_status_and_the_rows_have(large, tmp_path):
     )
 
 
+def test_the_use_of_hosts_is_described_while_other_requests_are_answered(
+    large, tmp_path, monkeypatch
+):
+    updates = Updates(tmp_path / "runs")
+    client = Client(Site(updates, TOKEN, False, "night"))
+    key, describe = _key(client), HostUsage.describe
+
+    def describes(usage):
+        other = threading.Thread(target=updates.find)
+        other.start()
+        other.join(10)
+        assert not other.is_alive(), "the lock is free"
+        return describe(usage)
+
+    monkeypatch.setattr(HostUsage, "describe", describes)
+    assert _get(client, f"/run/{key}/usage").json["hosts"].keys() == {"gpu1", "node1"}
+
+
 def test_text_of_a_run_is_sent_as_json_and_never_as_markup(large, client):
     (large.logdir / "settings.json").write_text(json.dumps({"level_name": EVIL}))
     (large.logdir / "learners.log").write_text(f"{EVIL}\n")
@@ -170,15 +194,26 @@ def test_a_log_is_named_by_its_process_alone(large, client):
     assert _get(client, "/run/abc/logs").status_code == 404
 
 
-def test_a_part_of_a_video_is_sent(large, client):
+def test_a_part_of_a_video_is_sent(large, client, tmp_path):
     (large.logdir / "videos").mkdir()
     (large.logdir / "videos" / "a.mp4").write_bytes(bytes(range(100)))
     address = f"/{TOKEN}/run/{_key(client)}/video"
-    part = client.get(f"{address}?number=0", headers={"Range": "bytes=10-19"})
+    updates = Updates(tmp_path / "runs")
+    (video,) = updates.with_run(_key(client), lambda w: w.describe_events())["videos"]
+    query = f"key={video['key']}"
+    part = client.get(f"{address}?{query}", headers={"Range": "bytes=10-19"})
     assert (part.status_code, part.data) == (206, bytes(range(10, 20)))
     assert part.content_type == "video/mp4"
-    assert client.get(f"{address}?number=1").status_code == 404
-    assert client.get(f"{address}?number=-2").status_code == 404
+    assert client.get(f"{address}?key=0").status_code == 404
+    (large.logdir / "videos" / "a.mp4").unlink()
+    assert client.get(f"{address}?{query}").status_code == 404
+
+
+def test_only_a_run_that_is_gone_is_called_so(client, monkeypatch):
+    assert _get(client, "/run/abc/usage").text == "there is no such run any more\n"
+    monkeypatch.setattr(health, "describe_health", lambda *_: {}["x"])
+    with pytest.raises(KeyError):
+        _get(client, "/healthz")
 
 
 def test_nothing_is_changed_without_the_flag(large, client):
@@ -202,8 +237,9 @@ def test_with_the_flag_the_frontends_own_commands_are_called(large, tmp_path, mo
     assert client.post(f"{address}/format").json["printed"].startswith("format: choose one of save")
 
 
-def test_a_run_in_the_foreground_is_asked_through_its_folders(tmp_path):
-    (state_folder := tmp_path / "state").mkdir()
+def test_a_run_in_the_foreground_is_asked_through_its_folders(large, tmp_path):
+    state_folder = tmp_path / "foreground"
+    shutil.copytree(large.run.folder / "learners", state_folder / "learners")
     found = FoundRun("k", "catch", tmp_path, state_folder=state_folder)
     assert control.act(found, "save")["printed"] == "catch was asked to save a checkpoint"
     assert take_save_request(tmp_path)
@@ -212,6 +248,23 @@ def test_a_run_in_the_foreground_is_asked_through_its_folders(tmp_path):
     for run, action in ((found, "apply"), (found._replace(state_folder=None), "stop")):
         with pytest.raises(control.Refused, match="only a run that a frontend has started"):
             control.act(run, action)
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [({"supervisor": [1, 1]}, "lost"), ({"state": "failed"}, "failed"), (None, "ended")],
+)
+def test_a_run_in_the_foreground_that_is_dead_is_asked_nothing(large, tmp_path, change, state):
+    (state_folder := tmp_path / "foreground").mkdir()
+    if change:
+        large.write_state("learners", **change)
+        shutil.copytree(large.run.folder / "learners", state_folder / "learners")
+    found = FoundRun("k", "catch", tmp_path, state_folder=state_folder)
+    for action in ("save", "stop"):
+        with pytest.raises(control.Refused, match=f"catch: its state is {state}, .* continues it"):
+            control.act(found, action)
+    assert not (tmp_path / "save-now").exists()
+    assert not (state_folder / "stop").exists()
 
 
 def test_health_tells_alive_from_learning(large, client):
@@ -227,13 +280,44 @@ def test_health_tells_alive_from_learning(large, client):
     assert _get(client, "/healthz?run=other").status_code == 404
 
 
-def test_health_of_a_run_that_has_failed_or_makes_no_update(large, client, monkeypatch):
+def test_a_run_learns_while_its_updates_grow_within_the_time_that_is_asked_for(
+    large, client, monkeypatch
+):
+    """A row without an update, as a checkpoint that takes long brings, is no alarm."""
     monkeypatch.setattr("launcher.dashboard.updates.PERIOD_SECONDS", -1.0)
-    row = large.row(50) | {"updates_per_second": 0.0}
-    with (large.logdir / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    found = _get(client, "/healthz").json["runs"]["night"]
-    assert (found["alive"], found["learning"]) == (True, False)
+    rows, before = large.logdir / "metrics.jsonl", time.time() - 100
+    os.utime(rows, (before, before))
+    assert _get(client, "/healthz").json["runs"]["night"]["learning"] is True
+    with rows.open("a") as file:
+        file.write(json.dumps(large.row(49) | {"updates_per_second": 0.0}) + "\n")
+    answer = _get(client, "/healthz")
+    found = answer.json["runs"]["night"]
+    assert (answer.status_code, found["updates_per_second"]) == (200, 0)
+    assert found["seconds_since_row"] < 50
+    assert 99 < found["seconds_since_update"] < 150
+    assert _get(client, "/healthz?within=50").status_code == 503
+    large.write_rows(50, 51)
+    assert _get(client, "/healthz?within=50").status_code == 200
+
+
+def test_runs_of_the_same_name_are_told_apart(large, client, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (logdir := tmp_path / "elsewhere" / "night").mkdir(parents=True)
+    state_folder = tmp_path / f"{foreground_states.folder_prefix()}x"
+    shutil.copytree(large.run.folder / "learners", state_folder / "learners")
+    foreground_states.write_logdir(state_folder, logdir)
+    names = {str(large.logdir), str(logdir)}
+    answer = _get(client, "/healthz?run=night")
+    assert answer.json["runs"].keys() == names
+    assert answer.status_code == 503, "one of them has made no update"
+    assert _get(client, f"/healthz?run={large.logdir}").status_code == 200
+    families = text_string_to_metric_families(_get(client, "/metrics").text)
+    alive = {s.labels["run"] for f in families for s in f.samples if s.name.endswith("run_alive")}
+    assert alive == names
+
+
+def test_health_of_a_run_that_has_failed(large, client, monkeypatch):
+    monkeypatch.setattr("launcher.dashboard.updates.PERIOD_SECONDS", -1.0)
     large.write_state("learners", state="failed", code=1)
     found = _get(client, "/healthz").json["runs"]["night"]
     assert (found["state"], found["alive"], found["learning"]) == ("ending", False, False)
@@ -261,8 +345,8 @@ def test_metrics_have_names_and_units_by_the_conventions(large, client):
         for s in f.samples
         if "process" not in s.labels
     }
-    assert values["impala_mm_frames_total",] == row["frames"]
-    assert values["impala_mm_training_seconds_total",] == row["seconds"]
+    assert values["impala_mm_frames",] == row["frames"]
+    assert values["impala_mm_training_seconds",] == row["seconds"]
     assert values["impala_mm_wait_ratio",] == row["wait_share"]
     assert values["impala_mm_learner_wait_ratio", "0"] == 0.25
     assert values["impala_mm_loss_per_step", "total"] == row["loss_per_step/total"]
@@ -272,7 +356,10 @@ def test_metrics_have_names_and_units_by_the_conventions(large, client):
     assert values["impala_mm_x_y",] == 1.0
     assert values["impala_mm_processes", "actor", "waits"] == 1
     assert values["impala_mm_run_alive",] == 1
-    assert families["impala_mm_frames"].type == "counter"
+    assert values["impala_mm_unrolls_dropped_total",] == row["unrolls_dropped"]
+    assert abs(values["impala_mm_run_row_timestamp_seconds",] - time.time()) < 60
+    assert families["impala_mm_unrolls_dropped"].type == "counter"
+    assert families["impala_mm_frames"].type == "gauge", "a resumed run goes back to a checkpoint"
     assert "trained on" in families["impala_mm_frames"].documentation
     of_actor = {
         s.name: s.value

@@ -1,12 +1,14 @@
 """What pages are told, and that neither pages nor runs accumulate."""
 
 import json
+import os
 import shutil
+import time
 
 import pytest
-from large_run import LargeRun
+from large_run import ME, LargeRun
 
-from launcher.dashboard import run_finder, updates
+from launcher.dashboard import run_finder, updates, watched_run
 from launcher.dashboard.updates import TooManyPages, Updates
 from launcher.node import foreground_states
 
@@ -124,3 +126,142 @@ def test_a_run_that_was_stopped_is_shown_as_its_folder_until_that_is_removed(
 def test_a_folder_that_is_a_run_is_shown_alone(large):
     all_runs = Updates(large.logdir)
     assert [run.name for run in all_runs.find().values()] == ["night"]
+
+
+def test_a_run_that_cannot_be_read_says_so_and_others_are_shown(
+    large, tmp_path, monkeypatch, capfd
+):
+    (bad := tmp_path / "runs" / "bad").mkdir()
+    (bad / "metrics.jsonl").write_text('{"frames": 1.0, "seconds": 1.0}\n')
+    all_runs = Updates(tmp_path / "runs")
+    keys = {run.name: key for key, run in all_runs.find().items()}
+    opened = {name: _open(all_runs, key) for name, key in keys.items()}
+    pages = {name: page for name, (page, _) in opened.items()}
+    read_status = watched_run.read_status
+
+    def fails(found, gpus):
+        if found.name == "bad":
+            raise OverflowError("too large")
+        return read_status(found, gpus)
+
+    monkeypatch.setattr(watched_run, "read_status", fails)
+    for _ in range(2):
+        all_runs._look()
+    assert dict(_told(pages["night"]))["about"]["status"]["state"] == "running"
+    told = dict(_told(pages["bad"]))
+    assert told["about"]["status"]["state"] == "unreadable"
+    assert told["about"]["status"]["failure"] == "OverflowError: too large"
+    assert {run["name"]: run["state"] for run in told["runs"]}["bad"] == "unreadable"
+    assert capfd.readouterr().err.count("bad cannot be read: OverflowError: too large") == 1
+    monkeypatch.setattr(watched_run, "read_status", read_status)
+    all_runs._look()
+    assert dict(_told(pages["bad"]))["about"]["status"]["state"] == "ended"
+
+
+def test_the_thread_outlives_an_error_and_pages_hear_of_it_alone_that_it_lives(
+    large, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr(updates, "PERIOD_SECONDS", 0.01)
+    all_runs = Updates(tmp_path / "runs")
+    page, iterator = _open(all_runs, "")
+    assert next(iterator) == ":\n\n", "a connection in itself is no sign of life"
+    looks = [PermissionError("no"), PermissionError("no"), KeyboardInterrupt()]
+    monkeypatch.setattr(all_runs, "_look", lambda: (_ for _ in ()).throw(looks.pop(0)))
+    with pytest.raises(KeyboardInterrupt):
+        all_runs._loop()
+    assert capfd.readouterr().err == ("[dashboard] the runs cannot be read: PermissionError: no\n")
+    monkeypatch.undo()
+    all_runs._listed = time.monotonic()
+    all_runs._look()
+    assert _told(page) == [("beat", {})]
+
+
+def test_videos_keep_their_keys_and_those_that_are_gone_are_left_out(large, tmp_path):
+    (videos := large.logdir / "videos").mkdir()
+    (videos / "gone.mp4").symlink_to(tmp_path / "nowhere")
+    (videos / "b.mp4").touch()
+    record = {"video": f"{'x' * 300}.mp4"}
+    (large.logdir / "evaluations.jsonl").write_text(json.dumps(record) + "\n")
+    all_runs = Updates(tmp_path / "runs")
+    (key,) = all_runs.find()
+    (before,) = all_runs.with_run(key, lambda w: w.describe_events())["videos"]
+    (videos / "a.mp4").touch()
+    found = all_runs.with_run(key, lambda w: w.describe_events())["videos"]
+    assert [video["name"] for video in found] == ["a", "b"]
+    assert found[1] == before
+
+
+def test_evaluations_are_read_again_only_if_they_have_changed(large, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(watched_run.run_contents, "list_videos", lambda f: calls.append(f) or [])
+    all_runs = Updates(tmp_path / "runs")
+    (key,) = all_runs.find()
+    for content in ("", "", "{}\n"):
+        if content:
+            (large.logdir / "evaluations.jsonl").write_text(content)
+        all_runs.with_run(key, lambda w: w.describe_events())
+    assert len(calls) == 2
+
+
+def test_a_folder_that_cannot_be_read_hides_no_other_run(large, tmp_path, monkeypatch):
+    runs, stat = tmp_path / "runs", os.stat
+    (runs / "loop").symlink_to("loop")
+    (runs / "closed").mkdir()
+
+    def refuses(path, **more):
+        if "closed/" in os.fsdecode(path):
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **more)
+
+    (runs / "other").mkdir()
+    (runs / "other" / "metrics.jsonl").touch()
+    monkeypatch.setattr(os, "stat", refuses)
+    assert {run.name for run in Updates(runs).find().values()} == {"night", "other"}
+
+
+def test_the_failures_of_a_run_are_shown_after_its_end(large, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_finder, "_PERIOD_SECONDS", -1.0)
+    monkeypatch.setattr(updates, "PERIOD_SECONDS", -1.0)
+    all_runs = Updates(tmp_path / "runs")
+    all_runs._look()
+    failure = {"time": time.time(), "code": 1, "why": "it had no memory", "lines": [], "next": "-"}
+    large.write_state("actor-1", failure=failure)
+    (key,) = all_runs.find()
+    events = all_runs.with_run(key, lambda w: w.describe_events())["events"]
+    assert [e["kind"] for e in events] == ["start", "failure"]
+    large.run.forget()
+    all_runs._look()
+    assert all_runs._watched[key].status["state"] == "ended", "although no page shows it"
+    assert all_runs.with_run(key, lambda w: w.describe_events())["events"] == events
+
+
+def test_the_failures_of_a_run_that_had_ended_before_are_in_the_logs_of_its_folder(tmp_path):
+    (folder := tmp_path / "runs" / "old").mkdir(parents=True)
+    (folder / "metrics.jsonl").touch()
+    why = "it was killed by SIGKILL; it will be restarted in 0.5 s"
+    (folder / "actor-7.log").write_text(f"00:00:00 {why}\n")
+    all_runs = Updates(tmp_path / "runs")
+    (key,) = all_runs.find()
+    (event,) = all_runs.with_run(key, lambda w: w.describe_events())["events"]
+    assert (event["kind"], event["text"]) == ("failure", f"actor-7: {why}")
+
+
+def test_a_run_that_was_killed_does_not_hide_the_next_one_in_its_folder(
+    large, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    logdir = tmp_path / "run"
+    folders = [tmp_path / f"{foreground_states.folder_prefix()}{i}" for i in range(3)]
+    for i, folder in enumerate(folders):
+        folder.mkdir()
+        foreground_states.write_logdir(folder, logdir)
+        os.utime(folder / "logdir", (i, i))
+    assert foreground_states.find_state_folders() == {logdir: folders[2]}, "the newest"
+    for folder, supervisor in ((folders[0], ME), (folders[1], [1, 1])):
+        large.write_state("learners", supervisor=supervisor)
+        shutil.copytree(large.run.folder / "learners", folder / "learners")
+    assert foreground_states.find_state_folders() == {logdir: folders[0]}, "the one that lives"
+    os.utime(folders[1] / "logdir", (9, 9))
+    shutil.rmtree(folders[0])
+    os.utime(folders[2] / "logdir", (10, 10))
+    assert foreground_states.find_state_folders() == {logdir: folders[2]}, "it is starting"
