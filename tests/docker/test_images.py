@@ -93,7 +93,7 @@ def test_an_actor_s_machine_gets_neither_horovod_nor_mpi_nor_tools():
 def test_the_page_s_csv_names_containers_as_they_are(tmp_path):
     page = (ROOT / "docker" / "images.md").read_text()
     path = tmp_path / "workers.csv"
-    path.write_text(re.search(r"^```\n(job,.*?)```", page, re.M | re.S)[1])
+    path.write_text(re.search(r"^```csv\n(job,.*?)```", page, re.M | re.S)[1])
     rows, notes = workers_csv.read(str(path))
     assert not notes
     assert {row.job for row in rows} == {"learner", "actor"}

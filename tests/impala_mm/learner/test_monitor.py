@@ -5,7 +5,7 @@ import types
 from impala_mm.learner import monitor, timers
 
 
-def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkeypatch):
+def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkeypatch, tmp_path):
     due, said, learner = (
         [False, True, False],
         [],
@@ -28,6 +28,7 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
     called = []
     records = types.SimpleNamespace(
         metrics_writer=None,
+        folder=tmp_path,
         event_hook=types.SimpleNamespace(call=lambda *event: called.append(event)),
     )
 
