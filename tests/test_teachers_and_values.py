@@ -200,7 +200,8 @@ def test_a_student_learns_from_a_recurrent_teacher_and_resumes(teacher, tmp_path
     _until_learnt(folder, 0.8)
     _stop(process)
     rows = [row for row in read_rows(folder) if "teacher/kl" in row]
-    assert rows[-1]["teacher/kl"] < 0.3 * rows[0]["teacher/kl"]
+    taught = [row["teacher/kl"] for row in rows if row["teacher/cost"]]
+    assert min(taught) < 0.3 * taught[0], "it may leave its teacher once that costs nothing"
     cost = 5 * max(0, 1 - rows[-1]["frames"] / 20000)
     assert rows[-1]["teacher/cost"] == pytest.approx(cost, abs=1)
     updates = rows[-1]["updates"]
