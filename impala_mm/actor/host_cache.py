@@ -123,6 +123,7 @@ def _remove_if_unused(folder: Path) -> None:
         members = os.open(folder / "members", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             fcntl.flock(members, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
+            if os.fstat(members).st_nlink:  # else another process has removed the folder meanwhile
+                shutil.rmtree(folder)
         finally:
             os.close(members)

@@ -268,8 +268,8 @@ class Server:
             )
         if not self.numbers.has_room(asked["actor"], environments):
             return f"there are no numbers left for its {environments:,} environments"
-        others = self.actors.others(int(asked["actor"]))
-        if others and self.rounds and self.rounds.alone:
+        alone = self.rounds is not None and self.rounds.alone
+        if alone and (others := self.actors.others(int(asked["actor"]))):
             return (
                 f"--deterministic_run: one actor plays, and actor {others[0]} is connected: "
                 f"start no other, or leave the flag out"
