@@ -135,8 +135,7 @@ def test_only_logs_of_the_run_are_found(tmp_path):
     }
 
 
-def test_what_a_state_of_another_host_says_names_no_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def test_what_a_state_of_another_host_says_names_no_file(tmp_path):
     large = LargeRun("night", tmp_path / "run", actors=2)
     record = large.run.record
     record.processes[2]["place"] = "node1"

@@ -27,8 +27,7 @@ EVIL = "<img src=x onerror=alert(1)>\"'\u202e"
 
 
 @pytest.fixture
-def large(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def large(tmp_path):
     run = LargeRun("night", tmp_path / "runs" / "pong", actors=5, hosts=2)
     run.write_rows(1, 50)
     return run
@@ -300,8 +299,7 @@ def test_a_run_learns_while_its_updates_grow_within_the_time_that_is_asked_for(
     assert _get(client, "/healthz?within=50").status_code == 200
 
 
-def test_runs_of_the_same_name_are_told_apart(large, client, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_runs_of_the_same_name_are_told_apart(large, client, tmp_path):
     (logdir := tmp_path / "elsewhere" / "night").mkdir(parents=True)
     state_folder = tmp_path / f"{foreground_states.folder_prefix()}x"
     shutil.copytree(large.run.folder / "learners", state_folder / "learners")

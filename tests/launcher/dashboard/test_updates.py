@@ -14,8 +14,7 @@ from launcher.node import foreground_states
 
 
 @pytest.fixture
-def large(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def large(tmp_path):
     run = LargeRun("night", tmp_path / "runs" / "pong", actors=5, hosts=2)
     run.write_rows(1, 20)
     return run
@@ -89,10 +88,7 @@ def test_folders_that_no_page_shows_any_more_are_forgotten(tmp_path, monkeypatch
     assert len(all_runs._watched) == updates._MOST_WATCHED
 
 
-def test_runs_in_the_foreground_of_a_terminal_are_found_with_their_processes(
-    large, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_runs_in_the_foreground_of_a_terminal_are_found_with_their_processes(large, tmp_path):
     (logdir := tmp_path / "elsewhere" / "run").mkdir(parents=True)
     state_folder = tmp_path / f"{foreground_states.folder_prefix()}x"
     state_folder.mkdir()
@@ -246,10 +242,7 @@ def test_the_failures_of_a_run_that_had_ended_before_are_in_the_logs_of_its_fold
     assert (event["kind"], event["text"]) == ("failure", f"actor-7: {why}")
 
 
-def test_a_run_that_was_killed_does_not_hide_the_next_one_in_its_folder(
-    large, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_a_run_that_was_killed_does_not_hide_the_next_one_in_its_folder(large, tmp_path):
     logdir = tmp_path / "run"
     folders = [tmp_path / f"{foreground_states.folder_prefix()}{i}" for i in range(3)]
     for i, folder in enumerate(folders):
