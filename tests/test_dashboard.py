@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.parse
@@ -19,14 +21,23 @@ from dashboards import shown, wait_until
 from far_cluster import FarCluster
 from large_run import LargeRun
 from processes import EXPERIMENT, ROOT, run
+from rows import read_rows
 
 pytestmark = pytest.mark.slow
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202e&\"'"
 
 
+@pytest.fixture(autouse=True)
+def no_other_runs(monkeypatch, tmp_path):
+    """Show no run of this machine but those of the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # of runs of frontends
+    with tempfile.TemporaryDirectory() as folder:  # tmp_path is too long for a socket's address
+        monkeypatch.setenv("TMPDIR", folder)  # of those in the foreground
+        yield
+
+
 @pytest.fixture
-def large(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def large(tmp_path):
     made = LargeRun("night", tmp_path / "runs" / "pong")
     made.write_rows(1, 200)
     return made
@@ -270,16 +281,17 @@ def test_all_runs_are_side_by_side(large, dashboard, browser, tmp_path):
     assert page.text_content("h1") == "catch · catch"
 
 
-def test_a_page_says_how_many_of_many_hosts_and_runs_it_draws(monkeypatch, tmp_path, browser):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def test_a_page_says_how_many_of_many_hosts_and_runs_it_draws(tmp_path, browser):
     runs = tmp_path / "runs"
     for i in range(9):
-        LargeRun(f"run{i}", runs / f"run{i}", actors=12, hosts=12).write_rows(1, 20)
+        made = LargeRun(f"run{i}", runs / f"run{i}", actors=12, hosts=12)
+        made.write_rows(1, 20)
+        made.write_hosts(1, 20)
     (runs / "run0" / "videos").mkdir()
     (runs / "run0" / "videos" / "game.mp4").write_bytes(b"none")
     with shown(f"--logdir={runs}", "--tmux_sess=run0") as dashboard:
         page = browser.open(dashboard.address, ".part-hosts canvas")
-        assert "The charts show 8 of 12 hosts." in page.text_content(".part-hosts .soft")
+        assert "The charts show 8 of 12." in page.text_content(".part-hosts .soft")
         page.wait_for_selector("video[src*='video?key=']")
         assert page.text_content(".videos option").startswith("game, ")
         page.goto(f"{dashboard.address}#/")
@@ -362,7 +374,10 @@ def test_a_real_run_is_shown_saved_and_stopped_and_a_killed_actor_is_red(
     browser,
     monkeypatch,
 ):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (driver := tmp_path / "bin" / "nvidia-smi").parent.mkdir()
+    driver.write_text("#!/bin/sh\necho '0, NVIDIA H100, 87, 2048, 81559'\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{driver.parent}:{os.environ['PATH']}")
     logdir = tmp_path / "runs" / "catch"
     process = _start_run(logdir)
     try:
@@ -381,6 +396,14 @@ def test_a_real_run_is_shown_saved_and_stopped_and_a_killed_actor_is_red(
             page.wait_for_selector(f"{ROW}[data-name=actor-0].bad", timeout=20_000)
             assert time.monotonic() - began < 5
             wait_until(lambda: "was killed by SIGKILL" in page.text_content(".events"), 10, "event")
+            wait_until(lambda: len(read_rows(logdir, "hosts.jsonl")) > 1, 40, "what hosts use")
+            used, here = read_rows(logdir, "hosts.jsonl")[-1], socket.gethostname()
+            assert 0.3 < used[f"cores/{here}"] < 1.2 * os.cpu_count()
+            assert 300 < used[f"memory/{here}"] < 10_000
+            assert (used[f"gpu/{here}/0"], used[f"gpu_memory/{here}/0"]) == (87, 2048)
+            page.wait_for_selector(".part-hosts .chart:nth-child(4) canvas")
+            titles = _texts(page, ".part-hosts .title")
+            assert titles == ["Cores in usecores", "MemoryGiB", "GPUs, busy%", "GPU memoryGiB"]
             page.click("text=Save now")
             page.click("dialog >> text=Yes")
             wait_until(lambda: "checkpoint" in page.text_content(".events"), 30, "the checkpoint")

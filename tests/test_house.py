@@ -8,7 +8,7 @@ import sys
 import pytest
 from processes import ROOT, run
 
-from impala_mm.records import run_folder
+from impala_mm.records import host_use, run_folder
 from impala_mm.runtime import heartbeat, ports
 from launcher.node import task
 
@@ -51,10 +51,12 @@ ALLOWED = {
     "launcher.transfer": "node remote impala_mm.runtime.durations",
     "launcher.deploy": "node plan remote impala_mm.config.printable",
     "launcher.running": "node ssh plan remote transfer impala_mm.config.printable "
-    "impala_mm.runtime.certificates impala_mm.runtime.durations impala_mm.runtime.strict_json",
+    "impala_mm.runtime.certificates impala_mm.runtime.durations impala_mm.runtime.gpus "
+    "impala_mm.runtime.strict_json",
     "launcher.checks": "node plan remote running impala_mm.config.printable "
     "impala_mm.runtime.certificates",
-    "launcher.dashboard": "node plan running impala_mm.records.json_lines "
+    "launcher.dashboard": "node plan running impala_mm.records.host_use "
+    "impala_mm.records.json_lines "
     "impala_mm.records.metric_descriptions impala_mm.records.panels "
     "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.strict_json",
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
@@ -193,6 +195,7 @@ def test_supervisors_and_processes_mean_the_same_files_and_ports():
     assert task.HEARTBEAT == heartbeat.VARIABLE
     assert task.FIRST_PORT == ports.FIRST_PORT
     assert task.SAVE_REQUEST == run_folder.SAVE_REQUEST
+    assert host_use.FILE in task.ROW_FILES
 
 
 def test_the_pictures_are_what_their_script_draws(tmp_path):

@@ -20,6 +20,7 @@ from impala_mm.data import compression
 from impala_mm.runtime import ports, thread_names
 from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.log import Say
+from impala_mm.runtime.process_use import ProcessUse
 from impala_mm.transport.client import Client, OtherRun, Unreachable
 from impala_mm.transport.environment_numbers import NumberRange
 from impala_mm.transport.messages import ActorTimes, Reply, new_incarnation
@@ -100,6 +101,7 @@ class LearnerLink(threading.Thread):
         # Nonce of a learner that has not confirmed the current batch, but may have received it.
         self._unconfirmed: int | None = None
         self._dropped = 0  # unrolls that reached no learner, not yet reported
+        self._use = ProcessUse()
         self._timeout = _CALL_SECONDS  # for the calls that send the current batch
         self._run_id = ""  # the run to which the cache belongs
         self._numbered_run = ""  # the run to which the environments' numbers belong
@@ -225,6 +227,7 @@ class LearnerLink(threading.Thread):
             **batch.times.in_microseconds(),
             version=batch.version,
             faults=batch.faults,
+            **self._use.newest().in_header(),
         )
         is_repeat, self._unconfirmed = self._unconfirmed == client.nonce, client.nonce
         # If there are several learners, another one whose queue is not full may need this actor.

@@ -20,6 +20,7 @@ from impala_mm.runtime import thread_names
 from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
+from impala_mm.runtime.process_use import ProcessUse
 from impala_mm.transport.client import Client, Delivery, OtherRun, StreamLost, Unreachable
 from impala_mm.transport.messages import (
     MAX_CONTENT,
@@ -113,7 +114,7 @@ class SteppingActor(threading.Thread):
             )
             for number, (environments, size) in enumerate(self._groups)
         ]
-        clock = _Clock()
+        clock, use = _Clock(), ProcessUse()
         try:
             for group in groups:  # the first message reports the dropped unrolls
                 self.waits = False
@@ -134,6 +135,7 @@ class SteppingActor(threading.Thread):
                     if group.stepper.between_unrolls and group is groups[-1]:
                         faults.after_unroll()
                         report = clock.times(groups).in_microseconds() | {"faults": faults.new}
+                        report |= use.newest().in_header()
                     group.request_actions(client, step, **report)
                     self.waits = True
         except StreamLost:

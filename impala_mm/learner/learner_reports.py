@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from impala_mm.distributed.group import LearnerGroup
+from impala_mm.records.host_use import HostUse
 from impala_mm.records.metrics import MeterReading
 from impala_mm.runtime import thread_names
 from impala_mm.transport.rebalancing import LearnerLoad
@@ -29,6 +30,7 @@ class LearnerReport(NamedTuple):
     load: LearnerLoad
     actors_elsewhere: int  # number of its actors on other hosts
     idle_cores: float | None  # idle cores of its host since the last report; None if not known
+    hosts: list[HostUse]  # what it and its actors use on their hosts
     dropped: int  # unrolls lost since its start
     numbered: int  # environments of its actors that have a number
     # Unrolls and columns of the round that its actors play; both are 0 if they play none.

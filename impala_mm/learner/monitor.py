@@ -270,6 +270,8 @@ class LearnerMonitor:
         waits = not (learner.offline_left or self._status.has_received)
         if waits and self._first_unroll.is_line_due():
             self._say(self._describe_wait())
+        if timers.hosts.due(now):
+            self._rows.write_hosts(records.metrics_writer, self.seconds)
         if timers.stall.has_begun(learner.updates, now):
             if waits:  # the lines of the wait are printed anyway
                 message = self._describe_wait()

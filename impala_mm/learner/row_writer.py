@@ -19,6 +19,7 @@ from impala_mm.records.bottleneck import (
     describe_without_actors,
 )
 from impala_mm.records.eta import EtaEstimator
+from impala_mm.records.host_use import HostRows
 from impala_mm.records.metrics import MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.verdict import VerdictWriter
@@ -48,7 +49,7 @@ class RowWriter:
         self._silence = silence
         self._eta_estimator = EtaEstimator(limits.frames, limits.seconds)
         self.eta: float | None = None  # seconds until a limit, once they can be estimated
-        self._verdicts = VerdictWriter()
+        self._verdicts, self._host_rows = VerdictWriter(), HostRows()
         self._verdict = ""  # of the last row with an update; it and the ETA hold until the next one
 
     def write(
@@ -84,6 +85,12 @@ class RowWriter:
             self.eta = self._eta_estimator.update(row, counted_seconds)
         metrics_writer.write(row)
         return row
+
+    def write_hosts(self, metrics_writer: MetricsWriter, seconds: float) -> None:
+        """Write a row of what the run uses on each host; `seconds` are those of training."""
+        parts = [use for report in self._status.reports for use in report.hosts]
+        progress = {"frames": self._learner.frames, "seconds": round(seconds, 3)}
+        metrics_writer.write_hosts(progress | self._host_rows.make(parts))
 
     def _judge(self, row: dict[str, Any]) -> str:
         """Return the verdict of a row."""

@@ -4,6 +4,7 @@
 """
 
 import math
+import socket
 import time
 
 from impala_mm.config.settings import Config
@@ -12,8 +13,12 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.learner_reports import EndlessUpdate, LearnerReport
 from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled
+from impala_mm.records.host_use import HostUse
 from impala_mm.records.metrics import Meter, MetricsAggregator
+from impala_mm.runtime.gpus import GpuWatch
 from impala_mm.runtime.idle_cores import IdleCores
+from impala_mm.runtime.process_use import ProcessUse
+from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.server import Server
 
 # Failures that all learners have at the same step.
@@ -41,7 +46,9 @@ class RunStatus:
         self._endless_update = EndlessUpdate()
         self._wait_share = 0.0  # share of its time that this learner waits for unrolls
         self._waited, self._timed = 0.0, 0.0  # the meter's seconds at the last report
-        self._cores = IdleCores()
+        self._cores, self._use, self._gpus = IdleCores(), ProcessUse(), GpuWatch()
+        if process_rank().local_rank == 0:
+            self._gpus.start()
 
     def report(self) -> LearnerReport:
         """Return this learner's own report."""
@@ -63,6 +70,7 @@ class RunStatus:
             load=self._server.load(self._wait_share),
             actors_elsewhere=self._server.actors.on_other_hosts(),
             idle_cores=self._cores.idle(),
+            hosts=self._hosts(),
             dropped=self._server.dropped,
             numbered=self._server.numbers.used,
             round_progress=self._server.rounds.progress if self._server.rounds else (0, 0),
@@ -78,6 +86,14 @@ class RunStatus:
             error=learner.end_reason if learner.failure else "",
             done=done,
         )
+
+    def _hosts(self) -> list[HostUse]:
+        """Return what this learner and its actors use; also its host's GPUs, if it is the first."""
+        own = HostUse(socket.gethostname(), *self._use.newest(), self._gpus.newest)
+        return [
+            own,
+            *(HostUse(host, *use) for host, use in self._server.actors.use_by_host().items()),
+        ]
 
     def receive(self, reports: list[LearnerReport]) -> None:
         """Take the reports of all learners."""

@@ -6,6 +6,7 @@ import time
 from impala_mm.records.hooks import StallDetector
 
 _ROW_SECONDS = 2.0  # seconds between rows of metrics
+_HOSTS_SECONDS = 10.0  # seconds between rows of what hosts use
 # Seconds between progress lines, the first of which is printed with the first update.
 _LINE_SECONDS = 5.0
 STALL_SECONDS = 60.0  # seconds without an update before a stall is reported
@@ -36,5 +37,5 @@ class Timers:
         self.began, self.updates = time.monotonic(), updates
         self.first_line_due = True  # until the first update has been printed
         self.row, self.line = _Interval(_ROW_SECONDS), _Interval(_LINE_SECONDS)
-        self.save = _Interval(save_seconds)
+        self.hosts, self.save = _Interval(_HOSTS_SECONDS), _Interval(save_seconds)
         self.stall = StallDetector(STALL_SECONDS)

@@ -6,6 +6,8 @@ With a full disk, rows are lost but the run continues: a message is logged when 
 written, and another one when they can be written again.
 """
 
+import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.histogram import metadata
 
+from impala_mm.records import host_use
 from impala_mm.records.metric_descriptions import format_description
 from impala_mm.records.settings_table import render_markdown
 from impala_mm.records.tracking import Tracking
@@ -28,6 +31,7 @@ class MetricsWriter:
 
     def __init__(self, logdir: Path, say: Say, tracked: Tracking | None = None):
         self._file = (logdir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._hosts_file = logdir / host_use.FILE
         self._events = tf.summary.create_file_writer(str(logdir / "events"))
         self._say, self._tracked = say, tracked
         self._writes = True  # whether the last row could be written
@@ -66,6 +70,11 @@ class MetricsWriter:
             if not self._writes:
                 self._say("metrics are written again")
             self._writes = True
+
+    def write_hosts(self, row: dict[str, float]) -> None:
+        """Write a row of what the run uses on each host, at this time."""
+        with contextlib.suppress(OSError), self._hosts_file.open("a", encoding="utf-8") as file:
+            file.write(to_json({"time": round(time.time(), 1)} | row) + "\n")
 
     def _description(self, name: str) -> str | None:
         """Return a metric's description the first time, which is the one that TensorBoard reads.

@@ -15,6 +15,7 @@ thread that started it.
     lockstep       a learner: agrees with the other learners on the next step
     reports        a learner: exchanges status reports with the other learners
     front          a learner: watches the process that other hosts connect to
+    gpus           a learner: measures the use of its host's GPUs
 """
 
 import contextlib

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-PROTOCOL = 10  # the version of everything below
+PROTOCOL = 11  # the version of everything below
 MAX_CONTENT = 3 << 20  # bytes of content in a message; gRPC's own limit is 4 MiB
 MAX_ENVIRONMENTS = 100_000  # of one actor; the limit of the CSV's column, too
 CONNECTION_BITS = 20  # low bits of an incarnation: they count the connections of one actor process
@@ -52,7 +52,7 @@ class ActorTimes(NamedTuple):
 
 
 class MessageHeader(NamedTuple):
-    """The identity of a message, and what the learner records about it; int64 [16].
+    """The identity of a message, and what the learner records about it; int64 [18].
 
     An actor numbers the messages of each of its streams. It has one stream for its unrolls or, with
     --inference=learner, one for each group of environments: its messages carry steps, and their
@@ -75,6 +75,8 @@ class MessageHeader(NamedTuple):
     version: int = 0  # for unrolls: the oldest policy version that acted in them
     environments: int = 0  # for a group, or a claim of a round's columns: its environments, E
     faults: int = 0  # faults of environments, since the previous report
+    millicores: int = 0  # thousandths of a core that the actor's processes use
+    memory: int = 0  # MiB that they use
 
     @classmethod
     def decode(cls, numbers: np.ndarray) -> Self:

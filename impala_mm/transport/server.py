@@ -15,6 +15,7 @@ import tensorflow as tf
 from impala_mm.config import printable
 from impala_mm.runtime import ports, provenance
 from impala_mm.runtime.log import Say
+from impala_mm.runtime.process_use import Use
 from impala_mm.transport.actor_failures import ActorFailures
 from impala_mm.transport.connected_actors import ConnectedActors
 from impala_mm.transport.credentials import Credentials
@@ -303,6 +304,9 @@ class Server:
         with self._lock:
             self._dropped += header.dropped
             self.environment_faults += header.faults
+            if header.memory:
+                use = Use(header.millicores / 1000, header.memory)
+                self.actors.record_use(header.actor, use)
             if header.playing or len(episodes):
                 level, times = self.actors.levels[header.actor], header.times._asdict()
                 episodes = episodes[np.isfinite(episodes).all(1)]  # a mean would be NaN for long

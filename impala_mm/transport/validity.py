@@ -21,7 +21,10 @@ from impala_mm.transport.messages import (
 
 MAX_ACTORS = 100_000  # different numbers of actors that one learner remembers
 _MAX_COUNT = 2**50  # of a header's counts and microseconds: 35 years
-_COUNTS = ("number", "dropped", *ActorTimes._fields, "version", "environments", "faults")
+_COUNTS = (
+    *("number", "dropped", *ActorTimes._fields, "version", "environments", "faults"),
+    *("millicores", "memory"),
+)
 _FAILURE = ("text", "kind", "traceback", "gave_up")
 
 

@@ -34,7 +34,7 @@ def act(found: FoundRun, action: str, flags: Sequence[str] = ()) -> dict[str, An
         return _call(frontend_command(found.run_name, f"--{action}", [*more, *flags]))
     if not found.state_folder or action == "apply":
         raise Refused(f"{found.name}: only a run that a frontend has started can do that")
-    known = read_status(found, list)
+    known = read_status(found)
     if not is_live(known):
         raise Refused(
             f"{found.name}: its state is {known['state']}, so that nothing would read the request; "

@@ -1,8 +1,6 @@
 """The status of a run as `--status --json` prints it, also of runs that no frontend started."""
 
 import time
-from collections import defaultdict
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from launcher.dashboard.run_finder import FoundRun
@@ -11,7 +9,6 @@ from launcher.node.run_registry import Run
 from launcher.node.task import FINAL_STATES, LEARNERS
 from launcher.running import status
 
-_GPU_SECONDS = 10.0  # for which a measurement of GPUs holds: nvidia-smi takes much of a core
 Status = dict[str, Any]
 
 
@@ -26,22 +23,9 @@ class KnownRun(NamedTuple):
     update_time: float | None  # when its number of updates was seen to change
 
 
-class GpuMeter:
-    """The use of this machine's GPUs, measured once in some seconds."""
-
-    def __init__(self) -> None:
-        self._measured, self._gpus = 0.0, list[dict[str, Any]]()
-
-    def __call__(self) -> list[dict[str, Any]]:
-        """Return the newest measurement."""
-        if time.monotonic() - self._measured > _GPU_SECONDS or not self._measured:
-            self._gpus, self._measured = status.gpu_usage(), time.monotonic()
-        return self._gpus
-
-
-def read_status(found: FoundRun, measure_gpus: Callable[[], list[dict[str, Any]]]) -> Status:
+def read_status(found: FoundRun) -> Status:
     """Return the status of a run; of one without known processes, what its folder tells."""
-    if found.run_name and (known := status.snapshot(Run(found.run_name), measure_gpus)):
+    if found.run_name and (known := status.snapshot_without_gpus(Run(found.run_name))):
         return known
     states: dict[str, dict[str, Any]] = {}
     since = 0.0
@@ -56,7 +40,6 @@ def read_status(found: FoundRun, measure_gpus: Callable[[], list[dict[str, Any]]
         "seconds": round(time.time() - since, 1) if since else None,
         **status.last_row(found.logdir / "metrics.jsonl", since),
         "controller": None,
-        "gpus": measure_gpus() if states else [],
         "processes": [status.describe_process(each) for each in states.values()],
         "daemons": [],
     }
@@ -69,7 +52,6 @@ def unreadable_status(found: FoundRun, error: Exception) -> Status:
         "state": "unreadable",
         "logdir": str(found.logdir),
         "failure": describe_error(error),
-        "gpus": [],
         "processes": [],
     }
 
@@ -87,19 +69,3 @@ def state_of_folder(found: FoundRun) -> str:
 def is_live(known: Status) -> bool:
     """Return whether a run's learners have not ended, as far as is known."""
     return known["state"] not in (*FINAL_STATES, "ending", "lost", "stale")
-
-
-def sum_by_host(known: Status) -> dict[str, dict[str, float]]:
-    """Return for each host how many processes run, their cores, MiB and frames/s."""
-    found: dict[str, dict[str, float]] = defaultdict(
-        lambda: dict.fromkeys(("processes", "running", "cores", "memory", "frames_per_second"), 0.0)
-    )
-    for process in known["processes"]:
-        host = found[process["host"]]
-        host["processes"] += 1
-        host["running"] += process["state"] == "running"
-        host["cores"] += (process["cpu"] or 0) / 100
-        host["memory"] += process["memory"] or 0
-        if process["job"] == "actor":
-            host["frames_per_second"] += process["frames_per_second"] or 0
-    return dict(found)

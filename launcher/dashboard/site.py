@@ -51,7 +51,7 @@ _PATHS = {
     "metrics": "/metrics",
     "healthz": "/healthz",
     "history": "/run/<key>/history",
-    "usage": "/run/<key>/usage",
+    "hosts": "/run/<key>/hosts",
     "logs": "/run/<key>/logs",
     "log": "/run/<key>/log",
     "video": "/run/<key>/video",
@@ -156,9 +156,9 @@ class Site:
         keys = ["frames", "seconds", *request.args.get("keys", "").split(",")]
         return _json(self._updates.with_run(key, lambda w: w.history.columns(keys)))
 
-    def _answer_usage(self, request: Request, key: str) -> Response:
+    def _answer_hosts(self, request: Request, key: str) -> Response:
         del request
-        return _json(self._updates.with_run(key, lambda w: w.usage.copy()).describe())
+        return _json(self._updates.with_run(key, lambda w: w.hosts.columns(w.hosts.keys)))
 
     def _logs(self, key: str) -> dict[str, Path]:
         found: dict[str, Path] = self._updates.with_run(

@@ -1,7 +1,7 @@
 """Reads runs at regular times, and tells the pages that are open what has changed.
 
-A thread reads a run every two seconds while a page shows it, and less often otherwise, for the
-history of its hosts. A page that does not read what it is told is dropped, and connects again.
+A thread reads a run every two seconds while a page shows it, and less often otherwise, for its
+events. A page that does not read what it is told is dropped, and connects again.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from impala_mm.runtime.strict_json import to_json
 from launcher.dashboard.host_links import HostLinks
 from launcher.dashboard.row_history import Row, RowHistory
 from launcher.dashboard.run_finder import FoundRun, RunFinder, describe_settings
-from launcher.dashboard.run_status import GpuMeter, KnownRun, describe_error, state_of_folder
+from launcher.dashboard.run_status import KnownRun, describe_error, state_of_folder
 from launcher.dashboard.watched_run import WatchedRun
 
 PERIOD_SECONDS = 2.0
@@ -88,7 +88,7 @@ class Updates:
 
     def __init__(self, folder: Path, links: HostLinks | None = None):
         """Read the runs in `folder`; `links` connects to the hosts of those that pages show."""
-        self._finder, self._gpus, self._links = RunFinder(folder), GpuMeter(), links
+        self._finder, self._links = RunFinder(folder), links
         self._lock = threading.RLock()
         self._watched: dict[str, WatchedRun] = {}
         self._brief: dict[str, RowHistory] = {}
@@ -216,7 +216,7 @@ class Updates:
         run = self._finder.get(key)
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = WatchedRun(run, self._gpus)
+            watched = self._watched[key] = WatchedRun(run)
         watched.found = run  # a run that ends keeps its events
         return watched
 
@@ -224,16 +224,18 @@ class Updates:
         """Read a run, and tell its pages; what cannot be read becomes its status."""
         pages = [page for page in self._pages if page.key == watched.found.key]
         try:
-            rows = watched.update()
+            rows, hosts = watched.update()
             if pages:
-                self._tell(pages, watched, rows)
+                self._tell(pages, watched, rows, hosts)
         except Exception as error:  # whatever is wrong with a run's files, others are shown
             self._report(f"{watched.found.logdir} cannot be read", error)
             watched.fail(error)
             for page in pages:
                 page.tell_if_changed("about", to_json(watched.describe()))
 
-    def _tell(self, pages: list[_Page], watched: WatchedRun, rows: list[Row]) -> None:
+    def _tell(
+        self, pages: list[_Page], watched: WatchedRun, rows: list[Row], hosts: list[Row]
+    ) -> None:
         about, events = to_json(watched.describe()), to_json(watched.describe_events())
         # The page counts a process's uptime itself.
         states = {
@@ -243,10 +245,11 @@ class Updates:
             is_new = "about" not in page.known
             if rows and not is_new:
                 page.tell("rows", [_numbers(row) for row in rows])
+            if hosts and not is_new:
+                page.tell("hosts", [_numbers(row) for row in hosts])
             page.tell_if_changed("about", about)
             page.tell_if_changed("events", events)
             page.tell_processes(states)
-            page.tell("usage", watched.usage.last())
 
     def _forget(self, found: dict[str, FoundRun], shown: set[str]) -> None:
         """Forget runs that are gone, and folders that no page has shown lately."""

@@ -1,25 +1,24 @@
-"""A run that a page shows, or whose use of hosts is recorded: all that is known of it."""
+"""A run that a page shows, or whose events are followed: all that is known of it."""
 
 import contextlib
 import time
 from pathlib import Path
 from typing import Any
 
-from impala_mm.records import run_contents
-from launcher.dashboard.host_usage import HostUsage
+from impala_mm.records import host_use, run_contents
 from launcher.dashboard.row_history import Row, RowHistory
 from launcher.dashboard.run_events import RunEvents
 from launcher.dashboard.run_finder import FoundRun, describe_settings, key_of
-from launcher.dashboard.run_status import GpuMeter, Status, read_status, unreadable_status
+from launcher.dashboard.run_status import Status, read_status, unreadable_status
 
 
 class WatchedRun:
     """One run; `update` reads what has changed in its files."""
 
-    def __init__(self, found: FoundRun, gpus: GpuMeter):
-        self.found, self._gpus = found, gpus
+    def __init__(self, found: FoundRun):
+        self.found = found
         self.history = RowHistory(found.logdir / "metrics.jsonl")
-        self.usage = HostUsage()
+        self.hosts = RowHistory(found.logdir / host_use.FILE)
         self._events = RunEvents(found, self.history)
         self._videos: dict[str, Path] = {}
         self._videos_changed: list[int] = []
@@ -29,15 +28,14 @@ class WatchedRun:
         self.update_time: float | None = None
         self.updated = 0.0  # time.monotonic() of the last update
 
-    def update(self) -> list[Row]:
-        """Read status and rows; return the new rows."""
-        rows = self.history.read()
-        self.status = read_status(self.found, self._gpus)
-        self.usage.add(self.status)
+    def update(self) -> tuple[list[Row], list[Row]]:
+        """Read status and rows; return the new rows, and those of hosts."""
+        rows, hosts = self.history.read(), self.hosts.read()
+        self.status = read_status(self.found)
         self._events.update(self.status)
         self._follow_updates()
         self.updated = time.monotonic()
-        return rows
+        return rows, hosts
 
     def _follow_updates(self) -> None:
         """Note when the last row was written, and when the number of updates changed."""

@@ -30,7 +30,7 @@ from launcher.node.order_listener import OrderListener
 from launcher.node.order_messages import OrderMessages
 from launcher.node.process_output import ProcessOutput
 from launcher.node.run_registry import Run, remote_runs_folder
-from launcher.node.task import FINAL_STATES, read_json, write_json
+from launcher.node.task import FINAL_STATES, ROW_FILES, read_json, write_json
 
 _CHECK_SECONDS = 0.4
 _LOOK_SECONDS = 5.0  # seconds between two looks for processes of the run
@@ -194,7 +194,7 @@ class _Session:
         """Refuse files other than the logs and metrics of the run's processes. Raises Refused."""
         record = self._run.record
         logs = [Path(process["log"]) for process in record.processes] if record else []
-        known = {str(path) for path in logs} | {str(p.parent / "metrics.jsonl") for p in logs}
+        known = {str(path.parent / name) for path in logs for name in (path.name, *ROW_FILES)}
         for path in files:
             if path not in known:
                 raise host_orders.Refused(f"{path[:100]!r} is no log of the run")

@@ -48,6 +48,8 @@ START_VARIABLE = "IMPALA_MM_START"
 ACTORS_VARIABLE = "IMPALA_MM_ACTORS"
 _HOSTS_FLAG = "--learner_hosts="
 FIRST_PORT = 8001  # the first port that a learner tries if it chooses its port itself
+# Files in a run's folder to which the first learner appends rows.
+ROW_FILES = ("metrics.jsonl", "hosts.jsonl")
 SAVE_REQUEST = "save-now"  # a file in a run's folder that lets learners save a checkpoint
 USER_ERROR = 2  # exit code after a user's mistake: a restart would not help
 

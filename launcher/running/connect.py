@@ -10,7 +10,7 @@ from typing import Any
 from impala_mm.config.printable import escape
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record, Run
-from launcher.node.task import LEARNERS
+from launcher.node.task import LEARNERS, ROW_FILES
 from launcher.plan import host_environment, workers_csv
 from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.workers_csv import Worker
@@ -173,8 +173,8 @@ def mirrored_files(record: Record, log: str = "") -> dict[str, dict[str, Path]]:
         if name in (LEARNERS, log):
             found.setdefault(host_id, {})[process["log"]] = folder / f"{name}.log"
         if name == LEARNERS:
-            rows = "metrics.jsonl"
-            found[host_id][str(Path(process["log"]).parent / rows)] = folder / rows
+            for rows in ROW_FILES:
+                found[host_id][str(Path(process["log"]).parent / rows)] = folder / rows
     return found
 
 

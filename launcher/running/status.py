@@ -2,10 +2,7 @@
 
 import contextlib
 import os
-import shutil
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from impala_mm.config.printable import escape
+from impala_mm.runtime import gpus
 from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.strict_json import from_json, to_json
 from launcher.node.daemon_supervisor import DAEMON
@@ -34,13 +32,14 @@ _TOTALS = {
 }
 
 
-def snapshot(
-    run: Run, measure_gpus: Callable[[], list[dict[str, Any]]] | None = None
-) -> dict[str, Any]:
-    """Return the run's present status, in the format of `--json`; empty if there is no run.
+def snapshot(run: Run) -> dict[str, Any]:
+    """Return the run's present status, in the format of `--json`; empty if there is no run."""
+    status = snapshot_without_gpus(run)
+    return status | {"gpus": [gpu._asdict() for gpu in gpus.measure()]} if status else {}
 
-    `measure_gpus` returns the use of this machine's GPUs; `gpu_usage` by default.
-    """
+
+def snapshot_without_gpus(run: Run) -> dict[str, Any]:
+    """Return all of the status but the use of this machine's GPUs, which takes long to measure."""
     record = run.record
     if record is None:
         return {}
@@ -57,7 +56,6 @@ def snapshot(
         "seconds": round(time.time() - record.time, 1),
         **row,
         "controller": _describe_controller(run),
-        "gpus": (measure_gpus or gpu_usage)(),
         "processes": [describe_process(state) for state in states.values()],
         "daemons": _daemons(run, record, learners),
     }
@@ -124,7 +122,7 @@ def _headline(status: dict[str, Any]) -> Text:
     lines += [status["controller"]["text"]] if status["controller"] else []
     lines += [f"results: {status['logdir']}"]
     lines += [
-        f"GPU {gpu['index']} ({gpu['name']}): {gpu['used']}% busy, {gpu['memory']} of {gpu['of']} "
+        f"GPU {gpu['number']} ({gpu['name']}): {gpu['used']}% busy, {gpu['memory']} of {gpu['of']} "
         f"MiB used"
         for gpu in status["gpus"]
     ]
@@ -210,27 +208,3 @@ def last_row(path: Path, since: float) -> dict[str, Any]:
         if isinstance(row, dict):
             return {name: row[name] for name in _TOTALS if fits(row.get(name), _TOTALS[name])}
     return {}
-
-
-def gpu_usage() -> list[dict[str, Any]]:
-    """Return the utilisation and memory of this machine's GPUs, by nvidia-smi."""
-    if not shutil.which("nvidia-smi"):
-        return []
-    keys = {
-        "index": "index",
-        "name": "name",
-        "utilization.gpu": "used",
-        "memory.used": "memory",
-        "memory.total": "of",
-    }
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        ran = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={','.join(keys)}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
-        rows = [line.split(", ") for line in ran.stdout.splitlines()]
-        return [dict(zip(keys.values(), row, strict=True)) for row in rows]
-    return []

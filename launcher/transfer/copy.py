@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from launcher.node.file_service import FOLDER, FileInfo
 from launcher.node.json_types import fields_fit
-from launcher.node.task import read_json, write_json
+from launcher.node.task import ROW_FILES, read_json, write_json
 from launcher.remote.remote_files import FileStore
 
 _COMPARE_ALL_BYTES = 1 << 20  # files up to this size are compared completely
 # Bytes that are compared of a longer file that has grown, at its start and where the copy ends.
 _SAMPLE_BYTES = 1 << 16
-_MIRRORED_FILES = ("learners.log", "metrics.jsonl")  # `state_mirror` writes these copies, too
+_MIRRORED_FILES = ("learners.log", *ROW_FILES)  # `state_mirror` writes these copies, too
 _SIZE, _INODE, _LINK = 0, 2, 3  # in `FileInfo`
 _MOVE_ASIDE = "aside"
 

@@ -105,6 +105,20 @@ class LargeRun:
         with (self.logdir / "metrics.jsonl").open("a") as file:
             file.writelines(json.dumps(self.row(i)) + "\n" for i in range(begin, end))
 
+    def hosts_row(self, index: int) -> dict[str, float]:
+        """Return the row of hosts.jsonl with this number."""
+        row = {"time": self.born + 10 * index, "frames": 280000.0 * index, "seconds": 10.0 * index}
+        for number, host in enumerate(self._hosts):
+            row[f"cores/{host}"] = 40 + 3 * math.sin(index * 0.3 + number)
+            row[f"memory/{host}"] = 20000.0 + 500 * number + index
+        busy = {"gpu/gpu1/0": 71.0 + index % 5, "gpu_memory/gpu1/0": 6100.0}
+        return row | busy
+
+    def write_hosts(self, begin: int, end: int) -> None:
+        """Append rows of what hosts use."""
+        with (self.logdir / "hosts.jsonl").open("a") as file:
+            file.writelines(json.dumps(self.hosts_row(i)) + "\n" for i in range(begin, end))
+
     def advance(self) -> None:
         """Change all that changes within two seconds of a run: states, a row, a line of the log."""
         self.updates += 22

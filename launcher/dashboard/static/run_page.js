@@ -76,7 +76,7 @@ export class RunPage {
       this.events.update(content.events);
       this.parts.videos.update(content.videos);
     }
-    if (name === "usage") this.parts.hosts.add(content);
+    if (name === "hosts") this.parts.hosts.add(content);
     if (name === "processes") {
       this.processes = this.parts.processes.update(content);
       this.logs.setNames(this.processes.map((process) => process.name));

@@ -4,7 +4,7 @@
 // something every two seconds, so that a longer silence opens a new one, which is told everything.
 
 const SILENT_SECONDS = 12, RETRY_SECONDS = 3;
-const EVENTS = ["runs", "about", "events", "processes", "rows", "usage", "beat"];
+const EVENTS = ["runs", "about", "events", "processes", "rows", "hosts", "beat"];
 
 export class Stream {
   /** `tell` is called with each event's name and content, `open` once for each new connection, and

@@ -15,9 +15,10 @@ from supervising import until
 
 from impala_mm.data.compression import compress_lz4
 from impala_mm.runtime.ports import HeldAddress
+from impala_mm.runtime.process_use import Use
 from impala_mm.transport import chunks, messages
 from impala_mm.transport.client import Client, OtherRun, Refused, Unreachable, wait_for_answer
-from impala_mm.transport.messages import Reply
+from impala_mm.transport.messages import MessageHeader, Reply
 from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
@@ -186,6 +187,19 @@ def test_episodes_with_nan_are_left_out_of_a_report(serve):
     client.enqueue(_header(client, 0), [b"x"], episodes)
     (report,) = server.take_reports()
     np.testing.assert_array_equal(report.episodes, [[1, 2, 3]])
+
+
+def test_what_actors_use_is_added_up_by_host_while_they_are_connected(serve):
+    learner, address = serve()
+    for actor, host in enumerate(["a", "b", "a"]):
+        client = _join(address, actor, host=host)
+        use = Use(0.5 + actor, 100.0 * (actor + 1))
+        header = _header(client, 0, actor)._replace(**use.in_header())
+        client.enqueue(header, [b"x"], np.zeros([0, 3], np.float32))
+    assert learner.actors.use_by_host() == {"a": Use(3.0, 400.0), "b": Use(1.5, 200.0)}
+    assert learner.actors.on_other_hosts() == 3
+    learner.actors.leave(2)
+    assert learner.actors.use_by_host() == {"a": Use(0.5, 100.0), "b": Use(1.5, 200.0)}
 
 
 def test_an_unroll_in_which_a_mistake_is_found_is_dropped_and_counted(serve):
@@ -410,7 +424,11 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
         stranger.enqueue(_header(stranger, 0), [b"x"], NO_EPISODES)
     assert stranger.get_parameters() is None
     [code] = stranger._call(
-        "chunk", tf.zeros([16], tf.int64), tf.zeros([2], tf.int64), b"x", result=[tf.int64]
+        "chunk",
+        tf.zeros([len(MessageHeader._fields)], tf.int64),
+        tf.zeros([2], tf.int64),
+        b"x",
+        result=[tf.int64],
     )
     assert int(code) == Reply.DENIED
     assert len(server._receiver.chunks) == 0

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import threading
 import time
 
 import pytest
@@ -15,7 +14,6 @@ from werkzeug.test import Client
 from impala_mm.records.run_folder import take_save_request
 from impala_mm.runtime.strict_json import from_json
 from launcher.dashboard import control, health
-from launcher.dashboard.host_usage import HostUsage
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
@@ -127,7 +125,7 @@ def test_a_page_is_told_what_status_and_the_rows_have(large, tmp_path):
     updates = Updates(tmp_path / "runs")
     client = Client(Site(updates, TOKEN, False, "night"))
     key = _key(client)
-    found = _first(updates, client, key, {"about", "processes", "usage", "runs"})
+    found = _first(updates, client, key, {"about", "processes", "runs"})
     known = from_json(json.dumps(status.snapshot(large.run)))
     for one, other in zip(found["processes"]["changed"], known["processes"], strict=True):
         assert one.pop("up") == pytest.approx(other.pop("up"), abs=5)
@@ -136,7 +134,6 @@ def test_a_page_is_told_what_status_and_the_rows_have(large, tmp_path):
     assert found["about"]["status"]["verdict"] == known["verdict"]
     assert found["about"]["row"] == large.row(49)
     assert found["about"]["about"]["level_name"] == "PongNoFrameskip-v4"
-    assert found["usage"]["hosts"].keys() == {"gpu1", "node1"}
     assert [run["name"] for run in found["runs"]] == ["night"]
     assert found["runs"][0]["episode_return"] == large.row(49)["episode_return"]
     history = _get(client, f"/run/{key}/history?keys=episode_return").json
@@ -145,22 +142,18 @@ def test_a_page_is_told_what_status_and_the_rows_have(large, tmp_path):
     )
 
 
-def test_the_use_of_hosts_is_described_while_other_requests_are_answered(
-    large, tmp_path, monkeypatch
-):
+def test_a_page_is_told_what_hosts_use(large, tmp_path):
+    large.write_hosts(1, 4)
     updates = Updates(tmp_path / "runs")
     client = Client(Site(updates, TOKEN, False, "night"))
-    key, describe = _key(client), HostUsage.describe
-
-    def describes(usage):
-        other = threading.Thread(target=updates.find)
-        other.start()
-        other.join(10)
-        assert not other.is_alive(), "the lock is free"
-        return describe(usage)
-
-    monkeypatch.setattr(HostUsage, "describe", describes)
-    assert _get(client, f"/run/{key}/usage").json["hosts"].keys() == {"gpu1", "node1"}
+    key = _key(client)
+    columns = _get(client, f"/run/{key}/hosts").json
+    hosts = {"cores/gpu1", "cores/node1", "memory/gpu1", "memory/node1"}
+    gpus = {"gpu/gpu1/0", "gpu_memory/gpu1/0"}
+    assert columns.keys() == {"time", "frames", "seconds"} | hosts | gpus
+    expected = [large.hosts_row(i)["cores/node1"] for i in (1, 2, 3)]
+    assert columns["cores/node1"]["mean"] == pytest.approx(expected, rel=1e-8)
+    assert columns["gpu/gpu1/0"]["mean"] == [72, 73, 74]
 
 
 def test_text_of_a_run_is_sent_as_json_and_never_as_markup(large, client):
@@ -170,7 +163,7 @@ def test_text_of_a_run_is_sent_as_json_and_never_as_markup(large, client):
     key = _key(client)
     log = _get(client, f"/run/{key}/log?name=learners")
     assert log.json["lines"] == [{"at": 0, "text": EVIL}]
-    for answer in (log, _get(client, f"/run/{key}/usage"), _get(client, f"/run/{key}/logs")):
+    for answer in (log, _get(client, f"/run/{key}/hosts"), _get(client, f"/run/{key}/logs")):
         assert answer.content_type == "application/json"
     text = _get(client, "/metrics").text
     (host,) = {
@@ -209,7 +202,7 @@ def test_a_part_of_a_video_is_sent(large, client, tmp_path):
 
 
 def test_only_a_run_that_is_gone_is_called_so(client, monkeypatch):
-    assert _get(client, "/run/abc/usage").text == "there is no such run any more\n"
+    assert _get(client, "/run/abc/hosts").text == "there is no such run any more\n"
     monkeypatch.setattr(health, "describe_health", lambda *_: {}["x"])
     with pytest.raises(KeyError):
         _get(client, "/healthz")

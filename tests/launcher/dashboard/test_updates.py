@@ -40,12 +40,14 @@ def test_a_page_is_told_everything_once_and_then_what_has_changed(large, tmp_pat
     all_runs._look()
     first = dict(_told(page))
     assert len(first["processes"]["changed"]) == 6
-    assert "rows" not in first, "the page fetches the history"
+    assert not {"rows", "hosts"} & first.keys(), "the page fetches the history"
     large.write_rows(20, 22)
+    large.write_hosts(2, 3)
     large.write_state("actor-2", restarts=1)
     all_runs._look()
     second = dict(_told(page))
     assert [row["frames"] for row in second["rows"]] == [large.row(i)["frames"] for i in (20, 21)]
+    assert second["hosts"] == [large.hosts_row(2)]
     assert [p["name"] for p in second["processes"]["changed"]] == ["actor-2"]
     assert "runs" not in second, "the list is looked through less often"
     late, _ = _open(all_runs, key)
@@ -135,10 +137,10 @@ def test_a_run_that_cannot_be_read_says_so_and_others_are_shown(
     pages = {name: page for name, (page, _) in opened.items()}
     read_status = watched_run.read_status
 
-    def fails(found, gpus):
+    def fails(found):
         if found.name == "bad":
             raise OverflowError("too large")
-        return read_status(found, gpus)
+        return read_status(found)
 
     monkeypatch.setattr(watched_run, "read_status", fails)
     for _ in range(2):

@@ -176,7 +176,8 @@ def test_what_is_not_on_the_list_is_refused_and_logged(host):
     assert "refused an order from 127.0.0.1: there is no order 'run_program'" in host.orders()
     with pytest.raises(OperationFailed, match="'/etc/passwd' is no log of the run"):
         there.call("follow", start="start-1", files={"/etc/passwd": 0})
-    there.call("follow", start="start-1", files={str(host.log): 0})
+    rows = {str(host.log.with_name(name)): 0 for name in ("metrics.jsonl", "hosts.jsonl")}
+    there.call("follow", start="start-1", files={str(host.log): 0} | rows)
     with pytest.raises(OperationFailed, match="no frontend has planned a supervisor"):
         there.call("start_planned_daemon_supervisor", replace=False)
     there.close()

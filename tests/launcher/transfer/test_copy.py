@@ -282,7 +282,7 @@ def test_no_name_or_link_of_the_source_leads_out_of_the_folder(name):
 
 
 def test_a_copy_that_is_mirrored_as_well_is_never_shortened():
-    for name in ("learners.log", "metrics.jsonl"):
+    for name in ("learners.log", "metrics.jsonl", "hosts.jsonl"):
         assert (
             choose_action(name, [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, matches=True)
             == "keep"
