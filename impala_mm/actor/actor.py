@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from impala_mm.actor.acting import Act
 from impala_mm.actor.guide import Guide, TeacherLoader
-from impala_mm.actor.learner_link import LearnerLink, PolicyVersion, UnrollBatch
+from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
+from impala_mm.actor.policy_puller import PolicyVersion
 from impala_mm.actor.relabelling import Relabeller
 from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
 from impala_mm.algorithms import registry

@@ -1,6 +1,6 @@
 """The newest parameters in shared memory: one download serves all actors of a run on a host.
 
-`learner_link` reads this cache before it asks the learner: downloads by a few hundred actors would
+`policy_puller` reads this cache before it asks the learner: downloads by a few hundred actors would
 saturate the learner's network link. One actor at a time has the turn: it downloads ("pulls") the
 parameters and stores them in a folder that only this user can read; the other actors read them.
 

@@ -1,11 +1,11 @@
 """An actor's connection to a learner, in a thread: it sends unrolls and downloads parameters.
 
 `actor.run` hands over the unrolls of each round and continues to play; the newest downloaded
-parameters are in `newest`. All learners of a run hold the same weights, so an actor may feed any of
-them: it changes to another one when its learner redirects it or is unreachable.
+parameters (`policy_puller`) are in `newest`. All learners of a run hold the same weights, so an
+actor may feed any of them: it changes to another one when its learner redirects it or is
+unreachable.
 """
 
-import math
 import queue
 import threading
 import time
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impala_mm.actor.host_cache import HostParameterCache
+from impala_mm.actor.policy_puller import PolicyPuller, PulledParameters
 from impala_mm.data import compression
 from impala_mm.runtime import ports, thread_names
 from impala_mm.runtime.backoff import Backoff
@@ -30,26 +30,6 @@ from impala_mm.transport.messages import ActorTimes, Reply, new_incarnation
 # doubles each time, up to the maximum, since large unrolls may need that long to be transferred.
 _CALL_SECONDS = 2.0
 _MAX_CALL_SECONDS = 30.0
-
-
-class PolicyVersion(NamedTuple):
-    """The identity of the policy that acted."""
-
-    run: int  # number of the run whose learners hold it
-    version: int
-
-
-class PulledParameters(NamedTuple):
-    """A policy's downloaded parameters."""
-
-    run: int  # number of the run whose learners hold them
-    version: int
-    vector: bytes
-
-    @property
-    def policy(self) -> PolicyVersion:
-        """The policy to which these parameters belong."""
-        return PolicyVersion(self.run, self.version)
 
 
 class UnrollBatch(NamedTuple):
@@ -91,7 +71,8 @@ class LearnerLink(threading.Thread):
             start,
         )  # index of the learner that it feeds
         self._identity, self._token = identity, token
-        self._pull_secs, self._columns = pull_secs, columns
+        self._columns = columns
+        self._puller = PolicyPuller(0.0 if columns else pull_secs, say, stop)
         self._say, self._stop_asked, self._compress = say, stop, compress
         # What the actor hands over; None: it waits for its turn in the next round.
         self._batches: queue.Queue[UnrollBatch | None] = queue.Queue(maxsize=1)
@@ -103,10 +84,7 @@ class LearnerLink(threading.Thread):
         self._dropped = 0  # unrolls that reached no learner, not yet reported
         self._use = ProcessUse()
         self._timeout = _CALL_SECONDS  # for the calls that send the current batch
-        self._run_id = ""  # the run to which the cache belongs
         self._numbered_run = ""  # the run to which the environments' numbers belong
-        self._cache: HostParameterCache | None = None
-        self._pulled_at = -math.inf  # when this actor last downloaded from the learner
         self._wants_turn = False  # whether the actor waits for its turn
         self._turn_given = threading.Event()  # set when `newest` may play its next unrolls
         self.policy_wait = 0.0  # seconds that the last turn was waited for, after a first claim
@@ -114,7 +92,6 @@ class LearnerLink(threading.Thread):
         self._waits = deque[float](maxlen=4)
         # The numbers of its environments, from the first learner of the run that it joined.
         self._numbers = NumberRange(0, 1, 1)
-        self.newest: PulledParameters | None = None
         self.failure: BaseException | None = None
         self.connected = threading.Event()
 
@@ -160,15 +137,18 @@ class LearnerLink(threading.Thread):
         return self._numbers._replace(bound=max(known, self._numbers.bound))
 
     @property
+    def newest(self) -> PulledParameters | None:
+        """The newest downloaded parameters."""
+        return self._puller.newest
+
+    @property
     def address(self) -> str:
         """The address of the learner that this actor feeds, or tries next."""
         return self._addresses[self._learner]
 
     def close(self) -> None:
-        """Leave this host's cache, if it was joined."""
-        if self._cache:
-            self._cache.close()
-            self._cache = None
+        """Leave this host's cache of parameters."""
+        self._puller.close()
 
     def run(self) -> None:
         """Connect, then send each batch and pull after it; reconnect if that fails."""
@@ -195,7 +175,7 @@ class LearnerLink(threading.Thread):
                     if self._client and self._wants_turn:
                         self._claim_turn(client)
                     elif self._client and not self._columns:
-                        self._pull_newest(client)
+                        self._puller.pull_newest(client)
                     sent = sent and self._client is None
                 except Unreachable as error:
                     self._timeout = min(2 * self._timeout, _MAX_CALL_SECONDS)
@@ -258,48 +238,6 @@ class LearnerLink(threading.Thread):
         self._learner, self._client = to, None
         return True
 
-    # -- downloading parameters
-
-    def _pull_newest(self, client: Client) -> None:
-        """Download the newest parameters, if there are newer ones."""
-        have = self.newest.version if self.newest else None
-        if client.version is not None and (have is None or client.version > have):
-            self._pull_for_host(client, client.version, have)
-
-    def _pull_for_host(self, client: Client, wanted: int, have: int | None) -> None:
-        """Pull from this host's cache; if that is stale and it is our turn, from the learner."""
-        assert client.run is not None
-        found = self._cache.newest(after=have) if self._cache else None
-        if not found or found[0] < wanted:
-            pull_secs = 0.0 if self._columns else self._pull_secs
-            found = self._pull_from_learner(client, have, pull_secs) or found
-        if found:
-            self.newest = PulledParameters(client.run, *found)
-
-    def _pull_from_learner(
-        self, client: Client, have: int | None, pull_secs: float
-    ) -> tuple[int, bytes] | None:
-        """Pull and share the result on this host; return None if it is not our turn."""
-        if time.monotonic() - self._pulled_at < pull_secs:
-            return None
-        if self._cache is None:
-            self._pulled_at = time.monotonic()
-            return client.get_parameters()
-        with self._cache.pull_turn(pull_secs) as ours:
-            if not ours:
-                return None
-            found = self._cache.newest(after=have)  # another actor may have downloaded it since
-            if found and (client.version is None or found[0] >= client.version):
-                return found
-            self._pulled_at = time.monotonic()
-            found = client.get_parameters()
-            if found:
-                try:
-                    self._cache.store(*found)
-                except OSError as error:
-                    self._say(f"cannot share parameters with this host's other actors: {error}")
-        return found
-
     # -- turns in rounds
 
     def _claim_turn(self, client: Client) -> None:
@@ -316,7 +254,7 @@ class LearnerLink(threading.Thread):
                 return
             if self._follow_redirect(client):
                 return
-            if reply.reply == Reply.ACCEPTED and self._pull_exactly(client, reply.version):
+            if reply.reply == Reply.ACCEPTED and self._puller.pull_exactly(client, reply.version):
                 if paused:
                     self._waits.append(self.policy_wait)
                 self._wants_turn = False
@@ -325,20 +263,6 @@ class LearnerLink(threading.Thread):
             pause = seconds_to_next_claim(self.policy_wait, min(self._waits, default=0.0))
             backoff.pause(pause, most=pause)
             paused = True
-
-    def _pull_exactly(self, client: Client, version: int) -> bool:
-        """Pull a version, from this host's cache if it is there; return False if it is gone."""
-        assert client.run is not None
-        pause = 0.0
-        while True:
-            if self.newest and self.newest.policy == (client.run, version):
-                return True
-            if self.newest and self.newest.run == client.run and self.newest.version > version:
-                return False
-            if self._stop_asked.wait(pause):
-                return False
-            self._pull_for_host(client, version, version - 1)
-            pause = 0.002
 
     # -- the connection
 
@@ -362,21 +286,16 @@ class LearnerLink(threading.Thread):
                 continue
             if found is None:
                 break
-            assert client.run is not None
-            client.version, _ = found
-            self.newest = PulledParameters(client.run, *found)
-            self._client = client
+            client.version, self._client = found.version, client
             self._say(f"joined the learner at {address}, policy version {client.version}")
             self.connected.set()
             return client
         return None
 
-    def _first_policy(self, client: Client, backoff: Backoff) -> tuple[int, bytes] | None:
+    def _first_policy(self, client: Client, backoff: Backoff) -> PulledParameters | None:
         """Wait for this learner's first policy and return it; return None if asked to stop."""
         while not self._stop_asked.is_set():
-            found = self._cache.newest(after=None) if self._cache else None
-            found = found or self._pull_from_learner(client, have=None, pull_secs=0.0)
-            if found:
+            if found := self._puller.pull_any(client):
                 return found
             backoff.pause(0.2, most=5.0)
         return None
@@ -390,17 +309,7 @@ class LearnerLink(threading.Thread):
         if answer["run_id"] != self._numbered_run:
             self._numbered_run = answer["run_id"]
             self._numbers = NumberRange(*answer["environments"])
-        if self._cache is None or answer["run_id"] != self._run_id:
-            self._open_cache(answer["run_id"])
-
-    def _open_cache(self, run_id: str) -> None:
-        """Join the cache of this run on this host, if its shared memory can be used."""
-        self.close()
-        self._run_id = run_id
-        try:
-            self._cache = HostParameterCache(run_id)
-        except OSError as error:
-            self._say(f"cannot share parameters with this host's other actors: {error}")
+        self._puller.join_cache(answer["run_id"])
 
 
 def seconds_to_next_claim(waited: float, shortest: float) -> float:

@@ -10,7 +10,7 @@ import pytest
 from processes import free_port
 from supervising import until
 
-from impala_mm.actor import learner_link
+from impala_mm.actor import learner_link, policy_puller
 from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
 from impala_mm.data.compression import compress_lz4, decompress, leave_uncompressed
@@ -29,7 +29,7 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 def here(tmp_path, monkeypatch, request):
     """Return a server, for rounds of this many columns, and `join`, which connects an actor."""
     monkeypatch.setattr(
-        learner_link, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
+        policy_puller, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
     )
     address = f"127.0.0.1:{free_port()}"
     events = []
@@ -207,7 +207,7 @@ def test_a_pull_that_fails_after_a_send_repeats_the_pull_and_not_the_send(here, 
     server.publish(0, lambda: b"0")
     one = join(0)
     failing = []
-    pull = one._pull_newest
+    pull = one._puller.pull_newest
 
     def fails_once(client):
         if client.version == 1 and not failing:
@@ -215,7 +215,7 @@ def test_a_pull_that_fails_after_a_send_repeats_the_pull_and_not_the_send(here, 
             raise Unreachable("get_parameters: no answer")
         pull(client)
 
-    monkeypatch.setattr(one, "_pull_newest", fails_once)
+    monkeypatch.setattr(one._puller, "pull_newest", fails_once)
     server.publish(1, lambda: b"1")
     one.send(_group(one, b"once"))
     until(lambda: one.newest.version == 1)
@@ -228,7 +228,7 @@ def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, mon
     def refuses(run_id):
         raise PermissionError("/dev/shm is another user's")
 
-    monkeypatch.setattr(learner_link, "HostParameterCache", refuses)
+    monkeypatch.setattr(policy_puller, "HostParameterCache", refuses)
     server, join = here
     server.publish(0, lambda: b"0")
     pulls = _count_pulls(server)
@@ -327,7 +327,7 @@ class Run:
 def several(tmp_path, monkeypatch, request):
     """Return two learners, for rounds of this many columns, and `join`, which connects an actor."""
     monkeypatch.setattr(
-        learner_link, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
+        policy_puller, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
     )
     stop, links, said = threading.Event(), [], []
     learners = Run(said, getattr(request, "param", 0))
@@ -487,7 +487,7 @@ def test_an_actor_says_that_a_learner_belongs_to_another_run_and_waits_for_its_o
     monkeypatch, tmp_path
 ):
     monkeypatch.setattr(
-        learner_link, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
+        policy_puller, "HostParameterCache", lambda run_id: HostParameterCache(run_id, tmp_path)
     )
     monkeypatch.setenv("IMPALA_MM_START", "1a2b")
     address, stop, said = f"127.0.0.1:{free_port()}", threading.Event(), []
