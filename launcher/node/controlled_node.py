@@ -104,7 +104,10 @@ class ControlledNode:
         command = task["command"]
         hosts, known = mpirun.hosts_of_ranks(command), learner_hosts_of(command)
         if unplanned := sorted(set(addresses[1:]) - set(hosts)):
-            raise RunInUse(f"the learners were not planned for {', '.join(unplanned)}")
+            raise RunInUse(
+                f"the learners were not planned for {', '.join(unplanned)}: stop the run, and start "
+                f"it again with a CSV that names them"
+            )
         if hosts:
             if hosts[0] not in addresses:
                 raise RunInUse("the host of the first learner has its checkpoints, and must stay")
