@@ -40,6 +40,7 @@ def no_other_runs(monkeypatch, tmp_path):
 def large(tmp_path):
     made = LargeRun("night", tmp_path / "runs" / "pong")
     made.write_rows(1, 200)
+    made.write_hosts(1, 200)
     return made
 
 
@@ -59,6 +60,8 @@ def living(large):
         while not ends.wait(2.0):
             large.advance()
             large.write_rows(index, index + 1)
+            if index % 5 == 0:
+                large.write_hosts(index, index + 1)
             index += 1
 
     thread = threading.Thread(target=live)
@@ -291,7 +294,7 @@ def test_a_page_says_how_many_of_many_hosts_and_runs_it_draws(tmp_path, browser)
     (runs / "run0" / "videos" / "game.mp4").write_bytes(b"none")
     with shown(f"--logdir={runs}", "--tmux_sess=run0") as dashboard:
         page = browser.open(dashboard.address, ".part-hosts canvas")
-        assert "The charts show 8 of 12." in page.text_content(".part-hosts .soft")
+        assert "The charts show 8 of 12 hosts." in page.text_content(".part-hosts .soft")
         page.wait_for_selector("video[src*='video?key=']")
         assert page.text_content(".videos option").startswith("game, ")
         page.goto(f"{dashboard.address}#/")

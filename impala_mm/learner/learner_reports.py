@@ -30,7 +30,7 @@ class LearnerReport(NamedTuple):
     load: LearnerLoad
     actors_elsewhere: int  # number of its actors on other hosts
     idle_cores: float | None  # idle cores of its host since the last report; None if not known
-    hosts: list[HostUse]  # what it and its actors use on their hosts
+    hosts: list[HostUse]  # what it uses on its host, then what its actors use on theirs
     dropped: int  # unrolls lost since its start
     numbered: int  # environments of its actors that have a number
     # Unrolls and columns of the round that its actors play; both are 0 if they play none.

@@ -1,5 +1,6 @@
 """The rows of metrics of all learners, and the histograms, that rank 0's `monitor` writes."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -88,7 +89,9 @@ class RowWriter:
 
     def write_hosts(self, metrics_writer: MetricsWriter, seconds: float) -> None:
         """Write a row of what the run uses on each host; `seconds` are those of training."""
-        parts = [use for report in self._status.reports for use in report.hosts]
+        reports = [report.hosts for report in self._status.reports]
+        learners, actors = [hosts[0] for hosts in reports], [hosts[1:] for hosts in reports]
+        parts = [*learners, *itertools.chain(*actors)]
         progress = {"frames": self._learner.frames, "seconds": round(seconds, 3)}
         metrics_writer.write_hosts(progress | self._host_rows.make(parts))
 

@@ -1,5 +1,7 @@
 """The metrics of a run, written by rank 0 to metrics.jsonl and to TensorBoard's event files.
 
+It writes what the run uses on each host to hosts.jsonl.
+
 With --track, each row goes to a tracker, too (`tracking`).
 
 With a full disk, rows are lost but the run continues: a message is logged when rows cannot be

@@ -31,7 +31,8 @@ source/             files of your own modules (--algorithm, --level_name); start
                     copy of each start
 metrics.jsonl       a row every 2 s: frames, returns, losses, speed, the bottleneck (verdict);
                     sandbox/metrics.md explains each key
-hosts.jsonl         a row every 10 s: the cores, memory and GPUs that the run uses on each host
+hosts.jsonl         a row every 10 s: the cores and memory that learners and actors use on each
+                    host, and the GPUs of learners' hosts; sandbox/dashboard.md explains the keys
 events/             the same for TensorBoard: tensorboard --logdir=THIS_FOLDER
 checkpoints/        named by update number: the newest ones, the best one, and one for each tenth
                     of the run

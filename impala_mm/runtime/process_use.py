@@ -1,6 +1,7 @@
 """The cores and memory that this process and its descendants use, from /proc."""
 
 import contextlib
+import math
 import os
 import time
 from pathlib import Path
@@ -24,28 +25,29 @@ class ProcessUse:
     """The use of this process since the last measurement, some seconds ago."""
 
     def __init__(self) -> None:
-        self._ticks, self._measured = self._read()[0], time.monotonic()
+        self._ticks, self._measured = dict[tuple[int, int], int](), -math.inf
         self._newest = Use()
 
     def newest(self) -> Use:
         """Return the newest measurement; measure again if it is too old."""
         seconds = time.monotonic() - self._measured
         if seconds >= _SECONDS:
-            ticks, memory = self._read()
-            used = sum(new - self._ticks.get(pid, 0) for pid, new in ticks.items())
-            self._newest = Use(used / os.sysconf("SC_CLK_TCK") / seconds, memory)
-            self._ticks, self._measured = ticks, self._measured + seconds
+            with contextlib.suppress(OSError):  # no file can be opened: the last one remains
+                self._measure(seconds)
         return self._newest
 
-    def _read(self) -> tuple[dict[int, int], float]:
-        """Return the CPU time of each process in ticks, and the memory of all."""
+    def _measure(self, seconds: float) -> None:
         ticks, pages = {}, 0
         for pid in _with_descendants(os.getpid()):
             with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                ticks[pid] = int(fields[11]) + int(fields[12])
+                ticks[pid, int(fields[19])] = int(fields[11]) + int(fields[12])
                 pages += int(fields[21])
-        return ticks, pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+        # Of a process that was not there the last time, the CPU time since then is not known.
+        used = sum(new - self._ticks.get(process, new) for process, new in ticks.items())
+        cores = used / os.sysconf("SC_CLK_TCK") / seconds
+        self._newest = Use(cores, pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+        self._ticks, self._measured = ticks, time.monotonic()
 
 
 def _with_descendants(pid: int) -> list[int]:

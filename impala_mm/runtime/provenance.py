@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ COMMAND_VARIABLE = "IMPALA_MM_COMMAND"
 START_VARIABLE = "IMPALA_MM_START"
 # In the environment of learners that one program started with actors: the number of the actors.
 ACTORS_VARIABLE = "IMPALA_MM_ACTORS"
+# In the environment of processes that the launcher started: the name of their host in the CSV.
+HOST_VARIABLE = "IMPALA_MM_HOST"
 
 
 def command() -> str:
@@ -37,6 +40,11 @@ def is_local_run() -> bool:
 def start_id() -> str:
     """Return the id of the start to which this process belongs; empty if it was started by hand."""
     return os.environ.get(START_VARIABLE, "")
+
+
+def host_name() -> str:
+    """Return the name of this host in the CSV; of a process that was started by hand, its own."""
+    return os.environ.get(HOST_VARIABLE) or socket.gethostname()
 
 
 def num_actors() -> int | None:

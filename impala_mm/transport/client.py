@@ -116,6 +116,7 @@ class Client:
         OtherRun if it belongs to another run.
         """
         own = {"host": socket.gethostname(), "start": provenance.start_id()}
+        own["host_name"] = provenance.host_name()
         request = {"protocol": PROTOCOL} | own | request
         identity = self._greet(request)
         if "other_run" in identity:

@@ -26,7 +26,8 @@ class ConnectedActors:
         self.levels: dict[int, str] = {}  # by actor, those that have left included
         self.rank, self.loads = 0, list[LearnerLoad]()
         self.changed_at = time.monotonic()  # when an actor last joined or left
-        self._hosts = dict[int, str]()  # including those of actors that have left
+        self._on_this_host = set[int]()  # including those that have left
+        self._host_names = dict[int, str]()  # including those of actors that have left
         self._use = dict[int, Use]()  # by the actors' last messages
         self._movable = set[int]()  # actors that know all learners by the same addresses
         self._lock = threading.Lock()
@@ -35,8 +36,12 @@ class ConnectedActors:
         """Add an actor by what its hello says."""
         with self._lock:
             self.levels[actor] = asked.get("level", "")
-            self._hosts[actor] = asked.get("host", "")
-            (self._movable.add if movable else self._movable.discard)(actor)
+            self._host_names[actor] = asked.get("host_name", "")
+            here = asked.get("host") == socket.gethostname()
+            for actors, belongs in ((self._on_this_host, here), (self._movable, movable)):
+                actors.discard(actor)
+                if belongs:
+                    actors.add(actor)
         self.heard_from(actor)
 
     def heard_from(self, actor: int) -> None:
@@ -74,7 +79,7 @@ class ConnectedActors:
     def on_other_hosts(self) -> int:
         """Return how many of the connected actors run on other hosts."""
         with self._lock:
-            return sum(self._hosts[actor] != socket.gethostname() for actor in self.heard)
+            return len(self.heard.keys() - self._on_this_host)
 
     def record_use(self, actor: int, use: Use) -> None:
         """Record what an actor says that its processes use."""
@@ -86,9 +91,9 @@ class ConnectedActors:
         found: dict[str, Use] = {}
         with self._lock:
             for actor in self.heard.keys() & self._use.keys():
-                before, more = found.get(self._hosts[actor], Use()), self._use[actor]
-                both = Use(before.cores + more.cores, before.memory + more.memory)
-                found[self._hosts[actor]] = both
+                host, more = self._host_names.get(actor, ""), self._use[actor]
+                before = found.get(host, Use())
+                found[host] = Use(before.cores + more.cores, before.memory + more.memory)
         return found
 
     def load(self, wait_share: float, queue_fill: float) -> LearnerLoad:

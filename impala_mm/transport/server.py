@@ -238,6 +238,7 @@ class Server:
             self.refusals.malformed(mistake)
             return np.array(json.dumps(self._identity | {"refused": mistake}).encode(), object)
         asked["host"] = printable.one_line(str(asked.get("host", "")), 100)  # as logs show it
+        asked["host_name"] = printable.one_line(asked.get("host_name") or asked["host"], 100)
         answer = dict(self._identity)
         if other := other_run(asked, self._start):
             self.refusals.of_another_run(asked, other)
@@ -301,12 +302,11 @@ class Server:
     def delivered(self, header: MessageHeader, episodes: np.ndarray) -> None:
         """Keep what a message reported, now that it is delivered, for `take_reports`."""
         self.actors.heard_again(header.actor)
+        if header.memory:
+            self.actors.record_use(header.actor, Use(header.millicores / 1000, header.memory))
         with self._lock:
             self._dropped += header.dropped
             self.environment_faults += header.faults
-            if header.memory:
-                use = Use(header.millicores / 1000, header.memory)
-                self.actors.record_use(header.actor, use)
             if header.playing or len(episodes):
                 level, times = self.actors.levels[header.actor], header.times._asdict()
                 episodes = episodes[np.isfinite(episodes).all(1)]  # a mean would be NaN for long

@@ -116,6 +116,7 @@ _FIELDS = {
     "incarnation": (lambda x: _is_number(x, 2**62), "a whole number of at most 62 bits"),
     "start": (_is_text, "a text"),
     "level": (_is_text, "a text"),
+    "host_name": (_is_text, "a text"),
     "learners": (_are_texts, "a list of texts"),
     "groups": (_are_groups, f"a list of sizes, together at most {MAX_ENVIRONMENTS:,}"),
     "own_flags": (

@@ -1,7 +1,7 @@
-"""The rows of a run's metrics.jsonl, read once and kept as bins, whose number is bounded.
+"""The rows of a run's metrics.jsonl or hosts.jsonl, kept as bins, whose number is bounded.
 
 A bin is the mean, the lowest and the highest value of some successive rows. When there are too
-many bins, neighbours are joined. The rows of a resumed run replace those after its checkpoint.
+many bins, neighbours are joined. Metrics of a resumed run replace those after its checkpoint.
 """
 
 import math
@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, TypeGuard
 from impala_mm.records.json_lines import parse_lines
 
 _CHUNK_BYTES = 1 << 20
+_MOST_COLUMNS = 500  # a run may be resumed on other hosts again and again
 Row = dict[str, Any]
 
 
@@ -69,13 +70,20 @@ class RowHistory:
     """The history of one run, which `read` continues."""
 
     def __init__(
-        self, path: Path, bins: int = 300, keys: Sequence[str] = (), max_bytes: int = 4 << 20
+        self,
+        path: Path,
+        bins: int = 300,
+        keys: Sequence[str] = (),
+        max_bytes: int = 4 << 20,
+        replaces: bool = True,
     ):
         """Keep between `bins` and twice as many bins, of all numbers or of the metrics `keys`.
 
         Of a file that has more than `max_bytes` when it is first read, only some rows are read.
+        With `replaces`, a row replaces those of as many frames or more.
         """
         self._path, self._bins, self._keys, self._max_bytes = path, bins, set(keys), max_bytes
+        self._replaces = replaces
         self._offset, self._inode = 0, 0
         self._clear()
 
@@ -132,7 +140,7 @@ class RowHistory:
         numbers = {name: value for name, value in row.items() if _is_finite(value)}
         if not {"frames", "seconds"} <= numbers.keys():
             return False
-        if self._is_resumed(numbers):
+        if self._replaces and self._is_resumed(numbers):
             self._remove_from(numbers["frames"], numbers["seconds"])
         self.last = row
         if not self._count or self._filled >= self._stride:
@@ -146,6 +154,8 @@ class RowHistory:
             if self._keys and name not in self._keys:
                 continue
             if name not in self._columns:
+                if len(self._columns) >= _MOST_COLUMNS:
+                    continue
                 self._columns[name] = _Column(self._count)
             self._columns[name].add(float(value))
         return True
@@ -222,5 +232,5 @@ def _is_finite(value: Any) -> TypeGuard[float]:
 
 
 def _shorten(value: float) -> float | None:
-    """Return a value with the digits that a chart can show; None for NaN."""
-    return None if math.isnan(value) else float(f"{value:.9g}")
+    """Return a value with the digits that a chart can show, a time to 0.1 s; None for NaN."""
+    return None if math.isnan(value) else float(f"{value:.11g}")

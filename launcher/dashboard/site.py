@@ -158,7 +158,8 @@ class Site:
 
     def _answer_hosts(self, request: Request, key: str) -> Response:
         del request
-        return _json(self._updates.with_run(key, lambda w: w.hosts.columns(w.hosts.keys)))
+        columns = self._updates.with_run(key, lambda w: w.hosts.columns(w.hosts.keys))
+        return _json({name: column["mean"] for name, column in columns.items()})
 
     def _logs(self, key: str) -> dict[str, Path]:
         found: dict[str, Path] = self._updates.with_run(

@@ -18,7 +18,7 @@ class WatchedRun:
     def __init__(self, found: FoundRun):
         self.found = found
         self.history = RowHistory(found.logdir / "metrics.jsonl")
-        self.hosts = RowHistory(found.logdir / host_use.FILE)
+        self.hosts = RowHistory(found.logdir / host_use.FILE, replaces=False)
         self._events = RunEvents(found, self.history)
         self._videos: dict[str, Path] = {}
         self._videos_changed: list[int] = []

@@ -105,8 +105,8 @@ class ControlledNode:
         hosts, known = mpirun.hosts_of_ranks(command), learner_hosts_of(command)
         if unplanned := sorted(set(addresses[1:]) - set(hosts)):
             raise RunInUse(
-                f"the learners were not planned for {', '.join(unplanned)}: stop the run, and start "
-                f"it again with a CSV that names them"
+                f"the learners were not planned for {', '.join(unplanned)}: stop the run, and "
+                f"start it again with a CSV that names them"
             )
         if hosts:
             if hosts[0] not in addresses:

@@ -25,7 +25,7 @@ from launcher.node import child_process, daemon_line, order_channel, procfs
 from launcher.node.lease import Lease
 from launcher.node.order_listener import OrderListener
 from launcher.node.process_output import ProcessOutput
-from launcher.node.task import read_json, write_json
+from launcher.node.task import HOST_NAME_VARIABLE, read_json, write_json
 
 # In the run's state folder: its pid, its port and its id, and the daemon's pid.
 STATE_FILE = "daemon.json"
@@ -140,6 +140,7 @@ class DaemonSupervisor:
         variables = dict.fromkeys(command.variables & {"PMIX_PREFIX", "OPAL_PREFIX"}, prefix) | {
             "PRTE_PREFIX": prefix,
             "LD_LIBRARY_PATH": f"{prefix}/lib:{libraries}".rstrip(":"),
+            HOST_NAME_VARIABLE: self._task.address,  # for its ranks
         }
         self._process = child_process.start(
             [f"{prefix}/bin/prted", *command.arguments],

@@ -191,7 +191,7 @@ class _Session:
             ).start()
 
     def _refuse_unknown_files(self, files: dict[str, int]) -> None:
-        """Refuse files other than the logs and metrics of the run's processes. Raises Refused."""
+        """Refuse files other than the logs and rows of the run's processes. Raises Refused."""
         record = self._run.record
         logs = [Path(process["log"]) for process in record.processes] if record else []
         known = {str(path.parent / name) for path in logs for name in (path.name, *ROW_FILES)}

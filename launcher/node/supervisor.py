@@ -26,6 +26,7 @@ from launcher.node.process_output import ProcessOutput, error_lines
 from launcher.node.process_state import ProcessState
 from launcher.node.stop_requests import StopRequests
 from launcher.node.task import (
+    HOST_NAME_VARIABLE,
     HOSTS_VARIABLE,
     USER_ERROR,
     Task,
@@ -155,7 +156,7 @@ class Supervisor:
         try:
             self._process = child_process.start(
                 task.command,
-                task.environment,
+                task.environment | {HOST_NAME_VARIABLE: task.host},
                 task.workdir,
                 # Learners may run under mpirun, which must end its ranks.
                 death_signal=signal.SIGTERM if task.rows else signal.SIGKILL,

@@ -46,6 +46,8 @@ START_VARIABLE = "IMPALA_MM_START"
 # Environment variable of learners, set by the program that starts both: the number of actors on
 # all hosts.
 ACTORS_VARIABLE = "IMPALA_MM_ACTORS"
+# Environment variable of processes: the name of their host in the CSV.
+HOST_NAME_VARIABLE = "IMPALA_MM_HOST"
 _HOSTS_FLAG = "--learner_hosts="
 FIRST_PORT = 8001  # the first port that a learner tries if it chooses its port itself
 # Files in a run's folder to which the first learner appends rows.

@@ -1,6 +1,6 @@
 """Copies states and logs from other hosts to the frontend's machine while they are connected.
 
-The states of remote processes are written to the run's state folder, the learners' log and metrics
+The states of remote processes are written to the run's state folder, the learners' log and rows
 to the run's folder. Every reader of a run uses these files, wherever its processes run.
 """
 

@@ -162,7 +162,7 @@ def forget_contacts(run: Run, host_ids: Sequence[str]) -> None:
 def mirrored_files(record: Record, log: str = "") -> dict[str, dict[str, Path]]:
     """Map host id and path on that host to the local copy, for each file that is followed.
 
-    These are the learners' log and metrics, and the log of the process `log`.
+    These are the learners' log and rows, and the log of the process `log`.
     """
     found: dict[str, dict[str, Path]] = {}
     folder = Path(record.logdir)

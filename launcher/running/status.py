@@ -35,7 +35,9 @@ _TOTALS = {
 def snapshot(run: Run) -> dict[str, Any]:
     """Return the run's present status, in the format of `--json`; empty if there is no run."""
     status = snapshot_without_gpus(run)
-    return status | {"gpus": [gpu._asdict() for gpu in gpus.measure()]} if status else {}
+    keys = ("index", "name", "used", "memory", "of")
+    measured = [dict(zip(keys, gpu, strict=True)) for gpu in gpus.measure()] if status else []
+    return status and status | {"gpus": measured}
 
 
 def snapshot_without_gpus(run: Run) -> dict[str, Any]:
@@ -122,7 +124,7 @@ def _headline(status: dict[str, Any]) -> Text:
     lines += [status["controller"]["text"]] if status["controller"] else []
     lines += [f"results: {status['logdir']}"]
     lines += [
-        f"GPU {gpu['number']} ({gpu['name']}): {gpu['used']}% busy, {gpu['memory']} of {gpu['of']} "
+        f"GPU {gpu['index']} ({gpu['name']}): {gpu['used']}% busy, {gpu['memory']} of {gpu['of']} "
         f"MiB used"
         for gpu in status["gpus"]
     ]

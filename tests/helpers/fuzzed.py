@@ -83,7 +83,7 @@ class Served:
         return json.loads(read(answer)[0].item())
 
     def header(self, **changes: int) -> np.ndarray:
-        """Return the header of a message, int64 [16]."""
+        """Return the header of a message, int64 [18]."""
         own = MessageHeader(self.identity["nonce"], run_number("run"), 1, 1)
         if self.kind == "inference":
             own = own._replace(stream=0, environments=SIZES[0])

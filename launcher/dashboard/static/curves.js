@@ -25,7 +25,8 @@ export class Curves {
     this.element = h("div", {},
       h("div", { class: "bar" }, h("div", { class: "switch", role: "group", "aria-label": "Axis" },
         this.makeChoice("frames", "over frames"), this.makeChoice("seconds", "over training time")),
-      events.makeSwitch(() => this.redraw())), this.empty, this.grid, this.details);
+      events.makeSwitch()), this.empty, this.grid, this.details);
+    events.onChange(() => this.redraw());
     this.onVisible = () => document.visibilityState === "visible" && this.draw();
     document.addEventListener("visibilitychange", this.onVisible);
   }

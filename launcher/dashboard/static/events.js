@@ -14,12 +14,11 @@ export class Events {
     this.empty = h("p", { class: "soft" }, "Nothing has happened yet.");
     this.element = h("div", {}, this.empty, this.list);
     this.list.hidden = true;
-    this.redraw = () => {};
+    this.redraws = [];
   }
 
   /** Return boxes that choose which kinds are shown. */
-  makeSwitch(redraw) {
-    this.redraw = redraw;
+  makeSwitch() {
     return h("div", { class: "kinds", role: "group", "aria-label": "Events on the curves" }, ...KINDS.map(([kind, label]) => {
       const box = h("input", { type: "checkbox", change: () => {
         if (box.checked) this.hidden.delete(kind);
@@ -29,6 +28,15 @@ export class Events {
       box.checked = !this.hidden.has(kind);
       return h("label", { class: `kind ${kind}` }, box, ` ${label}`);
     }));
+  }
+
+  /** Call `redraw` when the marks have changed. */
+  onChange(redraw) {
+    this.redraws.push(redraw);
+  }
+
+  redraw() {
+    for (const redraw of this.redraws) redraw();
   }
 
   update(events) {
@@ -41,7 +49,7 @@ export class Events {
     this.redraw();
   }
 
-  /** Return where the shown events lie on an axis: frames or seconds. */
+  /** Return where the shown events lie on an axis: frames, seconds (of training) or time. */
   marks(axis) {
     return this.events.filter((event) => !this.hidden.has(event.kind))
       .map((event) => ({ x: event[axis], kind: event.kind }));

@@ -33,7 +33,7 @@ export class RunPage {
       curves: new Curves(key, about.panels, this.events),
       processes: new Processes(select),
       logs: this.logs,
-      hosts: new Hosts(key),
+      hosts: new Hosts(key, this.events),
       events: this.events,
       videos: new Videos(key),
     };

@@ -98,6 +98,16 @@ def test_actors_of_one_host_share_one_pull(here):
     assert len(pulls) <= 9
 
 
+def test_a_message_says_what_the_actors_processes_use(here, monkeypatch):
+    monkeypatch.setenv("IMPALA_MM_HOST", "10.0.0.5")
+    server, join = here
+    server.publish(0, lambda: b"0")
+    one = join(0)
+    assert one.send(_group(one, b"x"))
+    (use,) = [until(lambda: server.actors.use_by_host().get("10.0.0.5"))]
+    assert use.memory == pytest.approx(one._use.newest().memory, abs=2)
+
+
 def test_unrolls_are_sent_as_the_actor_packs_them(here):
     """This server does not know the size of an unroll: it puts them into its queue as they are."""
     server, join = here

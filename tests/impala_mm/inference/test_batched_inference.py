@@ -198,6 +198,8 @@ def test_an_actor_that_steps_sends_what_its_compression_makes_of_it(there):
         witness.sees(entries.observation.numpy(), entries.first.numpy())
     assert len(witness.lives) == 80
     assert all(after < before for before, after in sizes)
+    (use,) = there.server.actors.use_by_host().values()
+    assert use.memory > 100, "the actor's messages say what its processes use"
 
 
 def test_what_fails_after_the_inference_is_lost_and_waited_for_by_nobody(there, monkeypatch):

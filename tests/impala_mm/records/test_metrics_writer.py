@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import time
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -28,6 +29,20 @@ def test_a_long_run_holds_nothing_of_the_rows_that_it_wrote(tmp_path):
     kept = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["frames"] for row in kept] == [160.0 * row for row in range(250)]
     assert kept[-1]["number 7"] == 250.0
+
+
+def test_what_hosts_use_is_appended_and_a_file_that_refuses_it_costs_only_the_row(tmp_path):
+    writer = MetricsWriter(tmp_path, (said := []).append)
+    began = round(time.time(), 1)
+    writer.write_hosts({"frames": 1.0, "cores/a": 0.5})
+    writer.write_hosts({"frames": 2.0, "cores/a": 1.5})
+    rows = [json.loads(line) for line in (tmp_path / "hosts.jsonl").read_text().splitlines()]
+    assert [row["cores/a"] for row in rows] == [0.5, 1.5]
+    assert began <= rows[0]["time"] <= round(time.time(), 1)
+    (tmp_path / "hosts.jsonl").unlink()
+    (tmp_path / "hosts.jsonl").symlink_to("/dev/full")
+    writer.write_hosts({"frames": 3.0})
+    assert said == [], "the next row of metrics finds the disk full, too, and says it"
 
 
 def _events(logdir):

@@ -13,6 +13,7 @@ from impala_mm.runtime.process_use import ProcessUse, Use
 def test_the_cores_and_memory_of_this_process_and_of_descendants(monkeypatch):
     monkeypatch.setattr(process_use, "_SECONDS", 0.0)
     use = ProcessUse()
+    use.newest()
     began, cpu = time.monotonic(), time.process_time()
     while time.process_time() < cpu + 0.3:
         pass
@@ -38,8 +39,22 @@ def test_the_cores_and_memory_of_this_process_and_of_descendants(monkeypatch):
 
 def test_it_is_measured_every_few_seconds_only(monkeypatch):
     use = ProcessUse()
-    monkeypatch.setattr(use, "_read", None)
-    assert use.newest() == Use()
+    first = use.newest()
+    assert first.memory > 0
+    monkeypatch.setattr(use, "_measure", None)
+    assert use.newest() == first
+
+
+def test_without_a_file_to_open_the_last_measurement_remains(monkeypatch):
+    monkeypatch.setattr(process_use, "_SECONDS", 0.0)
+    use = ProcessUse()
+    first = use.newest()
+
+    def refuses(path, pattern):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(process_use.Path, "glob", refuses)
+    assert use.newest() == first
 
 
 def test_an_actors_message_holds_it_in_whole_numbers():

@@ -192,7 +192,7 @@ def test_episodes_with_nan_are_left_out_of_a_report(serve):
 def test_what_actors_use_is_added_up_by_host_while_they_are_connected(serve):
     learner, address = serve()
     for actor, host in enumerate(["a", "b", "a"]):
-        client = _join(address, actor, host=host)
+        client = _join(address, actor, host_name=host)
         use = Use(0.5 + actor, 100.0 * (actor + 1))
         header = _header(client, 0, actor)._replace(**use.in_header())
         client.enqueue(header, [b"x"], np.zeros([0, 3], np.float32))

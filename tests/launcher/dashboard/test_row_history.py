@@ -135,3 +135,19 @@ def test_of_a_large_file_some_rows_are_read_and_then_what_is_appended(path, monk
     assert len(seconds) <= 101
     assert seconds[-1] == 59_999
     assert np.diff(seconds).max() < 4 * 30_000 / 50, "bins of old and new rows are alike"
+
+
+def test_rows_of_the_clock_are_kept_when_a_run_is_resumed_from_earlier_frames(path):
+    history = RowHistory(path, replaces=False)
+    _append(path, [*_rows(0, 10), *_rows(5, 8)])
+    history.read()
+    assert history.columns(["seconds"])["seconds"]["mean"] == [*range(10), 5, 6, 7]
+
+
+def test_a_run_that_is_resumed_on_other_hosts_again_and_again_keeps_some_columns(path):
+    history = RowHistory(path)
+    for number in range(20):
+        names = {f"cores/{number}-{i}": 1.0 for i in range(50)}
+        _append(path, _rows(number, number + 1, **names))
+        history.read()
+    assert len(history.keys) == row_history._MOST_COLUMNS
