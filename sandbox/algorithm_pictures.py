@@ -1,7 +1,7 @@
 """Draw the formulas of the pages on algorithms, as the code computes them.
 
-The pictures are vtrace.svg (impala.md), policy_losses.svg (policy_gradients.md), q_learning.svg
-(dqn.md and r2d2.md) and teacher_cost.svg (teachers.md).
+The pictures are vtrace.svg (impala.md), policy_losses.svg (ppo.md and a2c.md), action_weights.svg
+(awr.md and vmpo.md), q_learning.svg (dqn.md and r2d2.md) and teacher_cost.svg (teachers.md).
 
 python sandbox/algorithm_pictures.py [FOLDER]
 """
@@ -23,8 +23,11 @@ from impala_mm.algorithms.distillation import Distillation, Returns
 from impala_mm.algorithms.interface import Context, EnvironmentNumber
 from impala_mm.algorithms.policy_gradient import PolicyGradient
 from impala_mm.algorithms.ppo import PPO
+from impala_mm.algorithms.vmpo import better_half
 from impala_mm.config.algorithm_settings import settings_type
 from impala_mm.config.settings import Config
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import SingleLearner
 
 _STEPS = 20
 _RANDOM = 21.45  # mean return of a random policy on CartPole
@@ -78,28 +81,43 @@ def _reach(ratio: float, lambda_: float) -> np.ndarray:
 
 
 def draw_policy_losses() -> Any:
-    """Draw how much a step moves the policy: by its ratio, and by its advantage for AWR."""
-    figure, (left, right) = _panels(
-        ["factor of the gradient of log p(action)", "AWR: the same, by the advantage"],
-        ["ratio of the action's probabilities, new / old", "scaled advantage"],
+    """Draw how much a step moves the policy, by the ratio of the action's probabilities."""
+    figure, panels = _panels(
+        [f"factor of the gradient of log p, advantage {sign}1" for sign in "+-"],
+        ["ratio of the action's probabilities, new / old"] * 2,
     )
     log_ratios = tf.math.log(tf.constant(np.linspace(0.4, 1.8, 281), tf.float32))
     kinds = {"ppo": PPO, "a2c": A2C, "vpg": PolicyGradient}
-    for advantage, line in ((1.0, "-"), (-1.0, "--")):
-        for colour, (name, kind) in zip(plot_style.COLOURS, kinds.items(), strict=False):
+    for panel, advantage in zip(panels, (1.0, -1.0), strict=True):
+        for line, (name, kind) in zip(("-", "--", ":"), kinds.items(), strict=True):
             factors = _factors(name, kind, log_ratios, advantage)
-            label = f"{name}, advantage {advantage:+g}"
-            left.plot(tf.exp(log_ratios), factors, line, color=colour, label=label)
+            panel.plot(tf.exp(log_ratios), factors, line, label=name)
+        panel.legend()
+    return figure
+
+
+def draw_action_weights() -> Any:
+    """Draw the weights of actions by their advantages, as AWR and V-MPO have them."""
+    figure, (left, right) = _panels(
+        ["AWR: weight of an action", "V-MPO: weight of an action"], ["scaled advantage"] * 2
+    )
     advantages = tf.constant(np.linspace(-3, 4, 141), tf.float32)
-    for temperature, line in ((1.0, "-"), (2.0, "--"), (np.inf, ":")):
-        most = settings_type("awr", Config)().largest_weight
+    most = settings_type("awr", Config)().largest_weight
+    for temperature in (1.0, 2.0, np.inf):
         weights = vtrace.clipped_exp(advantages / temperature, most)
-        right.plot(
-            advantages, weights, line, color="#333333", label=f"--temperature={temperature:g}"
+        left.plot(advantages, weights, label=f"--temperature={temperature:g}")
+    exchange = GradientReducer(SingleLearner(), Config())
+    exchange.begin(tf.zeros([], tf.int64))
+    # One step for each of 2,048 equally probable parts of a normal distribution.
+    probabilities = tf.constant((np.arange(2048) + 0.5) / 2048, tf.float32)
+    drawn = np.sqrt(2) * tf.math.erfinv(2 * probabilities - 1)[:, tf.newaxis]
+    for temperature in (0.5, 1.0, 5.0):
+        weights, _ = better_half(
+            drawn, tf.ones_like(drawn, tf.bool), tf.constant(temperature), exchange
         )
-    left.set_ylim(bottom=-2.7)
-    left.legend(fontsize=7.5, ncols=2)
-    right.legend()
+        right.plot(drawn[:, 0], weights[:, 0], label=f"temperature {temperature:g}")
+    for panel in (left, right):
+        panel.legend()
     return figure
 
 
@@ -167,6 +185,7 @@ def _costs(method: str, frames: np.ndarray, returns: np.ndarray) -> Iterator[flo
 PICTURES = {
     "vtrace": draw_vtrace,
     "policy_losses": draw_policy_losses,
+    "action_weights": draw_action_weights,
     "q_learning": draw_q_learning,
     "teacher_cost": draw_teacher_cost,
 }

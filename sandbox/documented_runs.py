@@ -1,7 +1,7 @@
 """The commands whose learning curves this project publishes; `record.py` and `verify.py` run them.
 
-Each command is `python experiment.py` with a preset, some flags and a seed. It depends on no other
-configuration.
+Each command is `python experiment.py` with a preset or an algorithm, some flags and a seed. It
+depends on no other configuration.
 """
 
 import importlib.util
@@ -39,6 +39,12 @@ class DocumentedRun(NamedTuple):
         return not self.imports or importlib.util.find_spec(self.imports) is not None
 
 
+def _cartpole(algorithm: str, goal: float) -> DocumentedRun:
+    """Return the run of an algorithm's defaults on CartPole."""
+    flags = [f"--algorithm={algorithm}", "--level_name=CartPole-v1"]
+    return DocumentedRun(flags, goal, random=21.6, spaces="numbers [4]; Discrete(2)")
+
+
 def _run(preset: str, *flags: str, **known: Any) -> DocumentedRun:
     """Return the run of a preset, with more flags."""
     return DocumentedRun([f"--preset={preset}", *flags], **known)
@@ -48,7 +54,7 @@ _IMAGES = "images [84, 84, 4]; Discrete"
 _MUJOCO = {"needs": "gymnasium[mujoco]", "imports": "mujoco"}
 _MINIGRID = {"needs": "minigrid", "imports": "minigrid"}
 
-# Every setting stands in impala_mm/presets/.
+# Every setting stands in impala_mm/presets/, or is its algorithm's default.
 DOCUMENTED_RUNS = {
     # catch, CartPole-v1, Harvest, tic-tac-toe and InvertedPendulum-v5 stop at their own reward
     # threshold; tic-tac-toe may not reach it.
@@ -80,6 +86,11 @@ DOCUMENTED_RUNS = {
     ),
     "r2d2-memory": _run("memory-r2d2", goal=0.8, random=0.5, spaces="numbers [4]; Discrete(2)"),
     "sac-pendulum": _run("pendulum-sac", goal=-450, random=-1192, spaces="numbers [3]; Box [1]"),
+    # The defaults of policy gradients without a preset.
+    "a2c-cartpole": _cartpole("a2c", goal=100),
+    "vpg-cartpole": _cartpole("vpg", goal=100),
+    "awr-cartpole": _cartpole("awr", goal=100),
+    "vmpo-cartpole": _cartpole("vmpo", goal=100),
     "taxi": _run(
         "taxi-impala", goal=5, random=-187, spaces="a choice among 500; Discrete(6) with a mask"
     ),

@@ -15,7 +15,7 @@ def test_the_pictures_of_formulas_are_those_of_the_code(tmp_path):
     )
     assert code == 0, printed
     drawn = sorted(tmp_path.glob("*.svg"))
-    assert len(drawn) == 4
+    assert len(drawn) == 5
     for path in drawn:
         texts = [each.read_text() for each in (path, ROOT / "sandbox" / path.name)]
         now, before = (re.findall(r"(?<=[ML ])-?\d+\.?\d*(?=[ \n\"])", text) for text in texts)
