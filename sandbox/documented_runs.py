@@ -42,6 +42,7 @@ class DocumentedRun(NamedTuple):
 def _cartpole(algorithm: str, goal: float) -> DocumentedRun:
     """Return the run of an algorithm's defaults on CartPole."""
     flags = [f"--algorithm={algorithm}", "--level_name=CartPole-v1"]
+    flags.append("--total_environment_frames=500000")
     return DocumentedRun(flags, goal, random=21.6, spaces="numbers [4]; Discrete(2)")
 
 

@@ -65,7 +65,7 @@ def test_the_files_of_a_runs_folder_are_those_that_its_readme_lists():
     assert rows["metrics.jsonl"].startswith("a row every 2 s")
     assert rows["metrics.jsonl"].endswith("explains each key")
     assert rows["videos/`, `export/`, `report.html"].startswith("made from this run by")
-    assert len(rows) == 15
+    assert len(rows) == 16
 
 
 def test_the_page_of_commands_has_the_targets_of_make_and_the_frontends_commands():
