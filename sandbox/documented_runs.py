@@ -41,8 +41,8 @@ class DocumentedRun(NamedTuple):
 
 def _cartpole(algorithm: str, goal: float) -> DocumentedRun:
     """Return the run of an algorithm's defaults on CartPole."""
-    flags = [f"--algorithm={algorithm}", "--level_name=CartPole-v1"]
-    flags.append("--total_environment_frames=500000")
+    size = "--total_environment_frames=500000"
+    flags = [f"--algorithm={algorithm}", "--level_name=CartPole-v1", size]
     return DocumentedRun(flags, goal, random=21.6, spaces="numbers [4]; Discrete(2)")
 
 
@@ -88,10 +88,10 @@ DOCUMENTED_RUNS = {
     "r2d2-memory": _run("memory-r2d2", goal=0.8, random=0.5, spaces="numbers [4]; Discrete(2)"),
     "sac-pendulum": _run("pendulum-sac", goal=-450, random=-1192, spaces="numbers [3]; Box [1]"),
     # The defaults of policy gradients without a preset.
-    "a2c-cartpole": _cartpole("a2c", goal=100),
-    "vpg-cartpole": _cartpole("vpg", goal=100),
-    "awr-cartpole": _cartpole("awr", goal=100),
-    "vmpo-cartpole": _cartpole("vmpo", goal=100),
+    "a2c-cartpole": _cartpole("a2c", goal=475),
+    "vpg-cartpole": _cartpole("vpg", goal=475),
+    "awr-cartpole": _cartpole("awr", goal=400),
+    "vmpo-cartpole": _cartpole("vmpo", goal=475),
     "taxi": _run(
         "taxi-impala", goal=5, random=-187, spaces="a choice among 500; Discrete(6) with a mask"
     ),

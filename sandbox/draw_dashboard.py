@@ -2,7 +2,7 @@
 
     python sandbox/draw_dashboard.py [SECONDS]
 
-The run lasts 200 s by default, and one of its actors is killed on the way. The picture is taken
+The run lasts a minute by default, and one of its actors is killed on the way. The picture is taken
 by the system's Chromium.
 """
 
@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 
 _ROOT = Path(__file__).resolve().parent.parent
 _RUN = (
-    *("--level_name=CartPole-v1", "--num_learners=2", "--num_actors=4", "--stop_at_return=inf"),
+    *("--level_name=CartPole-v1", "--num_learners=2", "--num_actors=4", "--stop_at_return=1000"),
     *("--max_seconds=1e6", "--save_checkpoint_secs=60", "--seed=1"),
 )
 _SIZE = {"width": 1280, "height": 1480}
@@ -37,9 +37,9 @@ def _start(*flags: str, folder: str) -> subprocess.Popen:
 
 
 def _kill_actor(logdir: Path) -> None:
-    pattern = f"--logdir={logdir} .*--job_name=actor --task=3"
-    found = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True, check=True)
-    os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
+    pattern = f"logdir={logdir} .*--job_name=actor --task=3"
+    found = subprocess.check_output(["pgrep", "-f", pattern], text=True)
+    os.kill(int(found.split()[0]), signal.SIGKILL)
 
 
 def _take_picture(address: str, path: Path) -> None:
@@ -56,7 +56,7 @@ def _take_picture(address: str, path: Path) -> None:
 
 def main() -> None:
     """Start the run and a dashboard, wait, and take the picture."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 200.0
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as runs:
         logdir = Path(runs) / "cartpole"
         run = _start(*_RUN, f"--logdir={logdir}", folder=folder)
