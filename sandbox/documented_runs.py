@@ -85,6 +85,13 @@ DOCUMENTED_RUNS = {
         random=21.77,
         spaces="numbers [4]; Discrete(2)",
     ),
+    "c51-cartpole": _run(
+        *("classic-dqn", "--value_distribution=categorical", "--v_min=0", "--v_max=100"),
+        *("--stop_at_return=475", "--num_actors=1"),
+        goal=400,
+        random=21.77,
+        spaces="numbers [4]; Discrete(2)",
+    ),
     "r2d2-memory": _run("memory-r2d2", goal=0.8, random=0.5, spaces="numbers [4]; Discrete(2)"),
     "sac-pendulum": _run("pendulum-sac", goal=-450, random=-1192, spaces="numbers [3]; Box [1]"),
     # The defaults of policy gradients without a preset.

@@ -253,6 +253,9 @@ def test_hostile_text_is_shown_as_text(large, tmp_path, browser):
     (evil := tmp_path / "runs" / "<b>run onclick=x").mkdir()
     row = {"frames": 1.0, "seconds": 1.0, "verdict": EVIL, f"loss/{EVIL}": 1.0}
     (evil / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    (large.logdir / "hosts.jsonl").write_text(
+        json.dumps(large.hosts_row(1) | {f"cores/{EVIL}": 1.0}) + "\n"
+    )
     with shown(f"--logdir={tmp_path / 'runs'}", "--tmux_sess=night") as dashboard:
         page = browser.open(dashboard.address, f"{ROW}:nth-child(300)")
         page.wait_for_selector(".log div")
@@ -260,6 +263,7 @@ def test_hostile_text_is_shown_as_text(large, tmp_path, browser):
         assert EVIL in _texts(page, f"{ROW}[data-name=actor-1] td")
         assert _texts(page, ".log div") == [EVIL]
         assert EVIL in page.text_content(".events")
+        assert EVIL in _texts(page, ".part-hosts .legend .item")
         page.goto(f"{dashboard.address}#/")
         page.click(".runs a:has-text('<b>run')")
         wait_until(lambda: EVIL in page.text_content(".verdict"), 10, "the other run")
@@ -321,6 +325,13 @@ def test_a_page_goes_on_after_sleep_and_after_a_dashboard_that_hung(
     wait_until(lambda: frames() != asleep, 20, "rows that were written meanwhile")
     points = page.text_content(".chart[data-key=episode_return] .place")
     assert points.endswith("M frames")
+    session = page.context.new_cdp_session(page)
+    session.send("Page.setWebLifecycleState", {"state": "frozen"})  # as on a laptop that sleeps
+    asleep = frames()
+    time.sleep(15)
+    session.send("Page.setWebLifecycleState", {"state": "active"})
+    wait_until(lambda: frames() != asleep, 20, "rows that were written meanwhile")
+    page.wait_for_selector("#connection.live", timeout=20_000)
 
 
 def test_a_page_that_is_open_for_a_day_does_not_grow(large, dashboard, browser):
@@ -403,6 +414,8 @@ def test_a_real_run_is_shown_saved_and_stopped_and_a_killed_actor_is_red(
             assert 300 < used["memory/localhost"] < 10_000
             assert (used["gpu/localhost/0"], used["gpu_memory/localhost/0"]) == (87, 2048)
             page.wait_for_selector(".part-hosts .chart:nth-child(4) canvas")
+            label = page.get_attribute(".part-hosts .chart:nth-child(4) .plot", "aria-label")
+            assert label.startswith("GPU memory: 2 GiB")
             titles = _texts(page, ".part-hosts .title")
             assert titles == ["Cores in usecores", "MemoryGiB", "GPUs, busy%", "GPU memoryGiB"]
             page.click("text=Save now")
