@@ -114,6 +114,18 @@ def test_a_variable_of_the_frontends_shell_reaches_both_hosts_and_no_command_lin
     _stop(far, frontend)
 
 
+def test_processes_know_the_name_that_their_host_has_in_the_csv(far):
+    frontend = _start(far)
+    _until_up(far)
+    for name in LEARNERS:
+        address = far.lan.hosts[name].address
+        for pid in _stand_ins(far.lan.hosts[name]):
+            assert f"\0IMPALA_MM_HOST={address}\0" in f"\0{_environment(pid)}"
+    for pid in until(lambda: far.lan.actor1.pids("--job_name=actor")):
+        assert f"\0IMPALA_MM_HOST={far.lan.actor1.address}\0" in f"\0{_environment(pid)}"
+    _stop(far, frontend)
+
+
 def test_learners_restart_on_both_hosts_while_no_frontend_is_attached(far):
     frontend = _start(far, "--restart_learners", "--detach")
     assert frontend.wait(30) == 0
