@@ -39,6 +39,7 @@ from launcher.node.task import FINAL_STATES, HEARTBEAT, LEARNERS, read_json, wri
 
 _TASK_SECONDS = 60.0  # seconds within which a supervisor must read its task
 _CONTACT_SECONDS = 15.0  # seconds without contact after which a host counts as unreachable
+_REMOVALS = 10  # attempts to remove a run's state folder
 _KILLED_SECONDS = 5.0  # seconds within which a process that was sent SIGKILL has ended
 
 
@@ -275,7 +276,11 @@ class Run:
     def forget(self) -> None:
         """Remove the run's record and states; the files in its --logdir stay."""
         (self.folder / "run.json").unlink(missing_ok=True)  # first, so that it never counts as lost
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for _ in range(_REMOVALS):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.folder.exists():
+                break
+            time.sleep(0.01)  # a process that is ending has just written its state
 
 
 def _parse_record(content: dict[str, Any]) -> Record | None:

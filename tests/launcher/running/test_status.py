@@ -208,6 +208,24 @@ def test_a_run_from_before_a_reboot_is_stale_and_its_name_is_free(run, tmp_path)
     assert run.record is None
 
 
+def test_a_run_is_forgotten_although_its_controller_writes_its_state_meanwhile(
+    run, tmp_path, monkeypatch
+):
+    _write(run, tmp_path, LEARNERS)
+    remove, calls = os.rmdir, []
+
+    def removes(path, **more):
+        if os.path.basename(path) == run.folder.name and not calls:
+            calls.append(path)
+            (run.folder / "controller.json").write_text("{}")
+        remove(path, **more)
+
+    monkeypatch.setattr(os, "rmdir", removes)
+    run.forget()
+    assert calls
+    assert not run.folder.exists()
+
+
 def test_a_running_run_keeps_its_name_and_one_frontend_changes_it_at_a_time(run, tmp_path):
     _write(run, tmp_path, LEARNERS)
     with pytest.raises(
