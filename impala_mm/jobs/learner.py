@@ -31,8 +31,7 @@ _PROJECT = Path(__file__).resolve().parents[2]
 
 def run(config: Config) -> NoReturn:
     """Train until the run or the user ends it."""
-    lifecycle.use_one_malloc_arena()
-    lifecycle.raise_file_limit(2 * CONNECTIONS)  # each connection of an actor takes one
+    _set_limits(config)
     began, here = time.monotonic(), process_rank()
     if here.rank == 0:
         tracking.refuse_unusable(config.track)
@@ -80,6 +79,13 @@ def run(config: Config) -> NoReturn:
     if code == 1 and here.rank:
         time.sleep(_LAST_WORDS_SECONDS)
     lifecycle.exit_now(code)
+
+
+def _set_limits(config: Config) -> None:
+    """Limit the arenas of malloc, and let this process open as many files as actors may need."""
+    if not config.compiles_updates:  # XLA's thread allocates so often that it needs its own arena
+        lifecycle.use_one_malloc_arena()
+    lifecycle.raise_file_limit(2 * CONNECTIONS)  # each connection of an actor takes one
 
 
 def _report_crash(

@@ -19,7 +19,8 @@ class RoundSource:
         self, rounds: Rounds, queue: tf.queue.QueueBase, codec: UnrollCodec, device: str = ""
     ):
         """Take unrolls from the queue; `device` is where batches go, if not to train."""
-        self._rounds, size, device = rounds, rounds.columns, device or devices.training_device()
+        self._rounds, self._queue = rounds, queue
+        size, device = rounds.columns, device or devices.training_device()
         with tf.device("/CPU:0"):
             taken = tf.Variable(0, trainable=False, dtype=tf.int64)
 
@@ -40,7 +41,13 @@ class RoundSource:
     def next(self, timeout: float) -> Batch | None:
         """Return the round of the newest version, or None if it lasts longer than `timeout`."""
         count = self._rounds.close(timeout)
-        return None if count is None else self._take(tf.constant(count))
+        if count is None:
+            return None
+        batch = self._take(tf.constant(count))
+        if held := self._rounds.release():
+            with tf.device("/CPU:0"):
+                self._queue.enqueue_many(list(zip(*held, strict=True)))
+        return batch
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
         """Ignore priorities, since every unroll is used once."""

@@ -10,9 +10,11 @@ A round opens when it is asked for, and only once the updates on all earlier bat
 so it is played by the policy that its own batch improves, also if an algorithm's own source puts
 several rounds into one batch, or replayed batches between two rounds.
 
-With `overlap`, the next round opens as soon as the learner has the batch of the last one, so that
-actors play it while the learner trains: it is played by the policy before that update, or partly by
-the one after it. Its lag is therefore 1, or less.
+With `overlap`, actors play the next round while the learner trains on the last one: it is played by
+the policy before that update, or partly by the one after it. Its lag is therefore 1, or less. It
+opens once the learner has the last batch, or even before that, for actors that find no columns in
+the open round, if the updates on all batches before are published: they do not wait for the others.
+What they deliver while that round still lasts is held until it is closed.
 
 A round does not wait for an actor that has crashed: if nothing arrives for three times as long as
 the actors' last unrolls took, and for some seconds, the round ends with the unrolls that it has.
@@ -50,8 +52,20 @@ class _Claim(NamedTuple):
     since: float  # time.monotonic() when it was granted
 
 
+class _Round:
+    """An open round."""
+
+    def __init__(self, version: int, columns: int):
+        self.version = version
+        self.free = columns  # columns that no actor has claimed
+        self.received = 0  # unrolls
+        self.claims: dict[Actor, _Claim] = {}
+        self.held: list[tuple[bytes, int]] = []  # unrolls not in the queue yet, and their versions
+        self.active_at = 0.0  # time.monotonic() when columns were last claimed or delivered
+
+
 class Rounds:
-    """The open round of a learner, and the actors that play it or wait for the next one."""
+    """The open rounds of a learner, and the actors that play them or wait for the next one."""
 
     def __init__(self, columns: int, say: Say = print, overlap: bool = False, alone: bool = False):
         """Make rounds of `columns` unrolls."""
@@ -59,44 +73,41 @@ class Rounds:
         self._changed = threading.Condition()  # guards everything below
         self._newest: int | None = None  # the version that was published last
         self._updates_to_come = 0  # batches whose updates are not published yet
-        self._version: int | None = None  # of the open round; None: no round is open
-        self._free = 0  # columns that no actor has claimed
-        self._received = 0  # unrolls in the learner's queue
-        self._claims: dict[Actor, _Claim] = {}  # by actor
+        self._open: list[_Round] = []  # at most one, or two with overlap, of which the first ends
         self._late: dict[Actor, _Claim] = {}  # claims of rounds that ended without them
         self._waiting: dict[Actor, int] = {}  # columns that actors want in the next round
         self._durations: dict[Actor, deque[float]] = {}  # seconds of its last unrolls, by actor
-        self._active_at = 0.0  # time.monotonic() when columns were last claimed or delivered
         # Columns without an unroll, and unrolls that no round had room for, since the start.
         self.padded = self.dropped = 0
 
     @property
     def progress(self) -> tuple[int, int]:
-        """The unrolls of the open round that have arrived, and its columns.
+        """The unrolls of the first open round that have arrived, and its columns.
 
         Both are 0 where no actor plays one.
         """
         with self._changed:
-            playing = self._version is not None and (self._claims or self._received)
-            return (self._received, self.columns) if playing else (0, 0)
+            first = self._open[0] if self._open else None
+            playing = first and (first.claims or first.received)
+            return (first.received, self.columns) if first and playing else (0, 0)
 
     def begin_update(self) -> None:
         """Open no further round before one more version is published; one more with overlap."""
         with self._changed:
             self._updates_to_come += 1
-            if self._overlap and self._version is None:
-                self._open()
+            if self._overlap and not self._open:
+                self._open_round()
 
     def publish(self, version: int) -> None:
         """Let this version play the next rounds."""
         with self._changed:
             self._newest = version
             self._updates_to_come = max(self._updates_to_come - 1, 0)
-            if not self._overlap and self._version is not None and not self._received:
-                self._end_claims()
-                self._version = None  # `close` opens it again, by the new version
-            if self._overlap and self._version is None:
-                self._open()
+            if not self._overlap and self._open and not self._open[0].received:
+                self._end(self._open.pop())  # `close` opens it again, by the new version
+            if self._overlap and not self._open:
+                self._open_round()
+            self._grant_waiting()
             self._changed.notify_all()
 
     def claim(self, actor: Actor, columns: int) -> int | None:
@@ -106,13 +117,14 @@ class Rounds:
         it has environments; the rest of its unrolls is dropped.
         """
         with self._changed:
-            if self._is_current() and actor not in self._claims:
+            playing = self._played_by(actor)
+            if not playing:
                 self._waiting[actor] = columns
-                self._grant_free(self._free)
-            if actor in self._claims:
+                self._grant_waiting()
+                playing = self._played_by(actor)
+            if playing:
                 # Older versions than the newest can no longer be downloaded.
-                return self._newest if self._overlap else self._version
-            self._waiting[actor] = columns
+                return self._newest if self._overlap else playing.version
             self._changed.notify_all()
             return None
 
@@ -122,25 +134,36 @@ class Rounds:
             self._waiting.pop(actor, None)
 
     def take(self, actor: Actor, version: int, unrolls: Sequence[bytes]) -> list[bytes]:
-        """Return those of an actor's unrolls that the open round has room for; drop the rest."""
+        """Return those of an actor's unrolls that are for the queue now.
+
+        Those of a round that is not the first open one are held (`release`), and those that no open
+        round has room for are dropped.
+        """
         with self._changed:
-            now, current = time.monotonic(), self._fits(version)
-            claim = self._claims.pop(actor, None) if current else None
+            now, playing = time.monotonic(), self._played_by(actor)
+            if not (playing and self._fits(version, playing)):
+                playing = next((r for r in self._open if self._fits(version, r)), None)
+            claim = playing.claims.pop(actor, None) if playing else None
             if played := claim or self._late.pop(actor, None):
                 seconds = self._durations.setdefault(actor, deque(maxlen=_MEASURED))
                 seconds.append(now - played.since)
-            room = self._free + (claim.columns if claim else 0) if current else 0
-            taken = list(unrolls[:room])
-            if current:
-                self._received += len(taken)
-                self._active_at = now
-                self._grant_free(room - len(taken))
+            taken: list[bytes] = []
+            if playing:
+                room = playing.free + (claim.columns if claim else 0)
+                taken = list(unrolls[:room])
+                playing.free = room - len(taken)
+                playing.received += len(taken)
+                playing.active_at = now
+                self._grant_waiting()
                 self._changed.notify_all()
-            self._drop(actor, len(unrolls) - len(taken), current)
+            self._drop(actor, len(unrolls) - len(taken), playing is not None)
+            if playing and playing is not self._open[0]:
+                playing.held += [(unroll, version) for unroll in taken]
+                return []
             return taken
 
     def close(self, timeout: float) -> int | None:
-        """Open a round if none is open; once it is over, close it.
+        """Open a round if none is open; once the first one is over, close it.
 
         Return its number of unrolls, at least 1, or None if it is not over within `timeout`
         seconds.
@@ -152,74 +175,93 @@ class Rounds:
                     return None
                 # At most 0.1 s, after which the round may have reached its own timeout.
                 self._changed.wait(min(deadline - now, 0.1))
-            self._version = None
-            if missing := self.columns - self._received:
-                self._pad(missing)
-            self._end_claims()
-            return self._received
+            closed = self._open.pop(0)
+            if missing := self.columns - closed.received:
+                self._pad(missing, closed)
+            self._end(closed)
+            return closed.received
+
+    def release(self) -> list[tuple[bytes, int]]:
+        """Return the unrolls that were held for the first open round, with their versions."""
+        with self._changed:
+            held: list[tuple[bytes, int]] = []
+            if self._open:
+                held, self._open[0].held = self._open[0].held, held
+            return held
 
     def _is_over(self, now: float) -> bool:
-        if self._version is None:
-            self._open()
+        if not self._open:
+            self._open_round()
             return False
-        if self._received == self.columns or self.alone:
-            return self._received == self.columns and (not self.alone or bool(self._waiting))
-        if self._received and not (self._is_current() or self._claims):
+        first = self._open[0]
+        if first.received == self.columns or self.alone:
+            return first.received == self.columns and (not self.alone or bool(self._waiting))
+        if first.received and not (self._is_current(first) or first.claims):
             return True
-        if now - self._active_at < self._timeout():
+        if now - first.active_at < self._timeout(first):
             return False
-        if self._received:
+        if first.received:
             return True
-        if self._claims:  # none of these actors may come back: others may play instead
-            self._end_claims()
-            self._grant_free(self.columns)
+        if first.claims:  # none of these actors may come back: others may play instead
+            self._end(first)
+            first.free = self.columns
+            self._grant_waiting()
         return False
 
-    def _open(self) -> None:
+    def _open_round(self) -> None:
         """Open a round of the newest version, unless newer ones are to come; with overlap two."""
         if self._newest is not None and self._updates_to_come <= self._overlap:
-            self._version, self._received = self._newest, 0
-            self._grant_free(self.columns)
+            self._open.append(_Round(self._newest, self.columns))
+            self._grant(self._open[-1])
 
-    def _is_current(self) -> bool:
-        """Return whether a round of the newest version is open; others grant no more columns."""
-        return self._version is not None and (self._overlap or self._version == self._newest)
+    def _grant_waiting(self) -> None:
+        """Grant columns to the actors that wait, with overlap also of the round after this one."""
+        for each in self._open:
+            self._grant(each)
+        if self._overlap and len(self._open) == 1 and self._waiting and not self._updates_to_come:
+            self._open_round()
 
-    def _fits(self, version: int) -> bool:
-        """Return whether unrolls that this version played belong to the open round."""
-        if self._version is None:
-            return False
-        return version >= self._version if self._overlap else version == self._version
+    def _played_by(self, actor: Actor) -> _Round | None:
+        """Return the open round in which an actor has columns."""
+        return next((each for each in self._open if actor in each.claims), None)
 
-    def _end_claims(self) -> None:
-        self._late |= self._claims
-        self._claims.clear()
+    def _is_current(self, round_: _Round) -> bool:
+        """Return whether a round may still grant columns, which the newest version then plays."""
+        return self._overlap or round_.version == self._newest
 
-    def _timeout(self) -> float:
-        """Return for how many seconds to wait for the actors that are playing."""
+    def _fits(self, version: int, round_: _Round) -> bool:
+        """Return whether unrolls that this version played belong to an open round."""
+        return version >= round_.version if self._overlap else version == round_.version
+
+    def _end(self, round_: _Round) -> None:
+        """Wait no longer for those that play a round."""
+        self._late |= round_.claims
+        round_.claims.clear()
+
+    def _timeout(self, round_: _Round) -> float:
+        """Return for how many seconds to wait for the actors that play a round."""
         longest = max((max(seconds) for seconds in self._durations.values()), default=0.0)
         timeout = _LEAST_TIMEOUT
-        for actor in self._claims:
+        for actor in round_.claims:
             own = max(self._durations.get(actor, [longest]))
             least = _LEAST_TIMEOUT if actor in self._durations else _FIRST_TIMEOUT
             timeout = max(timeout, least, _TIMES * own)
         return timeout
 
-    def _grant_free(self, free: int) -> None:
-        """Grant `free` columns to the actors that wait, in the order of their claims."""
+    def _grant(self, round_: _Round) -> None:
+        """Grant a round's free columns to the actors that wait, in the order of their claims."""
         now = time.monotonic()
-        for actor in list(self._waiting) if self._is_current() else ():
-            if not free:
+        for actor in list(self._waiting) if self._is_current(round_) else ():
+            if not round_.free:
                 break
-            granted = min(free, self._waiting.pop(actor))
-            self._claims[actor] = _Claim(granted, now)
-            self._active_at = now
-            free -= granted
-        self._free = free
+            granted = min(round_.free, self._waiting.pop(actor))
+            round_.claims[actor] = _Claim(granted, now)
+            round_.active_at = now
+            round_.free -= granted
 
-    def _pad(self, missing: int) -> None:
+    def _pad(self, missing: int, closed: _Round) -> None:
         if not self.padded:
-            absent = ", ".join(map(str, sorted({_number(actor) for actor in self._claims})))
+            absent = ", ".join(map(str, sorted({_number(actor) for actor in closed.claims})))
             self._say(
                 f"a round of {self.columns} unrolls is padded with {missing} of weight 0: "
                 + (f"actor {absent} sent none in time" if absent else "no actor claimed them")

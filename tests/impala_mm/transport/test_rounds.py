@@ -5,6 +5,8 @@ import time
 
 import pytest
 from deadlines import within
+from hypothesis import given
+from hypothesis import strategies as st
 
 from impala_mm.transport import rounds as module
 from impala_mm.transport.rounds import Rounds, why_unfit
@@ -273,6 +275,98 @@ def test_with_overlap_learners_that_ask_ahead_are_never_two_rounds_ahead():
     assert rounds.claim(0, 4) is None
     rounds.publish(1)
     assert rounds.claim(0, 4) == 1
+
+
+def test_with_overlap_an_actor_does_not_wait_for_slower_ones_but_for_the_last_update():
+    rounds = _overlapping()
+    rounds.begin_update()
+    assert [rounds.claim(actor, 2) for actor in (0, 1)] == [0, 0]
+    assert rounds.take(0, 0, [b"fast"] * 2) == [b"fast"] * 2
+    assert rounds.claim(0, 2) is None, "its lag would be 2"
+    rounds.publish(1)
+    assert rounds.claim(0, 2) == 1, "the round after the one that actor 1 still plays"
+    assert rounds.take(0, 1, [b"next"] * 2) == [], "held"
+    assert rounds.progress == (2, 4), "of the round that ends first"
+    assert rounds.claim(0, 2) == 1, "two columns of that round are free"
+    assert rounds.claim(2, 2) is None, "there is no third round"
+    assert rounds.release() == [], "the first round holds nothing"
+    assert rounds.close(0.0) is None
+    assert rounds.take(1, 0, [b"slow"] * 2) == [b"slow"] * 2
+    assert rounds.close(0.0) == 4
+    assert rounds.release() == [(b"next", 1)] * 2
+    assert rounds.release() == [], "each once"
+    rounds.begin_update()
+    assert rounds.take(0, 1, [b"now first"] * 2) == [b"now first"] * 2
+    assert rounds.close(0.0) == 4
+    assert (rounds.padded, rounds.dropped) == (0, 0)
+
+
+def test_with_overlap_a_free_column_of_the_first_round_is_played_before_the_next_round():
+    rounds = _overlapping()
+    rounds.begin_update()
+    assert rounds.claim(0, 4) == 0
+    rounds.publish(1)
+    assert rounds.claim(1, 4) == 1
+    assert rounds.take(0, 0, [b"an environment broke"] * 3) == [b"an environment broke"] * 3
+    assert rounds.claim(0, 1) == 1
+    assert rounds.take(0, 1, [b"last"]) == [b"last"]
+    assert rounds.close(0.0) == 4
+
+
+@pytest.mark.usefixtures("quick")
+def test_with_overlap_a_round_without_its_actor_ends_and_the_next_one_keeps_what_came():
+    rounds = _overlapping()
+    rounds.begin_update()
+    assert [rounds.claim(actor, 2) for actor in (0, 1)] == [0, 0]
+    rounds.take(0, 0, [b""] * 2)
+    rounds.publish(1)
+    assert rounds.claim(0, 4) == 1
+    assert rounds.take(0, 1, [b"next"] * 4) == []
+    with within(2.0):
+        assert rounds.close(5.0) == 2
+    assert rounds.padded == 2
+    assert rounds.release() == [(b"next", 1)] * 4
+    assert rounds.close(0.0) == 4, "the lost actor took no column of it"
+    assert rounds.take(1, 0, [b"late"] * 2) == []
+
+
+@given(
+    seconds=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    training=st.integers(0, 12),
+    environments=st.sampled_from([1, 2, 4]),
+)
+def test_with_overlap_every_batch_is_full_and_its_lag_at_most_one_however_fast_actors_are(
+    seconds, training, environments
+):
+    """Simulated: actors that need so long for an unroll, and a learner for an update."""
+    rounds = Rounds(4, overlap=True)
+    rounds.publish(0)
+    delivered, trained, queue = [], [], []
+    ends, published_at, updates = {}, None, 0  # by actor: when its unroll ends, and its version
+    for now in range(120):
+        for actor, (end, version) in list(ends.items()):
+            if end == now:
+                del ends[actor]
+                unrolls = [f"{actor}-{now}-{i}".encode() for i in range(environments)]
+                delivered += unrolls
+                queue += [(each, version) for each in rounds.take(actor, version, unrolls)]
+        if published_at == now:
+            updates, published_at = updates + 1, None
+            rounds.publish(updates)
+        if published_at is None and rounds.close(0.0) is not None:
+            batch, queue = queue[:4], queue[4:] + rounds.release()
+            assert len(batch) == 4
+            assert all(updates - version in {0, 1} for _, version in batch)
+            trained += batch
+            rounds.begin_update()
+            published_at = now + 1 + training
+        for actor, duration in enumerate(seconds):
+            version = None if actor in ends else rounds.claim(actor, environments)
+            if version is not None:
+                ends[actor] = now + duration, version
+    assert len({each for each, _ in trained}) == len(trained) > 0
+    assert len(delivered) - len(trained) <= 8, "at most two rounds are still open"
+    assert (rounds.padded, rounds.dropped) == (0, 0)
 
 
 def test_the_round_of_a_lone_actor_lasts_until_it_asks_for_the_next_one(quick):
