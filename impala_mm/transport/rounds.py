@@ -73,6 +73,7 @@ class Rounds:
         self._changed = threading.Condition()  # guards everything below
         self._newest: int | None = None  # the version that was published last
         self._updates_to_come = 0  # batches whose updates are not published yet
+        self._is_handed_over = False  # a closed round, on which no update has begun
         self._open: list[_Round] = []  # at most one, or two with overlap, of which the first ends
         self._late: dict[Actor, _Claim] = {}  # claims of rounds that ended without them
         self._waiting: dict[Actor, int] = {}  # columns that actors want in the next round
@@ -95,6 +96,7 @@ class Rounds:
         """Open no further round before one more version is published; one more with overlap."""
         with self._changed:
             self._updates_to_come += 1
+            self._is_handed_over = False
             if self._overlap and not self._open:
                 self._open_round()
 
@@ -175,7 +177,7 @@ class Rounds:
                     return None
                 # At most 0.1 s, after which the round may have reached its own timeout.
                 self._changed.wait(min(deadline - now, 0.1))
-            closed = self._open.pop(0)
+            closed, self._is_handed_over = self._open.pop(0), True
             if missing := self.columns - closed.received:
                 self._pad(missing, closed)
             self._end(closed)
@@ -218,7 +220,8 @@ class Rounds:
         """Grant columns to the actors that wait, with overlap also of the round after this one."""
         for each in self._open:
             self._grant(each)
-        if self._overlap and len(self._open) == 1 and self._waiting and not self._updates_to_come:
+        behind = self._updates_to_come or self._is_handed_over
+        if self._overlap and len(self._open) == 1 and self._waiting and not behind:
             self._open_round()
 
     def _played_by(self, actor: Actor) -> _Round | None:

@@ -332,17 +332,21 @@ def test_with_overlap_a_round_without_its_actor_ends_and_the_next_one_keeps_what
 
 @given(
     seconds=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    handing_over=st.integers(0, 3),
     training=st.integers(0, 12),
     environments=st.sampled_from([1, 2, 4]),
 )
 def test_with_overlap_every_batch_is_full_and_its_lag_at_most_one_however_fast_actors_are(
-    seconds, training, environments
+    seconds, handing_over, training, environments
 ):
-    """Simulated: actors that need so long for an unroll, and a learner for an update."""
+    """Simulated: actors that need so long for an unroll, and a learner for a batch and an update.
+
+    Between the end of a round and the update on it the learner decodes the batch.
+    """
     rounds = Rounds(4, overlap=True)
     rounds.publish(0)
     delivered, trained, queue = [], [], []
-    ends, published_at, updates = {}, None, 0  # by actor: when its unroll ends, and its version
+    ends, begun_at, published_at, updates = {}, None, None, 0  # ends: by actor, with the version
     for now in range(120):
         for actor, (end, version) in list(ends.items()):
             if end == now:
@@ -353,13 +357,15 @@ def test_with_overlap_every_batch_is_full_and_its_lag_at_most_one_however_fast_a
         if published_at == now:
             updates, published_at = updates + 1, None
             rounds.publish(updates)
-        if published_at is None and rounds.close(0.0) is not None:
+        if begun_at is None and published_at is None and rounds.close(0.0) is not None:
             batch, queue = queue[:4], queue[4:] + rounds.release()
             assert len(batch) == 4
             assert all(updates - version in {0, 1} for _, version in batch)
             trained += batch
+            begun_at = now + handing_over
+        if begun_at == now:
             rounds.begin_update()
-            published_at = now + 1 + training
+            begun_at, published_at = None, now + 1 + training
         for actor, duration in enumerate(seconds):
             version = None if actor in ends else rounds.claim(actor, environments)
             if version is not None:
