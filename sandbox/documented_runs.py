@@ -221,7 +221,7 @@ DOCUMENTED_RUNS = {
         published=(-86, 1),
     ),
     "ppo-pong": _run(
-        *("atari-ppo", "--total_environment_frames=8000000"),
+        *("atari-ppo", "--agent_name=ShallowConvAgent", "--total_environment_frames=8000000"),
         goal=18,
         random=-20.7,
         spaces=f"{_IMAGES}(6)",

@@ -123,7 +123,8 @@ class Algorithm(Protocol):
     # policy that the update is to improve, and actors wait for the next one. A batch always has
     # --batch_size columns: those whose unrolls are missing have weight 0 and are not fresh.
     # With `rounds_overlap = True` besides, the next round is played while the learner trains on the
-    # last one, and while slower actors still play that one, so its policy is one update older.
+    # last one, and while slower actors still play that one, so its policy is one update older, or
+    # more where the algorithm's own source returns replayed batches between rounds.
 
     # Optional: True if `act`, `judge` and `update` give a probability of 0 to the choices that
     # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.

@@ -67,8 +67,9 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
              "policy that played is judged once per batch.")
     rounds_overlap: bool = flag(
         False, group=GROUP, learner_only=True,
-        text="Let actors play the next round while the learner trains on the last one: nobody "
-             "waits, but the policy that plays is one update older (policy_lag 1).")
+        text="Let actors play the next round while the learner trains on the last one, and while "
+             "slower actors still play that one: they hardly wait, but the policy that plays is "
+             "one update older (policy_lag 1).")
     positive_advantages: bool = flag(
         False, group=GROUP, learner_only=True,
         text="Learn only from actions whose scaled advantage is positive.")

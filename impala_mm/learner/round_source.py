@@ -1,4 +1,4 @@
-"""The source of batches for an algorithm with rounds: unrolls of the newest policy version alone.
+"""The source of batches for an algorithm with rounds: each round is a batch.
 
 A round whose actors have not sent all unrolls in time is padded to the full batch, since the update
 is traced for fixed shapes.
@@ -39,15 +39,14 @@ class RoundSource:
         self._take = take
 
     def next(self, timeout: float) -> Batch | None:
-        """Return the round of the newest version, or None if it lasts longer than `timeout`."""
+        """Return the first open round, or None if it lasts longer than `timeout`."""
         count = self._rounds.close(timeout)
         if count is None:
             return None
-        batch = self._take(tf.constant(count))
         if held := self._rounds.release():
             with tf.device("/CPU:0"):
                 self._queue.enqueue_many(list(zip(*held, strict=True)))
-        return batch
+        return self._take(tf.constant(count))
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
         """Ignore priorities, since every unroll is used once."""

@@ -51,7 +51,7 @@ class LearnerCalls(Protocol):
         """Return the reply to a message with unrolls, with the learner to feed next."""
 
     def select_unrolls(self, header: MessageHeader, unrolls: list[bytes]) -> list[bytes]:
-        """Return those of a message's unrolls that the learner can use."""
+        """Return those of a message's unrolls that enter the queue now."""
 
     def claim_columns(self, numbers: np.ndarray) -> np.ndarray:
         """Return the reply to a claim of a round's columns, which is a header without content."""

@@ -11,10 +11,11 @@ so it is played by the policy that its own batch improves, also if an algorithm'
 several rounds into one batch, or replayed batches between two rounds.
 
 With `overlap`, actors play the next round while the learner trains on the last one: it is played by
-the policy before that update, or partly by the one after it. Its lag is therefore 1, or less. It
-opens once the learner has the last batch, or even before that, for actors that find no columns in
-the open round, if the updates on all batches before are published: they do not wait for the others.
-What they deliver while that round still lasts is held until it is closed.
+the policy before that update, or partly by the one after it. Where every batch is new rounds, its
+lag is therefore 1, or less. It opens once the learner has the last batch. It opens even earlier if
+an actor finds no free column and no update is to come: then that actor does not wait for slower
+ones. What it delivers before the learner has the last batch is held until its own round is closed,
+so that the queue never mixes two rounds.
 
 A round does not wait for an actor that has crashed: if nothing arrives for three times as long as
 the actors' last unrolls took, and for some seconds, the round ends with the unrolls that it has.
@@ -60,7 +61,7 @@ class _Round:
         self.free = columns  # columns that no actor has claimed
         self.received = 0  # unrolls
         self.claims: dict[Actor, _Claim] = {}
-        self.held: list[tuple[bytes, int]] = []  # unrolls not in the queue yet, and their versions
+        self.held: list[tuple[bytes, int]] = []  # unrolls not in the queue, and their versions
         self.active_at = 0.0  # time.monotonic() when columns were last claimed or delivered
 
 
@@ -73,8 +74,9 @@ class Rounds:
         self._changed = threading.Condition()  # guards everything below
         self._newest: int | None = None  # the version that was published last
         self._updates_to_come = 0  # batches whose updates are not published yet
-        self._is_handed_over = False  # a closed round, on which no update has begun
-        self._open: list[_Round] = []  # at most one, or two with overlap, of which the first ends
+        self._has_closed = False  # whether a round is closed whose update has not begun
+        self._released: list[tuple[bytes, int]] = []  # what was held for the rounds closed last
+        self._open: list[_Round] = []  # at most one, or two with overlap: the first one ends first
         self._late: dict[Actor, _Claim] = {}  # claims of rounds that ended without them
         self._waiting: dict[Actor, int] = {}  # columns that actors want in the next round
         self._durations: dict[Actor, deque[float]] = {}  # seconds of its last unrolls, by actor
@@ -88,15 +90,16 @@ class Rounds:
         Both are 0 where no actor plays one.
         """
         with self._changed:
-            first = self._open[0] if self._open else None
-            playing = first and (first.claims or first.received)
-            return (first.received, self.columns) if first and playing else (0, 0)
+            if not self._open:
+                return 0, 0
+            first = self._open[0]
+            return (first.received, self.columns) if first.claims or first.received else (0, 0)
 
     def begin_update(self) -> None:
-        """Open no further round before one more version is published; one more with overlap."""
+        """Open no further round before this update is published; with overlap, one."""
         with self._changed:
             self._updates_to_come += 1
-            self._is_handed_over = False
+            self._has_closed = False
             if self._overlap and not self._open:
                 self._open_round()
 
@@ -131,20 +134,25 @@ class Rounds:
             return None
 
     def forget(self, actor: Actor) -> None:
-        """Forget that an actor waits, since it has left."""
+        """Let others play the columns that an actor has or waits for, since it has left."""
         with self._changed:
             self._waiting.pop(actor, None)
+            for each in self._open:
+                if claim := each.claims.pop(actor, None):
+                    each.free += claim.columns
+            self._grant_waiting()
 
     def take(self, actor: Actor, version: int, unrolls: Sequence[bytes]) -> list[bytes]:
         """Return those of an actor's unrolls that are for the queue now.
 
-        Those of a round that is not the first open one are held (`release`), and those that no open
-        round has room for are dropped.
+        Those of a later round than that which the learner waits for are held (`release`), and those
+        that no open round has room for are dropped.
         """
         with self._changed:
             now, playing = time.monotonic(), self._played_by(actor)
             if not (playing and self._fits(version, playing)):
-                playing = next((r for r in self._open if self._fits(version, r)), None)
+                fitting = [each for each in self._open if self._fits(version, each)]
+                playing = next((r for r in fitting if r.free), fitting[0] if fitting else None)
             claim = playing.claims.pop(actor, None) if playing else None
             if played := claim or self._late.pop(actor, None):
                 seconds = self._durations.setdefault(actor, deque(maxlen=_MEASURED))
@@ -159,7 +167,8 @@ class Rounds:
                 self._grant_waiting()
                 self._changed.notify_all()
             self._drop(actor, len(unrolls) - len(taken), playing is not None)
-            if playing and playing is not self._open[0]:
+            is_later = playing not in self._open[:1] or (self._overlap and self._has_closed)
+            if playing and is_later:
                 playing.held += [(unroll, version) for unroll in taken]
                 return []
             return taken
@@ -177,19 +186,20 @@ class Rounds:
                     return None
                 # At most 0.1 s, after which the round may have reached its own timeout.
                 self._changed.wait(min(deadline - now, 0.1))
-            closed, self._is_handed_over = self._open.pop(0), True
+            closed, self._has_closed = self._open.pop(0), True
+            self._released += closed.held
+            if self._open:
+                self._open[0].active_at = time.monotonic()  # its timeout begins now
             if missing := self.columns - closed.received:
                 self._pad(missing, closed)
             self._end(closed)
             return closed.received
 
     def release(self) -> list[tuple[bytes, int]]:
-        """Return the unrolls that were held for the first open round, with their versions."""
+        """Return the unrolls of closed rounds that were held, with their versions, each once."""
         with self._changed:
-            held: list[tuple[bytes, int]] = []
-            if self._open:
-                held, self._open[0].held = self._open[0].held, held
-            return held
+            released, self._released = self._released, []
+            return released
 
     def _is_over(self, now: float) -> bool:
         if not self._open:
@@ -211,7 +221,7 @@ class Rounds:
         return False
 
     def _open_round(self) -> None:
-        """Open a round of the newest version, unless newer ones are to come; with overlap two."""
+        """Open a round of the newest version, unless an update is to come; with overlap, two."""
         if self._newest is not None and self._updates_to_come <= self._overlap:
             self._open.append(_Round(self._newest, self.columns))
             self._grant(self._open[-1])
@@ -220,7 +230,7 @@ class Rounds:
         """Grant columns to the actors that wait, with overlap also of the round after this one."""
         for each in self._open:
             self._grant(each)
-        behind = self._updates_to_come or self._is_handed_over
+        behind = self._updates_to_come or self._has_closed
         if self._overlap and len(self._open) == 1 and self._waiting and not behind:
             self._open_round()
 

@@ -110,7 +110,7 @@ class Server:
         of this user and machine find the learner's own socket, and need no TLS.
 
         With `inference` the learner also acts for actors, with `rounds` it takes only the unrolls
-        of the open round. For `unroll_bytes` and `find_mistake` see `UnrollReceiver`.
+        of open rounds. For `unroll_bytes` and `find_mistake` see `UnrollReceiver`.
 
         Raises OSError if it does not answer at `address`.
         """
@@ -327,7 +327,7 @@ class Server:
         )
 
     def select_unrolls(self, header: MessageHeader, unrolls: list[bytes]) -> list[bytes]:
-        """Return those of a message's unrolls that the learner can use: all, unless in rounds."""
+        """Return those of a message's unrolls that enter the queue now: all, unless in rounds."""
         if not self.rounds:
             return unrolls
         return self.rounds.take(header.actor, header.version, unrolls)
