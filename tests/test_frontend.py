@@ -453,7 +453,9 @@ def test_it_works_without_stdin_and_after_the_reader_of_stdout_has_exited(cluste
     command = shlex.join([*FRONTEND, cluster.rows(actors=1), "--skip_check"])
     environment = {**cluster.environment, "A": "1"}
     flag = shlex.quote(f"--logdir={cluster.logdir}")
-    code, printed = run("bash", "-c", f"{command} {flag} <&- | head -1", **environment)
+    # By then the frontend has nothing more to print.
+    reader = "{ sleep 3; head -1; }"
+    code, printed = run("bash", "-c", f"{command} {flag} <&- | {reader}", limit=60, **environment)
     assert (code, "Traceback" in printed) == (0, False)
     assert "started 2 processes" in printed
     assert cluster.status("actor-0")["state"] in ("starting", "running")

@@ -1,6 +1,8 @@
 """The frontend's output: messages and tables. Lines of logs are printed unchanged instead."""
 
 import os
+import select
+import stat
 
 from rich.console import Console
 
@@ -12,6 +14,14 @@ _FILE_COLUMNS = 200  # columns of a table that is not printed on a terminal
 def say(message: str) -> None:
     """Print a message; what in it could control the terminal is escaped."""
     print(escape(message), flush=True)
+
+
+def check_reader() -> None:
+    """Raise BrokenPipeError if stdout is a pipe whose reader has exited."""
+    poll = select.poll()
+    poll.register(1, 0)
+    if poll.poll(0) and stat.S_ISFIFO(os.fstat(1).st_mode):
+        raise BrokenPipeError
 
 
 def make_console() -> Console:

@@ -21,7 +21,7 @@ from launcher.node.callbacks import Say
 from launcher.node.run_registry import Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS, USER_ERROR
 from launcher.plan import project
-from launcher.running.console import say
+from launcher.running.console import check_reader, say
 from launcher.running.news import RunNews
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import REPEAT_SECONDS, RunControl
@@ -114,6 +114,7 @@ class Follower:
         with _pressed_keys() as pressed:
             while True:
                 self._news.print_all()
+                check_reader()
                 if not interrupted:
                     recovery.recover()
                 if self.is_terminated:
