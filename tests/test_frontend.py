@@ -459,6 +459,9 @@ def test_it_works_without_stdin_and_after_the_reader_of_stdout_has_exited(cluste
     assert (code, "Traceback" in printed) == (0, False)
     assert "started 2 processes" in printed
     assert cluster.status("actor-0")["state"] in ("starting", "running")
+    logs = shlex.join([*FRONTEND, "--logs=learners"])
+    code, printed = run("bash", "-c", f"{logs} | {reader}", limit=30, **environment)
+    assert (code, "Traceback" in printed) == (0, False)
     printed = run("bash", "-c", f"{command} --dry_run 2>&1 | head -1", **environment)[1]
     assert len(printed.splitlines()) == 1
 

@@ -167,8 +167,7 @@ class Rounds:
                 self._grant_waiting()
                 self._changed.notify_all()
             self._drop(actor, len(unrolls) - len(taken), playing is not None)
-            is_later = playing not in self._open[:1] or (self._overlap and self._has_closed)
-            if playing and is_later:
+            if playing and (playing is not self._open[0] or (self._overlap and self._has_closed)):
                 playing.held += [(unroll, version) for unroll in taken]
                 return []
             return taken

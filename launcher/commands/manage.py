@@ -15,7 +15,7 @@ from launcher.plan.request import Request, UserError, read_workers
 from launcher.remote.hosts import Hosts
 from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, controlled_hosts, controller, follow, news, status
-from launcher.running.console import say
+from launcher.running.console import check_reader, say
 from launcher.running.followed_run import RECOVERS_FILE
 from launcher.running.process_table import state_label
 from launcher.running.recovery import WINDOWS_REQUEST
@@ -204,6 +204,7 @@ def _print_log(run: Run, path: Path) -> int:
             over = not run.is_running()
             for line in tail.lines():
                 print(line, flush=True)
+            check_reader()
             if over:
                 return 0
             time.sleep(0.2)
