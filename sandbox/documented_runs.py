@@ -166,7 +166,7 @@ DOCUMENTED_RUNS = {
     ),
     # As many steps and optimizer steps of as many environments, divided between learners.
     "two-learners": _run(
-        *("mujoco-ppo", "--num_learners=2", "--batch_size=16", "--minibatches=32"),
+        *("mujoco-ppo", "--num_learners=2", "--batch_size=8", "--minibatches=32"),
         goal=2500,
         random=-291,
         spaces="numbers [17]; Box [6]",
@@ -174,8 +174,8 @@ DOCUMENTED_RUNS = {
         **_MUJOCO,
     ),
     "four-learners": _run(
-        *("mujoco-ppo", "--num_learners=4", "--batch_size=8", "--minibatches=32"),
-        *("--num_actors=4", "--num_envs=8"),
+        *("mujoco-ppo", "--num_learners=4", "--batch_size=4", "--minibatches=32"),
+        *("--num_actors=4", "--num_envs=4"),
         goal=2500,
         random=-291,
         spaces="numbers [17]; Box [6]",
