@@ -206,6 +206,7 @@ class LearnerLink(threading.Thread):
             dropped=self._dropped,
             **batch.times.in_microseconds(),
             version=batch.version,
+            environments=self._columns,
             faults=batch.faults,
             **self._use.newest().in_header(),
         )
@@ -247,14 +248,15 @@ class LearnerLink(threading.Thread):
         backoff = Backoff("for the next policy", self._say, self._stop_asked, silent=60.0)
         began, paused = time.monotonic(), False
         while not self._stop_asked.is_set():
-            reply = client.claim(header)
-            self.policy_wait = time.monotonic() - began
-            if reply.reply == Reply.FOREIGN:
+            # The reply to the last unrolls may have granted columns already.
+            if client.granted is None and client.claim(header) == Reply.FOREIGN:
                 self._client = None
                 return
+            self.policy_wait = time.monotonic() - began
             if self._follow_redirect(client):
                 return
-            if reply.reply == Reply.ACCEPTED and self._puller.pull_exactly(client, reply.version):
+            granted, client.granted = client.granted, None
+            if granted is not None and self._puller.pull_exactly(client, granted):
                 if paused:
                     self._waits.append(self.policy_wait)
                 self._wants_turn = False

@@ -28,7 +28,6 @@ from impala_mm.transport.messages import (
     STAY,
     UNROLLS,
     MessageHeader,
-    MessageReply,
     ParametersReply,
     ParametersRequest,
     Reply,
@@ -93,6 +92,8 @@ class Client:
         self.version: int | None = None  # its policy version in its last reply
         self.environments = 0  # `NumberRange.bound` in its last reply
         self.next_learner: int | None = None  # rank of the learner to feed next; None: this one
+        # The version that plays the columns of a round that its last reply granted, if it did.
+        self.granted: int | None = None
         try:  # an RPC client without a server would leave its threads behind
             self._target = route.find(address, credentials, min(timeout, 5), from_outside)
         except route.NotAccepted as error:
@@ -174,18 +175,27 @@ class Client:
             delay = min(delay * 1.5, 1.0)
         return reply
 
-    def claim(self, header: MessageHeader) -> MessageReply:
+    def claim(self, header: MessageHeader) -> Reply:
         """Claim columns of the learner's round for `header.environments` environments.
 
-        The reply is ACCEPTED with the policy version that plays them; RUNNING if the actor must
-        wait and repeat the claim; or FOREIGN. Raises Refused where `Delivery.wait` does.
+        Returns FOREIGN, or ACCEPTED: `granted` has the policy version that plays them, or None if
+        the actor must wait and repeat the claim. Raises Refused where `Delivery.wait` does.
         """
         [numbers] = self._call("claim", tf.constant(header, tf.int64), result=_NUMBERS)
-        reply = MessageReply(*numbers.numpy().tolist())
-        refuse_denied(Reply(reply.reply))
-        self.version = None if reply.version == NO_POLICY else reply.version
-        self.next_learner = None if reply.next_learner == STAY else reply.next_learner
-        return reply
+        return self.read_reply(numbers)
+
+    def read_reply(self, numbers: tf.Tensor) -> Reply:
+        """Keep what a MessageReply says about the learner, and return its verdict.
+
+        Raises Refused where `Delivery.wait` does.
+        """
+        code, version, next_learner, environments, granted = numbers.numpy().tolist()
+        self.version = None if version == NO_POLICY else version
+        self.environments = environments or self.environments
+        self.next_learner = None if next_learner == STAY else next_learner
+        self.granted = None if granted == NO_POLICY else granted
+        refuse_denied(Reply(code))
+        return Reply(code)
 
     def get_parameters(self, min_version: int = 0) -> tuple[int, bytes] | None:
         """Return the newest policy version and its complete parameters.
@@ -288,12 +298,7 @@ class Delivery:
         while True:
             call, self._call = self._call or self._start(content_omitted=True), None
             numbers, answer = wait_for_answer(self._header.function, call)
-            code, version, next_learner, environments = MessageReply(*numbers.numpy().tolist())
-            reply, client = Reply(code), self._client
-            client.version = None if version == NO_POLICY else version
-            client.environments = environments or client.environments
-            client.next_learner = None if next_learner == STAY else next_learner
-            refuse_denied(reply)
+            reply = self._client.read_reply(numbers)
             if reply == Reply.LOST:
                 raise StreamLost
             if reply != Reply.INCOMPLETE:

@@ -2,6 +2,7 @@
 
     hello           introduces an actor; returns the learner's identity, or why it refuses the actor
     enqueue         puts a message's unrolls into the queue, once; waits while the queue is full
+                    (for algorithms with rounds: and claims columns for the actor's next ones)
     infer           takes a step and returns the next actions (with --inference=learner)
     chunk           stores a part of unrolls that are too large for one message, before `enqueue`
     claim           claims columns of the learner's round (for algorithms with rounds)

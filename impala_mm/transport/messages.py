@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-PROTOCOL = 11  # the version of everything below
+PROTOCOL = 12  # the version of everything below
 MAX_CONTENT = 3 << 20  # bytes of content in a message; gRPC's own limit is 4 MiB
 MAX_ENVIRONMENTS = 100_000  # of one actor; the limit of the CSV's column, too
 CONNECTION_BITS = 20  # low bits of an incarnation: they count the connections of one actor process
@@ -73,7 +73,9 @@ class MessageHeader(NamedTuple):
     playing: int = 0
     chunks: int = 0  # chunks sent ahead; 0: the content is in the message; or CONTENT_OMITTED
     version: int = 0  # for unrolls: the oldest policy version that acted in them
-    environments: int = 0  # for a group, or a claim of a round's columns: its environments, E
+    # The environments of a group; or those for which the actor claims columns of a round, with a
+    # message of unrolls those of the next one.
+    environments: int = 0
     faults: int = 0  # faults of environments, since the previous report
     millicores: int = 0  # thousandths of a core that the actor's processes use
     memory: int = 0  # MiB that they use
@@ -105,14 +107,14 @@ class MessageHeader(NamedTuple):
 
 
 class MessageReply(NamedTuple):
-    """The learner's reply to a message; int64 [4]."""
+    """The learner's reply to a message; int64 [5]."""
 
     reply: int  # a Reply
-    # The newest policy version (with inference at the learner: the one in use), or the one that
-    # plays the claimed columns of a round.
+    # The newest policy version; with inference at the learner: the one in use.
     version: int = NO_POLICY
     next_learner: int = STAY  # rank of the learner that the actor must feed next, or STAY
     environments: int = 0  # `NumberRange.bound`, or 0: as before
+    granted: int = NO_POLICY  # the version that plays the claimed columns, or NO_POLICY: not yet
 
 
 class ParametersRequest(NamedTuple):

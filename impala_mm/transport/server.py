@@ -313,17 +313,21 @@ class Server:
                 self._reports.append(ActorReport(header.actor, level, episodes, times))
 
     def make_reply(self, header: MessageHeader, reply: Reply) -> MessageReply:
-        """Return the reply to a message with unrolls, with the learner to feed next."""
+        """Return the reply to a message with unrolls or a claim, with the learner to feed next."""
         version, learner = self._parameters.version, None
         if len(self.actors.loads) > 1 and reply in {Reply.ACCEPTED, Reply.RUNNING}:
             learner = self.actors.redirect(header.actor, self.fill(), self.rounds is not None)
             if learner is not None and self.rounds:
                 self.rounds.forget(header.actor)
+        granted = None
+        if self.rounds and reply == Reply.ACCEPTED and header.environments and learner is None:
+            granted = self.rounds.claim(header.actor, header.environments)
         return MessageReply(
             reply,
             NO_POLICY if version is None else version,
             STAY if learner is None else learner,
             self.numbers.count,
+            NO_POLICY if granted is None else granted,
         )
 
     def select_unrolls(self, header: MessageHeader, unrolls: list[bytes]) -> list[bytes]:
@@ -333,7 +337,7 @@ class Server:
         return self.rounds.take(header.actor, header.version, unrolls)
 
     def claim_columns(self, numbers: np.ndarray) -> np.ndarray:
-        """Return ACCEPTED and the version that plays the claimed columns, or RUNNING: to wait."""
+        """Return the reply to a claim of a round's columns, which are granted or not yet."""
         header = MessageHeader.decode(numbers)
         if self._closed:
             raise RuntimeError(RUN_ENDED)  # the caller raises Unreachable
@@ -341,10 +345,7 @@ class Server:
             return np.array(MessageReply(refused))
         assert self.rounds
         self.heard_from(header.actor)
-        version = self.rounds.claim(header.actor, header.environments)
-        if version is not None:
-            return np.array(MessageReply(Reply.ACCEPTED, version))
-        return np.array(self.make_reply(header, Reply.RUNNING))
+        return np.array(self.make_reply(header, Reply.ACCEPTED))
 
     def read_parameters(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a ParametersReply to a ParametersRequest, and a part of the parameters."""

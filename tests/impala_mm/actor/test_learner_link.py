@@ -165,6 +165,23 @@ def test_in_rounds_each_unroll_is_played_by_the_policy_that_the_one_before_it_he
     assert (rounds.padded, rounds.dropped) == (0, 0)
 
 
+@pytest.mark.parametrize("here", [6], indirect=True)
+def test_the_answer_to_unrolls_grants_free_columns_of_the_round_and_no_claim_is_needed(
+    here, monkeypatch
+):
+    server, join = here
+    claims, claim = [], Client.claim
+    monkeypatch.setattr(Client, "claim", lambda *given: claims.append(1) or claim(*given))
+    server.publish(0, lambda: b"0")
+    assert server.rounds.close(0.0) is None, "the round is open"
+    one = join(0, columns=2)
+    for _ in range(3):
+        assert one.wait_for_turn()
+        one.send(_group(one, b"x", b"y"))
+    assert _closed(server) == 6
+    assert len(claims) == 1, "that of the first turn"
+
+
 @pytest.mark.parametrize(
     ("mean", "deviation", "latest", "most"),
     [(0.09, 0.004, 0.002, 9), (0.09, 0.02, 0.004, 15), (0.5, 0.02, 0.004, 20), (5, 0.2, 0.03, 90)],
