@@ -22,10 +22,11 @@ def refuse_rounds(config: Config) -> None:
 def _refuse_replay(config: Config) -> None:
     """Refuse --replay where the flags alone show that it cannot work."""
     if not config.replay:
-        names = ["replay_ratio", "replay_min", "replay_save", "replay_spill"]
-        if config.own_replay:
-            names.remove("replay_save")
-        given = [f"--{name}={value}" for name in names if (value := getattr(config, name))]
+        unset = {"replay_ratio": 0, "replay_min": 0, "replay_spill": "", "replay_overflow": "wait"}
+        unset |= {"replay_max_gb": flags.AUTO}
+        unset |= {} if config.own_replay else {"replay_save": False}
+        values = {name: getattr(config, name) for name in unset}
+        given = [f"--{name}={value}" for name, value in values.items() if value != unset[name]]
         if given:
             flags.refuse(f"{given[0]} has no effect without --replay: give both, or leave it out")
         return

@@ -27,10 +27,11 @@ from impala_mm.replay.limiter import RateLimiter
 from impala_mm.replay.mixer import Columns
 from impala_mm.replay.parts import make_replay
 from impala_mm.replay.source import ReplaySource
-from impala_mm.replay.spill import Owner, Spill, stored_bytes
+from impala_mm.replay.spill import Owner, Spill, folder_of, stored_bytes
 from impala_mm.replay.store import StoredUnroll
 from impala_mm.runtime import devices, machine
 from impala_mm.runtime.log import Say
+from impala_mm.runtime.rank import ProcessRank
 from impala_mm.transport.server import Server
 
 
@@ -78,21 +79,24 @@ def make_own_source(
     codec: UnrollCodec,
     position: Position,
     run: str,
-    learners_here: int,
+    here: ProcessRank,
     say: Say,
 ) -> OwnSource:
     """Return the source as the training loop uses it; print what it will hold, or refuse it.
 
-    `run` is the folder of the run, and `learners_here` are on this machine.
+    `run` is the folder of the run.
     """
-    device = devices.training_device()
-    for line in describe(config, codec, learners_here) if server.actors.rank == 0 else []:
+    device, most = devices.training_device(), memory(config, here)
+    refuse_little_memory(config, codec, most)
+    for line in describe(config, codec, most) if here.rank == 0 else []:
+        say(line)
+    for line in _unused_spills(config, here) if here.local_rank == 0 else []:
         say(line)
 
     def make(queue: UnrollQueue | TurnQueue) -> ReplaySource:
         return make_source(
-            *(config, algorithm, queue, codec, device, position, memory(config, learners_here)),
-            *(server.actors.rank, str(Path(run).resolve()), say, _half_of_memory(learners_here)),
+            *(config, algorithm, queue, codec, device, position, most),
+            *(here.rank, str(Path(run).resolve()), say, _half_of_memory(here)),
         )
 
     queue: UnrollQueue | TurnQueue = UnrollQueue(server.queue)
@@ -104,28 +108,66 @@ def make_own_source(
         flags.refuse(f"--replay_spill={config.replay_spill}: {error}")
 
 
-def memory(config: Config, learners_here: int) -> float:
-    """Return the bytes that a learner's replay may take, of `learners_here` on this machine."""
+def memory(config: Config, here: ProcessRank) -> float:
+    """Return the bytes that this learner's replay may take."""
     if config.replay_max_gb != flags.AUTO:
         return config.replay_max_gb * 1e9
     if not config.replay_spill:
-        return _half_of_memory(learners_here)
-    folder = Path(config.replay_spill).absolute()
-    free = shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
+        return _half_of_memory(here)
+    spill = _spill_folder(config)
+    free = shutil.disk_usage(next(p for p in (spill, *spill.parents) if p.exists())).free
     # What an earlier start left counts as free, or the replay would shrink with each start.
-    return (free + stored_bytes(folder)) / 2 / max(learners_here, 1)
+    stored = stored_bytes(spill)
+    reused = sum(stored.get(folder_of(spill, rank), 0) for rank in range(here.size))
+    return (free + reused) / 2 / here.local_size
 
 
-def _half_of_memory(learners_here: int) -> float:
-    """Return the bytes of memory that a learner's replay may take, of those on this machine."""
-    return machine.memory_bytes() / 2 / max(learners_here, 1)
+def _half_of_memory(here: ProcessRank) -> float:
+    """Return the bytes of memory that this learner's replay may take."""
+    return machine.memory_bytes() / 2 / here.local_size
 
 
-def describe(config: Config, codec: UnrollCodec, learners_here: int) -> list[str]:
-    """Return what each replay will hold, in words."""
+def _spill_folder(config: Config) -> Path:
+    return Path(config.replay_spill).absolute()
+
+
+def refuse_little_memory(config: Config, codec: UnrollCodec, most_bytes: float) -> None:
+    """Refuse bytes of which a replay's share has no room for a batch."""
+    mix = replay_mix.parse(config.replay)
+    batch_bytes = config.batch_size * codec.size
+    for part, share in zip(mix.replays, _memory_shares(mix, most_bytes), strict=True):
+        if share < batch_bytes:
+            capacity = sum(each.capacity for each in mix.replays)
+            least = math.ceil(batch_bytes * capacity / part.capacity / 1e6) / 1e3
+            given = "auto" if config.replay_max_gb == flags.AUTO else f"{config.replay_max_gb:g}"
+            where = f" (half of what {config.replay_spill} has free)" * bool(config.replay_spill)
+            where *= given == "auto"
+            flags.refuse(
+                f"--replay_max_gb={given}{where}: {part.kind} has room for "
+                f"{int(share / codec.size):,} unrolls before compression, less than "
+                f"--batch_size={config.batch_size}: give at least {least:g}"
+            )
+
+
+def _unused_spills(config: Config, here: ProcessRank) -> list[str]:
+    """Return a line for each folder of a learner that an earlier start had and this one lacks."""
+    if not config.replay_spill:
+        return []
+    spill = _spill_folder(config)
+    used = {folder_of(spill, rank) for rank in range(here.size)}
+    return [
+        f"replay: {folder} has {size / 1e6:,.1f} MB of a learner that this start, of {here.size}, "
+        f"does not have: they are not used; delete them, or start as many learners as before"
+        for folder, size in sorted(stored_bytes(spill).items())
+        if folder not in used
+    ]
+
+
+def describe(config: Config, codec: UnrollCodec, most_bytes: float) -> list[str]:
+    """Return what each replay will hold, in words; all together take up to `most_bytes`."""
     mix = replay_mix.parse(config.replay)
     columns = replay_mix.split_columns(mix, config.batch_size)
-    shares = _memory_shares(mix, memory(config, learners_here))
+    shares = _memory_shares(mix, most_bytes)
     return [
         f"replay: {number} of a batch's {config.batch_size} unrolls are drawn from {part.kind}, "
         f"which holds up to {part.capacity:,} unrolls ({part.capacity * config.unroll_length:,} "
@@ -203,7 +245,7 @@ def _make_spill(
     """Return the replay on disk that the flags ask for, if they do."""
     if not config.replay_spill:
         return None
-    folder = Path(config.replay_spill).absolute() / f"learner-{rank}"
+    folder = folder_of(_spill_folder(config), rank)
     per_file = min(max(capacity // 64, 16), 4096)
     return Spill(folder, Owner(run, codec.digest), per_file, say)
 

@@ -264,7 +264,7 @@ def _make_online_source(
     if config.replay:
         replaying.refuse_unsuitable(config, algorithm)
         mixed = replaying.make_own_source(
-            config, algorithm, server, codec, position, run, process_rank().local_size, say
+            config, algorithm, server, codec, position, run, process_rank(), say
         )
         return mixed, mixed if config.replay_save else None
     make = registry.optional(algorithm, "source")

@@ -161,7 +161,8 @@ def _overall_bottleneck(row: dict[str, Any], wait: float, trains: bool, actors: 
         )
     advice = "a GPU or another learner would help"
     if "replay_share" in row:
-        advice = f"a GPU, another learner or a smaller {_replay_flag(row)} would help"
+        less = "a smaller --updates_per_step" if _is_sac(row) else "fewer old unrolls in --replay"
+        advice = f"a GPU, another learner or {less} would help"
     if held > _ACTORS_WAIT:  # otherwise actors wait little, or their times are not known yet
         evidence += f", actors wait {held:.0%} of theirs"
         advice += _fewer_actors(held, actors)
@@ -218,14 +219,14 @@ def _starving(row: dict[str, Any], wait: float, trains: bool, actors: int | None
         )
     needed = _needed_actors(wait, actors)
     if "replay_share" in row:
-        needed += f", or a larger {_replay_flag(row)}, which trains more on each unroll"
+        flag = "--updates_per_step" if _is_sac(row) else "--replay_ratio"
+        needed += f", or a larger {flag}, which trains more on each unroll"
     return f"bottleneck: actors ({waits}{_actors_main_work(row)}); {needed}{_busy_cores(row)}"
 
 
-def _replay_flag(row: dict[str, Any]) -> str:
-    """Return the flag that says how much a learner trains on each new step; SAC has its own."""
-    own = {"q/value", "optimizer_steps"} <= row.keys()
-    return "--updates_per_step" if own else "--replay_ratio"
+def _is_sac(row: dict[str, Any]) -> bool:
+    """Return whether the algorithm is SAC, whose replay and flags are its own."""
+    return {"q/value", "optimizer_steps"} <= row.keys()
 
 
 def _actors_main_work(row: dict[str, Any]) -> str:

@@ -205,7 +205,8 @@ class Mixer:
             self._say(f"replay: training begins with this many unrolls: {held}")
         seconds = time.monotonic() - self._began
         if seconds > _RATE_SECONDS and not self._said_rate:
-            self._said_rate, rate = True, self._arrived / seconds
+            stored = self._arrived - self.discarded - self._bad
+            self._said_rate, rate = True, stored / seconds
             held = "; ".join(self._describe(kind, store, rate) for kind, store in stores)
             self._say(f"replay: at this rate, {rate:,.1f} unrolls/s, {held}")
 

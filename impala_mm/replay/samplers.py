@@ -81,7 +81,7 @@ class Prioritised:
         self._store, self._random = store, random
         self._exponent, self._correction, self._anneal = exponent, correction, anneal
         self._tree = PriorityTree(store.capacity)
-        self._largest = 1.0
+        self.largest = 1.0  # priority so far
         self.refused = 0  # priorities that were no numbers
         store.followers.append(self)
 
@@ -94,7 +94,7 @@ class Prioritised:
         correction = annealed(self._correction, 1.0, progress, self._anneal)
         weights = importance_weights(drawn, tree.total / self._store.size, correction)
         measured = {
-            "priority_largest": self._largest,
+            "priority_largest": self.largest,
             "priority_spread": float(drawn.std() / drawn.mean()),
         }
         return Draw(slots, weights, measured)
@@ -104,21 +104,22 @@ class Prioritised:
         priorities = np.asarray(priorities, np.float64)
         good = np.isfinite(priorities) & (priorities >= 0)
         self.refused += int((~good).sum())
-        self._largest = max(self._largest, float(priorities[good].max(initial=0.0)))
-        self._write(slots, np.where(good, priorities, self._largest))
+        self.largest = max(self.largest, float(priorities[good].max(initial=0.0)))
+        self._write(slots, np.where(good, priorities, self.largest))
 
     def scaled(self, slots: np.ndarray) -> np.ndarray:
         """Return the priorities of slots to the power of the exponent, to save them."""
         return self._tree.get(slots)
 
-    def set_scaled(self, slots: np.ndarray, priorities: np.ndarray) -> None:
-        """Restore what `scaled` returned."""
+    def set_scaled(self, slots: np.ndarray, priorities: np.ndarray, largest: float) -> None:
+        """Restore what `scaled` returned, and the largest priority."""
         self._tree.set(slots, priorities)
+        self.largest = max(self.largest, largest)
 
     def added(self, slot: int) -> None:
         """Give a new unroll its first priority, or the largest one."""
         first = self._store[slot].priority
-        self.feedback(np.array([slot]), np.array([self._largest if first is None else first]))
+        self.feedback(np.array([slot]), np.array([self.largest if first is None else first]))
 
     def moved(self, slot: int, to: int) -> None:
         """Let a priority follow its unroll."""

@@ -2,12 +2,13 @@
 
     unrolls.bin     the unrolls' bytes as they are stored, one after the other
     index.npz       for each: its version and size; for each replay, by kind: which of them it
-                    holds, in their order, how often each was drawn, and priorities
+                    holds, in their order, how often each was drawn, and priorities, with the
+                    largest so far
 
 `learner.own_state` decides where and when, and checks the files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ def save(folder: Path, codec: UnrollCodec, replays: Sequence[Replay]) -> None:
         index[f"{replay.kind}/uses"] = replay.store.uses[slots]
         if isinstance(replay.sampler, Prioritised):
             index[f"{replay.kind}/priorities"] = replay.sampler.scaled(slots)
+            index[f"{replay.kind}/largest"] = np.array(replay.sampler.largest)
     with (folder / _UNROLLS).open("wb") as file:
         for key in keys.tolist():
             file.write(unrolls[key].content)
@@ -54,46 +56,76 @@ def save(folder: Path, codec: UnrollCodec, replays: Sequence[Replay]) -> None:
 def restore(shares: Sequence[Share], codec: UnrollCodec, replays: Sequence[Replay]) -> int:
     """Fill empty replays from shares of shards; return the number of unrolls, which get new keys.
 
-    A replay whose kind was not saved takes the newest unrolls of all. Raises ValueError if a shard
-    holds unrolls of another network or environment.
+    Several shares are merged by the ages of their unrolls, so that the oldest of all are removed
+    where there is no room. A replay whose kind was not saved takes the newest unrolls of all.
+    Raises ValueError if a shard holds unrolls of another network or environment.
     """
-    next_key = 0
-    for share in shares:
-        with np.load(share.folder / _INDEX) as index:
-            if (found := str(index["unroll"])) != codec.digest:
-                raise ValueError(
-                    f"{share.folder} holds unrolls of another network, environment or "
-                    f"--unroll_length (layout {found}, now {codec.digest})"
-                )
-            next_key = _restore_one(share, dict(index), next_key, replays)
-    return next_key
-
-
-def _restore_one(
-    share: Share, index: dict[str, np.ndarray], next_key: int, replays: Sequence[Replay]
-) -> int:
-    """Fill replays from one share, whose unrolls get keys from `next_key` on; return the next."""
-    ends = np.cumsum(index["sizes"])
-    numbers = np.arange(share.first, len(ends), share.of)
-    unrolls: dict[int, StoredUnroll] = {}  # by number in the shard
-    with (share.folder / _UNROLLS).open("rb") as file:
-        for number in numbers.tolist():
-            size = int(index["sizes"][number])
-            file.seek(int(ends[number]) - size)
-            version = int(index["versions"][number])
-            unrolls[number] = StoredUnroll(next_key, version, file.read(size))
-            next_key += 1
+    indices = [_read_index(share, codec) for share in shares]
+    found = [
+        unroll
+        for share, index in zip(shares, indices, strict=True)
+        for unroll in _read_unrolls(share, index)
+    ]
+    found.sort(key=lambda each: each.age)  # keeps the order of those that are as old
+    keys = {(each.share, each.number): key for key, each in enumerate(found)}
+    unrolls = [StoredUnroll(key, each.version, each.content) for key, each in enumerate(found)]
     for replay in replays:
-        held = index.get(f"{replay.kind}/held", np.arange(len(ends)))
-        mine = np.isin(held, numbers)
-        replay.fill([unrolls[number] for number in held[mine].tolist()])
-        slots = replay.store.slots_of(
-            np.array([unrolls[number].key for number in held[mine].tolist()], np.int64)
-        )
-        kept = slots >= 0  # others were removed for lack of room
+        _fill(replay, shares, indices, keys, unrolls)
+    return len(unrolls)
+
+
+class _Found(NamedTuple):
+    """One unroll of a share."""
+
+    share: Share
+    number: int  # in its shard
+    version: int
+    age: int  # the largest version up to this one, since unrolls of old versions may come late
+    content: bytes
+
+
+def _read_index(share: Share, codec: UnrollCodec) -> dict[str, np.ndarray]:
+    with np.load(share.folder / _INDEX) as index:
+        if (found := str(index["unroll"])) != codec.digest:
+            raise ValueError(
+                f"{share.folder} holds unrolls of another network, environment or --unroll_length "
+                f"(layout {found}, now {codec.digest}): it is read again once these are as before"
+            )
+        return dict(index)
+
+
+def _read_unrolls(share: Share, index: dict[str, np.ndarray]) -> Iterator[_Found]:
+    ends, versions = np.cumsum(index["sizes"]).tolist(), index["versions"].tolist()
+    ages = np.maximum.accumulate(index["versions"]).tolist()
+    with (share.folder / _UNROLLS).open("rb") as file:
+        for number in range(share.first, len(ends), share.of):
+            size = int(index["sizes"][number])
+            file.seek(ends[number] - size)
+            yield _Found(share, number, versions[number], ages[number], file.read(size))
+
+
+def _fill(
+    replay: Replay,
+    shares: Sequence[Share],
+    indices: Sequence[dict[str, np.ndarray]],
+    keys: dict[tuple[Share, int], int],
+    unrolls: Sequence[StoredUnroll],
+) -> None:
+    """Fill a replay with those unrolls that replays of its kind held."""
+    keys_held: list[np.ndarray] = []
+    kept: list[np.ndarray] = []  # which of those that were held belong to the shares
+    for share, index in zip(shares, indices, strict=True):
+        held = index.get(f"{replay.kind}/held", np.arange(len(index["sizes"])))
+        kept.append((held - share.first) % share.of == 0)
+        numbers = held[kept[-1]].tolist()
+        keys_held.append(np.array([keys[share, number] for number in numbers], np.int64))
+    replay.fill([unrolls[key] for key in sorted(np.concatenate(keys_held).tolist())])
+    for index, wanted, mine in zip(indices, kept, keys_held, strict=True):
+        slots = replay.store.slots_of(mine)
+        stored = slots >= 0  # others were removed for lack of room
         if (uses := index.get(f"{replay.kind}/uses")) is not None:
-            replay.store.uses[slots[kept]] = uses[mine][kept]
+            replay.store.uses[slots[stored]] = uses[wanted][stored]
         priorities = index.get(f"{replay.kind}/priorities")
         if priorities is not None and isinstance(replay.sampler, Prioritised):
-            replay.sampler.set_scaled(slots[kept], priorities[mine][kept])
-    return next_key
+            largest = float(index.get(f"{replay.kind}/largest", 1.0))
+            replay.sampler.set_scaled(slots[stored], priorities[wanted][stored], largest)

@@ -26,6 +26,7 @@ from impala_mm.replay.unroll_files import SUFFIX
 from impala_mm.runtime.log import Say
 
 _ABOUT = "spill.json"
+_UNREAD = ".unread"  # added to the name of a file that could not be read
 
 
 class Owner(NamedTuple):
@@ -42,13 +43,18 @@ class _File(NamedTuple):
     keys: np.ndarray  # int64 [N]
 
 
-def stored_bytes(folder: Path) -> int:
-    """Return the bytes of all unrolls that learners have spilled below a folder, if it exists."""
-    total = 0
-    for path in folder.glob(f"learner-*/*{SUFFIX}"):
+def folder_of(spill: Path, rank: int) -> Path:
+    """Return the folder in which the learner of this rank keeps its replay."""
+    return spill / f"learner-{rank}"
+
+
+def stored_bytes(spill: Path) -> dict[Path, int]:
+    """Return the bytes of unrolls in each learner's folder below a folder, if it exists."""
+    found: dict[Path, int] = {}
+    for path in spill.glob(f"learner-*/*{SUFFIX}"):
         with contextlib.suppress(FileNotFoundError):  # another learner has deleted it since
-            total += path.stat().st_size
-    return total
+            found[path.parent] = found.get(path.parent, 0) + path.stat().st_size
+    return found
 
 
 class Spill:
@@ -68,7 +74,10 @@ class Spill:
             if not (folder / _ABOUT).exists():
                 unroll_files.write(folder / _ABOUT, json.dumps(owner._asdict()).encode())
         except OSError as error:
-            raise UserMistake(f"{folder} cannot be written: {error.strerror}") from None
+            raise UserMistake(
+                f"{folder} cannot be written: {error.strerror}: make it writable, or name another "
+                f"folder"
+            ) from None
 
     def _refuse_others(self) -> None:
         about = self._folder / _ABOUT
@@ -91,13 +100,25 @@ class Spill:
             )
 
     def read(self) -> list[StoredUnroll]:
-        """Return the unrolls in intact files, from the oldest to the newest; drop the others."""
+        """Return the unrolls in intact files, from the oldest to the newest.
+
+        Damaged files are deleted; those that the system does not let it read get another name.
+        """
         unrolls: list[StoredUnroll] = []
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             try:
                 found = unroll_files.read(path)
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                self._say(f"replay: {path} is damaged and left out ({error})")
+            except OSError as error:
+                kept = path.with_name(path.name + _UNREAD)
+                self._say(
+                    f"replay: {path} cannot be read ({error.strerror}) and is left out: it is kept "
+                    f"as {kept}, which a start after `mv` to its old name reads again"
+                )
+                with contextlib.suppress(OSError):
+                    path.rename(kept)
+                continue
+            except (ValueError, KeyError, TypeError) as error:
+                self._say(f"replay: {path} is damaged ({error}): it is left out and deleted")
                 with contextlib.suppress(OSError):
                     path.unlink()
                 continue

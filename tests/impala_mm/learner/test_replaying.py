@@ -13,6 +13,7 @@ from impala_mm.learner import replaying
 from impala_mm.learner.batch_source import UnrollQueue
 from impala_mm.learner.lockstep import Lockstep
 from impala_mm.learner.own_source import OwnSource
+from impala_mm.runtime.rank import ProcessRank
 
 ALGORITHM = SimpleNamespace(unroll=SPEC)
 
@@ -62,13 +63,13 @@ def test_steps_that_are_only_stored_count_as_played():
 
 def test_what_replays_will_hold_is_said_in_unrolls_steps_and_bytes():
     config = _config("queue:0.5,uniform:0.25:300,prioritised:0.25:100", replay_max_gb=0.5)
-    first, second = replaying.describe(config, CODEC, 1)
+    first, second = replaying.describe(config, CODEC, replaying.memory(config, ProcessRank()))
     assert "1 of a batch's 4 unrolls are drawn from uniform" in first
     assert "up to 300 unrolls (1,200 steps, " in first
     assert first.endswith("or 375.0 MB")
     assert second.endswith("or 125.0 MB")
-    half = replaying.memory(_config(), 1)
-    assert replaying.memory(_config(), 2) == half / 2
+    half = replaying.memory(_config(), ProcessRank())
+    assert replaying.memory(_config(), ProcessRank(2, 0, 2)) == half / 2
 
 
 def test_the_limit_of_a_spill_does_not_shrink_with_each_start(tmp_path, monkeypatch):
@@ -76,14 +77,39 @@ def test_the_limit_of_a_spill_does_not_shrink_with_each_start(tmp_path, monkeypa
     config = _config(replay_spill=str(tmp_path / "spill"))
     free = 1000
     monkeypatch.setattr(replaying.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
-    assert replaying.memory(config, 1) == 500
-    folder = tmp_path / "spill" / "learner-1"
+    assert replaying.memory(config, ProcessRank()) == 500
+    folder = tmp_path / "spill" / "learner-0"
     folder.mkdir(parents=True)
     (folder / "0000000000.unrolls").write_bytes(b"?" * 300)
     (folder / "spill.json").write_bytes(b"{}")
     free -= 300
-    assert replaying.memory(config, 1) == 500
-    assert replaying.memory(config, 2) == 250
+    assert replaying.memory(config, ProcessRank()) == 500
+    assert replaying.memory(config, ProcessRank(2, 0, 2)) == 250
+    folder.rename(folder.with_name("learner-1"))
+    assert replaying.memory(config, ProcessRank(2, 0, 2)) == 250
+    assert replaying.memory(config, ProcessRank()) == 350, "nobody deletes what lies there"
+    (line,) = replaying._unused_spills(config, ProcessRank())
+    assert f"{folder.with_name('learner-1')} has 0.0 MB of a learner that this start, of 1" in line
+    assert replaying._unused_spills(config, ProcessRank(2)) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"replay_max_gb": 0}, "--replay_max_gb=0: prioritised has room for 0 unrolls"),
+        (
+            {"replay_max_gb": 3e-7},
+            "has room for 3 unrolls before compression, less than --batch_size=4: give at least",
+        ),
+        ({"replay_spill": "/"}, "--replay_max_gb=auto (half of what / has free): prioritised"),
+    ],
+)
+def test_memory_for_less_than_a_batch_is_refused(flags, said, monkeypatch, capsys):
+    monkeypatch.setattr(replaying.shutil, "disk_usage", lambda folder: SimpleNamespace(free=100))
+    config = _config(**flags)
+    with pytest.raises(SystemExit):
+        replaying.refuse_little_memory(config, CODEC, replaying.memory(config, ProcessRank()))
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,8 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
         (
             {"wait_share": 0.0, **MOVES, "queue_fill": 1.0, "replay_share": 0.5},
             2,
-            "bottleneck: learner (it trains 90% of its time); a GPU, another learner or a smaller "
-            "--replay_ratio would help",
+            "bottleneck: learner (it trains 90% of its time); a GPU, another learner or fewer old "
+            "unrolls in --replay would help",
         ),
         (
             {"wait_share": 0.0, **MOVES, "queue_fill": 1.0, "replay_share": 0.5}

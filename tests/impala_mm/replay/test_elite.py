@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from impala_mm.config import replay_mix
 from impala_mm.replay.distances import l2
 from impala_mm.replay.elite import (
     Attentive,
@@ -14,6 +15,7 @@ from impala_mm.replay.elite import (
     PolicyDistance,
     choose_elite,
 )
+from impala_mm.replay.parts import make_replay
 from impala_mm.replay.removal import MostDistant, Oldest
 from impala_mm.replay.store import Store, StoredUnroll
 
@@ -139,3 +141,13 @@ def test_elite_insertion_removes_the_most_distant_and_oldest_the_first():
     distance = PolicyDistance(store, l2, Learner().measures, max_age=10)
     assert MostDistant(3, distance, np.random.default_rng(0)).choose(store) == 1
     assert Oldest().choose(store) == 0
+
+
+@pytest.mark.parametrize(("insertion", "left"), [("elite", [4, 2, 3]), ("oldest", [9, 2, 3])])
+def test_a_full_elite_replay_makes_room_by_the_rule_that_the_mix_names(insertion, left):
+    text = f"elite:1:3:insertion={insertion}:compared=3"
+    (part,) = replay_mix.parse(text).replays
+    replay = make_replay(part, 1, 1e9, np.random.default_rng(0), Learner().measures)
+    for key, version in enumerate([4, 9, 2, 3]):
+        replay.insert(StoredUnroll(key, version, b"x"))
+    assert [unroll.version for unroll in replay.store.in_order()] == left

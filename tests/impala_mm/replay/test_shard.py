@@ -43,7 +43,8 @@ def _held(replay):
 def test_a_shard_brings_back_unrolls_uses_and_priorities(tmp_path):
     before = _filled(range(10))
     before[0].store.uses[:] = np.arange(6)
-    before[1].sampler.feedback(np.arange(4), np.array([4.0, 3.0, 2.0, 1.0]))
+    before[1].sampler.feedback(np.arange(4), np.array([9.0, 3.0, 2.0, 1.0]))
+    before[1].sampler.feedback(np.arange(1), np.array([4.0]))
     shard.save(tmp_path, CODEC, before)
     after = _replays()
     assert shard.restore([shard.Share(tmp_path)], CODEC, after) == 6
@@ -58,6 +59,10 @@ def test_a_shard_brings_back_unrolls_uses_and_priorities(tmp_path):
             np.testing.assert_array_equal(
                 new.sampler.scaled(new_slots), old.sampler.scaled(old_slots)
             )
+            for each in (old, new):
+                each.insert(StoredUnroll(20, 120, pack(unroll(20))))
+            newest = [each.sampler.scaled(np.array([each.store.newest()])) for each in (old, new)]
+            assert newest == [[9.0], [9.0]], "the largest so far, whose unroll is gone"
 
 
 def test_another_mix_takes_the_newest_unrolls_of_all(tmp_path):
@@ -79,6 +84,24 @@ def test_two_shards_become_one_and_one_becomes_two(tmp_path):
     for first, half in enumerate(halves):
         shard.restore([shard.Share(folders[0], first, 2)], CODEC, half)
     assert [_held(half[0]) for half in halves] == [[0, 2], [1]]
+
+
+def test_of_shards_that_do_not_fit_into_one_the_newest_unrolls_of_all_are_kept(tmp_path):
+    folders = [tmp_path / name for name in "ab"]
+    for folder, numbers in zip(folders, (range(0, 12, 2), range(1, 13, 2)), strict=True):
+        folder.mkdir()
+        before = _filled(numbers)
+        before[0].store.uses[:] = numbers
+        for slot, key in enumerate(before[1].store.keys.tolist()):
+            before[1].sampler.feedback(np.array([slot]), np.array([float(key)]))
+        shard.save(folder, CODEC, before)
+    merged = _replays()
+    shard.restore([shard.Share(f) for f in folders], CODEC, merged)
+    assert [_held(each) for each in merged] == [[6, 7, 8, 9, 10, 11], [8, 9, 10, 11]]
+    for each, values in zip(merged, (merged[0].store.uses, merged[1].sampler), strict=True):
+        slots = each.store.slots_of(np.array([u.key for u in each.store.in_order()]))
+        found = values[slots] if each.kind == "uniform" else values.scaled(slots)
+        assert found.tolist() == _held(each), "uses and priorities are still those of their unrolls"
 
 
 @pytest.mark.parametrize(

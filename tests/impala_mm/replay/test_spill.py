@@ -77,7 +77,33 @@ def test_a_damaged_file_is_left_out_by_name_and_the_others_are_read(tmp_path, ha
     path.write_bytes(harm(path.read_bytes()))
     again, said = _open(tmp_path)
     assert [u.key for u in again.read()] == list(range(4, 8))
-    assert f"{path} is damaged and left out" in said[0]
+    assert f"{path} is damaged (" in said[0]
+    assert said[0].endswith("): it is left out and deleted")
+    assert not path.exists()
+
+
+def test_a_file_that_the_system_cannot_read_is_kept_for_a_later_start(tmp_path, monkeypatch):
+    made, _ = _open(tmp_path)
+    _fill(made, range(8))
+    made.close()
+    again, said = _open(tmp_path)
+
+    def refuse(number, length, access):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as failing:
+        failing.setattr(unroll_files.mmap, "mmap", refuse)
+        assert again.read() == []
+    assert [line.count("cannot be read (Too many open files)") for line in said] == [1, 1]
+    assert _fill(again, range(4))[0].key == 0, "its name is free"
+    again.close()
+    kept = sorted(tmp_path.glob("*.unrolls.unread"))
+    assert [path.name for path in kept] == [
+        "0000000000.unrolls.unread",
+        "0000000004.unrolls.unread",
+    ]
+    kept[1].rename(tmp_path / "0000000004.unrolls")
+    assert [u.key for u in _open(tmp_path)[0].read()] == list(range(8))
 
 
 def test_folders_of_others_are_refused_and_left_as_they_are(tmp_path):
