@@ -247,6 +247,8 @@ class Server:
             int(asked["actor"]), asked["host"], failure
         ):
             self.actors.leave(int(asked["actor"]))
+            if self.rounds:
+                self.rounds.forget(int(asked["actor"]))
         if not asked.get("probe"):
             if self._inference and self._parameters.version is None:
                 raise RuntimeError("there is no policy yet")  # the caller tries again
@@ -320,7 +322,8 @@ class Server:
             if learner is not None and self.rounds:
                 self.rounds.forget(header.actor)
         granted = None
-        if self.rounds and reply == Reply.ACCEPTED and header.environments and learner is None:
+        stays = header.actor in self.actors.heard  # it may have been sent on since it asked
+        if self.rounds and reply == Reply.ACCEPTED and header.environments and stays:
             granted = self.rounds.claim(header.actor, header.environments)
         return MessageReply(
             reply,

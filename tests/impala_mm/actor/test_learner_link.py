@@ -1,5 +1,6 @@
 """An actor's connection to a real server: pulls, waiting, and unrolls that are sent once."""
 
+import json
 import threading
 import time
 import weakref
@@ -15,7 +16,7 @@ from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
 from impala_mm.data.compression import compress_lz4, decompress, leave_uncompressed
 from impala_mm.runtime.ports import HeldAddress
-from impala_mm.transport import messages
+from impala_mm.transport import connected_actors, messages
 from impala_mm.transport.client import Client, Unreachable
 from impala_mm.transport.rebalancing import LearnerLoad
 from impala_mm.transport.rounds import Rounds
@@ -180,6 +181,32 @@ def test_the_answer_to_unrolls_grants_free_columns_of_the_round_and_no_claim_is_
         one.send(_group(one, b"x", b"y"))
     assert _closed(server) == 6
     assert len(claims) == 1, "that of the first turn"
+
+
+@pytest.mark.parametrize("here", [2], indirect=True)
+def test_an_actor_that_is_sent_on_or_gives_up_is_granted_no_columns(here, monkeypatch):
+    server, join = here
+    server.publish(0, lambda: b"0")
+    assert server.rounds.close(0.0) is None, "the round is open"
+    one = join(0, columns=2)
+    header = one._client.header(0, one._incarnation)._replace(environments=2)
+
+    def granted():
+        return server.make_reply(header, messages.Reply.ACCEPTED).granted
+
+    assert granted() == 0
+    monkeypatch.setattr(server.actors, "loads", [LearnerLoad(0, 0, n, True) for n in (2, 0)])
+    monkeypatch.setattr(connected_actors, "choose_learner_without_actors", lambda *loads: 1)
+    server.actors._movable.add(0)
+    assert granted() == messages.NO_POLICY, "it is sent to the other learner"
+    assert granted() == messages.NO_POLICY, "an earlier call ends after that"
+    assert server.rounds._open[0].free == 2
+    server.actors.heard_from(0)
+    monkeypatch.setattr(server.actors, "loads", [])
+    assert granted() == 0
+    failure = {"text": "x", "kind": "x", "traceback": "x", "gave_up": True}
+    server.hello(json.dumps({"probe": True, "actor": 0, "failure": failure}).encode())
+    assert server.rounds._open[0].free == 2
 
 
 @pytest.mark.parametrize(
