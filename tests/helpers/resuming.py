@@ -1,4 +1,4 @@
-"""A learner on a recorded stream of unrolls: python tests/helpers/resuming.py LOGDIR UPDATES.
+"""A learner on a recorded stream of unrolls: python tests/helpers/resuming.py LOGDIR UPDATES KIND.
 
 It makes UPDATES updates, saves after each, and then waits for SIGKILL. Update u uses batch u of the
 stream, so that a resumed run uses the same batches as an uninterrupted one.
@@ -12,8 +12,7 @@ import tensorflow as tf
 from processes import free_port
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import registry
-from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms import dqn_settings, impala_settings, r2d2_settings, registry
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
@@ -31,15 +30,17 @@ from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
 
 ALL, BATCH = 20, 4
-CONFIG = Settings(
-    level_name="memory",
-    agent_name="MLPLSTMAgent",
-    batch_size=BATCH,
-    save_checkpoint_secs=0,
-    total_environment_frames=1e6,
-    target_entropy=0.5,
-    target_kl_mu_pi=0.001,
-)
+_SAME = {"level_name": "memory", "batch_size": BATCH, "save_checkpoint_secs": 0}
+_SAME |= {"total_environment_frames": 1e6, "agent_name": "MLPLSTMAgent"}
+_TARGET = {"target_period": 4, "target_share": 1.0}  # copied at update 8, and not at update 10
+CONFIGS = {
+    "impala": impala_settings.Settings(**_SAME, target_entropy=0.5, target_kl_mu_pi=0.001),
+    "r2d2": r2d2_settings.Settings(**_SAME, **_TARGET, algorithm="r2d2", burn_in=4),
+    "dqn": dqn_settings.Settings(
+        **_SAME | _TARGET | {"agent_name": "auto"}, algorithm="dqn", noisy=True,
+        value_distribution="quantiles",
+    ),
+}  # fmt: skip
 
 
 class Stream(QueueSource):
@@ -60,37 +61,37 @@ class Stream(QueueSource):
         return Batch(entries, start, key, tf.ones([BATCH]), key * 0, tf.ones([BATCH], tf.bool))
 
 
-def record():
-    """Return ALL batches of unrolls, played by an untrained policy."""
+def record(kind):
+    """Return ALL batches of unrolls, played by an untrained policy of an algorithm."""
     tf.random.set_seed(5)
-    player = Player(_algorithm(), [(make_environments(CONFIG.level_name, BATCH, seed=5), BATCH)])
+    player = Player(_algorithm(kind), [(make_environments("memory", BATCH, seed=5), BATCH)])
     return [player.play() for _ in range(ALL)]
 
 
-def train(logdir, updates, contents, say=print):
+def train(kind, logdir, updates, contents, say=print):
     """Return a learner that resumes and trains up to `updates` updates, and its monitor."""
     tf.random.set_seed(1)
-    algorithm = _algorithm()
+    config, algorithm = CONFIGS[kind], _algorithm(kind)
     address = f"127.0.0.1:{free_port()}"
     server = Server(address, HeldAddress(address), "token", {"run_id": "r"}, 1, lambda event: None)
-    limits = RunLimits(CONFIG, None)
+    limits = RunLimits(config, None)
     source = Stream(lambda: learner, contents, UnrollCodec(algorithm.unroll), updates)
     layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")
     profile, events = UpdateProfiler("", logdir, say), EventHook("", logdir, say)
     alone = group.SingleLearner()
-    learner = Learner(CONFIG, algorithm, alone, source, server, layout, limits, 1, profile)
+    learner = Learner(config, algorithm, alone, source, server, layout, limits, 1, profile)
     checkpoints = Checkpoints(logdir, algorithm.variables, keep=2)
     about = CheckpointInfo(1, {}, {}, {})
-    keeper = Checkpointing(CONFIG, checkpoints, algorithm.variables, about, limits, events, say)
-    levels = {CONFIG.level_name: level_spec(CONFIG.level_name)}
+    keeper = Checkpointing(config, checkpoints, algorithm.variables, about, limits, events, say)
+    levels = {config.level_name: level_spec(config.level_name)}
     records = Records(MetricsWriter(logdir, say), keeper, events, logdir)
-    watch = LearnerMonitor(CONFIG, alone, algorithm, learner, server, levels, limits, records, say)
+    watch = LearnerMonitor(config, alone, algorithm, learner, server, levels, limits, records, say)
     watch.resume()
     return learner, watch
 
 
-def _algorithm():
-    return registry.make_algorithm(CONFIG, level_spec(CONFIG.level_name))
+def _algorithm(kind):
+    return registry.make_algorithm(CONFIGS[kind], level_spec("memory"))
 
 
 if __name__ == "__main__":
@@ -99,5 +100,5 @@ if __name__ == "__main__":
         [bytes.fromhex(unroll) for unroll in line.split()]
         for line in (folder / "stream").read_text().splitlines()
     ]
-    _, watching = train(folder, until, stream, lambda line: print(line, flush=True))
+    _, watching = train(sys.argv[3], folder, until, stream, lambda line: print(line, flush=True))
     watching.run(lambda: None)

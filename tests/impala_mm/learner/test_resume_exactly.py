@@ -2,6 +2,7 @@
 
 import sys
 
+import pytest
 import resuming
 import tensorflow as tf
 from processes import ROOT, Process
@@ -9,10 +10,10 @@ from processes import ROOT, Process
 from impala_mm.records import checkpoint
 
 
-def _to_the_end(folder, contents):
+def _to_the_end(kind, folder, contents):
     """Train on the remaining batches; return the first messages and the last checkpoint."""
     said = []
-    learner, watch = resuming.train(folder, resuming.ALL, contents, said.append)
+    learner, watch = resuming.train(kind, folder, resuming.ALL, contents, said.append)
 
     def end_after_the_last():
         if learner.updates == resuming.ALL:
@@ -25,28 +26,30 @@ def _to_the_end(folder, contents):
     return said, {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def test_ten_updates_a_kill_and_ten_more_are_twenty(tmp_path):
-    """The run has an LSTM, Adam's slots, the baseline's running error and two multipliers.
+@pytest.mark.parametrize(("kind", "least"), [("impala", 20), ("r2d2", 30), ("dqn", 20)])
+def test_ten_updates_a_kill_and_ten_more_are_twenty(kind, least, tmp_path):
+    """The runs train on recorded unrolls.
 
-    It trains on recorded unrolls.
+    IMPALA's has an LSTM, Adam's slots, the baseline's running error and two multipliers, R2D2's an
+    LSTM and a target network, and DQN's noise, levels of quantiles and a target network.
     """
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()
-    contents = resuming.record()
+    contents = resuming.record(kind)
     lines = [" ".join(unroll.hex() for unroll in batch) for batch in contents]
     (cut / "stream").write_text("\n".join(lines))
     script = ROOT / "tests" / "helpers" / "resuming.py"
-    first = Process(sys.executable, str(script), str(cut), "10", PYTHONPATH=str(ROOT))
-    _, expected = _to_the_end(whole, contents)
+    first = Process(sys.executable, str(script), str(cut), "10", kind, PYTHONPATH=str(ROOT))
+    _, expected = _to_the_end(kind, whole, contents)
     first.until("checkpoint at update 10 ")
     first.kill()
 
-    said, found = _to_the_end(cut, contents)
+    said, found = _to_the_end(kind, cut, contents)
     assert said[0].startswith("resumed at ")
     assert said[0].endswith("update 10")
     assert found.keys() == expected.keys()
     variables = [name for name in expected if name.startswith(("trained/", "carried/"))]
-    assert len(variables) > 20
+    assert len(variables) > least
     for name in variables:
         assert (found[name] == expected[name]).all(), name
