@@ -57,6 +57,6 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_does_not(tmp_path
 @pytest.mark.slow
 def test_with_replay_the_same_seed_gives_the_same_weights(tmp_path):
     """Each replay is full after a third of the frames."""
-    replay = "queue:0.25,uniform:0.25:60,prioritised:0.25:60,elite:0.25:60"
+    replay = "queue:0.25,uniform:0.25:60,prioritised:0.25:60,elite:0.125:60,attentive:0.125:60"
     flags = ("--algorithm=impala", "--batch_size=8", f"--replay={replay}", "--replay_ratio=1.5")
     _train_twice(tmp_path, *flags, "--total_environment_frames=3600")
