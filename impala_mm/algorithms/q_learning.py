@@ -285,8 +285,10 @@ class QLearning:
             )
         )
         self._normaliser.update(batch, self.unroll.overlap, exchange)
+        num_summed = tf.size(found.sizes) if config.loss_reduction == "sum" else 1
         metrics = {
             "loss/total": found.total,
+            "loss_per_step/total": found.total / tf.cast(num_summed, found.total.dtype),
             "q/error": found.error,
             "q/value": found.value,
             "learning_rate": rate,

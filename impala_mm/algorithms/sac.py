@@ -314,8 +314,11 @@ class SAC:
             self._adjust_temperature(entropy - wanted, exchange)
         targets.follow(self._targets.trainable_variables, critics, self._config.target_share)
         return {
+            # The losses are means, so they are those per step, too.
             "loss/total": loss,
             "loss/policy": loss_of_policy,
+            "loss_per_step/total": loss,
+            "loss_per_step/policy": loss_of_policy,
             "q/value": value / share,
             "q/error": error / share,
             "entropy": entropy / share,

@@ -22,6 +22,7 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     batch_size: int = default(Config, "batch_size", 4)
     unroll_length: int = default(Config, "unroll_length", 8)
     num_envs: int = default(Config, "num_envs", 4)
+    loss_reduction: str = default(Config, "loss_reduction", "mean")  # the only one that it has
     learning_rate: float = default(Config, "learning_rate", 0.0003)
     learning_rate_schedule: str = default(Config, "learning_rate_schedule", "constant")
     mlp_sizes: str = default(Config, "mlp_sizes", "256,256")

@@ -172,6 +172,19 @@ def test_each_step_has_a_whole_target_and_its_unroll_a_priority(kind, n_steps, d
 IMAGE = tf.TensorSpec([9, 8, 1], tf.uint8)
 
 
+@pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])
+def test_the_loss_per_step_is_the_same_however_losses_are_combined(algorithm):
+    flags = {"burn_in": 2} if algorithm == "r2d2" else {"n_steps": 2}
+    found = []
+    for how in ("mean", "sum"):
+        made, exchange = _made(algorithm=algorithm, loss_reduction=how, **flags)
+        metrics, _ = made.update(_columns(_batch(made), slice(None)), PROGRESS, exchange)
+        found.append((float(metrics["loss/total"]), float(metrics["loss_per_step/total"])))
+    (mean, per_step), (total, of_total) = found
+    assert mean == per_step == pytest.approx(of_total, rel=1e-5)
+    assert total == pytest.approx(T * B * mean, rel=1e-5)
+
+
 def test_losses_are_averaged_over_shifts_of_values_and_of_targets():
     shifts = {"random_shift": 2, "value_shifts": 2, "target_shifts": 3}
     algorithm, exchange = _made(

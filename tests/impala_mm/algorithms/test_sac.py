@@ -233,6 +233,14 @@ def test_actors_play_at_random_until_the_first_update():
 
     def play(exploration=1.0):
         state = algorithm.initial_state(n)
+def test_losses_are_means_over_steps_and_the_settings_say_so():
+    algorithm, exchange = _made(compile_updates=False)
+    assert _config().loss_reduction == "mean"
+    metrics, _ = algorithm.update(_tensors(_batch(algorithm)), PROGRESS, exchange)
+    for part in ("total", "policy"):
+        assert float(metrics[f"loss_per_step/{part}"]) == float(metrics[f"loss/{part}"]) != 0
+
+
         return algorithm.act(entry, state, tf.fill([n], exploration))[0].numpy()
 
     assert np.histogram(play(), 4, (-1, 1))[0].min() > 0.9 * n / 4
