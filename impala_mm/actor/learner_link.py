@@ -304,6 +304,8 @@ class LearnerLink(threading.Thread):
 
     def _hello(self, client: Client) -> None:
         own = {"incarnation": self._incarnation, "learners": self._addresses}
+        if self._numbered_run:
+            own["numbered"] = {"run": self._numbered_run, "first": self._numbers.first}
         answer = client.hello(self._identity | own)
         if client.learners:  # in the order of ranks, since replies name learners by rank
             address = self._addresses[self._learner]

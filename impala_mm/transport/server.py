@@ -258,7 +258,7 @@ class Server:
             else:
                 answer["moves"] = self._join(asked)
                 actor, sizes = int(asked["actor"]), asked.get("groups", ())
-                answer["environments"] = self.numbers.join(actor, sizes)
+                answer["environments"] = self.numbers.join(actor, sizes, self._first_number(asked))
         return np.array(json.dumps(answer).encode(), object)
 
     def _why_unfit(self, asked: dict[str, Any]) -> str:
@@ -270,7 +270,7 @@ class Server:
             return (
                 f"actors of {MAX_ACTORS:,} numbers have joined: give this one the --task of another"
             )
-        if not self.numbers.has_room(asked["actor"], environments):
+        if not self.numbers.has_room(asked["actor"], environments, self._first_number(asked)):
             return f"there are no numbers left for its {environments:,} environments"
         alone = self.rounds is not None and self.rounds.alone
         if alone and (others := self.actors.others(int(asked["actor"]))):
@@ -281,6 +281,11 @@ class Server:
         if self.rounds and environments > self.rounds.columns:
             return why_unfit(self.rounds.columns, environments)
         return ""
+
+    def _first_number(self, asked: dict[str, Any]) -> int | None:
+        """Return the first number that an actor's environments have in this run, if any."""
+        numbered = asked.get("numbered", {})
+        return numbered["first"] if numbered.get("run") == self._identity["run_id"] else None
 
     def _join(self, asked: dict[str, Any]) -> bool:
         """Register an actor; return whether it may be sent to other learners."""

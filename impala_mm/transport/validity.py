@@ -106,6 +106,14 @@ def _are_groups(value: Any) -> bool:
     )
 
 
+def _is_numbered(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and _is_text(value.get("run"))
+        and _is_number(value.get("first"), 2**31)
+    )
+
+
 def _is_failure(value: Any) -> bool:
     return isinstance(value, dict) and all(name in value for name in _FAILURE)
 
@@ -119,6 +127,7 @@ _FIELDS = {
     "host_name": (_is_text, "a text"),
     "learners": (_are_texts, "a list of texts"),
     "groups": (_are_groups, f"a list of sizes, together at most {MAX_ENVIRONMENTS:,}"),
+    "numbered": (_is_numbered, "an object with a run's id and the first number of environments"),
     "own_flags": (
         lambda x: isinstance(x, list) and all(_are_texts(p) and len(p) == 2 for p in x),
         "a list of pairs of texts",

@@ -386,8 +386,9 @@ def several(tmp_path, monkeypatch, request):
     stop, links, said = threading.Event(), [], []
     learners = Run(said, getattr(request, "param", 0))
 
-    def join(*addresses, start=0, columns=0):
+    def join(*addresses, start=0, columns=0, groups=()):
         me = IDENTITY | {"level": "L", "protocol": messages.PROTOCOL, "actor": len(links)}
+        me["groups"] = list(groups)
         links.append(LearnerLink(addresses, start, me, "token", 0.0, columns, said.append, stop))
         links[-1].start()
         until(links[-1].connected.is_set)
@@ -420,6 +421,20 @@ def test_an_actor_goes_where_it_is_sent_and_what_it_played_before_counts_there(s
     one.send(group._replace(contents=[b"second"]))
     assert (_taken(full), _taken(starved)) == (b"first", b"second")
     assert (full.stale, starved.stale) == (0, 0)
+
+
+def test_an_actor_that_is_sent_to_another_learner_keeps_its_environments_numbers(several):
+    learners, join = several
+    join(learners.addresses[1], groups=[4])
+    one = join(*learners.addresses, groups=[1, 2])
+    assert one.numbers == (0, 2, 6)
+    learners.starve(1)
+    one.send(_group(one, b"first"))
+    until(lambda: 1 in learners.servers[1].actors.heard)
+    numbers = learners.servers[1].numbers
+    assert numbers.of_group(1, 1, 2).tolist() == [2, 4]
+    assert numbers.count == 8, "that of the actor which joined it first"
+    assert one.numbers[:2] == (0, 2)
 
 
 def test_an_actor_that_is_alone_with_its_learner_stays(several):

@@ -48,3 +48,22 @@ def test_an_actor_that_comes_back_with_more_environments_gets_other_numbers():
     again = numbers.join(0, [3])
     assert [each.first for each in (*first, again)] == [0, 2, 4]
     assert numbers.join(1, [1]).first == 2
+
+
+def test_an_actor_that_moves_to_another_learner_keeps_its_numbers_and_needs_no_others():
+    learners = [EnvironmentNumbers(rank, 2) for rank in range(2)]
+    joined = {(actor % 2, actor): [3, 5] for actor in range(4)}
+    numbers = _all(learners, joined)
+    for actor in (1, 3):  # both of learner 1 move to learner 0
+        first = numbers[1, actor][0]
+        assert learners[0].has_room(actor, 8, first)
+        moved = learners[0].join(actor, [3, 5], first)
+        assert moved.numbers(0, 8).tolist() == numbers[1, actor]
+        assert learners[0].sizes(actor) == [3, 5]
+        assert learners[0].of_group(actor, 1, 5).tolist() == numbers[1, actor][3:]
+        again = learners[0].join(actor, [3, 5])
+        assert again.first == first, "also if it is restarted"
+    assert [each.used for each in learners] == [16, 16]
+    assert learners[0].count == 32
+    assert learners[0].join(4, [1]).first == 32, "the next one"
+    assert not learners[0].has_room(9, 8, 2**31 - 16)

@@ -42,6 +42,10 @@ def test_what_is_no_hello_is_described(request_, mistake):
         *(("groups", value) for value in ([0], [-1], [1.5], "ab", 3, [True], [10**9])),
         *(("level", value) for value in (None, 3, ["L"])),
         *(("learners", value) for value in (None, [1], "h:1")),
+        *(
+            ("numbered", value)
+            for value in (3, {}, {"run": "r", "first": -1}, {"run": 1, "first": 1})
+        ),
         *(("own_flags", value) for value in (3, [[1, 2]], [["--a"]], ["ab"])),
         ("start", [1]),
     ],
