@@ -1,4 +1,4 @@
-"""Descriptions of the metrics of learning: losses, regularisers, policy gradients, optimisation.
+"""Descriptions of the metrics of learning: losses, regularisers, policies, optimisation.
 
 `metric_descriptions` puts them between those of a run's progress and of its processes.
 """
@@ -38,11 +38,15 @@ LEARNING_GROUPS = (
                 "The loss that is minimised, per step of the batch: policy loss + "
                 "`--baseline_cost` x baseline loss (divided by the square of the unit that "
                 "`--value_normalization` names) + `--entropy_cost` x entropy loss + other "
-                "regularisers. The progress line's `loss`.",
+                "regularisers. Of DQN and R2D2 it is the loss of the values and what imitation "
+                "adds, of SAC that of both Q-networks. The progress line's `loss`.",
                 "no target; a jump to many times its usual size is a warning",
             ),
             "loss_per_step/policy": _M(
-                _LOSS, "V-trace policy-gradient loss.", "near 0, of either sign"
+                _LOSS,
+                "Policy-gradient loss, of IMPALA by V-trace. Of SAC: temperature x (-entropy) - "
+                "value of the policy's actions.",
+                "near 0, of either sign; of SAC falling as returns rise",
             ),
             "loss_per_step/baseline": _M(
                 _LOSS,
@@ -171,13 +175,15 @@ LEARNING_GROUPS = (
         },
     ),
     MetricGroup(
-        "Policy gradients",
+        "Policies",
         {
             "entropy": _M(
                 "nats",
                 "Entropy of the policy, on average over the steps of the batch, of PPO and its "
-                "kin. For actions that are numbers it is that of a density, which may be negative.",
-                "falling slowly",
+                "kin, and over those of the minibatches, of SAC. For actions that are numbers it "
+                "is that of a density, which may be negative.",
+                "falling slowly; of SAC near its target, `--target_entropy` for each number or "
+                "`--target_entropy_share` of the largest one",
             ),
             "value_mean": _M(
                 "reward", "PopArt (`--value_normalization=popart`): the mean of the value targets."
@@ -207,9 +213,11 @@ LEARNING_GROUPS = (
                 "below about 0.05; else raise `--temperature`",
             ),
             "temperature": _M(
-                "deviations of the advantage",
-                "V-MPO: the temperature of the weights of the better half, a Lagrange multiplier.",
-                "steady",
+                "reward per nat (SAC), deviations of the advantage (V-MPO)",
+                "SAC: weight of the entropy beside rewards, trained until the policy has its "
+                "target entropy (not with `--fixed_temperature`). V-MPO: the temperature of the "
+                "weights of the better half, a Lagrange multiplier.",
+                "steady; of SAC it falls as long as the entropy is above its target",
             ),
             "explained_variance": _M(
                 "share",
@@ -219,8 +227,8 @@ LEARNING_GROUPS = (
             ),
             "optimizer_steps": _M(
                 "steps",
-                "Optimizer steps of an update: epochs x minibatches, fewer if `--target_kl` ended "
-                "it early.",
+                "Optimizer steps of an update. PPO and its kin: epochs x minibatches, fewer if "
+                "`--target_kl` ended it early. SAC: `--updates_per_step` x new steps of an update.",
             ),
         },
     ),

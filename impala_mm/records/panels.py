@@ -24,6 +24,8 @@ PANELS = (
     Panel("baseline", "loss_per_step/baseline", "Loss, baseline", "per step"),
     Panel("entropy", "loss_per_step/entropy", "Loss, entropy", "nats per step"),
     Panel("offpolicy", "off_policyness", "Off-policyness", "nats per action"),
+    Panel("policyentropy", "entropy", "Entropy of the policy", "nats"),
+    Panel("temperature", "temperature", "Temperature", ""),
     Panel("value", "q/value", "Value of actions", "reward"),
     Panel("error", "q/error", "Error of actions' values", ""),
     Panel("random", "epsilon", "Random actions", "share", share=True),
