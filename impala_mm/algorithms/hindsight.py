@@ -100,7 +100,8 @@ def make(config: Settings, environment: EnvironmentSpec, remembers: bool) -> Hin
     asked = f"--her_ratio={config.her_ratio}"
     if why := environment.without_goals:
         raise UserMistake(
-            f"{asked}: no other goals can be given to the steps of {environment.level_name}: {why}"
+            f"{asked}: no other goals can be given to the steps of {environment.level_name}: "
+            f"{why}: leave --her_ratio out, or change that in the environment"
         )
     if environment.action_repeats > 1:
         raise UserMistake(

@@ -28,8 +28,10 @@ class R2D2(QLearning):
             config = dataclasses.replace(config, agent_name=name)
         super().__init__(config, environment, role, 1 + config.burn_in, config.burn_in)
         if not self._online.remembers:
-            memory = (
-                f"R2D2 with {self.network_name}, which remembers nothing: --burn_in="
-                f"{config.burn_in} entries of each unroll are read for nothing"
-            )
+            memory = f"R2D2 with {self.network_name}, which remembers nothing"
+            if config.burn_in:
+                memory += (
+                    f": --burn_in={config.burn_in} entries of each unroll are read for nothing: "
+                    f"give --burn_in=0, or leave --agent_name out for a network with an LSTM"
+                )
             self.note = "; ".join(filter(None, [memory, self.note]))

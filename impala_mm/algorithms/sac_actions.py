@@ -103,7 +103,9 @@ class Choices:
 def choose(config: Settings, environment: EnvironmentSpec) -> ActionKind:
     """Return the kind of an environment's actions; raise UnsuitableActions if SAC has none."""
     actions = environment.actions
-    takes = f"{environment.level_name} takes {actions.describe()}"
+    shown = actions.describe()
+    shown = f"one of {shown} actions (Discrete)" if isinstance(shown, int) else shown
+    takes = f"{environment.level_name} takes {shown}"
     if all(isinstance(part, Box) for part in actions.leaves):
         if config.discrete_sac:
             raise UnsuitableActions(

@@ -55,7 +55,7 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
         if her_ratio and other.without_goals and not one.without_goals:
             flags.refuse(
                 f"--her_ratio={her_ratio}: no other goals can be given to the steps of {name}: "
-                f"{other.without_goals}"
+                f"{other.without_goals}: leave --her_ratio out, or change that in the environment"
             )
         for what, mine, theirs in (
             ("actions", one.actions.describe(), other.actions.describe()),

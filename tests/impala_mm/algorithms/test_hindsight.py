@@ -237,7 +237,7 @@ def test_actors_leave_place_for_goals_and_learners_update(algorithm):
             {"level": "CartPole-v1"},
             "error: --algorithm=dqn: --her_ratio=2: no other goals can be given to the steps of "
             "CartPole-v1: its observations are no Dict with the keys observation, achieved_goal, "
-            "desired_goal",
+            "desired_goal: leave --her_ratio out, or change that in the environment",
         ),
         ({"agent_name": "MLPLSTMAgent"}, "use a network without an LSTM, and no --normalize"),
         ({"normalize_rewards": True}, "use a network without an LSTM, and no --normalize_rewards"),

@@ -78,7 +78,10 @@ def test_the_default_network_is_the_recurrent_one_for_the_observations(level, na
 
 def test_a_network_without_memory_is_allowed_and_said():
     algorithm, _ = _made(agent_name="MLPAgent")
-    assert "MLPAgent, which remembers nothing: --burn_in=3" in algorithm.note
+    assert "MLPAgent, which remembers nothing: --burn_in=3 entries" in algorithm.note
+    assert "give --burn_in=0, or leave --agent_name out" in algorithm.note
+    algorithm, _ = _made(agent_name="MLPAgent", burn_in=0)
+    assert algorithm.note == "R2D2 with MLPAgent, which remembers nothing"
 
 
 @pytest.mark.parametrize("guided", [False, True])

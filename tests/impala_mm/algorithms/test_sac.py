@@ -333,7 +333,8 @@ def test_actors_hold_no_targets_and_the_same_trained_variables():
 
 def test_choices_are_refused_in_a_sentence():
     with pytest.raises(
-        UnsuitableActions, match=r"takes 2: set --discrete_sac, or use --algorithm=dqn or ppo"
+        UnsuitableActions,
+        match=r"CartPole-v1 takes one of 2 actions \(Discrete\): set --discrete_sac, or use --algo",
     ):
         _made(level="CartPole-v1")
 

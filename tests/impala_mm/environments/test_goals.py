@@ -76,6 +76,7 @@ def test_each_of_several_levels_must_have_goals(capsys):
     said = capsys.readouterr().err
     other = names.partition(",")[2]
     assert f"--her_ratio=4: no other goals can be given to the steps of {other}: it has no" in said
+    assert "info): leave --her_ratio out, or change that in the environment" in said
 
 
 def test_one_goal_at_a_time_is_judged_in_the_type_of_its_space_also_below_wrappers():
