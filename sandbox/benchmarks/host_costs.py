@@ -33,8 +33,10 @@ _SETTING_NAMES = {
     *("level_name", "num_envs", "algorithm", "agent_name", "precision", "compression"),
     *("intra_op_threads", "inter_op_threads"),
     # With replay, an update trains on more steps than the new ones, which are counted.
-    *("replay", "replay_ratio", "value_distribution", "updates_per_step", "minibatch_steps"),
+    *("replay", "replay_ratio"),
 }
+_SETTING_GROUPS = {"Data", "Environment", "Algorithm", "Network"}
+_SHARED_NAMES = {f.name for f in dataclasses.fields(Config)}  # all others are an algorithm's own
 
 
 class HostMeasurement(NamedTuple):
@@ -237,8 +239,7 @@ def relevant_settings(config: Config) -> dict[str, Any]:
     return {
         f.name: getattr(config, f.name)
         for f in dataclasses.fields(config)
-        if f.name in _SETTING_NAMES
-        or (f.metadata["group"] in {"Data", "Environment"} and not _belongs_to_process(f))
+        if f.name in _SETTING_NAMES or (_is_of_what_is_computed(f) and not _belongs_to_process(f))
     } | {"env_groups": _count_env_groups(config)}
 
 
@@ -292,6 +293,10 @@ def load(path: str, config: Config) -> HostMeasurement:
 def _count_env_groups(config: Config) -> int:
     """Return the number of groups of an actor's environments; auto is one, as with the frontend."""
     return max(1, config.env_groups)
+
+
+def _is_of_what_is_computed(f: dataclasses.Field) -> bool:
+    return f.metadata["group"] in _SETTING_GROUPS or f.name not in _SHARED_NAMES
 
 
 def _belongs_to_process(f: dataclasses.Field) -> bool:

@@ -218,6 +218,32 @@ def test_a_check_that_is_interrupted_prints_and_saves_what_it_has(monkeypatch, t
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(
+    ("flags", "other"),
+    [
+        ({"algorithm": "r2d2", "burn_in": 2}, {"burn_in": 5}),
+        ({"algorithm": "r2d2", "mlp_sizes": "8"}, {"mlp_sizes": "512,512"}),
+        ({"algorithm": "sac", "discrete_sac": True}, {"minibatch_steps": 128}),
+        ({"algorithm": "ppo"}, {"epochs": 1}),
+        ({"algorithm": "impala"}, {"loss_reduction": "mean"}),
+    ],
+)
+def test_a_measurement_with_other_flags_of_the_algorithm_or_network_is_refused(
+    tmp_path, capsys, flags, other
+):
+    kind, path = Config.of_algorithm(flags["algorithm"]), str(tmp_path / "host.json")
+    config = kind(level_name="catch", **flags)
+    settings = host_costs.relevant_settings(config)
+    host_costs.save(host_costs.HostMeasurement(ACTOR, SHAPE, settings, {}), path)
+    assert host_costs.load(path, config).costs == ACTOR
+    with pytest.raises(SystemExit):
+        host_costs.load(path, kind(level_name="catch", **flags | other))
+    ((name, value),) = other.items()
+    assert f"but this run has --{name}={value}: measure" in capsys.readouterr().err
+    config = kind(level_name="catch", seed=5, total_environment_frames=9.0, **flags)
+    assert host_costs.load(path, config).costs == ACTOR
+
+
 @pytest.mark.slow
 def test_this_machine_is_measured_and_a_plan_made_of_it(tmp_path):
     path = tmp_path / "here.json"
