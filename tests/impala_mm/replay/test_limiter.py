@@ -1,8 +1,10 @@
 """The balance of unrolls and updates."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from impala_mm.config import replay_mix
 from impala_mm.replay.limiter import RateLimiter
 
 
@@ -19,6 +21,26 @@ def test_actors_wait_once_an_update_is_possible():
     assert limiter.room(6, 0, most=64) == 0
     assert limiter.room(6, 1, most=64) == 4
     assert limiter.room(6, 1, most=3) == 3
+
+
+@pytest.mark.parametrize(
+    ("mix", "ratio"),
+    [
+        ("prioritised:1:100:exponent=0.9:correction=0.6", 0.02381),
+        ("queue:0.65625,prioritised:0.34375:100", 0.0),
+    ],
+)
+def test_seeds_ratio_of_replay_is_written_as_its_page_says(mix, ratio):
+    """SEED's replay_ratio=1.5: int(64 / 1.5) = 42 new unrolls for each update on a batch of 64."""
+    mix = replay_mix.parse(mix)
+    assert not replay_mix.why_unsuitable(mix, 64, ratio)
+    limiter = RateLimiter(replay_mix.updates_per_unroll(mix, 64, ratio), minimum=64)
+    updates, at = 0, []
+    for unrolls in range(64 + 10 * 42 + 1):
+        if limiter.allows_update(unrolls, updates):
+            updates += 1
+            at.append(unrolls)
+    assert at == [64 + 42 * k for k in range(11)]
 
 
 @settings(deadline=None)
