@@ -131,7 +131,8 @@ class SAC:
                 self.distillation = Distillation(config)
         learnt = [self._log_temperature, *followers, *inputs.carried]
         # Actors record the state of the critics' network, too, if it has one.
-        acting = [*policy, *critics] if self._critics.initial_state(1) else policy
+        remembered = tf.nest.flatten(self._critics.initial_state(1))
+        acting = [*policy, *critics] if remembered else policy
         teachers = self.distillation.variables if self.distillation else []
         guides = self.guidance.variables if self.guidance else []
         return Variables(

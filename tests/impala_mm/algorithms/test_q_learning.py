@@ -17,7 +17,7 @@ from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.make import level_spec
 from tests.helpers import in_threads
-from tests.helpers.double_network import Double
+from tests.helpers.double_network import Double, DoubleOfImages, DoubleRecurrent
 
 T, B, ACTIONS = 6, 8, 2
 KINDS = {
@@ -64,7 +64,10 @@ def _batch(algorithm, seed=0):
     terminated, truncated, first = (np.zeros([steps, B], bool) for _ in range(3))
     terminated[2, 0], first[3, 0], truncated[4, 1], first[5, 1], first[0, 2] = (True,) * 5
     entries = entries._replace(terminated=terminated, truncated=truncated, first=first)
-    start = tf.nest.map_structure(lambda x: x.numpy(), algorithm.initial_state(B))
+    start = tf.nest.map_structure(
+        lambda x: random.uniform(-0.9, 0.9, x.shape).astype(x.dtype.as_numpy_dtype),
+        algorithm.initial_state(B),
+    )
     weight = random.uniform(0.2, 1.0, B).astype(np.float32)
     weight[-1] = 0
     return Batch(entries, start, np.arange(B), weight, np.arange(B), np.arange(B) < 2)
@@ -169,9 +172,6 @@ def test_each_step_has_a_whole_target_and_its_unroll_a_priority(kind, n_steps, d
     np.testing.assert_allclose(priorities, expected, rtol=1e-4, atol=1e-6)
 
 
-IMAGE = tf.TensorSpec([9, 8, 1], tf.uint8)
-
-
 @pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])
 def test_the_loss_per_step_is_the_same_however_losses_are_combined(algorithm):
     flags = {"burn_in": 2} if algorithm == "r2d2" else {"n_steps": 2}
@@ -183,6 +183,9 @@ def test_the_loss_per_step_is_the_same_however_losses_are_combined(algorithm):
     (mean, per_step), (total, of_total) = found
     assert mean == per_step == pytest.approx(of_total, rel=1e-5)
     assert total == pytest.approx(T * B * mean, rel=1e-5)
+
+
+IMAGE = tf.TensorSpec([9, 8, 1], tf.uint8)
 
 
 def test_losses_are_averaged_over_shifts_of_values_and_of_targets():
@@ -344,13 +347,27 @@ class DoubleQ(QNetwork):
 
     def __init__(self, config, environment):
         snt.Module.__init__(self, name="q_network")
-        self._config, self.num_actions, self._body = config, ACTIONS, Double()
+        self._config, self.num_actions = config, ACTIONS
+        shape = environment.observation.shape
+        make = DoubleRecurrent if config.algorithm == "r2d2" else Double
+        self._body = DoubleOfImages(shape) if shape.rank == 3 else make()
         self._make_head(8, tf.float64)
+
+
+# Cases that differ from DQN with an observation of four numbers.
+CASES = {
+    "memory": {"algorithm": "r2d2", "burn_in": 2},
+    "images": {
+        "observation": IMAGE, "random_shift": 2, "value_shifts": 2, "target_shifts": 3,
+        "precision": "float32",
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("learners", "kind", "double", "tolerance"),
     [
+        *((2, case, True, 1e-9) for case in CASES),
         *((2, kind, True, 1e-9) for kind in KINDS),
         (4, "none", True, 1e-9),
         *(
@@ -370,7 +387,8 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
         algorithm, exchange = _made(
             group, learning_rate=rate, n_steps=3, duelling=True, noisy=True,
             value_rescaling=0.0 if kind == "categorical" else 0.001,
-            target_share=0.3, gradients_clipping=0.01, target_period=2, **KINDS[kind],
+            target_share=0.3, gradients_clipping=0.01, target_period=2,
+            **CASES.get(kind) or KINDS[kind],
         )  # fmt: skip
         random = np.random.default_rng(7)
         for variable in (*algorithm.variables.trained, *algorithm._target.trainable_variables):

@@ -1,5 +1,7 @@
 """SAC: its updates against float64 computations, alone and on several learners."""
 
+import math
+
 import numpy as np
 import pytest
 import sonnet as snt
@@ -19,6 +21,7 @@ from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 from impala_mm.environments.make import level_spec
 from impala_mm.replay.steps import SavedStepReplay
 from tests.helpers import in_threads
+from tests.helpers.double_network import DoubleRecurrent
 
 PROGRESS = Context(tf.constant(300.0), tf.constant(1000.0), tf.constant(0.0))
 # Two new unrolls of two steps, and four optimizer steps with four columns each.
@@ -52,7 +55,10 @@ def _batch(algorithm, seed=0, columns=B, length=1):
 
     entries = tf.nest.map_structure(draw, algorithm.unroll.step)
     entries.terminated[1, 0] = entries.truncated[1, 1] = entries.first[1, 2] = True
-    start = tf.nest.map_structure(lambda x: x.numpy(), algorithm.initial_state(columns))
+    start = tf.nest.map_structure(
+        lambda x: random.uniform(-0.9, 0.9, x.shape).astype(x.dtype.as_numpy_dtype),
+        algorithm.initial_state(columns),
+    )
     weight, numbers = np.ones(columns, np.float32), np.arange(columns)
     weight[-1] = 0
     return Batch(entries, start, numbers, weight, numbers, numbers < 4)
@@ -78,7 +84,9 @@ class DoublePolicy(snt.Module):
 
     def __init__(self, config, environment):
         super().__init__(name="policy")
-        self.distribution = policies.choose(environment.actions, "tanh", "learnt")
+        self.distribution = policies.choose(
+            environment.actions, config.box_policy, config.box_deviation
+        )
         self.layer = Linear(3, 2, "layer")
 
     def initial_state(self, batch):
@@ -111,6 +119,39 @@ class DoubleCritic(snt.Module):
         actions = tf.cast(actions, tf.float64)
         both = tf.concat([tf.cast(features, tf.float64), actions, actions**2], -1)
         return tf.stack(tf.unstack(tf.tanh(self.layer(both)), axis=-1))
+
+
+class RecurrentPolicy(DoublePolicy):
+    """The same with a memory."""
+
+    def __init__(self, config, environment):
+        super().__init__(config, environment)
+        self.body, self.layer = DoubleRecurrent(3), Linear(8, 2, "layer")
+
+    def initial_state(self, batch):
+        return self.body.initial_state(batch)
+
+    def parameters(self, entries, state):
+        return self.layer(_features(self.body, entries, state))
+
+
+class RecurrentCritic(DoubleCritic):
+    """The same with a memory."""
+
+    def __init__(self, config, environment):
+        super().__init__(config, environment)
+        self.body, self.layer = DoubleRecurrent(3), Linear(10, 2, "layer")
+
+    def initial_state(self, batch):
+        return self.body.initial_state(batch)
+
+    def unroll(self, entries, state):
+        return _features(self.body, entries, state)
+
+
+def _features(body, entries, state):
+    e = entries
+    return body.unroll(e.observation, e.reward, e.action, e.first, state)[0]
 
 
 def _noise(self):
@@ -156,6 +197,31 @@ def test_goals_are_soft_values_of_the_policys_next_action(double):
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
+def test_goals_of_clipped_actions_have_a_probability_at_the_bounds(double):
+    algorithm, _ = _made(temperature=0.3, discounting=0.9, box_policy="clipped")
+    _fill(algorithm)
+    batch = _tensors(_batch(algorithm))
+    e = batch.unrolls
+    part = sac._Part(e, ((), ()), ~e.first[1:] & (batch.weight > 0), batch.weight)
+    found = algorithm._goals(part, tf.constant(0.3, tf.float64)).numpy()[0]
+
+    after = e.observation[1].numpy().astype(np.float64)
+    policy = algorithm._policy.distribution.make(tf.constant(after @ algorithm._policy.layer.w))
+    mean, deviation = policy.mean.numpy()[:, 0], policy.deviation.numpy()[:, 0]
+    drawn = mean + deviation * np.sin(1e3 * mean)
+    action = np.clip(drawn, -1, 1)
+    assert 0 < np.mean(np.abs(drawn) > 1) < 1
+    inputs = np.concatenate([after, action[:, None], action[:, None] ** 2], -1)
+    values = np.tanh(inputs @ algorithm._targets.layer.w.numpy()).min(-1)
+    density = -0.5 * ((drawn - mean) / deviation) ** 2 - np.log(deviation * np.sqrt(2 * np.pi))
+    beyond = [0.5 * math.erfc(x) for x in (1 - np.sign(action) * mean) / deviation / np.sqrt(2)]
+    log_prob = np.where(np.abs(drawn) >= 1, np.log(beyond), density)
+    soft = values - 0.3 * log_prob
+    expected = e.reward[1].numpy() + 0.9 * np.where(e.terminated[1], 0.0, soft)
+    expected[[2, -1]] = 0  # a reset, and padding
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("fixed", [False, True])
 def test_the_temperature_moves_towards_the_target_entropy(fixed):
     for target, sign in ((-5.0, -1), (5.0, 1)):
@@ -166,6 +232,14 @@ def test_the_temperature_moves_towards_the_target_entropy(fixed):
         assert -5 < float(metrics["entropy"]) < 5
         change = float(algorithm._log_temperature) - np.log(0.5)
         assert np.sign(round(change, 6)) == (0 if fixed else sign)
+
+
+def test_losses_are_means_over_steps_and_the_settings_say_so():
+    algorithm, exchange = _made(compile_updates=False)
+    assert _config().loss_reduction == "mean"
+    metrics, _ = algorithm.update(_tensors(_batch(algorithm)), PROGRESS, exchange)
+    for part in ("total", "policy"):
+        assert float(metrics[f"loss_per_step/{part}"]) == float(metrics[f"loss/{part}"]) != 0
 
 
 def test_compiled_updates_are_those_that_are_computed_one_operation_after_another(monkeypatch):
@@ -198,8 +272,14 @@ def _joined(of_part, learners):
     return parts
 
 
-@pytest.mark.parametrize("learners", [2, 4])
-def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(double, monkeypatch, learners):
+@pytest.mark.parametrize(("learners", "remembers"), [(2, False), (4, False), (2, True)])
+def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
+    double, monkeypatch, learners, remembers
+):
+    if remembers:
+        monkeypatch.setattr(sac, "PolicyNetwork", RecurrentPolicy)
+        monkeypatch.setattr(sac, "CriticNetwork", RecurrentCritic)
+
     def learn(group, rate=0.01):
         algorithm, exchange = _made(
             group, learning_rate=rate, critic_rate=rate, temperature_rate=rate, target_share=0.3,
@@ -207,7 +287,8 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(double, monkeypa
         )  # fmt: skip
         _fill(algorithm)
         mine = np.arange(B)[in_threads.share_of(group, B)]
-        batch = _tensors(batches.columns(_batch(algorithm), mine))
+        made = _batch(algorithm, length=2 if remembers else 1)
+        batch = _tensors(batches.columns(made, mine))
         for _ in range(2):
             algorithm.update(batch, PROGRESS, exchange)
         learnt = (*algorithm.variables.trained, *algorithm._targets.trainable_variables)
@@ -233,14 +314,6 @@ def test_actors_play_at_random_until_the_first_update():
 
     def play(exploration=1.0):
         state = algorithm.initial_state(n)
-def test_losses_are_means_over_steps_and_the_settings_say_so():
-    algorithm, exchange = _made(compile_updates=False)
-    assert _config().loss_reduction == "mean"
-    metrics, _ = algorithm.update(_tensors(_batch(algorithm)), PROGRESS, exchange)
-    for part in ("total", "policy"):
-        assert float(metrics[f"loss_per_step/{part}"]) == float(metrics[f"loss/{part}"]) != 0
-
-
         return algorithm.act(entry, state, tf.fill([n], exploration))[0].numpy()
 
     assert np.histogram(play(), 4, (-1, 1))[0].min() > 0.9 * n / 4
@@ -320,6 +393,66 @@ def test_a_network_with_a_memory_learns_from_whole_unrolls():
     assert np.isfinite(float(metrics["loss/total"]))
     acting = {id(v) for v in algorithm.variables.acting}
     assert all(id(v) in acting for v in algorithm._critics.trainable_variables)
+
+
+def _stepwise(algorithm, entries, start):
+    """Return (values, parameters, goals, losses of critics, and of the policy) [T(+1), B].
+
+    The networks read one entry after another, as in acting.
+    """
+    of_policy, of_critics = start
+    of_targets, found, features, judged = of_critics, [], [], []
+    length = entries.reward.shape[0]
+    each = [tf.nest.map_structure(lambda x, t=t: x[t], entries) for t in range(length)]
+    for t, e in enumerate(each):
+        judged.append(algorithm.judge(e, (of_policy, of_critics)))
+        parameters, of_policy = algorithm._policy.step(e, of_policy)
+        seen, of_critics = algorithm._critics.step(e, of_critics)
+        targets, of_targets = algorithm._targets.step(e, of_targets)
+        features.append(seen)
+        policy = algorithm._policy.distribution.make(parameters)
+        action, entropy = policy.sample(), -policy.log_prob(policy.sample())
+        soft = tf.reduce_min(algorithm._targets.values(targets, action), 0) + 0.3 * entropy
+        own = tf.reduce_min(algorithm._critics.values(seen, action), 0)
+        goal = e.reward + 0.9 * tf.where(e.terminated, 0.0, soft)
+        played = algorithm._critics.values(features[t - 1], e.action) if t else tf.zeros([2, 1])
+        of_values = 0.5 * tf.reduce_sum((goal - played) ** 2, 0)
+        found.append((goal, of_values, -0.3 * entropy - own))
+    goals, of_values, of_policy = (tf.stack(x).numpy() for x in zip(*found, strict=True))
+    judged = [np.stack([getattr(x, name) for x in judged]) for name in ("value", "policy")]
+    return *judged, goals[1:], of_values[1:], of_policy[:-1]
+
+
+def test_with_a_memory_goals_and_losses_begin_with_the_recorded_state(monkeypatch):
+    monkeypatch.setattr(normals.Normal, "sample", lambda self: self.mean + 0.5 * self.deviation)
+    algorithm, exchange = _made(
+        agent_name="MLPLSTMAgent", compile_updates=False, temperature=0.3, discounting=0.9,
+        learning_rate=0.0, critic_rate=0.0, temperature_rate=0.0, target_share=0.0,
+    )  # fmt: skip
+    random = np.random.default_rng(3)
+    for variable in algorithm._targets.trainable_variables:
+        variable.assign_add(random.normal(size=variable.shape) * 0.1)
+    batch = _tensors(_batch(algorithm, columns=4, length=3))
+    e, live = batch.unrolls, ~batch.unrolls.first[1:] & (batch.weight > 0)
+
+    def learnt(start):
+        """Return the goals, and the losses of an update whose step sizes are 0."""
+        part = sac._Part(e, start, live, batch.weight)
+        goals = algorithm._goals(part, tf.constant(0.3, tf.float64))
+        metrics, _ = algorithm.update(batch._replace(start=start), PROGRESS, exchange)
+        return goals.numpy(), *(float(metrics[f"loss/{name}"]) for name in ("total", "policy"))
+
+    values, parameters, goals, *losses = _stepwise(algorithm, e, batch.start)
+    judged = algorithm.judge_unroll(e, batch.start)
+    np.testing.assert_allclose(judged.value, values, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(judged.policy, parameters, rtol=1e-4, atol=1e-5)
+    found, *sizes = learnt(batch.start)
+    np.testing.assert_allclose(found, np.where(live, goals, 0.0), rtol=1e-4, atol=1e-5)
+    for size, each in zip(sizes, losses, strict=True):
+        assert size == pytest.approx(np.where(live, each, 0.0).mean(), rel=1e-4)
+    other, *others = learnt(tf.nest.map_structure(lambda x: x + 1.0, batch.start))
+    assert np.abs(other - found).max() > 1e-3
+    assert np.abs(np.subtract(others, sizes)).min() > 1e-4
 
 
 def test_actors_hold_no_targets_and_the_same_trained_variables():

@@ -207,6 +207,41 @@ def test_an_export_has_the_share_of_random_actions_that_is_given(
     assert (counts.max() < 40) if different else (counts.max() >= 48), counts
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"algorithm": "r2d2", "level_name": "memory", "value_rescaling": 0.1},
+        {"algorithm": "dqn", "level_name": "catch", "value_distribution": "quantiles"},
+    ],
+)
+def test_the_values_of_an_export_are_those_that_the_policy_judges(tmp_path, flags):
+    save(tmp_path / "run", sure=True, **flags)
+    policy = load_policy(tmp_path / "run")
+    saved_model.write_saved_model(policy, _made(tmp_path / "export"))
+    agent = tf.saved_model.load(str(tmp_path / "export")).signatures
+    flat = agent["initial_state"](batch_size=tf.constant(2)) if flags["algorithm"] == "r2d2" else {}
+    state, given = policy.initial_state(2), _given(policy)
+    seen = []
+    for t in range(2):
+        names = ("observation", "last_reward", "last_action")
+        inputs = {name: given[name][t, :2] for name in names}
+        first = np.array([t == 0] * 2)
+        found = agent["serving_default"](
+            **{name: tf.constant(x) for name, x in inputs.items()},
+            first=tf.constant(first),
+            exploration=tf.zeros([2]),
+            **flat,
+        )
+        entry = policy.entry(*(inputs[name] for name in names), first)
+        values = policy.judge(entry, state).values
+        np.testing.assert_allclose(found["values"], values, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found["value"], np.max(values, -1), rtol=1e-4, atol=1e-5)
+        _, state, _ = policy.step(entry, state, explore=False)
+        flat = {name: x for name, x in found.items() if name.startswith("state")}
+        seen.append(values)
+    assert np.abs(seen[0] - seen[1]).max() > 1e-2
+
+
 def _fill(folder):
     (_made(folder / "photos") / "holiday.jpg").touch()
 
