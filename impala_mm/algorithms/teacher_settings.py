@@ -126,8 +126,9 @@ class TeacherSettings(PhaseSettings):
         text="Share of an episode's later steps in which the teacher acts, which falls likewise.")
     trust_teacher: bool = flag(
         False, group=_GROUP, learner_only=True,
-        text="Load a teacher that is a SavedModel of another program. A SavedModel is a program, "
-             "which may read and write your files: give this flag only if you know where it is "
+        text="Load a teacher that is a SavedModel of another program, or a run whose algorithm is "
+             "a module that is neither of this package nor the student's. Both are programs, "
+             "which may read and write your files: give this flag only if you know where they are "
              "from.")
     # fmt: on
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import nets
 from impala_mm.algorithms.teacher_settings import TeacherSettings, action_numbers
 from impala_mm.config import flags
+from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.errors import ImpalaError
 from impala_mm.config.settings import Config
 from impala_mm.environments import from_flags
@@ -74,8 +75,10 @@ def _load_kind(
         return _in_order(model, order, model.num_actions)
     if bundle := dopamine_files.find(path):
         values = DopamineTeacher(name, bundle, fit, temperature)
+        _check_values(values, config, order)
         return _in_order(values, order, values.num_actions)
     found, about = checkpoint.find(path, best=True)
+    _check_code(about, config)
     theirs = fit(about.made_of.get("actions"))
     try:
         policy = PolicyCore(found, about, config.level_name, theirs, preset="")
@@ -93,6 +96,21 @@ def _load_kind(
     if "value" in config.distilled:
         teacher.notes += _other_values(name, policy.config, config)
     return _in_order(teacher, order, theirs.actions.discrete)
+
+
+def _check_code(about: CheckpointInfo, config: TeacherSettings) -> None:
+    """Raise NoTeacher if the algorithm that a run has recorded is code of somebody else.
+
+    It is all that a recorded setting can name which loading it would execute: a teacher is made
+    for the student's levels and wrappers.
+    """
+    algorithm = about.settings.get("algorithm", config.algorithm)
+    if algorithm not in (*BUILT_IN, config.algorithm) and not config.trust_teacher:
+        raise NoTeacher(
+            f"its --algorithm={algorithm} is no algorithm of this package but a module, which "
+            f"would be executed and may read and write your files: give --trust_teacher if you "
+            f"know where it is from"
+        )
 
 
 def _check_choices(theirs: Config, ours: Config) -> None:

@@ -233,6 +233,44 @@ def test_a_savedmodel_and_a_function_may_have_more_actions_than_are_named(tmp_pa
         _load("tests.helpers.scripted:too_far", teacher_actions="1,0,2")
 
 
+def test_the_code_that_a_strangers_run_names_is_not_executed(tmp_path, monkeypatch):
+    """Its folder lies in the current one, in which users' modules are searched first."""
+    monkeypatch.chdir(tmp_path)
+    path = save(tmp_path / "runs" / "stranger", level_name="catch")
+    evil = tmp_path / "runs" / "stranger" / "evil.py"
+    for module in (evil, evil.with_stem("evil_settings"), evil.with_stem("__init__")):
+        module.write_text("open('ran', 'w')\n")
+    about = json.loads((path / "about.json").read_text())
+    for algorithm in ("runs.stranger.evil", ["runs.stranger.evil"]):
+        about["settings"]["algorithm"] = algorithm
+        (path / "about.json").write_text(json.dumps(about))
+        with pytest.raises(NoTeacher) as refused:
+            _load("runs/stranger")
+        assert "is no algorithm of this package but a module, which would" in str(refused.value)
+        assert "give --trust_teacher if you know where it is from" in str(refused.value)
+    about["settings"] |= {
+        "algorithm": "impala",
+        "level_name": "runs.stranger.evil:Evil-v0",
+        "env_wrappers": "runs.stranger.evil:Evil",
+        "teacher": "runs.stranger.evil:teach",
+        "guide_steps": 5,
+    }
+    (path / "about.json").write_text(json.dumps(about))
+    assert _load("runs/stranger")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_run_of_a_users_algorithm_teaches_students_of_it_and_those_who_trust_it(tmp_path):
+    path, own = save(tmp_path, level_name="catch"), "impala_mm.algorithms.impala"
+    about = json.loads((path / "about.json").read_text())
+    about["settings"]["algorithm"] = own
+    (path / "about.json").write_text(json.dumps(about))
+    with pytest.raises(NoTeacher, match=f"its --algorithm={own} is no algorithm of this package"):
+        _load(tmp_path)
+    assert _load(tmp_path, algorithm=own)
+    assert _load(tmp_path, trust_teacher=True)
+
+
 def _damaged(folder):
     path = save(folder, level_name="catch")
     data = next(path.glob("variables.data*"))
