@@ -147,7 +147,8 @@ class Objects:
         self, shape: Any, dtype: np.dtype, content: bytes | bytearray, fortran: bool = False
     ) -> np.ndarray:
         """Return an array of these bytes, which must be as many as it has."""
-        if len(shape) > 32 or not all(type(size) is int and size >= 0 for size in shape):
+        # The product of long numbers would take seconds to compute.
+        if len(shape) > 32 or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
             raise TypeError("an array of no shape")
         if math.prod(shape) * dtype.itemsize != len(content):
             raise ValueError(f"an array {shape} of {len(content)} bytes")

@@ -190,6 +190,11 @@ _BOMBS = {
     "an array of a huge shape": b"cnumpy.core.multiarray\n_reconstruct\n"
     b"cnumpy\nndarray\nK\x00\x85C\x01b\x87R(K\x01\x8a\x06" + b"\xff" * 5 + b"\x7f\x85"
     b"cnumpy\ndtype\n\x8c\x02f4\x89\x88\x87R\x89C\x04aaaatb",
+    "an array of a shape of long numbers": b"cnumpy\ndtype\n\x8c\x02u1\x89\x88\x87R\x940"
+    b"cnumpy.core.numeric\n_frombuffer\n(C\x01ah\x00("
+    + (b"\x8b" + struct.pack("<i", 2_000_000) + b"\xff" * 1_999_999 + b"\x7f\x94")
+    + b"h\x01" * 31
+    + b"t\x8c\x01CtR",
     "one content for many arrays": b"C\xffa"
     + b"a" * 254
     + b"\x94"
