@@ -146,7 +146,7 @@ class ActorCritic:
         """Make one update from recorded unrolls, see `offline_policy`."""
         config, trained = self._config, self._trained
         rate = self._schedule_rate(context)
-        taught = self._regularisers.ask_teachers(batch)
+        taught = self._ask_teachers(batch)
         read = self._normaliser.read(batch.unrolls)
         _, values = self._unroll(read, batch.start)
         goals = offline_policy.goals(read, batch.weight, values, config.discounting)

@@ -87,9 +87,11 @@ def losses_of(
     if distillation:
         student = Student(policy, policy_of, losses.mask(live, values[:-1]) / tf.sqrt(unit))
         name, each = distillation.metric, distillation.terms(student, taught)
+        counted = live & taught.known
         cost = distillation.cost(parameters.dtype)
     else:
         name, each = "cloning_loss", -policy.log_prob(goals.actions)
+        counted = live
         cost = tf.cast(getattr(config, "full_teacher_cost", 1.0), parameters.dtype)
     left = losses.mask(live, values[:-1]) - losses.mask(live, goals.targets)
     errors = value_targets.errors(
@@ -99,13 +101,13 @@ def losses_of(
         huber_delta=config.huber_delta,
     )
     baseline = losses.reduce(errors, live, weight, config.loss_reduction)
-    of_policy = losses.reduce(each, live, weight, config.loss_reduction)
+    of_policy = losses.reduce(each, counted, weight, config.loss_reduction)
     total = cost * of_policy + config.baseline_cost / unit * tf.cast(baseline, unit.dtype)
-    metrics = {name: _mean(each, live), "teacher_cost": cost}
+    metrics = {name: _mean(each, counted), "teacher_cost": cost}
     return Losses(total, baseline, _mean(tf.square(left), live), metrics)
 
 
 def _mean(x: tf.Tensor, live: tf.Tensor) -> tf.Tensor:
-    """Return the mean of x [T, B] where `live`."""
+    """Return the mean of x [T, B] where `live`; 0 if that is nowhere."""
     total = tf.reduce_sum(tf.where(live, x, 0.0))
     return tf.math.divide_no_nan(total, tf.reduce_sum(tf.cast(live, x.dtype)))

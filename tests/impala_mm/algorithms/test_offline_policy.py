@@ -14,7 +14,10 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec
+from impala_mm.environments.types import EnvironmentSpec
 
 T, B, A = 6, 4, 3
 GAMMA = 0.875
@@ -71,7 +74,7 @@ def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teache
     goals = offline_policy.goals(entries, tf.constant(weight), tf.constant(values), GAMMA)
     made = Distillation(config)
     made.begin([types.SimpleNamespace()], 1)
-    known = tf.ones([T, B], tf.bool)
+    known = random.random([T, B]) < 0.7
     found = offline_policy.losses_of(
         config,
         goals,
@@ -81,9 +84,10 @@ def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teache
         tf.constant(values),
         tf.constant(unit, tf.float64),
         made if teacher else None,
-        Taught((tf.constant(theirs[:-1]),), known) if teacher else (),
+        Taught((tf.constant(theirs[:-1]),), tf.constant(known)) if teacher else (),
     )
     live, targets = _expected_goals(entries, values)
+    counted = live & known if teacher else live
     np.testing.assert_array_equal(goals.live, live)
     np.testing.assert_allclose(goals.targets, targets, rtol=1e-12)
     ours, other = _log_softmax(logits[:-1]), _log_softmax(theirs[:-1])
@@ -92,11 +96,11 @@ def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teache
     left = np.abs(targets - values[:-1])
     limit = 0.8 * np.sqrt(unit)
     errors = np.where(left <= limit, 0.5 * left**2, limit * (left - 0.5 * limit))
-    total = ((3.0 * each + 0.7 / unit * errors) * live * weight).sum()
+    total = ((3.0 * each * counted + 0.7 / unit * errors * live) * weight).sum()
     total /= T * B if reduction == "mean" else 1
     np.testing.assert_allclose(found.total, total, rtol=1e-9)
     name = "kl_teacher_pi" if teacher else "cloning_loss"
-    np.testing.assert_allclose(found.metrics[name], each[live].mean(), rtol=1e-9)
+    np.testing.assert_allclose(found.metrics[name], each[counted].mean(), rtol=1e-9)
     np.testing.assert_allclose(found.squared_error, (left[live] ** 2).mean(), rtol=1e-9)
     assert found.metrics["teacher_cost"] == 3.0
 
@@ -120,6 +124,63 @@ def test_values_are_compared_in_their_unit():
     np.testing.assert_allclose(found.metrics["loss/teacher"], each[live].mean(), rtol=1e-9)
 
 
+def _steps(algorithm, action, observation):
+    """Return entries [T, B, ...] of steps without a reward or an end."""
+    shape = action.shape
+    extras = tf.nest.map_structure(
+        lambda s: tf.zeros([*shape, *s.shape], s.dtype), algorithm.unroll.step.extras
+    )
+    nothing = tf.zeros(shape, tf.bool)
+    return Entry(
+        *(tf.constant(action), tf.zeros(shape), nothing, nothing),
+        *(tf.constant(observation), nothing, extras),
+    )
+
+
+def _batch(entries, start):
+    columns = entries.first.shape[1]
+    return Batch(
+        entries,
+        start,
+        key=-tf.ones([columns], tf.int64),
+        weight=tf.ones([columns]),
+        version=tf.zeros([columns], tf.int64),
+        fresh=tf.zeros([columns], tf.bool),
+    )
+
+
+class _Reader:
+    """A teacher that keeps the images that it reads, and always prefers action 1."""
+
+    greedy, name, notes = False, "reader", ()
+
+    def parameters(self, entries):
+        self.read = entries.observation
+        return tf.zeros([*entries.first.shape, A]) + [0.0, 3.0, 0.0]
+
+
+def test_teachers_read_the_frames_before_an_unroll_which_the_network_stacks():
+    image = tf.TensorSpec([9, 9, 1], tf.uint8)
+    spec = EnvironmentSpec("small", image, ActionSpec(Discrete(A)), 1, None, frame_stack=4)
+    config = Settings(teacher="x", unroll_length=T, batch_size=B, agent_name="SmallConvAgent")
+    algorithm = registry.make_algorithm(config, spec)
+    algorithm.distillation.begin([reader := _Reader()], 4)
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, [3 + T + 1, B, 9, 9, 1], np.uint8)
+    entries = _steps(algorithm, random.integers(0, A, [3 + T + 1, B], np.int32), images)
+    before, unroll = (
+        tf.nest.map_structure(lambda x, part=part: x[part], entries)
+        for part in (slice(3), slice(3, None))
+    )
+    batch = _batch(unroll, algorithm.start_after(before))
+    exchange = GradientReducer(SingleLearner(), config)
+    exchange.begin(tf.constant(0, tf.int64))
+    context = Context(tf.constant(0.0), tf.constant(1e6), tf.constant(np.nan))
+    metrics, _ = algorithm.offline_update(batch, context, exchange)
+    np.testing.assert_array_equal(reader.read, images)
+    assert metrics["kl_teacher_pi"] > 0.1
+
+
 @pytest.mark.parametrize("name", ["impala", "ppo"])
 @pytest.mark.parametrize("flags", [{}, {"value_normalization": "popart"}])
 def test_updates_clone_the_recorded_actions_and_learn_their_returns(name, flags):
@@ -141,26 +202,8 @@ def test_updates_clone_the_recorded_actions_and_learn_their_returns(name, flags)
     right = observation[:-1, :, 0, 0] > 0.5
     action = np.zeros([T + 1, columns], np.int32)
     action[1:] = 2 * right
-    nothing = np.zeros([T + 1, columns], bool)
-    extras = tf.nest.map_structure(
-        lambda s: tf.zeros([T + 1, columns, *s.shape], s.dtype), algorithm.unroll.step.extras
-    )
-    batch = Batch(
-        Entry(
-            tf.constant(action),
-            tf.zeros([T + 1, columns]),
-            tf.constant(nothing),
-            tf.constant(nothing),
-            tf.constant(observation),
-            tf.constant(nothing),
-            extras,
-        ),
-        algorithm.initial_state(columns),
-        key=-tf.ones([columns], tf.int64),
-        weight=tf.ones([columns]),
-        version=tf.zeros([columns], tf.int64),
-        fresh=tf.zeros([columns], tf.bool),
-    )
+    start = algorithm.initial_state(columns)
+    batch = _batch(_steps(algorithm, action, observation), start)
     context = Context(tf.constant(0.0), tf.constant(1e6), tf.constant(np.nan))
     exchange = GradientReducer(SingleLearner(), config)
 
