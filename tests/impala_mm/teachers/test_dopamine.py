@@ -12,6 +12,7 @@ import tensorflow as tf
 from dopamine_runs import WRITTEN, unpack
 from dopamine_stacks import stacks
 
+from impala_mm.algorithms import dqn_settings
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.action_parts import Discrete
@@ -327,6 +328,18 @@ def test_what_cannot_teach_is_refused_in_a_sentence(tmp_path, number):
         _load(path, spec=_small_spec())
     assert str(refused.value).startswith(f"--teacher={path}: {tmp_path}")
     assert "\n" not in str(refused.value)
+
+
+def test_values_of_actions_that_it_lacks_are_refused(tmp_path):
+    path = _write_jax(tmp_path, _small_layers())
+
+    def load(actions, **flags):
+        config = dqn_settings.Settings(teacher=str(path), distill="value", **flags)
+        return load_teachers(config, _small_spec(actions=actions))
+
+    assert len(load(3)) == len(load(3, teacher_actions="2,0,1")) == 1
+    with pytest.raises(NoTeacher, match="--teacher_actions=0,1,2,- has actions that the teacher"):
+        load(4, teacher_actions="0,1,2,-")
 
 
 def test_levels_without_images_are_refused(tmp_path):
