@@ -55,6 +55,7 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     extended = [argv[0], *(f"--{name}={each.value}" for name, each in read.items()), *argv[1:]]
     bases = configs
     configs = tuple(getattr(c, "of_arguments", lambda _, c=c: c)(extended) for c in configs)
+    read = _without_idle_phase(read, extended, configs)
     fields = _all_fields(configs)
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
     if any(argument in {"--help", "-help", "-h", "--helpfull"} for argument in argv[1:]):
@@ -156,6 +157,20 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
             read = setting_files.read(preset, peek(argv, config, "config"))
             return setting_files.of_mode(read, mode, peek(argv, config, "quick") == "True")
     return {}
+
+
+def _without_idle_phase(
+    read: dict[str, Sourced], argv: Sequence[str], configs: Sequence[type]
+) -> dict[str, Sourced]:
+    """Return settings from files without the offline updates of a mode that learn from nothing."""
+    added = read.get("offline_updates")
+    for config in configs:
+        if added and added.source in setting_files.OF_MODES and hasattr(config, "teacher"):
+            cost = peek(argv, config, "teacher_cost") != "0.0"
+            games = peek(argv, config, "teacher") or peek(argv, config, "teacher_data")
+            if not (games and (cost or config.learns_from_any_policy)):
+                return {name: each for name, each in read.items() if name != "offline_updates"}
+    return read
 
 
 def _with_new_names(read: Mapping[str, Sourced], old: Mapping[str, OldName]) -> dict[str, Sourced]:

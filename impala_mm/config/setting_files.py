@@ -32,6 +32,7 @@ _OF_A_START = ("mode", "preset")
 
 # What --mode=reincarnate sets unless it is given, and with --quick instead of presets and files.
 REINCARNATE = {"teacher_method": "qdagger", "offline_updates": 10_000}
+OF_MODES = ("mode reincarnate", "quick")  # the sources of these
 _QUICK = {
     "teacher_episodes": 4,
     "teacher_steps": 2_000,
@@ -75,8 +76,9 @@ def of_mode(read: dict[str, Sourced], mode: str | None, quick: bool) -> dict[str
         mode = str(read["mode"].value) if "mode" in read else ""
     if mode != "reincarnate":
         return read
-    added = {n: Sourced(value, "mode reincarnate") for n, value in REINCARNATE.items()} | read
-    return added | ({n: Sourced(value, "quick") for n, value in _QUICK.items()} if quick else {})
+    of_mode, of_quick = OF_MODES
+    added = {n: Sourced(value, of_mode) for n, value in REINCARNATE.items()} | read
+    return added | ({n: Sourced(value, of_quick) for n, value in _QUICK.items()} if quick else {})
 
 
 def _read_preset(name: str) -> dict[str, Any]:

@@ -232,6 +232,11 @@ def refuse_bad_flags(config: Config) -> None:
         flags.refuse(
             f"--profile={config.profile}: it must be two numbers of updates, such as 100:120"
         )
+    if config.mode == "reincarnate" and not getattr(config, "teacher", ""):
+        flags.refuse(
+            "--mode=reincarnate needs --teacher: the policy that the student learns from (to start "
+            "from its weights, as --preset=reload does, leave --mode=reincarnate out)"
+        )
     if (config.mode == "train_from") != bool(config.checkpoint):
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
     for flag in ("reload_optimizer", "reload_replay"):
@@ -245,8 +250,6 @@ def refuse_bad_flags(config: Config) -> None:
             "--reload_replay without --replay_save: a run that is resumed would lack what it began "
             "with: give both"
         )
-    if config.mode == "reincarnate" and not getattr(config, "teacher", ""):
-        flags.refuse("--mode=reincarnate needs --teacher: the policy that the student learns from")
     if config.quick and config.mode != "reincarnate":
         flags.refuse(f"--quick has no effect with --mode={config.mode}: leave it out")
 

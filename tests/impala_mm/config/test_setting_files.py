@@ -257,3 +257,23 @@ def test_quick_makes_the_phases_short_whatever_the_preset_says():
     assert config.teacher_cost == longer.teacher_cost
     assert _parse(*asked, "--offline_updates=99")[0].offline_updates == 99
     assert _parse("--quick", "--teacher=cartpole")[0].offline_updates == 0
+
+
+def test_reincarnating_adds_no_offline_updates_where_nothing_is_learnt_in_them():
+    """A policy learns from recorded games by its teacher's cost, and DQN by their rewards."""
+    for quick in ((), ("--quick",)):
+        asked = ("--mode=reincarnate", *quick)
+        assert _parse(*asked, "--preset=jsrl")[0].offline_updates == 0
+        assert _parse(*asked, "--teacher=cartpole", "--teacher_cost=0")[0].offline_updates == 0
+        assert _parse(*asked, "--preset=reload")[0].offline_updates == 0
+        for preset in (
+            "jsrl --teacher_cost=2 --teacher_method=constant",
+            "kickstarting",
+            "qdagger",
+            "dqfd",
+            "cql",
+        ):
+            config, _ = _parse(*asked, *f"--preset={preset}".split())
+            assert config.offline_updates > 0, preset
+    with pytest.raises(SystemExit):
+        _parse("--mode=reincarnate", "--preset=jsrl", "--offline_updates=5")
