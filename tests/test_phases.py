@@ -7,7 +7,7 @@ import time
 
 import pytest
 from deadlines import Deadline
-from processes import Process, catch_command, needs_horovod, run
+from processes import EXPERIMENT, Process, catch_command, free_port, needs_horovod, run
 from recorded_catch import record_catch
 from rows import read_rows
 from scripted import catcher
@@ -49,6 +49,28 @@ def test_a_student_clones_recorded_games_before_it_plays(tmp_path, algorithm):
     assert online[-1]["frames"] >= 3000
     returns = [row["episode_return"] for row in rows if "episode_return" in row]
     assert returns[0] > 0.5, "a random policy has -0.6"
+
+
+@pytest.mark.slow
+def test_the_documented_command_runs_all_phases_in_about_a_minute(tmp_path):
+    logdir, began = tmp_path / "run", time.monotonic()
+    address = f"--learner_hosts=127.0.0.1:{free_port()}"
+    asked = ("--mode=reincarnate", "--teacher=cartpole", "--quick")
+    code, printed = run(*EXPERIMENT, *asked, address, f"--logdir={logdir}", limit=200)
+    assert code == 0, printed
+    assert time.monotonic() - began < 180, "a machine with other programs takes longer"
+    said = (
+        "plays 4 games",
+        "collect: ",
+        "offline: 200 updates from ",
+        "mean return of the teacher",
+    )
+    assert [each for each in said if each not in printed] == []
+    first, *rows = read_rows(logdir)
+    assert first["teacher_return"] > 400
+    assert first["random_return"] < 100
+    assert rows[-1]["frames"] > 0
+    assert max(row.get("updates", 0) for row in rows) > 200
 
 
 SHARED = ("--teacher_data_share=0.25", "--stop_at_return=9")

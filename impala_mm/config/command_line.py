@@ -168,7 +168,7 @@ def _without_idle_phase(
         if added and added.source in setting_files.OF_MODES and hasattr(config, "teacher"):
             cost = peek(argv, config, "teacher_cost") != "0.0"
             games = peek(argv, config, "teacher") or peek(argv, config, "teacher_data")
-            if not (games and (cost or config.learns_from_any_policy)):
+            if not (games and (cost or getattr(config, "learns_from_any_policy", False))):
                 return {name: each for name, each in read.items() if name != "offline_updates"}
     return read
 

@@ -97,8 +97,8 @@ class LearnerMonitor:
         self._first_unroll = FirstUnroll(provenance.num_actors(), has_source)
         self.finished = ""  # why a resumed run has nothing left to do
 
-    def resume(self) -> None:
-        """Load rank 0's newest checkpoint, if there is one, on all learners.
+    def resume(self) -> bool:
+        """Load rank 0's newest checkpoint on all learners; return whether the run has one.
 
         Raises Mismatch if it belongs to a different network or level, or if no checkpoint is
         intact.
@@ -127,6 +127,7 @@ class LearnerMonitor:
             learner.offline_updates = about.offline_updates
             self.seconds, self._counted_seconds = about.seconds, about.limited_seconds
             self.finished = resume.why_finished(about, self._limits)
+        return about is not None
 
     @property
     def saved(self) -> bool:

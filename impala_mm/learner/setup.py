@@ -169,7 +169,7 @@ def build_learner(
         note=lambda: flag_reads.note_unread(given, agent.flags_read),
         silence=SilentLearners(addresses, group.rank, token).describe,
     )
-    _resume(monitor, learner, agent, group, records, tools, say)
+    _resume(monitor, learner, agent, config, group, records, tools, say)
     if isinstance(source, PhasedSource) and not monitor.finished:
         phases.begin(
             *(agent, config, group, own_folder, learner.offline_left, learner.updates),
@@ -184,20 +184,23 @@ def _resume(
     monitor: LearnerMonitor,
     learner: Learner,
     agent: Agent,
+    config: Config,
     group: LearnerGroup,
     records: Records | None,
     tools: teaching.PolicyTools,
     say: Say,
 ) -> None:
     """Load the newest checkpoint, if there is one, and the teachers of a run that has some."""
-    monitor.resume()
+    is_new = not monitor.resume()
     if monitor.finished:
         return
-    measured = teaching.begin(agent.algorithm, agent.spec, group, tools, say)
+    measured = teaching.begin(agent.algorithm, config, agent.spec, group, tools, say, is_new)
     if records and measured:
         counts = {"frames": learner.frames, "steps": learner.steps, "updates": learner.updates}
         records.metrics_writer.write(counts | {"seconds": round(monitor.seconds, 3)} | measured)
-        if not learner.updates:
+        # A replay that was reloaded is in no checkpoint before the learners save their own states:
+        # until then the run begins anew.
+        if not (learner.updates or config.reload_replay):
             records.checkpointing.save_start(learner, monitor.seconds)
 
 

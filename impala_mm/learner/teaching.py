@@ -18,8 +18,10 @@ from impala_mm.config.messages import UserMistake
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import heartbeat
+from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.log import Say
 
+_LINE_SECONDS = 3.0  # between two lines of progress
 _WAIT_SECONDS = 0.5  # between two looks whether all learners have answered
 
 
@@ -38,8 +40,9 @@ class PolicyTools(NamedTuple):
     # (settings, spec) -> the teachers, each with `notes` for the user besides what
     # `algorithms.interface.Teacher` has
     load_teachers: Callable[[Any, EnvironmentSpec], Sequence[Any]]
-    # (teacher or None, settings, spec, meanwhile) -> its mean return; None plays random actions
-    mean_return: Callable[[Any, Any, EnvironmentSpec, Callable[[], None]], float]
+    # (teacher or None, settings, spec, meanwhile) -> its mean return; None plays random actions.
+    # `meanwhile` gets the number of games that have ended, and that of all.
+    mean_return: Callable[[Any, Any, EnvironmentSpec, Callable[[int, int], None]], float]
     # (teachers, settings, spec, folder, description, steps, seed, meanwhile, say): adds to data
     collect: Callable[..., None] = lambda *_: None
     # (spec, layout of unrolls, level) -> the description of recorded data, `data_set.About`
@@ -49,42 +52,52 @@ class PolicyTools(NamedTuple):
 
 def begin(
     algorithm: Algorithm,
+    config: Any,
     spec: EnvironmentSpec,
     group: LearnerGroup,
     tools: PolicyTools,
     say: Say,
+    is_new: bool = True,
 ) -> dict[str, float]:
     """Give an algorithm its teachers; return their mean returns, by key, if they are new.
 
-    Raises UnfitTeacher, on all learners alike.
+    They are measured if the teachers' cost follows them and, with --mode=reincarnate, for a new run
+    of any method. Raises UnfitTeacher, on all learners alike.
     """
     distillation: Distillation | None = registry.optional(algorithm, "distillation")
-    if distillation is None:
+    evaluates = config.mode == "reincarnate"
+    if distillation is None and not (evaluates and is_new):
         return {}
-    config = distillation.config
     tell = say if group.rank == 0 else lambda message: None
-    if distillation.is_over():
+    if distillation and distillation.is_over():
         tell(f"the cost of --teacher={config.teacher} has fallen to 0: no learner reads it again")
         return {}
-    known = returns = distillation.returns()
+    known = returns = (
+        distillation.returns()
+        if distillation
+        else Returns(config.teacher_return, config.random_return)
+    )
+    is_needed = distillation is not None and distillation.needs_returns
     found: Sequence[Any] = ()
     problem, stopped = "", False
     try:
         found = tools.load_teachers(config, spec)
         for note in (note for teacher in found for note in teacher.notes):
             tell(note)
-        if distillation.needs_returns and group.rank == 0:
+        if (is_needed or evaluates) and group.rank == 0:
             if UNKNOWN in known:
-                returns = _measure(found, distillation, spec, tools, say)
-            _check(returns, config.teacher)
+                returns = _measure(found, config, known, spec, tools, say)
+            if is_needed:
+                _check(returns, config.teacher)
     except UserMistake as error:
         problem = str(error)
     except Stopped:
         stopped = True
     agree(group, problem, stopped)
     returns = group.gather(returns, "teachers")[0]
-    distillation.begin(found, spec.frame_stack)
-    distillation.set_returns(returns)
+    if distillation:
+        distillation.begin(found, spec.frame_stack)
+        distillation.set_returns(returns)
     if returns == known:
         return {}
     return {"teacher_return": returns.teacher, "random_return": returns.random}
@@ -114,34 +127,63 @@ def _gather(group: LearnerGroup, value: Any) -> list[Any]:
 
 def _measure(
     teachers: Sequence[Any],
-    distillation: Distillation,
+    config: Any,
+    known: Returns,
     spec: EnvironmentSpec,
     tools: PolicyTools,
     say: Say,
 ) -> Returns:
     """Return the mean returns, of which those that are not known are measured."""
-    config, (teacher, random), began = distillation.config, distillation.returns(), time.monotonic()
-    beat = heartbeat.of_learner().beat
-
-    def meanwhile() -> None:
-        beat()
-        if tools.stopping():
-            raise Stopped
-
+    (teacher, random), began = known, time.monotonic()
+    line = _Progress(tools, say)
     if teacher == UNKNOWN:
         say(
             f"--teacher={config.teacher} plays {config.teacher_episodes} games, for its mean return"
         )
-        each = [tools.mean_return(one, config, spec, meanwhile) for one in teachers]
+        each = [
+            tools.mean_return(one, config, spec, line.of(f"the teacher {one.name}"))
+            for one in teachers
+        ]
         teacher = float(np.mean(each))
     if random == UNKNOWN:
         published = None if "," in config.level_name else spec.scores  # those of one level
-        random = published.random if published else tools.mean_return(None, config, spec, meanwhile)
+        random = (
+            published.random
+            if published
+            else tools.mean_return(None, config, spec, line.of("a random policy"))
+        )
     say(
         f"mean return of the teacher {teacher:.2f}, of a random policy {random:.2f} "
         f"({time.monotonic() - began:.1f} s)"
     )
     return Returns(teacher, random)
+
+
+class _Progress:
+    """Lines that say how many games have been played."""
+
+    def __init__(self, tools: PolicyTools, say: Say):
+        self._tools, self._say, self._said = tools, say, time.monotonic()
+
+    def of(self, player: str) -> Callable[[int, int], None]:
+        """Return what is called between the steps of a player's games.
+
+        It sends the heartbeat, prints a line if it is time, and raises Stopped.
+        """
+        began, beat = time.monotonic(), heartbeat.of_learner().beat
+
+        def meanwhile(played: int, games: int) -> None:
+            beat()
+            if self._tools.stopping():
+                raise Stopped
+            if (now := time.monotonic()) - self._said < _LINE_SECONDS:
+                return
+            self._said = now
+            left = (now - began) / played * (games - played) if played else 0.0
+            eta = f" | ETA {format_duration(left)}" if played else ""
+            self._say(f"evaluate: {played} of {games} games of {player}{eta}")
+
+        return meanwhile
 
 
 def _check(returns: Returns, teacher: str) -> None:

@@ -169,7 +169,8 @@ LEARNING_GROUPS = (
             "teacher_return": _M(
                 "reward",
                 "Mean return of the teacher, in the run's first row. Only with "
-                "`--teacher_method=qdagger` and `dqfd`, unless both returns are given.",
+                "`--teacher_method=qdagger` and `dqfd` or `--mode=reincarnate`, unless both "
+                "returns are given.",
             ),
             "random_return": _M("reward", "The same for random actions."),
         },

@@ -27,21 +27,23 @@ def mean_return(
     teacher: PlayingTeacher | None,
     config: TeacherSettings,
     spec: EnvironmentSpec,
-    meanwhile: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[int, int], None] = lambda played, games: None,
 ) -> float:
     """Return the mean return of a teacher over complete games; None: of random actions.
 
     It plays --teacher_episodes games of each of the student's levels. `meanwhile` is called between
-    their steps. Games of Atari end without a reward as in an evaluation if the teacher is greedy.
+    their steps, with the number of games that have ended and that of all. Games of Atari end
+    without a reward as in an evaluation if the teacher is greedy.
     Raises NoTeacher if the environments fail too often.
     """
     returns: list[float] = []
+    levels = config.level_name.split(",")
 
     def proceed(played: Sequence[Any], steps: int) -> bool:
-        meanwhile()
+        meanwhile(len(returns) + len(played), config.teacher_episodes * len(levels))
         return True
 
-    for level in config.level_name.split(","):
+    for level in levels:
         copies = min(games.NUM_ENVS, config.teacher_episodes)
         seed = config.seed * 1_000_003 + _SEED_OFFSET
         with TeachersGames(teacher, config, spec, level.strip(), copies, seed) as made:

@@ -1,5 +1,6 @@
 """The start of a student's run: who loads and measures its teachers, and when nobody does."""
 
+import dataclasses
 import time
 import types
 
@@ -13,7 +14,7 @@ from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.types import ReferenceScores
-from impala_mm.learner import resume, teaching
+from impala_mm.learner import resume, setup, teaching
 from impala_mm.records.checkpoint import Mismatch
 
 TEACHER = types.SimpleNamespace(name="x", notes=["it was trained on Pong"])
@@ -37,12 +38,15 @@ class _Tools:
 
     def _play(self, teacher, config, spec, meanwhile):
         self.played.append(teacher is not None)
+        for played in range(3):
+            meanwhile(played, 4)
         return self._returns[teacher is not None]
 
-    def begin(self, distillation, group=None, spec=None):
+    def begin(self, distillation, group=None, spec=None, config=None, is_new=True):
         algorithm = types.SimpleNamespace(distillation=distillation)
         group, spec = group or SingleLearner(), spec or _spec()
-        return teaching.begin(algorithm, spec, group, self.tools, self.said.append)
+        config = config or (distillation.config if distillation else RegulariserSettings())
+        return teaching.begin(algorithm, config, spec, group, self.tools, self.said.append, is_new)
 
 
 def _distillation(**settings):
@@ -69,6 +73,52 @@ def test_a_new_run_measures_both_returns_and_a_resumed_one_neither():
     again = _Tools()
     assert again.begin(resumed) == {}
     assert (again.loaded, again.played) == (1, [])
+
+
+def test_reincarnating_measures_the_teacher_once_whatever_its_method_and_cost():
+    expected = {"teacher_return": 1.0, "random_return": 9.0}  # which only a score must not have
+    made = _distillation(teacher_method="kickstarting", mode="reincarnate")
+    assert _Tools(teacher=1.0, random=9.0).begin(made) == expected
+    resumed = _Tools()
+    assert resumed.begin(made, is_new=False) == {}
+    assert resumed.played == []
+    config = RegulariserSettings(teacher="x", teacher_cost=0, mode="reincarnate")
+    assert _Tools(teacher=1.0, random=9.0).begin(None, config=config) == expected
+    resumed = _Tools()
+    assert resumed.begin(None, config=config, is_new=False) == {}
+    assert not resumed.loaded
+
+
+def test_lines_say_how_many_games_have_been_played(monkeypatch):
+    tools = _Tools()
+    monkeypatch.setattr(teaching, "_LINE_SECONDS", 0.0)
+    tools.begin(_distillation())
+    assert "evaluate: 0 of 4 games of the teacher x" in tools.said
+    assert [each for each in tools.said if each.startswith("evaluate: 2 of 4 games of a random")]
+    quiet = _Tools()
+    monkeypatch.setattr(teaching, "_LINE_SECONDS", 60.0)
+    quiet.begin(_distillation())
+    assert not [each for each in quiet.said if each.startswith("evaluate")]
+
+
+@pytest.mark.parametrize("reloads", [True, False])
+def test_a_checkpoint_before_the_first_update_would_lack_a_replay_that_was_reloaded(reloads):
+    """A run that is killed before its first update has the replay again only if it begins anew."""
+    saved = []
+    records = types.SimpleNamespace(
+        metrics_writer=types.SimpleNamespace(write=lambda row: None),
+        checkpointing=types.SimpleNamespace(save_start=lambda *given: saved.append(given)),
+    )
+    agent = types.SimpleNamespace(
+        algorithm=types.SimpleNamespace(distillation=(made := _distillation())), spec=_spec()
+    )
+    config = dataclasses.replace(made.config, reload_replay=reloads)
+    learner = types.SimpleNamespace(frames=0, steps=0, updates=0)
+    monitor = types.SimpleNamespace(resume=lambda: False, finished="", seconds=1.0)
+    setup._resume(
+        *(monitor, learner, agent, config, SingleLearner(), records, _Tools().tools, print)
+    )
+    assert len(saved) == (not reloads)
 
 
 def test_returns_that_are_known_are_not_measured():
