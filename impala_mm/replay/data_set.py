@@ -42,7 +42,7 @@ class About(NamedTuple):
     policy: str  # what played
     steps: int = 0
     episodes: int = 0
-    mean_return: float | None = None  # of the complete games; None without any
+    mean_return: float | int | None = None  # of the complete games; None without any
     format: int = FORMAT
 
 
@@ -77,6 +77,12 @@ def read_about(folder: Path) -> About:
     try:
         found = from_json(path.read_bytes())
     except FileNotFoundError:
+        if any(folder.glob("$store$_*")) or any(folder.glob("checkpoints/$store$_*")):
+            raise BadData(
+                f"{folder} has a replay of Dopamine's, which becomes a data set by `python -m "
+                f"impala_mm.teachers.record_dopamine {folder} FOLDER --level_name=...`: give that "
+                f"FOLDER"
+            ) from None
         what = "has no data.json" if folder.is_dir() else "does not exist"
         raise BadData(
             f"{folder} {what}: give the folder of a data set, which --mode=record writes"
@@ -92,9 +98,14 @@ def read_about(folder: Path) -> About:
             f"data again with this version"
         )
     try:
-        return About(**found)
+        about = About(**found)
     except TypeError:
         raise BadData(f"{path} is damaged: it does not have the entries of a data set") from None
+    for name, kind in About.__annotations__.items():
+        value = getattr(about, name)
+        if kind is not Any and not isinstance(value, kind):
+            raise BadData(f"{path} is damaged: its {name} is {value!r}: copy the folder again")
+    return about
 
 
 class DataSetWriter:

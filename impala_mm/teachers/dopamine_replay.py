@@ -60,21 +60,22 @@ def read(folder: Path, number: int, spec: EnvironmentSpec) -> Replay:
     """Return a replay, but for its frames; raise NoTeacher if levels with this spec differ."""
     path = folder / f"$store$_observation_ckpt.{number}.gz"
     with StoredArray(path) as frames:
-        capacity, *shape = frames.shape
+        capacity, *shape = frames.shape or (0,)
         _check_frames(path, frames.dtype, tuple(shape), spec)
-    action, reward, terminal = (
+    action = _read_whole(folder / f"$store$_action_ckpt.{number}.gz", (capacity,))
+    reward, terminal = (
         read_array(folder / f"$store$_{name}_ckpt.{number}.gz", (capacity,))
-        for name in ("action", "reward", "terminal")
+        for name in ("reward", "terminal")
     )
-    count = int(read_array(folder / f"add_count_ckpt.{number}.gz", ()))
+    count = int(_read_whole(folder / f"add_count_ckpt.{number}.gz", ()))
     kept = min(max(count, 0), capacity)
     if not kept:
         raise NoTeacher(f"{folder} has a replay {number} without transitions: give another one")
-    if (wrong := int(action[:kept].max())) >= (spec.actions.discrete or 0) or action[
-        :kept
-    ].min() < 0:
+    known = range(spec.actions.discrete or 0)
+    extremes = (int(action[:kept].min()), int(action[:kept].max()))
+    if wrong := [each for each in extremes if each not in known]:
         raise NoTeacher(
-            f"{folder} has action {wrong} in replay {number}, and {spec.level_name} takes "
+            f"{folder} has action {wrong[0]} in replay {number}, and {spec.level_name} takes "
             f"{spec.actions.describe()}: give data of this game"
         )
     end = terminal.astype(bool)
@@ -96,6 +97,17 @@ def read(folder: Path, number: int, spec: EnvironmentSpec) -> Replay:
         end=end[:kept],
         is_full=count > capacity,
     )
+
+
+def _read_whole(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array of whole numbers; raise NoTeacher if it has others."""
+    array = read_array(path, shape)
+    if array.dtype.kind not in "iu":
+        raise NoTeacher(
+            f"{path} has numbers of type {array.dtype.name} in place of whole ones: it may be "
+            f"damaged, so copy it again"
+        )
+    return array
 
 
 def _check_frames(

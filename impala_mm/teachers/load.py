@@ -23,6 +23,7 @@ from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.checkpoint_paths import resolve
+from impala_mm.records.durable_folder import Damaged
 from impala_mm.teachers import dopamine_files
 from impala_mm.teachers.action_order import ActionOrder, Reordered
 from impala_mm.teachers.dopamine import DopamineTeacher
@@ -30,6 +31,11 @@ from impala_mm.teachers.functions import FunctionTeacher
 from impala_mm.teachers.kinds import NoTeacher, PlayingTeacher
 from impala_mm.teachers.saved_models import SavedModelTeacher
 from impala_mm.teachers.trained import TrainedTeacher
+
+_KINDS = (
+    "a teacher is the folder of a run, of one of its checkpoints or of an export, a policy of this "
+    "package, my_package:function, a checkpoint of Dopamine or a SavedModel"
+)
 
 
 def load_teachers(config: TeacherSettings, spec: EnvironmentSpec) -> list[PlayingTeacher]:
@@ -77,7 +83,14 @@ def _load_kind(
         values = DopamineTeacher(name, bundle, fit, temperature)
         _check_values(values, config, order)
         return _in_order(values, order, values.num_actions)
-    found, about = checkpoint.find(path, best=True)
+    try:
+        found, about = checkpoint.find(path, best=True)
+    except Damaged as error:
+        raise NoTeacher(f"{error}: copy it again, or give another checkpoint") from None
+    except checkpoint.Missing as error:
+        if not path.exists() or (path / "metrics.jsonl").exists():
+            raise
+        raise NoTeacher(f"{error}: {_KINDS}") from None
     _check_code(about, config)
     theirs = fit(about.made_of.get("actions"))
     try:

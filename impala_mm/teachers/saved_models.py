@@ -34,7 +34,10 @@ class SavedModelTeacher:
             self._model = tf.saved_model.load(str(folder))
             self._act = self._model.signatures["serving_default"]
         except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
-            raise NoTeacher(f"it cannot be loaded: {describe_error(error)[:200]}") from None
+            raise NoTeacher(
+                f"it cannot be loaded ({describe_error(error)[:200]}): copy its folder again, or "
+                f"save it by a version of TensorFlow that this one reads"
+            ) from None
         inputs = self._act.structured_input_signature[1]
         self._types = {each: leaf.dtype for each, leaf in inputs.items()}
         self._output = next((n for n in _OUTPUTS if n in self._act.structured_outputs), "")

@@ -248,6 +248,12 @@ def _spoil(folder, **changes):
         (lambda f: _spoil(f, actions=4), "with actions 4, and catch has 3: a student learns from"),
         (lambda f: _spoil(f, observations="float32 [4]"), r"observations float32 \[4\], and catch"),
         (lambda f: _spoil(f, frame_stack=4), "with a stack of frames 4, and catch has 1"),
+        (lambda f: _spoil(f, unroll_length="3"), "is damaged: its unroll_length is '3': copy the"),
+        (lambda f: _spoil(f, mean_return=[1]), r"is damaged: its mean_return is \[1\]: copy the"),
+        (
+            lambda f: (f / "data.json").rename(f / "$store$_observation_ckpt.1.gz"),
+            "has a replay of Dopamine's, which becomes a data set by `python -m impala_mm.teachers",
+        ),
         (lambda f: _spoil(f, layout="x"), "holds unrolls of another layout"),
         (lambda f: [p.unlink() for p in f.glob("*.unrolls")], "has no data: record more with"),
     ],

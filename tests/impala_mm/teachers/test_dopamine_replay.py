@@ -144,6 +144,22 @@ _BAD = {
         lambda f: _save(f / _ACTIONS, np.full(100, 5, np.int32)),
         "has action 5 in replay 1, and small takes",
     ),
+    "a negative action": (
+        lambda f: _save(f / _ACTIONS, np.full(100, -2, np.int32)),
+        "has action -2 in replay 1, and small takes",
+    ),
+    "actions that are no numbers": (
+        lambda f: _save(f / _ACTIONS, np.full(100, np.nan)),
+        "$store$_action_ckpt.1.gz has numbers of type float64 in place of whole ones",
+    ),
+    "a count that is no number": (
+        lambda f: _save(f / "add_count_ckpt.1.gz", np.array(np.inf)),
+        "add_count_ckpt.1.gz has numbers of type float64 in place of whole ones",
+    ),
+    "one number in place of frames": (
+        lambda f: _save(f / _FRAMES, np.array(7, np.uint8)),
+        "has frames uint8 [], and observations of small are uint8 [3, 2, 1]",
+    ),
     "other frames": (
         lambda f: _save(f / _FRAMES, np.ones([100, 4, 2], np.uint8)),
         "has frames uint8 [4, 2], and observations of small are uint8 [3, 2, 1]",

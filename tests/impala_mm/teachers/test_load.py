@@ -310,17 +310,20 @@ def test_what_cannot_teach_is_refused_in_a_sentence(teacher):
 
 
 def test_a_damaged_checkpoint_and_a_folder_of_something_else_are_refused(tmp_path):
-    with pytest.raises(NoTeacher, match=r"is cut short since it was written"):
+    with pytest.raises(NoTeacher, match=r"is cut short since it was written: copy it again, or "):
         _load(_damaged(tmp_path / "damaged"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "ckpt.399").write_bytes(pickle.dumps({"a": 1}))
     with pytest.raises(NoTeacher, match=r"ckpt.399 has no online_params, but a: give"):
         _load(tmp_path / "other")
     (tmp_path / "other" / "ckpt.399").rename(tmp_path / "other" / "weights.pickle")
-    with pytest.raises(NoTeacher, match="other is not the folder of a run"):
+    with pytest.raises(NoTeacher, match="other is not the folder of a run: a teacher is the fo"):
         _load(tmp_path / "other")
-    with pytest.raises(NoTeacher, match=r"weights.pickle is a file"):
+    with pytest.raises(NoTeacher, match=r"weights.pickle is a file: a teacher is the folder"):
         _load(tmp_path / "other" / "weights.pickle")
+    (tmp_path / "other" / "saved_model.pb").write_bytes(b"nothing")
+    with pytest.raises(NoTeacher, match=r"it cannot be loaded \(.*\): copy its folder again"):
+        _load(tmp_path / "other", trust_teacher=True)
     (tmp_path / "empty").mkdir()
     with pytest.raises(NoTeacher, match="empty is empty: give the folder of a run"):
         _load(tmp_path / "empty")
