@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 import nets
-from impala_mm.algorithms import losses, policies, registry
+from impala_mm.algorithms import dqn_settings, losses, policies, registry
 from impala_mm.algorithms.distillation import Distillation, Returns, Taught
 from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
@@ -71,6 +71,8 @@ def test_the_loss_is_the_mean_divergence_from_the_teachers_times_the_cost(
     made = Regularisers(
         RegulariserSettings(teacher="x", teacher_cost=cost, entropy_cost=0.0), ACTIONS
     )
+    made.distillation._share.assign(0.25)  # the cost has fallen to a quarter
+    cost *= 0.25
     batch = _batch(seed, teachers)
     policy, theirs, live, known, weight = batch
     logits = tf.Variable(policy)
@@ -112,7 +114,7 @@ def _share(method, before, frames, episode_return, end, returns):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    method=st.sampled_from(["kickstarting", "qdagger", "constant"]),
+    method=st.sampled_from(["kickstarting", "qdagger", "dqfd", "constant"]),
     end=st.sampled_from([AUTO, 300.0]),
     returns=st.sampled_from([Returns(500.0, 20.0), Returns(-1.0, -21.0), Returns(0.5, -0.5)]),
     scores=st.lists(
@@ -124,9 +126,8 @@ def _share(method, before, frames, episode_return, end, returns):
 def test_the_cost_falls_by_frames_or_by_the_students_score_and_stays_0(
     method, end, returns, scores
 ):
-    config = RegulariserSettings(
-        teacher="x", teacher_method=method, teacher_frames=end, teacher_cost=3.0
-    )
+    kind = dqn_settings.Settings if method == "dqfd" else RegulariserSettings
+    config = kind(teacher="x", teacher_method=method, teacher_frames=end, teacher_cost=3.0)
     made = Distillation(config)
     made.set_returns(returns)
     made.begin([None], 1)

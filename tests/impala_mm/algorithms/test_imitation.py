@@ -42,6 +42,7 @@ class Case:
         made = Imitation(config)
         if made.distillation:
             made.distillation.begin([None] * len(self.theirs), 1)
+            made.distillation._share.assign(0.25)  # the cost has fallen to a quarter
         theirs = [tf.constant(x) for x in self.theirs]
         taught = Taught(
             tuple(x / config.teacher_temperature for x in theirs),
@@ -132,7 +133,7 @@ def test_teachers_add_their_loss_with_the_weights_of_replay(
         )
         terms.append(term)
         expected += case.weight[b] * term
-    expected *= 2.0 / (T * B if reduction == "mean" else 1)
+    expected *= 2.0 * 0.25 / (T * B if reduction == "mean" else 1)
     assert loss == pytest.approx(expected, rel=1e-9, abs=1e-9)
     key = "kl_teacher_pi" if distill == "policy" else "loss/teacher"
     assert float(metrics[key]) == pytest.approx(np.mean(terms), rel=1e-9, abs=1e-9)

@@ -74,6 +74,8 @@ def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teache
     goals = offline_policy.goals(entries, tf.constant(weight), tf.constant(values), GAMMA)
     made = Distillation(config)
     made.begin([types.SimpleNamespace()], 1)
+    made._share.assign(0.25)  # the teacher's cost has fallen to a quarter
+    cost = 3.0 * (0.25 if teacher else 1.0)
     known = random.random([T, B]) < 0.7
     found = offline_policy.losses_of(
         config,
@@ -96,13 +98,13 @@ def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teache
     left = np.abs(targets - values[:-1])
     limit = 0.8 * np.sqrt(unit)
     errors = np.where(left <= limit, 0.5 * left**2, limit * (left - 0.5 * limit))
-    total = ((3.0 * each * counted + 0.7 / unit * errors * live) * weight).sum()
+    total = ((cost * each * counted + 0.7 / unit * errors * live) * weight).sum()
     total /= T * B if reduction == "mean" else 1
     np.testing.assert_allclose(found.total, total, rtol=1e-9)
     name = "kl_teacher_pi" if teacher else "cloning_loss"
     np.testing.assert_allclose(found.metrics[name], each[counted].mean(), rtol=1e-9)
     np.testing.assert_allclose(found.squared_error, (left[live] ** 2).mean(), rtol=1e-9)
-    assert found.metrics["teacher_cost"] == 3.0
+    assert found.metrics["teacher_cost"] == cost
 
 
 def test_values_are_compared_in_their_unit():

@@ -58,7 +58,8 @@ def test_the_divergence_from_the_teacher_is_added_to_the_loss(kind, td_cost):
     alone, exchange = family._made(**flags)
     batch = family._columns(family._batch(alone), slice(None))
     without, priorities = alone.update(batch, PROGRESS, exchange)
-    algorithm, exchange = _taught(teacher_cost=0.7, td_cost=td_cost, **flags)
+    falling = {"teacher_method": "kickstarting", "teacher_frames": 400.0}  # a quarter is left
+    algorithm, exchange = _taught(teacher_cost=2.8, td_cost=td_cost, **falling, **flags)
     found, same = algorithm.update(batch, PROGRESS, exchange)
     values = family._outputs(algorithm._online, batch, 0, 5)[0][: family.T]
     e = batch.unrolls

@@ -43,6 +43,7 @@ def test_the_policys_loss_has_the_divergence_of_numbers(monkeypatch):
     batch = family._tensors(family._batch(algorithm))
     e = batch.unrolls
     _, taught = algorithm._ask_teachers(batch, PROGRESS)
+    algorithm.distillation._share.assign(0.25)  # the cost has fallen to a quarter
     live = ~e.first[1:] & (batch.weight > 0)
     before = tf.nest.map_structure(lambda x: x[:-1], e)
     policy = algorithm._policy.unroll(before, ())
@@ -60,7 +61,7 @@ def test_the_policys_loss_has_the_divergence_of_numbers(monkeypatch):
     (m, s), (n, r) = normal(theirs), normal(mine)
     kl = np.log(r / s) + (s**2 + (m - n) ** 2) / (2 * r**2) - 0.5
     kl = np.where(live[0], kl, 0)
-    assert float(loss) == pytest.approx(0.6 * kl.sum() / B, rel=1e-5)
+    assert float(loss) == pytest.approx(0.6 * 0.25 * kl.sum() / B, rel=1e-5)
     assert float(measured["kl_teacher_pi"]) == pytest.approx(kl.sum() / live.numpy().sum(), 1e-5)
 
 
