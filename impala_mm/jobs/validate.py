@@ -165,7 +165,9 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     # With --teacher_cost=0 it may still have to play the games that its student learns from.
     plays = phases.uses_games(config) and not getattr(config, "teacher_data", "")
     plays = plays and not (config.logdir and (Path(config.logdir) / "teacher_data").exists())
-    if not (asks or plays or (guidance and float(guidance.share))):
+    evaluates = config.mode == "reincarnate"
+    evaluates = evaluates and not (config.logdir and (Path(config.logdir) / "checkpoints").exists())
+    if not (asks or plays or evaluates or (guidance and float(guidance.share))):
         return
     try:
         for teacher in load_teachers(config, made.spec):

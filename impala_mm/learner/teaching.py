@@ -41,8 +41,8 @@ class PolicyTools(NamedTuple):
     # `algorithms.interface.Teacher` has
     load_teachers: Callable[[Any, EnvironmentSpec], Sequence[Any]]
     # (teacher or None, settings, spec, meanwhile) -> its mean return; None plays random actions.
-    # `meanwhile` gets the number of games that have ended, and that of all.
-    mean_return: Callable[[Any, Any, EnvironmentSpec, Callable[[int, int], None]], float]
+    # `meanwhile` gets the number of games that have ended, that of all, and their steps.
+    mean_return: Callable[[Any, Any, EnvironmentSpec, Callable[[int, int, int], None]], float]
     # (teachers, settings, spec, folder, description, steps, seed, meanwhile, say): adds to data
     collect: Callable[..., None] = lambda *_: None
     # (spec, layout of unrolls, level) -> the description of recorded data, `data_set.About`
@@ -165,14 +165,14 @@ class _Progress:
     def __init__(self, tools: PolicyTools, say: Say):
         self._tools, self._say, self._said = tools, say, time.monotonic()
 
-    def of(self, player: str) -> Callable[[int, int], None]:
+    def of(self, player: str) -> Callable[[int, int, int], None]:
         """Return what is called between the steps of a player's games.
 
         It sends the heartbeat, prints a line if it is time, and raises Stopped.
         """
         began, beat = time.monotonic(), heartbeat.of_learner().beat
 
-        def meanwhile(played: int, games: int) -> None:
+        def meanwhile(played: int, games: int, steps: int) -> None:
             beat()
             if self._tools.stopping():
                 raise Stopped
@@ -181,7 +181,7 @@ class _Progress:
             self._said = now
             left = (now - began) / played * (games - played) if played else 0.0
             eta = f" | ETA {format_duration(left)}" if played else ""
-            self._say(f"evaluate: {played} of {games} games of {player}{eta}")
+            self._say(f"evaluate: {player}, {played} of {games} games, {steps:,} steps{eta}")
 
         return meanwhile
 

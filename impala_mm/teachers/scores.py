@@ -27,20 +27,20 @@ def mean_return(
     teacher: PlayingTeacher | None,
     config: TeacherSettings,
     spec: EnvironmentSpec,
-    meanwhile: Callable[[int, int], None] = lambda played, games: None,
+    meanwhile: Callable[[int, int, int], None] = lambda played, games, steps: None,
 ) -> float:
     """Return the mean return of a teacher over complete games; None: of random actions.
 
     It plays --teacher_episodes games of each of the student's levels. `meanwhile` is called between
-    their steps, with the number of games that have ended and that of all. Games of Atari end
-    without a reward as in an evaluation if the teacher is greedy.
+    their steps, with the numbers of games that have ended, of all games, and of the steps in this
+    level. Games of Atari end without a reward as in an evaluation if the teacher is greedy.
     Raises NoTeacher if the environments fail too often.
     """
     returns: list[float] = []
     levels = config.level_name.split(",")
 
     def proceed(played: Sequence[Any], steps: int) -> bool:
-        meanwhile(len(returns) + len(played), config.teacher_episodes * len(levels))
+        meanwhile(len(returns) + len(played), config.teacher_episodes * len(levels), steps)
         return True
 
     for level in levels:

@@ -39,7 +39,7 @@ class _Tools:
     def _play(self, teacher, config, spec, meanwhile):
         self.played.append(teacher is not None)
         for played in range(3):
-            meanwhile(played, 4)
+            meanwhile(played, 4, 1000 * played)
         return self._returns[teacher is not None]
 
     def begin(self, distillation, group=None, spec=None, config=None, is_new=True):
@@ -93,8 +93,9 @@ def test_lines_say_how_many_games_have_been_played(monkeypatch):
     tools = _Tools()
     monkeypatch.setattr(teaching, "_LINE_SECONDS", 0.0)
     tools.begin(_distillation())
-    assert "evaluate: 0 of 4 games of the teacher x" in tools.said
-    assert [each for each in tools.said if each.startswith("evaluate: 2 of 4 games of a random")]
+    assert "evaluate: the teacher x, 0 of 4 games, 0 steps" in tools.said
+    expected = "evaluate: a random policy, 2 of 4 games, 2,000 steps | ETA "
+    assert [each for each in tools.said if each.startswith(expected)]
     quiet = _Tools()
     monkeypatch.setattr(teaching, "_LINE_SECONDS", 60.0)
     quiet.begin(_distillation())
