@@ -253,7 +253,12 @@ def full_command(name: str, seed: int, *more: str) -> list[str]:
 
 def settings(name: str) -> Config:
     """Return the settings of a command."""
-    (config,), _ = command_line.parse(["experiment.py", *DOCUMENTED_RUNS[name].flags], "", Config)
+    return settings_of(["experiment.py", *DOCUMENTED_RUNS[name].flags])
+
+
+def settings_of(arguments: list[str]) -> Config:
+    """Return the settings that experiment.py has with these arguments; its name is the first."""
+    (config,), _ = command_line.parse(arguments, "", Config)
     return config
 
 

@@ -4,6 +4,7 @@
 CleanRL's tables.
 """
 
+import shlex
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import plot_style
 import verify
-from documented_runs import DOCUMENTED_RUNS, settings
+from documented_runs import DOCUMENTED_RUNS, settings, settings_of
 from run_series import Curve, combine_curves
 
 Recorded = dict[str, list[dict]]  # by name: the content of each seed's file in reference/
@@ -29,7 +30,7 @@ def table(recorded: Recorded) -> list[str]:
         returns = [run["episode_return"] for run in runs]
         tested = [run["deterministic_return"] for run in runs if "deterministic_return" in run]
         lines.append(
-            f"| {_level(name)} | {_steps(name)} | {_published_result(name)} "
+            f"| {_level(name)} | {_steps(name, runs[0])} | {_published_result(name)} "
             f"| {', '.join(map(_shorten, returns))} | {_mean(returns)} | {_mean(tested)} "
             f"| {_reached(name, runs)} |"
         )
@@ -74,8 +75,10 @@ def _level(name: str) -> str:
     return settings(name).level_name
 
 
-def _steps(name: str) -> str:
-    return plot_style.format_number(settings(name).total_environment_frames / _repeats(name))
+def _steps(name: str, run: dict) -> str:
+    """Return the steps of a recorded run; the documented command may have changed since."""
+    frames = settings_of(shlex.split(run["command"])[1:]).total_environment_frames
+    return plot_style.format_number(frames / _repeats(name))
 
 
 def _repeats(name: str) -> int:

@@ -9,6 +9,7 @@ a quarter, half, three quarters and all of the way from the first return to the 
 times the frames that the slowest recorded seed needed; on the same kind of machine also within
 SLACK times its seconds, if nothing else ran on the machine while the curves were recorded. Every
 return may take a quarter of what is allowed for the goal, since the first games are mostly chance.
+A return that a recorded seed never reached is not compared, and the output says so.
 Exit code 0: the run is within this band. 1: it is not, and the table shows where. 2: the check was
 impossible, for example because a package is not installed.
 """
@@ -76,7 +77,7 @@ def make_deadlines(references: list[CurvePoints], levels: list[float]) -> Iterat
 def target_returns(references: list[CurvePoints], goal: float) -> list[float]:
     """Return the returns to reach on the way from the first return to the goal."""
     start = min(curve[0][2] for curve in references)
-    return [start + part * (goal - start) for part in _TARGET_FRACTIONS]
+    return [goal - (1 - part) * (goal - start) for part in _TARGET_FRACTIONS]  # the last is exact
 
 
 def check_deadlines(run: CurvePoints, deadlines: list[Deadline], compare_seconds: bool) -> bool:
@@ -122,10 +123,10 @@ def main() -> None:
     recorded = read_references(args.name)
     curves = [one["curve"] for one in recorded]
     goal, until = documented.goal, args.until
-    deadlines = []
+    returns: list[float] = []
     if curves:
         returns = target_returns(curves, goal) if until is None else [until]
-        deadlines = list(make_deadlines(curves, returns))
+    deadlines = list(make_deadlines(curves, returns))
     if not deadlines:
         print(
             f"error: no recorded curve of {args.name} reaches this return; sandbox/record.py "
@@ -146,6 +147,9 @@ def main() -> None:
     print(f"{args.name}: allowed: {SLACK} times what the slowest of {len(recorded)} seeds needed")
     run = [(row["frames"], row["seconds"], row["episode_return"]) for row in rows]
     all_met = check_deadlines(run, deadlines, compare_seconds)
+    for level in returns[len(deadlines) :]:  # the highest ones
+        never = sum(first_reaching(curve, level) is None for curve in curves)
+        print(f"{level:10.2f} is not compared: {never} of {len(curves)} seeds never reached it")
     if not alone:
         print("seconds are not compared: the recorded runs shared their machine")
     elif not compare_seconds:

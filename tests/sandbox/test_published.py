@@ -14,9 +14,10 @@ import record
 from documented_runs import DOCUMENTED_RUNS, read_references
 
 
-def _run(seed, result, *, level=2.0, **known):
-    curve = [[frames, frames / 1000, level * frames / 1000] for frames in range(0, 100_001, 1000)]
-    return {"seed": seed, "episode_return": result, "curve": curve} | known
+def _run(seed, result, *, level=2.0, frames=1_000_000, **known):
+    curve = [[at, at / 1000, level * at / 1000] for at in range(0, 100_001, 1000)]
+    command = f"python experiment.py --algorithm=ppo --total_environment_frames={frames}"
+    return {"seed": seed, "command": command, "episode_return": result, "curve": curve} | known
 
 
 def test_a_row_has_each_seeds_result_their_mean_and_deviation():
@@ -30,9 +31,10 @@ def test_a_row_has_each_seeds_result_their_mean_and_deviation():
         "| HalfCheetah-v4 | 1M | 1,443 ± 46 | 1,000, 2,000, 3,000 | 2,000 ± 1,000 | 1,200 ± 141 "
         "| never, never, 73k steps (73 s) |"
     )
-    row = published.table({"ppo-breakout": [_run(1, 390.5, level=8.0)]})[-1]
-    assert row == "| BreakoutNoFrameskip-v4 | 10M | 415 ± 28 | 390 | 390 |  | 13k steps (52 s) |"
-    row = published.table({"ppo-acrobot": [_run(1, -84.25)]})[-1]
+    runs = [_run(1, 390.5, level=8.0, frames=8_000_000)]
+    row = published.table({"ppo-breakout": runs})[-1]
+    assert row == "| BreakoutNoFrameskip-v4 | 2M | 415 ± 28 | 390 | 390 |  | 13k steps (52 s) |"
+    row = published.table({"ppo-acrobot": [_run(1, -84.25, frames=500_000)]})[-1]
     assert row == "| Acrobot-v1 | 500k | -86 ± 1 | -84.2 | -84.2 |  | 0 steps (0 s) |"
 
 

@@ -6,6 +6,10 @@ import sys
 import pytest
 from processes import ROOT, run
 
+sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their short names
+
+import verify
+
 REFERENCE = ROOT / "sandbox" / "reference"
 WITHOUT_PACKAGES = """
 import sys
@@ -78,6 +82,30 @@ def test_a_return_that_no_recorded_seed_reached_is_refused_before_anything_runs(
     code, printed = _verify("catch", "--until=2")
     assert code == 2
     assert "error: no recorded curve of catch reaches this return" in printed
+
+
+def test_a_return_that_a_recorded_seed_never_reached_is_said_not_to_be_compared(
+    tmp_path, monkeypatch, capsys
+):
+    curves = [[[0, 0, 0.0], [100, 1, most]] for most in (0.5, 0.7, 0.9)]  # the goal is 0.9
+    recorded = [{"machine": "another", "curve": curve} for curve in curves]
+    monkeypatch.setattr(verify, "read_references", lambda name: recorded)
+    rows = [{"frames": f, "seconds": s, "episode_return": r} for f, s, r in curves[0]]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.setattr(sys, "argv", ["verify.py", "catch", f"--of={tmp_path}"])
+    with pytest.raises(SystemExit) as ended:
+        verify.main()
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "0.68 is not compared: 1 of 3 seeds never reached it" in printed
+    assert "0.90 is not compared: 2 of 3 seeds never reached it" in printed
+    assert printed.count("not compared: ") == 3, "these, and the seconds"
+
+
+def test_the_goal_itself_is_compared_though_numbers_are_rounded(tmp_path):
+    """The last of catch's returns was once 0.9000000000000001, which no recorded run had."""
+    assert verify.target_returns([[(0, 0, -0.78)]], 0.9)[-1] == 0.9
+    assert " 0.90 " in _verify("catch", _run_folder(tmp_path, "catch"))[1]
 
 
 def test_seconds_of_a_machine_that_was_shared_are_not_compared(tmp_path):
