@@ -77,6 +77,7 @@ def main(argv: list[str]) -> None:
         make_certificates=certificates.make,
         policies=checkpoint_paths.shipped_names(),
         command=[sys.executable, os.path.abspath(__file__), *argv[1:]],
+        round_columns=config.batch_size if config.rounds else 0,
     )
     try:
         code = dispatch.main(request)

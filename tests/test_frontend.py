@@ -700,6 +700,22 @@ def test_checks_run_after_the_set_up_commands_in_the_folder_of_the_processes(clu
     assert (cluster.folder / "seen").read_text() == f"{elsewhere}\n"
 
 
+def test_actors_that_cannot_fill_rounds_are_found_before_a_start(cluster):
+    rows = cluster.csv(
+        *(f"learner,localhost,{free_port()},", f"learner,localhost,{free_port()},"),
+        "actor,localhost,,5",
+        columns="job,ip,tf_port,num_envs",
+    )
+    code, printed = cluster.run(rows, "--check", "--algorithm=ppo", "--level_name=catch")
+    assert code == 1
+    printed = " ".join(printed.split())  # the table breaks lines
+    assert "passed flags" in printed
+    assert "FAILED rounds row 4 (localhost), column num_envs: the algorithm trains on" in printed
+    assert "which actors with --num_envs=5 cannot fill exactly: use --num_envs=1, 2, 4, " in printed
+    assert "each of 2 learners trains on rounds of its own actors, and there is only 1" in printed
+    assert "-> give the CSV at least 2 actors, by more rows or the column count" in printed
+
+
 def test_nothing_is_mirrored_or_fetched_if_the_learners_write_to_this_machine(cluster):
     frontend = cluster.start(cluster.rows(actors=1), "--mirror_logdir")
     frontend.until("--mirror_logdir: nothing to mirror, as the learners write to this machine")

@@ -54,7 +54,7 @@ ALLOWED = {
     "impala_mm.runtime.certificates impala_mm.runtime.durations impala_mm.runtime.gpus "
     "impala_mm.runtime.strict_json",
     "launcher.checks": "node plan remote running impala_mm.config.printable "
-    "impala_mm.runtime.certificates",
+    "impala_mm.runtime.certificates impala_mm.transport.rounds",
     "launcher.dashboard": "node plan running impala_mm.records.host_use "
     "impala_mm.records.json_lines "
     "impala_mm.records.metric_descriptions impala_mm.records.panels "

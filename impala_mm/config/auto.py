@@ -38,9 +38,11 @@ class AutoChoice(NamedTuple):
 
 def num_actors(config: Config) -> int:
     """Return the number of actors that a process without --job_name starts on this machine."""
+    if config.num_actors != AUTO:
+        return config.num_actors
     # One for each core. A learner on the same cores still gets its share of them: actors wait while
-    # its queue is full.
-    return len(os.sched_getaffinity(0)) if config.num_actors == AUTO else config.num_actors
+    # its queue is full. In rounds each learner needs an actor of its own.
+    return max(len(os.sched_getaffinity(0)), config.num_learners if config.rounds else 0)
 
 
 def num_envs(config: Config, observation: Any) -> int:

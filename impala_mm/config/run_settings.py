@@ -235,7 +235,8 @@ class RunSettings:
     num_actors: int = flag(
         2, group="Processes", least=0, own=True, auto=True,
         text="Number of actors that a process without job_name starts, for all its learners "
-             "together. auto: one for each core.")
+             "together. auto: one for each core; with an algorithm that plays in rounds, at least "
+             "one for each learner.")
     learner_assignment: str = flag(
         "balance", group="Processes", choices=("balance", "fixed"),
         text="Which learner an actor sends its unrolls to; --learner names the first. balance: a "

@@ -8,12 +8,18 @@ import os
 from impala_mm.config import auto, flags, replay_mix
 from impala_mm.config.settings import Config
 from impala_mm.runtime import machine, provenance
-from impala_mm.transport.rounds import why_unfit
+from impala_mm.transport.rounds import why_too_few, why_unfit
 
 
 def refuse_rounds(config: Config) -> None:
     """Refuse rounds that the actors cannot fill, where the flags alone show it."""
-    if not config.rounds or config.num_envs == flags.AUTO:
+    if not config.rounds:
+        return
+    if why := why_too_few(config.num_learners, auto.num_actors(config)):
+        flags.refuse(
+            f"--algorithm={config.algorithm}: {why}: use --num_actors={config.num_learners}"
+        )
+    if config.num_envs == flags.AUTO:
         return
     if why := why_unfit(config.batch_size, config.num_envs):
         flags.refuse(f"--algorithm={config.algorithm}: {why}")

@@ -55,12 +55,12 @@ def prepare(
     learner.refuse_bad_flags(config)
     learner.refuse_missing_checkpoint(config)
     _refuse_taken(config, addresses[: config.num_learners])
+    counts.refuse_rounds(config)
     num_actors = auto.num_actors(config)
     if several and 0 < num_actors < config.num_learners:
         _check_actors(config, num_actors)
     run_token.read_token(config)
     counts.check(config, config.num_learners)
-    counts.refuse_rounds(config)
     environment_check.before_training(config)
     folder = RunFolder(config)
     folder.leave_to_others()

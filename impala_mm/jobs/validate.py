@@ -113,7 +113,7 @@ def _refuse_large(config: Config, made: "Agent") -> None:
         if config.replay:
             replaying.refuse_unsuitable(auto.for_task(config, made.spec), made.algorithm)
     if not config.job_name:
-        setup.refuse_rounds(config, made)
+        setup.refuse_rounds(config, made, config.num_learners, auto.num_actors(config), True)
     if config.job_name != "learner":
         actors = 1 if config.job_name else auto.num_actors(config)
         actor.refuse_many_environments(config, count, unroll_bytes, actors)

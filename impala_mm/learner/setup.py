@@ -48,7 +48,7 @@ from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, machine, ports, provenance, run_token
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import process_rank
-from impala_mm.transport.rounds import Rounds, why_unfit
+from impala_mm.transport.rounds import Rounds, why_too_few, why_unfit
 from impala_mm.transport.server import Server
 
 # Exceptions that all learners of a run raise at the same point.
@@ -113,8 +113,8 @@ def build_learner(
     codec = UnrollCodec(algorithm.unroll)
     refuse_large_batch(config, codec.size, process_rank().local_size)
     rounds = registry.optional(algorithm, "rounds")
-    if rounds and provenance.is_local_run():
-        refuse_rounds(config, agent)
+    actors = provenance.num_actors() or 0
+    refuse_rounds(config, agent, group.size, actors, provenance.is_local_run())
     capacity = config.queue_capacity or config.batch_size
     # A round is in the queue before it is taken.
     if rounds:
@@ -321,12 +321,18 @@ def _build_inference(config: Config, agent: Agent) -> BatchedInference:
     return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
 
 
-def refuse_rounds(config: Config, agent: Agent) -> None:
-    """Refuse actors that cannot fill the rounds; all of the run have the same flags."""
-    count = auto.num_envs(config, agent.spec.observation)
-    if registry.optional(agent.algorithm, "rounds") and (
-        why := why_unfit(config.batch_size, count)
-    ):
+def refuse_rounds(config: Config, agent: Agent, learners: int, actors: int, alike: bool) -> None:
+    """Refuse actors that cannot fill the rounds.
+
+    `actors` is 0 if their number is not known; `alike`: all of them have the flags of this process.
+    """
+    if not registry.optional(agent.algorithm, "rounds"):
+        return
+    if why := why_too_few(learners, actors):
+        why += f": use --num_actors={learners}, or more rows of actors in the CSV"
+    elif alike:
+        why = why_unfit(config.batch_size, auto.num_envs(config, agent.spec.observation))
+    if why:
         flags.refuse(f"--algorithm={config.algorithm}: {why}")
 
 

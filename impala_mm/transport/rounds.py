@@ -307,3 +307,17 @@ def why_unfit(columns: int, environments: int) -> str:
         f"environment, which actors with --num_envs={environments} cannot fill exactly: use "
         f"--num_envs={fitting}, or --batch_size={multiple}"
     )
+
+
+def why_too_few(learners: int, actors: int) -> str:
+    """Return why so many actors cannot fill every learner's rounds; empty if they can.
+
+    Actors that this start does not count may join a run that is started with none.
+    """
+    if not 0 < actors < learners:
+        return ""
+    have = "is only 1 actor" if actors == 1 else f"are only {actors} actors"
+    return (
+        f"each of {learners} learners trains on rounds of its own actors, and there {have}, so "
+        f"that all would wait for ever"
+    )

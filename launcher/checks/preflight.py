@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from impala_mm.config.printable import escape
+from impala_mm.transport.rounds import why_too_few, why_unfit
 from launcher.checks.finding import Finding
 from launcher.checks.machine import MachineChecks
 from launcher.checks.network import NetworkChecks
@@ -41,6 +42,7 @@ class PlannedRun(NamedTuple):
     logdir: Path  # the run's folder on this machine
     check_free: Callable[[str], None]  # raises OSError if an address is in use
     make_certificates: Callable[[Sequence[str]], str]  # see `Request`
+    round_columns: int = 0  # see `Request`
 
 
 def check_run(planned: PlannedRun) -> list[Finding]:
@@ -87,6 +89,7 @@ def check_run(planned: PlannedRun) -> list[Finding]:
         if host_id and host_id not in planned.unreached
     ]
     found = [*ssh, *_mark_different_versions(found), *_check_evaluators(planned, learners[0])]
+    found += check_rounds(planned.workers, planned.round_columns)
     if not has_failed(found):
         found += NetworkChecks(
             *(planned.hosts, planned.workers, planned.installation_of, planned.config),
@@ -184,6 +187,24 @@ def _check_mpi(planned: PlannedRun, learners: Sequence[Worker]) -> list[Finding]
         machine = MachineChecks(planned.hosts, installation.host_id, [], [worker], planned.config)
         found += machine.check_mpi(installation, len(learners))
     return list(dict.fromkeys(found))
+
+
+def check_rounds(workers: Sequence[Worker], columns: int) -> list[Finding]:
+    """Check that the actors can fill every learner's rounds of `columns` unrolls; 0: no rounds.
+
+    --validate has checked the number of environments that the flags give.
+    """
+    actors = [worker for worker in workers if worker.job == "actor"] if columns else []
+    learners = sum(worker.job == "learner" for worker in workers)
+    found = [
+        Finding("rounds", False, f"row {worker.line} ({worker.ip}), column num_envs: {why}")
+        for worker in actors
+        if worker.num_envs and (why := why_unfit(columns, worker.num_envs))
+    ]
+    if why := why_too_few(learners, sum(worker.count for worker in actors)):
+        remedy = f"give the CSV at least {learners} actors, by more rows or the column count"
+        found.append(Finding("rounds", False, why, remedy))
+    return found
 
 
 def _check_evaluators(planned: PlannedRun, learner: Worker) -> list[Finding]:

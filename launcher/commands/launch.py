@@ -156,6 +156,7 @@ class _Launcher:
                 logdir=self._expected_logdir,
                 check_free=self._request.check_free,
                 make_certificates=self._request.make_certificates,
+                round_columns=self._request.round_columns,
             )
         )
         counts = [sum(finding.ok is ok for finding in found) for ok in (True, None, False)]

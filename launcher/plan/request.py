@@ -47,6 +47,7 @@ class Request(NamedTuple):
     make_certificates: Callable[[Sequence[str]], str] = lambda roles: ""
     policies: Sequence[str] = ()  # names that --checkpoint takes besides paths
     command: Sequence[str] = ()  # by which this program was started
+    round_columns: int = 0  # unrolls of a learner's round; 0: the algorithm plays in none
 
     @property
     def settings(self) -> Settings:

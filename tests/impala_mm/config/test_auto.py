@@ -48,6 +48,9 @@ def test_numbers_may_be_auto_and_are_what_is_given_else():
     ):
         rounds = _config("--algorithm=ppo", "--num_envs=auto", *given)
         assert auto.num_envs(rounds, NUMBERS) == found, given
+    many = ("--num_actors=auto", "--num_learners=500")
+    assert auto.num_actors(_config(*many)) == len(os.sched_getaffinity(0))
+    assert auto.num_actors(_config("--algorithm=ppo", *many)) == 500, "one for each learner"
     given = _config("--num_actors=0", "--num_envs=5")
     assert auto.num_actors(given) == 0
     assert auto.num_envs(given, PICTURE) == auto.num_test_envs(given) == 5

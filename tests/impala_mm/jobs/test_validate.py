@@ -8,11 +8,12 @@ import sys
 import pytest
 import saved_run
 from deadlines import within
-from processes import ROOT, run
+from processes import ROOT, needs_horovod, run
 
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.ppo_settings import Settings as PpoSettings
 from impala_mm.config import command_line
+from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 from impala_mm.jobs import environment_check, local_run, validate
 from impala_mm.runtime import lifecycle
@@ -330,6 +331,44 @@ def test_a_run_that_shall_be_repeatable_takes_one_learner_and_one_actor(settings
     code, printed = _answer(capsys, level_name="catch", deterministic_run=True, **settings)
     assert (code, said in printed) == (2, True), printed
     assert _answer(capsys, level_name="catch", deterministic_run=True, num_actors=1)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "said"),
+    [
+        ("ppo", {"num_learners": 4}, "each of 4 learners trains on rounds of its own actors, and "),
+        ("ppo", {"num_learners": 3, "num_actors": 1}, "there is only 1 actor, so that all would"),
+        ("ppo", {"num_learners": 3, "num_actors": 2}, "are only 2 actors, so that all would wait"),
+        ("tests.helpers.on_policy", {"num_learners": 3}, "are only 2 actors, so that all would "),
+        ("ppo", {"num_learners": 4, "num_actors": 4}, ""),
+        ("ppo", {"num_learners": 4, "num_actors": AUTO}, ""),
+        ("ppo", {"num_learners": 4, "num_actors": 0}, ""),
+        ("impala", {"num_learners": 3}, ""),
+    ],
+)
+def test_each_learner_needs_an_actor_of_its_own_in_rounds(algorithm, settings, said, capsys):
+    """Actors do not move from learner to learner there, and all would wait for ever."""
+    config = Config.of_algorithm(algorithm)(algorithm=algorithm, level_name="catch", **settings)
+    with pytest.raises(SystemExit) as ended:
+        validate.run(config, [])
+    out, err = capsys.readouterr()
+    assert ended.value.code == (2 if said else 0), out + err
+    if said:
+        assert f"error: --algorithm={algorithm}: each of " in err
+        assert said in err
+        assert f": use --num_actors={settings['num_learners']}" in err
+
+
+@needs_horovod
+def test_a_run_in_rounds_with_too_few_actors_is_refused_before_anything_is_started(
+    tmp_path, capsys
+):
+    config = PpoSettings(algorithm="ppo", level_name="catch", num_learners=4)
+    with pytest.raises(SystemExit) as ended:
+        local_run.prepare(config, ["experiment.py"], [], has_mpirun=True)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith("would wait for ever: use --num_actors=4\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_rounds_that_overlap_are_not_repeatable(capsys):

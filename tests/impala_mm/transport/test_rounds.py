@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impala_mm.transport import rounds as module
-from impala_mm.transport.rounds import Rounds, why_unfit
+from impala_mm.transport.rounds import Rounds, why_too_few, why_unfit
 
 
 @pytest.fixture
@@ -218,6 +218,10 @@ def test_environments_that_cannot_fill_a_round_are_refused_with_the_numbers_that
         "--batch_size=16"
     )
     assert "or --batch_size=36" in why_unfit(32, 12)
+    assert why_too_few(4, 4) == why_too_few(4, 0) == why_too_few(1, 1) == ""
+    assert why_too_few(4, 3).endswith(
+        "and there are only 3 actors, so that all would wait for ever"
+    )
 
 
 def _overlapping():
