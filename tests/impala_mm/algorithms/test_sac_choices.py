@@ -311,7 +311,12 @@ def test_a_video_shows_the_lesser_value_of_the_choices_that_were_taken():
 @pytest.mark.parametrize(
     ("actions", "discrete", "said"),
     [
-        (ONE, False, r"takes 3: set --discrete_sac, or use --algorithm=dqn or ppo"),
+        (
+            ONE,
+            False,
+            r"takes one of 3 actions \(Discrete\): set --discrete_sac, or use --algorithm=dqn or "
+            r"ppo",
+        ),
         (None, True, r"leave it out, or make choices of the numbers by --discretization=lin"),
         (
             ActionSpec(MultiBinary((2,))),
