@@ -79,8 +79,8 @@ def test_every_key_that_runs_write_is_described_and_every_description_is_of_such
     cloning = ("--policy_cloning_cost=0.01", "--value_cloning_cost=0.005")
     keys |= _run_keys(tmp_path / "replay", *flags, *replay, *cloning)
     keys |= _run_keys(tmp_path / "dqn", *flags, "--algorithm=dqn")
-    few = ("--random_steps=500", "--updates_per_step=0.1", "--total_environment_frames=2000")
-    sac = ("--algorithm=sac", "--discrete_sac", *few)
+    few = ("--random_steps=100", "--updates_per_step=0.1", "--total_environment_frames=1000")
+    sac = ("--algorithm=sac", "--discrete_sac", "--compile_updates=false", *few)
     keys |= _run_keys(tmp_path / "sac", *flags[:2], *sac)
     keys |= _aggregator_keys()
     undescribed = {key for key in keys if find_description(key) is None}
