@@ -17,10 +17,12 @@ def why_unreachable(target: float, actions: ActionSpec, box_policy: str) -> str:
     """Return why no policy of these actions has a mean entropy of `target`; empty if one may."""
     least, most = entropy_limits(actions, box_policy)
     if target > most + _TOLERANCE:
-        return f"no policy of {_in_words(actions)} has more than {most:.4g} nats of entropy"
-    if target < least - _TOLERANCE:
-        return f"no policy of {_in_words(actions)} has less than {least:.4g} nats of entropy"
-    return ""
+        limit = f"more than {most:.4g} nats of entropy: give a smaller"
+    elif target < least - _TOLERANCE:
+        limit = f"less than {least:.4g} nats of entropy: give a larger"
+    else:
+        return ""
+    return f"no policy of {_in_words(actions)} has {limit} number, or leave the flag out"
 
 
 def entropy_limits(actions: ActionSpec, box_policy: str) -> tuple[float, float]:

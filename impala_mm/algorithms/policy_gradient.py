@@ -226,14 +226,15 @@ class PolicyGradient(ActorCritic):
         def reduced(each: tf.Tensor) -> tf.Tensor:
             return losses.reduce(each, live, part.weight, config.loss_reduction)
 
-        def mean(each: tf.Tensor) -> tf.Tensor:
+        def total_and_count(each: tf.Tensor) -> tf.Tensor:
             total = tf.reduce_sum(losses.mask(live, tf.cast(each, values.dtype)))
-            return total / tf.reduce_sum(tf.cast(live, values.dtype))
+            return tf.stack([total, tf.reduce_sum(tf.cast(live, values.dtype))])
 
         of_policy, baseline = reduced(terms), reduced(errors)
         total = of_policy + config.baseline_cost / unit * baseline + regularisation.loss
-        measured = {name: mean(each) for name, each in counted.items()}
-        measured["approx_kl"] = mean(tf.exp(log_ratios) - 1.0 - log_ratios)
+        measured = {name: total_and_count(each) for name, each in counted.items()}
+        # --target_kl compares that of all learners' steps, of which each may have another number.
+        measured["approx_kl"] = total_and_count(tf.exp(log_ratios) - 1.0 - log_ratios)
         measured["entropy"] = regularisation.totals["entropy"] / regularisation.counts["entropy"]
         parts = Losses(total, of_policy, baseline, regularisation.entropy)
         return total, parts, measured, regularisation

@@ -38,6 +38,6 @@ class Settings(family.EpochSettings):
         if self.target_weight_kl >= most:
             raise ValueError(
                 f"--target_weight_kl={self.target_weight_kl:g}: the weights of the better half of "
-                f"a batch of {steps:,} steps are at most {most:.3g} nats from equal ones; give a "
-                f"smaller number, such as 0.1"
+                f"one learner's batch of {steps:,} steps are at most {most:.3g} nats from equal "
+                f"ones; give a smaller number, such as 0.1, or a larger batch"
             )

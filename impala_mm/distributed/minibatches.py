@@ -76,7 +76,7 @@ def run(
     """Make one step for each row of `parts`, until a gradient is not finite or a metric too large.
 
     An epoch has `count` rows. `mean` averages over learners. `stop_above` maps names of metrics to
-    limits. If `compiled`, XLA compiles the loop.
+    limits. A metric is a number, or its sum and count, [2]. If `compiled`, XLA compiles the loop.
     """
     steps = tf.shape(parts)[0]
     names: list[str] = []
@@ -101,7 +101,7 @@ def run(
             for name, limit in stop_above.items()
         ]
         going = is_finite() & ~tf.reduce_any(tf.stack([*above, tf.constant(False)]))
-        values = [tf.cast(value, tf.float32) for value in metrics.values()]
+        values = [_own_mean(value) for value in metrics.values()]
         return i + 1, going, rows.write(i, tf.stack(values) if values else tf.zeros([0])), given
 
     def loop() -> tuple[tf.Tensor, tf.Tensor]:
@@ -131,9 +131,19 @@ def run(
 def _mean_of_measured(
     value: tf.Tensor, name: str, mean: Callable[[tf.Tensor, str], tf.Tensor]
 ) -> tf.Tensor:
-    """Return the mean over the learners whose value is not NaN; NaN if there are none."""
+    """Return the mean over the learners whose value is not NaN; NaN if there are none.
+
+    Of a sum and a count, [2], it is all learners' sum divided by their count.
+    """
     value = tf.cast(value, tf.float32)
-    measured = ~tf.math.is_nan(value)
-    parts = tf.stack([tf.where(measured, value, 0.0), tf.cast(measured, tf.float32)])
-    total, share = tf.unstack(mean(parts, name))
-    return total / share
+    total, count = tf.unstack(value) if value.shape.rank else (value, tf.ones([]))
+    measured = ~tf.math.is_nan(total)
+    parts = tf.stack([tf.where(measured, each, 0.0) for each in (total, count)])
+    total, count = tf.unstack(mean(parts, name))
+    return total / count
+
+
+def _own_mean(value: tf.Tensor) -> tf.Tensor:
+    """Return a metric of this learner alone, float32 []."""
+    value = tf.cast(value, tf.float32)
+    return value[0] / value[1] if value.shape.rank else value

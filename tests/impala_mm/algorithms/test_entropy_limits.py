@@ -75,9 +75,21 @@ def test_a_tanh_policy_is_at_most_even():
     [
         (1.387, Discrete(4), ""),
         (0.0, Discrete(4), ""),
-        (-3.0, BOUNDED, "no policy of Box([1], -2 to 3) has less than -2.493 nats of entropy"),
-        (1.4, Discrete(4), "no policy of Discrete(4) has more than 1.386 nats of entropy"),
-        (-0.1, Discrete(4), "no policy of Discrete(4) has less than 0 nats of entropy"),
+        (
+            -3.0,
+            BOUNDED,
+            "no policy of Box([1], -2 to 3) has less than -2.493 nats of entropy",
+        ),
+        (
+            1.4,
+            Discrete(4),
+            "no policy of Discrete(4) has more than 1.386 nats of entropy",
+        ),
+        (
+            -0.1,
+            Discrete(4),
+            "no policy of Discrete(4) has less than 0 nats of entropy",
+        ),
         (1e6, FREE, ""),
         (
             3.0,
@@ -87,4 +99,6 @@ def test_a_tanh_policy_is_at_most_even():
     ],
 )
 def test_a_target_that_no_policy_reaches_is_named(target, parts, reason):
-    assert why_unreachable(target, ActionSpec(parts), "clipped") == reason
+    size = "smaller" if "more than" in reason else "larger"
+    expected = f"{reason}: give a {size} number, or leave the flag out" if reason else ""
+    assert why_unreachable(target, ActionSpec(parts), "clipped") == expected

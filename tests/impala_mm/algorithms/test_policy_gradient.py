@@ -389,6 +389,7 @@ def _slow(**case):
     "case",
     [
         EXACT | {"minibatch_of": "steps"},
+        EXACT | {"minibatch_of": "steps", "recompute_advantages": False},
         {"tolerance": 1e-5, "epochs": 1, "minibatches": 1, "minibatch_of": "steps"},
         EXACT | NORMALISED | {"value_normalization": "popart", "gradients_clipping": 0.1},
         _slow(**EXACT, **NORMALISED, value_normalization="error", positive_advantages=True),
@@ -447,6 +448,36 @@ def test_all_learners_end_their_epochs_after_the_same_step():
     assert 1 <= steps.pop() < 18
     for ours, theirs in zip(*(variables for variables, _ in several), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_divergence_that_ends_epochs_is_that_of_all_steps_however_many_each_learner_has(
+    monkeypatch,
+):
+    """The last column of the second learner is padding, so it has fewer steps."""
+    settings = {"learning_rate": 0.01, "epochs": 2, "minibatches": 2, "minibatch_of": "steps"}
+
+    def learn(learners, target_kl):
+        def act(group):
+            mine = in_threads.share_of(group, 8)
+            return _learn(group, mine, True, updates=1, target_kl=target_kl, **settings)
+
+        return in_threads.together(learners, act)
+
+    joined = _joined(minibatches.shuffled_parts, 2, True)
+    with monkeypatch.context() as patch:
+        patch.setattr(minibatches, "shuffled_parts", joined)
+        ((_, of_all),) = learn(1, 0.0)
+    of_each = np.mean([metrics["approx_kl"] for _, metrics in learn(2, 0.0)])
+    assert of_all["optimizer_steps"] == 1
+    assert abs(of_each - of_all["approx_kl"]) > 1e-3
+    between = float(of_each + of_all["approx_kl"]) / 2
+    several = learn(2, between)
+    monkeypatch.setattr(minibatches, "shuffled_parts", joined)
+    ((one, expected),) = learn(1, between)
+    for variables, metrics in several:
+        assert metrics["optimizer_steps"] == expected["optimizer_steps"]
+        for ours, theirs in zip(variables, one, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(

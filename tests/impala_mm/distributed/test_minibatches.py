@@ -230,6 +230,18 @@ def test_a_compiled_loop_ends_where_a_metric_is_above_its_limit():
     assert (int(result.steps), float(result.metrics["kl"])) == (3, 2.0)
 
 
+@pytest.mark.parametrize(("limit", "steps"), [(0.3, 8), (0.09, 1)])
+def test_a_sum_and_a_count_are_compared_as_the_mean_of_all_learners_terms(limit, steps):
+    """The learners' own means are 1 and 0, that of all ten terms is 0.1."""
+
+    def act(learners):
+        kl = tf.constant([[1.0, 1.0], [0.0, 9.0]][learners.rank])
+        result = _exchange(learners).minibatches(lambda indices: {"kl": kl}, 4, 2, 4, {"kl": limit})
+        return int(result.steps), float(result.metrics["kl"])
+
+    assert together(2, act) == [(steps, 1.0), (steps, 0.0)]
+
+
 def test_loops_of_several_learners_are_not_compiled():
     """An average of several learners cannot be computed within XLA."""
 
