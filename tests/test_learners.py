@@ -117,9 +117,9 @@ def test_an_update_of_several_steps_that_fails_is_not_saved_and_the_run_resumes_
     code, printed = run(*command, "--total_environment_frames=1e9", FAULT_AT="60", limit=150)
     assert code == 1, printed
     error = (
-        r"error: update 60 is not finite \(grad_norm = nan\); its steps from there on were not "
-        r"applied, and it was not saved: lower --learning_rate or --gradients_clipping; the last "
-        r"checkpoint is intact"
+        r"error: update 60 is not finite on learner 1 \(grad_norm = nan\); its steps from there on "
+        r"were not applied, and it was not saved: lower --learning_rate or --gradients_clipping, "
+        r"or bound the rewards: --max_abs_reward, --reward_clipping; the last checkpoint is intact"
     )
     assert re.search(error, printed), printed
     newest = max((tmp_path / "checkpoints").glob("[0-9]*"))

@@ -21,7 +21,8 @@ def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp
     assert code == 1, printed
     assert "error: update 401 is not finite (grad_norm = nan); it was not applied" in printed
     assert (
-        "; it was not applied: lower --learning_rate or --gradients_clipping; the last " in printed
+        "; it was not applied: lower --learning_rate or --gradients_clipping, or bound the "
+        "rewards: --max_abs_reward, --reward_clipping; the last " in printed
     )
     assert f"is intact: the same flags with --logdir={tmp_path} resume from it" in printed
     assert "Traceback" not in printed

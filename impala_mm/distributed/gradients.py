@@ -100,7 +100,9 @@ class GradientReducer:
         no call of this.
         """
         reduced = self._reduce(gradients, name)
-        self._record.add_gradient(_global_norm(reduced), tf.zeros([]))
+        finite = self._record.add_gradient(_global_norm(reduced), tf.zeros([]))
+        if self.group.size > 1:
+            tf.cond(finite, lambda: tf.constant(False), lambda: self._note_own(gradients))
         return reduced
 
     def apply(
@@ -136,7 +138,8 @@ class GradientReducer:
             optimizer.apply(clipped, variables)
             return tf.constant(True)
 
-        tf.cond(self._record.add_gradient(norm, changed), step, lambda: tf.constant(False))
+        finite = self._record.add_gradient(norm, changed)
+        tf.cond(finite, step, lambda: self._note_own(gradients))
         return AppliedGradient(norm, changed)
 
     def minibatches(
@@ -159,7 +162,8 @@ class GradientReducer:
 
         The loop ends early after the first step in which a metric's mean over the learners that
         measured it is above its value in `stop_above`, such as {"kl": 0.02}; that step has then
-        been made. It also ends if a gradient is not finite; see `apply`.
+        been made. A metric may also be a sum and the count of its terms, [2]: its mean is then that
+        of all learners' terms. The loop also ends if a gradient is not finite; see `apply`.
 
         With `renewed`, a nest of tensors and a function that returns another one, `step` receives
         this nest after the indices. The function is called before each epoch but the first; None:
@@ -214,6 +218,14 @@ class GradientReducer:
             raise ValueError(f"all gradients of {name} are None: there is nothing to average")
         remaining = iter(self._exchange(given, self._unique(name)))
         return [None if gradient is None else next(remaining) for gradient in gradients]
+
+    def _note_own(self, gradients: Gradients) -> tf.Tensor:
+        """Note whether this learner's own gradients are finite; return False."""
+        if self.group.size > 1:
+            given = [_as_float(gradient) for gradient in gradients if gradient is not None]
+            norm = _global_norm(given)
+            self._record.add_own(tf.math.is_finite(norm))
+        return tf.constant(False)
 
     def _exchange(self, gradients: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Return averages over learners, and record how long they took."""

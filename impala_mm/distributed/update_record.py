@@ -20,6 +20,7 @@ class UpdateSummary(NamedTuple):
     gradients: float  # number of averaged gradients
     clipped: float  # number of those that clipping changed
     wait_seconds: float  # seconds of waiting for the other learners' gradients
+    own_faults: float  # number of this learner's own gradients that were not finite
     largest_norm: float
 
     @property
@@ -48,27 +49,33 @@ class UpdateRecord:
 
     def __init__(self) -> None:
         with tf.device("/CPU:0"):
-            # The first four fields of UpdateSummary, which are sums.
-            self._sums = tf.Variable(tf.zeros([4]), trainable=False, name="exchange_sums")
+            # The first five fields of UpdateSummary, which are sums.
+            self._sums = tf.Variable(tf.zeros([5]), trainable=False, name="exchange_sums")
             self._largest = tf.Variable(0.0, trainable=False, name="exchange_largest_norm")
 
     def clear(self) -> None:
         """Start the record of the next update."""
         with tf.device("/CPU:0"):
-            self._sums.assign(tf.zeros([4]))
+            self._sums.assign(tf.zeros([5]))
             self._largest.assign(0.0)
 
     def add_gradient(self, norm: tf.Tensor, clipped: tf.Tensor) -> tf.Tensor:
         """Add an averaged gradient; return whether it and all earlier ones are finite, bool []."""
         with tf.device("/CPU:0"):
-            sums = self._sums.assign_add(tf.stack([norm, 1.0, clipped, 0.0]))
+            sums = self._sums.assign_add(tf.stack([norm, 1.0, clipped, 0.0, 0.0]))
             self._largest.assign(tf.maximum(self._largest, norm))
             return tf.math.is_finite(sums[0])
 
     def add_wait(self, seconds: tf.Tensor) -> None:
         """Add the seconds, float32 [], of one exchange with the other learners."""
         with tf.device("/CPU:0"):
-            self._sums.assign_add(tf.stack([0.0, 0.0, 0.0, seconds]))
+            self._sums.assign_add(tf.stack([0.0, 0.0, 0.0, seconds, 0.0]))
+
+    def add_own(self, is_finite: tf.Tensor) -> None:
+        """Add whether this learner's own gradient was finite, where their average is not."""
+        with tf.device("/CPU:0"):
+            fault = 1.0 - tf.cast(is_finite, tf.float32)
+            self._sums.assign_add(tf.stack([0.0, 0.0, 0.0, 0.0, fault]))
 
     def is_finite(self) -> tf.Tensor:
         """Return whether all gradients of this update so far are finite, bool []."""

@@ -17,16 +17,37 @@ from impala_mm.distributed.update_record import summarize
 class GradientNotFinite(Exception):
     """A gradient is not finite; no learner has applied it or a later one of its update."""
 
-    def __init__(self, update: int, values: dict[str, float], gradients: float):
-        """Name the values that are not finite; `values` are those that this update measured."""
+    def __init__(self, update: int, values: dict[str, float], gradients: float, where: str = ""):
+        """Name the values that are not finite; `values` are those that this update measured.
+
+        `where` names the learners to blame, such as " on learner 1".
+        """
         bad = ", ".join(f"{n} = {v}" for n, v in values.items() if not math.isfinite(v))
-        remedy = "lower --learning_rate or --gradients_clipping"
+        applied = "it was not applied"
+        if gradients > 1:
+            applied = "its steps from there on were not applied, and it was not saved"
         super().__init__(
-            f"update {update + 1} is not finite ({bad}); its steps from there on were not applied, "
-            f"and it was not saved: {remedy}"
-            if gradients > 1
-            else f"update {update + 1} is not finite ({bad}); it was not applied: {remedy}"
+            f"update {update + 1} is not finite{where} ({bad}); {applied}: lower --learning_rate "
+            f"or --gradients_clipping, or bound the rewards: --max_abs_reward, --reward_clipping"
         )
+
+
+def _blame(told: Sequence[tuple[bool, dict[str, float]]]) -> tuple[dict[str, float], str]:
+    """Return what the first learner to blame has measured, and the names of those; "" if all are.
+
+    Each learner, by rank, tells whether a gradient of its own was not finite, and what it measured.
+    Those to blame have something that is not finite where others have not.
+    """
+    bad = [
+        {name for name, value in values.items() if not math.isfinite(value)} | {faulty}
+        for faulty, values in told
+    ]
+    common = set.intersection(*bad) | {False}
+    ranks = [rank for rank, own in enumerate(bad) if own - common]
+    if len(ranks) in {0, len(told)}:
+        return told[0][1], ""
+    named = " and ".join(map(str, ranks))
+    return told[ranks[0]][1], f" on learner{'s' * (len(ranks) > 1)} {named}"
 
 
 class StepResult(NamedTuple):
@@ -91,9 +112,11 @@ class TrainStep:
                 for name, value in metrics.items()
                 if not (math.isnan(value) and name in self._unmeasured)
             }
-            raise GradientNotFinite(
-                updates, measured | {"grad_norm": recorded.grad_norm}, recorded.gradients
-            )
+            measured["grad_norm"] = recorded.grad_norm
+            # All learners are here, since they have averaged the same gradients.
+            told = self._exchange.group.gather((recorded.own_faults > 0, measured), "not_finite")
+            measured, where = _blame(told)
+            raise GradientNotFinite(updates, measured, recorded.gradients, where)
         self._unmeasured = {name for name, value in metrics.items() if math.isnan(value)}
         return StepResult(metrics, recorded.wait_seconds, priorities, list(acting_values))
 

@@ -59,14 +59,13 @@ def test_only_gradients_are_sent_as_float16_and_loops_of_means_do_not_overtake_e
 def test_a_step_that_is_not_finite_on_one_learner_ends_the_updates_of_all_there(found):
     """Step 9 is the third of the second update; an update that begins with it applies nothing."""
     one, two = found
-    for learner in (one, *two):
-        assert learner["bad"]["error"].startswith("update 2 is not finite (grad_norm = nan")
+    for learner, where in ((one, ""), *((each, " on learner 1") for each in two)):
+        begin = f"update 2 is not finite{where} (grad_norm = nan"
+        assert learner["bad"]["error"].startswith(begin)
         assert (
             "; its steps from there on were not applied, and it was not" in learner["bad"]["error"]
         )
-        assert learner["before"]["error"].endswith(
-            "; it was not applied: lower --learning_rate or --gradients_clipping"
-        )
+        assert "; it was not applied: lower --learning_rate or --g" in learner["before"]["error"]
         assert math.isfinite(sum(learner["bad"]["variables"]))
         for case in ("bad", "before"):
             assert learner[case]["variables"] == pytest.approx(one[case]["variables"], rel=1e-4)

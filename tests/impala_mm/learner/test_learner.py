@@ -113,7 +113,8 @@ def test_an_update_of_which_a_step_is_not_finite_is_neither_published_nor_saved(
     with pytest.raises(
         GradientNotFinite,
         match=r"^update 2 is not finite \(grad_norm = inf\); its steps from there on were not "
-        r"applied, and it was not saved: lower --learning_rate or --gradients_clipping$",
+        r"applied, and it was not saved: lower --learning_rate or --gradients_clipping, or bound "
+        r"the rewards: --max_abs_reward, --reward_clipping$",
     ):
         learner._step(agreed, batch, {})
     with between_updates(learner) as may_save:

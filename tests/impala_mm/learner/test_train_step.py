@@ -106,6 +106,57 @@ def test_an_update_that_fails_does_not_name_what_it_would_not_have_measured_anyw
     assert "loss/never" not in str(caught.value)
 
 
+class Three(group.SingleLearner):
+    """Learner 1 of three, of which the others have these gradients and losses."""
+
+    rank, size = 1, 3
+
+    def __init__(self, others):
+        self._others = others
+
+    def mean(self, tensors, name, compressed=False):
+        return [(own + sum(each for each, _ in self._others)) / 3 for own in tensors]
+
+    def gather(self, value, name):
+        told = [(not math.isfinite(g), value[1] | {"loss": loss}) for g, loss in self._others]
+        return [told[0], value, told[1]]
+
+
+class Given(Skipping):
+    """An algorithm whose batch is its own gradient and its loss."""
+
+    def update(self, batch, context, exchange):
+        own, loss = tf.unstack(batch.unrolls)
+        exchange.apply(self._optimizer, [own + 0 * self._weight], [self._weight])
+        return {"loss": loss}, batch.weight
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "said"),
+    [
+        ((math.inf, 2.0), [(1.0, 2.0)] * 2, " on learner 1 (grad_norm = inf)"),
+        ((1.0, 2.0), [(1.0, 2.0), (math.nan, 2.0)], " on learner 2 (grad_norm = nan)"),
+        (
+            (math.inf, 2.0),
+            [(math.inf, math.inf), (1.0, 2.0)],
+            " on learners 0 and 1 (loss = inf, g",
+        ),
+        ((math.nan, math.inf), [(math.nan, 2.0)] * 2, " on learner 1 (loss = inf, grad_norm = nan"),
+        ((math.inf, math.inf), [(math.inf, math.inf)] * 2, " (loss = inf, grad_norm = inf)"),
+        ((1e30, 2.0), [(1.0, 2.0)] * 2, " on learner 1 (grad_norm = inf)"),
+    ],
+)
+def test_the_learners_where_an_update_that_fails_is_not_finite_are_named(own, others, said):
+    algorithm = Given()
+    update = TrainStep(algorithm, Three(others), Config(), list)
+    batch = Batch(*[tf.ones([3])] * 6)
+    with pytest.raises(GradientNotFinite) as caught:
+        update(batch._replace(unrolls=tf.constant(own)), 2.0, 1.0, 0.0)
+    assert str(caught.value).startswith(f"update 1 is not finite{said}")
+    assert "or bound the rewards: --max_abs_reward, --reward_clipping" in str(caught.value)
+    assert float(algorithm._weight) == 3.0
+
+
 def test_an_algorithm_that_leaves_nothing_to_compile_is_refused_under_xla():
     batch = Batch(*[tf.ones([3])] * 6)
     with pytest.raises(NothingCompiled, match="which --algorithm=mine does not call: leave --xla"):
