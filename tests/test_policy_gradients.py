@@ -118,7 +118,7 @@ def test_numbers_too_large_on_one_learner_end_all_and_are_applied_on_none(tmp_pa
     training = _train_with_one_bad_actor(tmp_path, "HugeReward")
     assert training.process.wait(300) == 1, training.printed()
     said = re.search(
-        r"error: update (\d+) is not finite on learner 1 \(.*not applied.*, or bound the rewards: "
+        r"error: update (\d+) is not finite .*not applied.*, or bound the rewards: "
         r"--max_abs_reward, --reward_clipping; the last checkpoint is intact",
         training.printed(),
     )
