@@ -221,8 +221,8 @@ DOCUMENTED_RUNS = {
         published=(-86, 1),
     ),
     "ppo-pong": _run(
-        *("atari-ppo", "--total_environment_frames=12000000"),
-        goal=20,
+        *("atari-ppo", "--agent_name=ShallowConvAgent", "--total_environment_frames=8000000"),
+        goal=18,
         random=-20.7,
         spaces=f"{_IMAGES}(6)",
         published=(20.4, 0.2),
