@@ -33,7 +33,8 @@ SHAPE = RunShape(16, 20, 8, 160e3, 1e6, 1e6, 0.1)  # 8 kB per step, 1 MB per pul
 def saved(folder, name, of, **more):
     """Write a file as --save does, measured with the default flags and these."""
     path = folder / name
-    settings = host_costs.relevant_settings(Config(level_name="catch")) | more
+    kind = Config.of_algorithm("impala")
+    settings = host_costs.relevant_settings(kind(level_name="catch")) | more
     host_costs.save(host_costs.HostMeasurement(of, SHAPE, settings, {"cores": of.cores}), str(path))
     return path
 
