@@ -250,7 +250,8 @@ def test_this_machine_is_measured_and_a_plan_made_of_it(tmp_path):
     path = tmp_path / "here.json"
     code, printed = planned(f"--save={path}", "--measured_seconds=0.05", "--inference=learner")
     assert code == 0, printed
-    found = host_costs.load(str(path), Config(level_name="catch", inference="learner"))
+    kind = Config.of_algorithm("impala")
+    found = host_costs.load(str(path), kind(level_name="catch", inference="learner"))
     assert found.shape.parameter_bytes > 1000
     assert found.shape.unroll_bytes > 20 * 50  # 20 steps with images of 10 x 5
     assert min(found.costs._replace(packing=1.0, turning=1.0, turning_secs=1.0)) > 0
