@@ -26,7 +26,10 @@ def _to_the_end(kind, folder, contents):
     return said, {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-@pytest.mark.parametrize(("kind", "least"), [("impala", 20), ("r2d2", 30), ("dqn", 20)])
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [("impala", 20), ("r2d2", 30), pytest.param("dqn", 20, marks=pytest.mark.slow)],
+)
 def test_ten_updates_a_kill_and_ten_more_are_twenty(kind, least, tmp_path):
     """The runs train on recorded unrolls.
 
