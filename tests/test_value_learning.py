@@ -39,7 +39,7 @@ def test_a_run_is_resumed_tested_and_exported(tmp_path, name):
     logdir, save = tmp_path / "run", "--replay_save"
     _train(logdir, name, save, "--total_environment_frames=3000")
     before = read_rows(logdir)[-1]
-    assert np.isfinite(before["loss/total"])
+    assert np.isfinite(before["loss_per_step/total"])
     assert before["replay_share"] > 0.5
     printed = _train(logdir, name, save, "--total_environment_frames=6000")
     assert re.search(r"restored its source \(", printed), printed

@@ -42,13 +42,15 @@ def _aggregator_keys():
             meter.add_episodes(level, np.array([(1, 1.0, 9), (0, 1.0, 9)], np.float32))
         aggregator.merge(rank, meter.take_reading())
     learner = types.SimpleNamespace(
+        offline_updates=0,
+        offline_left=0,
         **{"frames": 8.0, "steps": 8, "updates": 1, "updated_at": 1.0},
         **{"sync_checks": 1, "sync_repairs": 0},
         meter=metrics.Meter(),
         has_received=True,
     )
     rows = RowWriter(
-        types.SimpleNamespace(check_sync_every=1),
+        types.SimpleNamespace(check_sync_every=1, deterministic_run=False),
         types.SimpleNamespace(size=2),
         learner,
         types.SimpleNamespace(rounds=True, has_received=True),
