@@ -16,6 +16,7 @@ from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint_paths
 from impala_mm.runtime import lifecycle, log
+from impala_mm.runtime.interval import Interval
 
 if TYPE_CHECKING:
     from impala_mm.environments.types import Environments
@@ -117,13 +118,10 @@ class _Test:
 
         config = self._config
         given = config.no_reward_steps if "no_reward_steps" in self._given else None
-        begin = said = time.monotonic()
+        begin, line = time.monotonic(), Interval(_LINE_SECONDS)
 
         def meanwhile(games: Sequence["Game"], steps: int) -> bool:
-            nonlocal said
-            now = time.monotonic()
-            if now - said >= _LINE_SECONDS:
-                said = now
+            if line.due(now := time.monotonic()):
                 rate = f"{steps:,} steps, {steps / (now - begin):,.0f}/s"
                 self._say(f"{level}: {len(games)} of {config.test_num_episodes} games, {rate}")
             return not self._ending

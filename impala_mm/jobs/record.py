@@ -13,6 +13,7 @@ from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.records import checkpoint_paths
 from impala_mm.runtime import lifecycle, log
+from impala_mm.runtime.interval import Interval
 
 _LINE_SECONDS = 3.0  # seconds between progress lines
 
@@ -84,12 +85,10 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     described = recording.describe(policy.spec, unroll, level, str(path))
     data = data_set.DataSetWriter(target, described)
     say(f"recording {count} games of {level} with {path} ({about.frames:,.0f} frames) in {target}")
-    begin = said = time.monotonic()
+    begin, line = time.monotonic(), Interval(_LINE_SECONDS)
 
     def meanwhile(played: recording.Played) -> bool:
-        nonlocal said
-        if (now := time.monotonic()) - said >= _LINE_SECONDS:
-            said = now
+        if line.due(now := time.monotonic()):
             rate = played.steps / (now - begin)
             say(f"{len(played.games)} of {count} games, {played.steps:,} steps, {rate:,.0f}/s")
         return not ending

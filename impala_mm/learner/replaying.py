@@ -139,11 +139,12 @@ def refuse_little_memory(config: Config, codec: UnrollCodec, most_bytes: float) 
         if share < batch_bytes:
             capacity = sum(each.capacity for each in mix.replays)
             least = math.ceil(batch_bytes * capacity / part.capacity / 1e6) / 1e3
-            given = "auto" if config.replay_max_gb == flags.AUTO else f"{config.replay_max_gb:g}"
-            where = f" (half of what {config.replay_spill} has free)" * bool(config.replay_spill)
-            where *= given == "auto"
+            given = f"{config.replay_max_gb:g}"
+            if config.replay_max_gb == flags.AUTO:
+                place = config.replay_spill
+                given = f"auto (half of what {place} has free)" if place else "auto"
             flags.refuse(
-                f"--replay_max_gb={given}{where}: {part.kind} has room for "
+                f"--replay_max_gb={given}: {part.kind} has room for "
                 f"{int(share / codec.size):,} unrolls before compression, less than "
                 f"--batch_size={config.batch_size}: give at least {least:g}"
             )

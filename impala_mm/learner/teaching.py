@@ -19,6 +19,7 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import heartbeat
 from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.interval import Interval
 from impala_mm.runtime.log import Say
 
 _LINE_SECONDS = 3.0  # between two lines of progress
@@ -163,7 +164,7 @@ class _Progress:
     """Lines that say how many games have been played."""
 
     def __init__(self, tools: PolicyTools, say: Say):
-        self._tools, self._say, self._said = tools, say, time.monotonic()
+        self._tools, self._say, self._line = tools, say, Interval(_LINE_SECONDS)
 
     def of(self, player: str) -> Callable[[int, int, int], None]:
         """Return what is called between the steps of a player's games.
@@ -176,9 +177,8 @@ class _Progress:
             beat()
             if self._tools.stopping():
                 raise Stopped
-            if (now := time.monotonic()) - self._said < _LINE_SECONDS:
+            if not self._line.due(now := time.monotonic()):
                 return
-            self._said = now
             left = (now - began) / played * (games - played) if played else 0.0
             eta = f" | ETA {format_duration(left)}" if played else ""
             self._say(f"evaluate: {player}, {played} of {games} games, {steps:,} steps{eta}")

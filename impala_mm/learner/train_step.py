@@ -39,10 +39,11 @@ def _blame(told: Sequence[tuple[bool, dict[str, float]]]) -> tuple[dict[str, flo
     Those to blame have something that is not finite where others have not.
     """
     bad = [
-        {name for name, value in values.items() if not math.isfinite(value)} | {faulty}
+        {name for name, value in values.items() if not math.isfinite(value)}
+        | ({"own gradient"} if faulty else set())
         for faulty, values in told
     ]
-    common = set.intersection(*bad) | {False}
+    common = set.intersection(*bad)
     ranks = [rank for rank, own in enumerate(bad) if own - common]
     if len(ranks) in {0, len(told)}:
         return told[0][1], ""

@@ -10,6 +10,7 @@ from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.evaluation import games, recording
 from impala_mm.replay.data_set import About, BadData, DataSetWriter, unroll_spec
 from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.interval import Interval
 from impala_mm.runtime.log import Say
 from impala_mm.teachers.kinds import PlayingTeacher
 from impala_mm.teachers.scores import TeachersGames
@@ -80,7 +81,7 @@ class _Progress:
 
     def __init__(self, steps: int, say: Say):
         self._steps, self._say, self._before = steps, say, 0
-        self._began = self._said = time.monotonic()
+        self._began, self._line = time.monotonic(), Interval(_LINE_SECONDS)
 
     def add(self, steps: int) -> None:
         """Count the steps of a teacher that has played its part."""
@@ -88,9 +89,9 @@ class _Progress:
 
     def show(self, steps: int) -> None:
         """Print a line if it is time; `steps` are those of the teacher that plays."""
-        if (now := time.monotonic()) - self._said < _LINE_SECONDS:
+        if not self._line.due(now := time.monotonic()):
             return
-        self._said, made = now, self._before + steps
+        made = self._before + steps
         rate = made / (now - self._began)
         left = max(self._steps - made, 0) / max(rate, 1e-9)
         self._say(

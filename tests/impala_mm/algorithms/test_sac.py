@@ -4,10 +4,9 @@ import math
 
 import numpy as np
 import pytest
-import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import normals, policies, registry, sac
+from impala_mm.algorithms import normals, registry, sac
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
@@ -21,7 +20,7 @@ from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 from impala_mm.environments.make import level_spec
 from impala_mm.replay.steps import SavedStepReplay
 from tests.helpers import in_threads
-from tests.helpers.double_network import DoubleRecurrent
+from tests.helpers.double_sac import DoubleCritic, DoublePolicy, RecurrentCritic, RecurrentPolicy
 
 PROGRESS = Context(tf.constant(300.0), tf.constant(1000.0), tf.constant(0.0))
 # Two new unrolls of two steps, and four optimizer steps with four columns each.
@@ -66,92 +65,6 @@ def _batch(algorithm, seed=0, columns=B, length=1):
 
 def _tensors(batch):
     return tf.nest.map_structure(tf.constant, batch)
-
-
-class Linear(snt.Module):
-    """A linear layer in float64."""
-
-    def __init__(self, inputs, outputs, name):
-        super().__init__(name=name)
-        self.w = tf.Variable(tf.zeros([inputs, outputs], tf.float64), name="w")
-
-    def __call__(self, x):
-        return tf.tensordot(tf.cast(x, tf.float64), self.w, 1)
-
-
-class DoublePolicy(snt.Module):
-    """A policy's network in float64."""
-
-    def __init__(self, config, environment):
-        super().__init__(name="policy")
-        self.distribution = policies.choose(
-            environment.actions, config.box_policy, config.box_deviation
-        )
-        self.layer = Linear(3, 2, "layer")
-
-    def initial_state(self, batch):
-        return ()
-
-    def earlier_images(self, state):
-        return ()
-
-    def parameters(self, entries, state):
-        return self.layer(entries.observation)
-
-    def unroll(self, entries, state):
-        return self.distribution.make(self.parameters(entries, state))
-
-
-class DoubleCritic(snt.Module):
-    """Two Q-networks in float64: Q(o, a) = tanh(w (o, a, a^2))."""
-
-    def __init__(self, config, environment):
-        super().__init__(name="critic")
-        self.layer = Linear(5, 2, "layer")
-
-    def initial_state(self, batch):
-        return ()
-
-    def unroll(self, entries, state):
-        return entries.observation
-
-    def values(self, features, actions):
-        actions = tf.cast(actions, tf.float64)
-        both = tf.concat([tf.cast(features, tf.float64), actions, actions**2], -1)
-        return tf.stack(tf.unstack(tf.tanh(self.layer(both)), axis=-1))
-
-
-class RecurrentPolicy(DoublePolicy):
-    """The same with a memory."""
-
-    def __init__(self, config, environment):
-        super().__init__(config, environment)
-        self.body, self.layer = DoubleRecurrent(3), Linear(8, 2, "layer")
-
-    def initial_state(self, batch):
-        return self.body.initial_state(batch)
-
-    def parameters(self, entries, state):
-        return self.layer(_features(self.body, entries, state))
-
-
-class RecurrentCritic(DoubleCritic):
-    """The same with a memory."""
-
-    def __init__(self, config, environment):
-        super().__init__(config, environment)
-        self.body, self.layer = DoubleRecurrent(3), Linear(10, 2, "layer")
-
-    def initial_state(self, batch):
-        return self.body.initial_state(batch)
-
-    def unroll(self, entries, state):
-        return _features(self.body, entries, state)
-
-
-def _features(body, entries, state):
-    e = entries
-    return body.unroll(e.observation, e.reward, e.action, e.first, state)[0]
 
 
 def _noise(self):

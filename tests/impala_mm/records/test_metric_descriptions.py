@@ -36,7 +36,7 @@ def _aggregator_keys():
         meter.add_actor_times({"playing": 1e-9} | dict.fromkeys(metrics.ACTOR_TIMES, 1e-10))
         # inference_batch comes from the server, with --inference=learner, and replay_share from an
         # algorithm's source.
-        values = {"queue_fill": 1.0, "policy_lag": 2.0, "replay_age": 9.0}
+        values = {"queue_fill": 1.0, "policy_lag": 2.0, "replay_age": 9.0, "replay_uses": 1.0}
         meter.add(values | {"inference_batch": 8.0, "replay_share": 0.5}, 8)
         for level in scores:
             meter.add_episodes(level, np.array([(1, 1.0, 9), (0, 1.0, 9)], np.float32))
@@ -54,7 +54,9 @@ def _aggregator_keys():
         types.SimpleNamespace(size=2),
         learner,
         types.SimpleNamespace(rounds=True, has_received=True),
-        types.SimpleNamespace(reports=[], actor_counts=lambda: {"actors": 2}),
+        types.SimpleNamespace(
+            reports=[], actor_counts=lambda: {"actors": 2}, filling=lambda: (0, 0)
+        ),
         aggregator,
         types.SimpleNamespace(frames=1e9, seconds=1e9),
     )
@@ -72,15 +74,24 @@ def test_every_key_that_runs_write_is_described_and_every_description_is_of_such
     targets = ("--target_entropy=0.5", "--target_kl_pi_mu=1", "--target_kl_mu_pi=1")
     keys = _run_keys(tmp_path / "impala", *flags, *targets, "--target_kl_ref_pi=1")
     keys |= _run_keys(tmp_path / "ppo", *flags, "--algorithm=ppo", "--value_normalization=popart")
-    teacher = ("--teacher=tests.helpers.scripted:catcher", "--teacher_method=qdagger")
-    keys |= _run_keys(tmp_path / "student", *flags, *teacher)
+    teacher = "--teacher=tests.helpers.scripted:catcher"
+    keys |= _run_keys(tmp_path / "student", *flags, teacher, "--teacher_method=qdagger")
     for name in ("awr", "vmpo"):
         keys |= _run_keys(tmp_path / name, *flags, f"--algorithm={name}")
     kinds = ",".join(f"{kind}:0.2:200" for kind in replay_mix.OPTIONS if kind != "queue")
     replay = (f"--replay=queue:0.2,{kinds}", "--batch_size=10", "--trust_region=0.3")
     cloning = ("--policy_cloning_cost=0.01", "--value_cloning_cost=0.005")
     keys |= _run_keys(tmp_path / "replay", *flags, *replay, *cloning)
-    keys |= _run_keys(tmp_path / "dqn", *flags, "--algorithm=dqn")
+    phases = (teacher, "--offline_updates=20", "--teacher_steps=1000", "--guide_steps=3")
+    of_values = (
+        "--distill=best_action",
+        "--cql_cost=1",
+        "--margin_cost=1",
+        "--teacher_data_share=0.25",
+    )
+    keys |= _run_keys(tmp_path / "dqn", *flags, "--algorithm=dqn", *phases, *of_values)
+    games = f"--teacher_data={tmp_path / 'dqn' / 'teacher_data/learner-0'}"
+    keys |= _run_keys(tmp_path / "cloning", *flags, games, "--offline_updates=20")
     few = ("--random_steps=100", "--updates_per_step=0.1", "--total_environment_frames=1000")
     sac = ("--algorithm=sac", "--discrete_sac", "--compile_updates=false", *few)
     keys |= _run_keys(tmp_path / "sac", *flags[:2], *sac)
