@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from impala_mm.runtime import lifecycle
 
@@ -36,19 +37,23 @@ from wire_ends import PreparedTask, WireTasks
 from impala_mm.actor.acting import Act
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import agent, registry
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config import auto, command_line, replay_mix
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Batch, Entry
+from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.distributed import group
 from impala_mm.environments.atari import vector
-from impala_mm.learner import setup
+from impala_mm.learner import replaying, setup
 from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.own_source import OwnSource
 from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.learner.train_step import TrainStep
+from impala_mm.replay.source import ReplaySource
 from impala_mm.runtime import devices
+from impala_mm.runtime.rank import process_rank
 
 
 class WorkerTasks(WireTasks):
@@ -149,6 +154,8 @@ class WorkerTasks(WireTasks):
         """Return the agent to train, and a source of batches to train on."""
         self._training = self._training or agent.make_agent(self._config, 0)
         algorithm = self._training.algorithm
+        if self._config.replay:
+            return self._training, self._replay(algorithm)
         spec = algorithm.unroll
         entries = self._random_entries([spec.length + spec.overlap, batch])
         start = tf.nest.map_structure(tf.convert_to_tensor, algorithm.initial_state(batch))
@@ -159,6 +166,21 @@ class WorkerTasks(WireTasks):
         source = _RepeatedBatch(unroll_batch)
         make = registry.optional(algorithm, "source")
         return self._training, make(source) if make else source
+
+    def _replay(self, algorithm: Algorithm) -> BatchSource:
+        """Return the source that --replay asks for, which always finds new unrolls."""
+        config, codec = auto.for_task(self._config, self._acting.spec), UnrollCodec(algorithm.unroll)
+        config = dataclasses.replace(config, replay_spill="")
+        device, most = devices.training_device(), replaying.memory(config, process_rank())
+        position = replaying.Position(lambda: 0, lambda: 0.0)
+
+        def make(queue: Any) -> ReplaySource:
+            return replaying.make_source(
+                *(config, algorithm, queue, codec, device, position, most, 0, "", lambda line: None)
+            )
+
+        played = self._play_unrolls(config.num_envs)
+        return OwnSource(make, _EndlessUnrolls(played), algorithm.unroll, device)
 
     def cut_unrolls(self, batch: int) -> PreparedTask:
         """Cut the steps of `batch` environments into unrolls; an unroll counts as one step."""
@@ -225,6 +247,19 @@ class _RepeatedBatch:
         pass
 
 
+class _EndlessUnrolls:
+    """A queue of actors' unrolls that is never empty."""
+
+    def __init__(self, contents: list[bytes]):
+        self._contents = itertools.cycle(contents)
+
+    def size(self) -> int:
+        return 1
+
+    def take(self, number: int) -> tuple[list[bytes], list[int]]:
+        return [*itertools.islice(self._contents, number)], [0] * number
+
+
 class _AllowedBatches:
     """The batches of a source, each once it is allowed."""
 
@@ -241,8 +276,8 @@ class _AllowedBatches:
 
 
 def _next_batch(source: BatchSource) -> Batch:
-    """Return a source's next batch; an algorithm's replay takes several batches to be filled."""
-    while (batch := source.next(0.0)) is None:
+    """Return a source's next batch; a replay takes several batches to be filled."""
+    while (batch := source.next(0.1)) is None:
         pass
     return batch
 
