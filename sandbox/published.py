@@ -22,7 +22,7 @@ _COLUMNS = 3
 def table(recorded: Recorded) -> list[str]:
     """Return the lines of the table, with a row for each task."""
     lines = [
-        "| PPO's defaults on | steps | published | here, each seed | mean | most likely actions "
+        "| algorithm, task | steps | published | here, each seed | mean | most likely actions "
         "| the published mean was reached after |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -30,7 +30,7 @@ def table(recorded: Recorded) -> list[str]:
         returns = [run["episode_return"] for run in runs]
         tested = [run["deterministic_return"] for run in runs if "deterministic_return" in run]
         lines.append(
-            f"| {_level(name)} | {_steps(name, runs[0])} | {_published_result(name)} "
+            f"| {_task(name)} | {_steps(name, runs[0])} | {_published_result(name)} "
             f"| {', '.join(map(_shorten, returns))} | {_mean(returns)} | {_mean(tested)} "
             f"| {_reached(name, runs)} |"
         )
@@ -56,7 +56,7 @@ def draw(recorded: Recorded, path: Path) -> None:
             colour = plot_style.COLOURS[0]
             panel.fill_between(combined.x, combined.low, combined.high, color=colour, alpha=0.18)
             panel.plot(combined.x, combined.mean, color=colour, label=f"{len(runs)} seeds")
-        panel.set_title(_level(name))
+        panel.set_title(_task(name))
         plot_style.label_axis(panel.xaxis)
         plot_style.label_axis(panel.yaxis)
     panels[0, 0].legend()
@@ -69,6 +69,10 @@ def _curves(runs: list[dict]) -> Iterator[Curve]:
     for run in runs:
         frames, _, returns = np.array(run["curve"]).T
         yield Curve(frames, returns, returns, returns)
+
+
+def _task(name: str) -> str:
+    return f"{settings(name).algorithm.upper()}, {_level(name)}"
 
 
 def _level(name: str) -> str:

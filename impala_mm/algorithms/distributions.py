@@ -17,8 +17,8 @@ from impala_mm.algorithms import masking
 class Distribution(Protocol):
     """A distribution over actions for each element of the leading axes."""
 
-    def sample(self) -> Any:
-        """Draw one action from each distribution."""
+    def sample(self, *noise: Any) -> Any:
+        """Draw one action from each distribution; numbers, of standard normal `noise` if given."""
 
     def mode(self) -> Any:
         """Return the action that a greedy policy takes."""
@@ -158,9 +158,12 @@ class Shaped:
     flat: Distribution
     shape: tuple[int, ...]
 
-    def sample(self) -> tf.Tensor:
-        """Draw one action from each distribution, [..., *shape]."""
-        return self._shaped(self.flat.sample())
+    def sample(self, *noise: tf.Tensor) -> tf.Tensor:
+        """Draw one action from each distribution, [..., *shape].
+
+        A distribution over numbers may be given what `Normal.sample` makes its numbers of.
+        """
+        return self._shaped(self.flat.sample(*noise))
 
     def mode(self) -> tf.Tensor:
         """Return the action that a greedy policy takes, [..., *shape]."""
@@ -194,9 +197,15 @@ class Joint:
         """Join `parts`, a nest of distributions with the same leading axes."""
         self._structure, self._parts = parts, tf.nest.flatten(parts)
 
-    def sample(self) -> Any:
-        """Draw one action from each distribution: nest of [..., *shape]."""
-        return self._pack([part.sample() for part in self._parts])
+    def sample(self, *noise: Any) -> Any:
+        """Draw one action from each distribution: nest of [..., *shape].
+
+        Distributions over numbers may be given a nest of what `Normal.sample` makes them of.
+        """
+        if not noise:
+            return self._pack([part.sample() for part in self._parts])
+        each = zip(self._parts, tf.nest.flatten(noise[0]), strict=True)
+        return self._pack([part.sample(numbers) for part, numbers in each])
 
     def mode(self) -> Any:
         """Return the action that a greedy policy takes: nest of [..., *shape]."""

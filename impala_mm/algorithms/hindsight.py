@@ -16,6 +16,7 @@ from impala_mm.algorithms import losses
 from impala_mm.algorithms.hindsight_settings import Settings
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.trajectory import Batch, Entry
+from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
@@ -64,14 +65,17 @@ class Hindsight:
         rest = tf.nest.map_structure(repeated, list(batch[1:]))
         return Batch(tf.nest.map_structure(pairs, e), *rest)
 
-    def relabel(self, batch: Batch) -> Batch:
+    def relabel(self, batch: Batch, seed: tf.Tensor, group: LearnerGroup) -> Batch:
         """Return columns of two entries in which steps have one of their goals, chosen at random.
 
-        Both entries of a column then show the same goal, and their extras are empty.
+        Both entries of a column then show the same goal, and their extras are empty. `seed`, int64
+        [2], is that of all learners, whose choices differ.
         """
         e: Entry = batch.unrolls
         others = OtherGoals(*(x[1] for x in e.extras[1]))  # [N, K, ...]
-        chosen = tf.random.uniform(tf.shape(e.first)[1:], -1, self.copies, tf.int32)
+        everybodys = [group.size, batch.weight.shape[0]]
+        drawn = tf.random.stateless_uniform(everybodys, seed, -1, self.copies, tf.int32)
+        chosen = drawn[group.rank]
         replaced = chosen >= 0  # -1: the step's own goal
         pick = lambda x: tf.gather(x, tf.maximum(chosen, 0), batch_dims=1)  # noqa: E731
         new = OtherGoals(*map(pick, others))

@@ -28,10 +28,14 @@ class Normal:
     mean: tf.Tensor  # float [..., D]
     deviation: tf.Tensor  # float [..., D]: the standard deviation, above 0
 
-    def sample(self) -> tf.Tensor:
-        """Draw one action from each distribution, float [..., D]."""
-        noise = tf.random.normal(tf.shape(self.mean), dtype=self.mean.dtype)
-        return self.mean + self.deviation * noise
+    def sample(self, noise: tf.Tensor | None = None) -> tf.Tensor:
+        """Draw one action from each distribution, float [..., D].
+
+        It is made of `noise`, standard normal numbers of this shape, or of numbers drawn here.
+        """
+        if noise is None:
+            noise = tf.random.normal(tf.shape(self.mean), dtype=self.mean.dtype)
+        return self.mean + self.deviation * tf.cast(noise, self.mean.dtype)
 
     def mode(self) -> tf.Tensor:
         """Return the means, [..., D]."""
@@ -74,9 +78,9 @@ class TanhNormal:
     def _normal(self) -> Normal:
         return Normal(self.mean, self.deviation)
 
-    def sample(self) -> tf.Tensor:
-        """Draw one action from each distribution, float [..., D]."""
-        drawn = tf.tanh(self._normal.sample())
+    def sample(self, noise: tf.Tensor | None = None) -> tf.Tensor:
+        """Draw one action from each distribution, float [..., D], as `Normal.sample` does."""
+        drawn = tf.tanh(self._normal.sample(noise))
         return tf.where(tf.abs(drawn) > 1 - _EDGE, tf.sign(drawn), drawn)
 
     def mode(self) -> tf.Tensor:
@@ -129,9 +133,9 @@ class ClippedNormal:
     def _normal(self) -> Normal:
         return Normal(self.mean, self.deviation)
 
-    def sample(self) -> tf.Tensor:
-        """Draw one action from each distribution, float [..., D]."""
-        return self._clip(self._normal.sample())
+    def sample(self, noise: tf.Tensor | None = None) -> tf.Tensor:
+        """Draw one action from each distribution, float [..., D], as `Normal.sample` does."""
+        return self._clip(self._normal.sample(noise))
 
     def mode(self) -> tf.Tensor:
         """Return the means, clipped, [..., D]."""

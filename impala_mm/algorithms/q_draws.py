@@ -10,10 +10,9 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.algorithms import update_seeds
 from impala_mm.distributed.group import LearnerGroup
 from nets import noisy
-
-_MOST, _APART = 2**31 - 1, 1_000_003  # largest seed, and between two runs' seeds
 
 
 class Draws(Protocol):
@@ -69,7 +68,7 @@ class Trained:
     ):
         """Draw for this learner's B `columns`; `use` tells several readings of an update apart."""
         self._group, self._columns, self._copies = group, columns, copies
-        self._seed = tf.stack([tf.constant(seed * _APART % _MOST, tf.int64), update])
+        self._seed, self._update = seed, update
         self._calls = 1000 * use
 
     def noise(self, inputs: int, outputs: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -100,4 +99,4 @@ class Trained:
 
     def _next_seed(self) -> tf.Tensor:
         self._calls += 1
-        return self._seed + tf.constant([self._calls, 0], tf.int64)
+        return update_seeds.of_update(self._seed, self._update, self._calls)

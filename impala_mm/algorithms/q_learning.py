@@ -28,6 +28,7 @@ from impala_mm.algorithms import (
     q_draws,
     q_values,
     targets,
+    update_seeds,
 )
 from impala_mm.algorithms.distillation import Distillation
 from impala_mm.algorithms.guidance import Guidance
@@ -251,7 +252,9 @@ class QLearning:
         config, trained = self._config, self.variables.trained
         update, columns = self._updates.read_value(), batch.weight.shape[0]
         if self.hindsight:
-            batch = self.hindsight.relabel(self.hindsight.single_steps(batch))
+            seed = update_seeds.of_update(config.seed, update, update_seeds.GOALS)
+            single_steps = self.hindsight.single_steps(batch)
+            batch = self.hindsight.relabel(single_steps, seed, exchange.group)
         costs, taught = dict[str, tf.Tensor](), ()
         if self.distillation:
             costs = self.distillation.begin_update(context)

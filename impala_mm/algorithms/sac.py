@@ -22,6 +22,7 @@ from impala_mm.algorithms import (
     policies,
     sac_actions,
     targets,
+    update_seeds,
 )
 from impala_mm.algorithms.distillation import Distillation
 from impala_mm.algorithms.guidance import Guidance
@@ -35,6 +36,7 @@ from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.replay.steps import RecordedSteps, SavedStepReplay, StepReplay
 from impala_mm.runtime import machine
@@ -54,6 +56,7 @@ class _Part(NamedTuple):
     live: tf.Tensor  # bool [T, B]
     weight: tf.Tensor  # float32 [B]
     taught: Any = ()  # `distillation.Taught` of the transitions; () if there is no teacher
+    noise: tuple[Any, Any] = ((), ())  # [T, B, N] for the goals and for the policy's loss
 
     def mean(self, terms: tf.Tensor, counted: tf.Tensor | None = None) -> tf.Tensor:
         """Return the mean of the terms [T, B]; those that are not live, or `counted`, are 0."""
@@ -240,8 +243,9 @@ class SAC:
         config = self._config
         self._plays_randomly.assign(0.0)
         if self.hindsight:
-            batch = self.hindsight.relabel(batch)
+            batch = self.hindsight.relabel(batch, self._seed(update_seeds.GOALS), exchange.group)
         costs, taught = self._ask_teachers(batch, context)
+        noise = self._draw_noise(batch, exchange.group)
         rates = (config.critic_rate, config.learning_rate, config.temperature_rate)
         for optimizer, rate in zip(self._optimizers, rates, strict=True):
             now = optimizers.scheduled_rate(config, context.frames, context.total, rate)
@@ -254,8 +258,10 @@ class SAC:
             entries = self._normaliser.read(part.unrolls)
             _, states = self._normaliser.split(part.start)
             live = ~entries.first[1:] & (part.weight > 0)
-            of_part = tf.nest.map_structure(lambda x: tf.gather(x, chosen, axis=1), taught)
-            return self._step(_Part(entries, states, live, part.weight, of_part), exchange)
+            of_part = tf.nest.map_structure(
+                lambda x: tf.gather(x, chosen, axis=1), (taught, noise)
+            )
+            return self._step(_Part(entries, states, live, part.weight, *of_part), exchange)
 
         made = exchange.minibatches(
             step,
@@ -268,6 +274,23 @@ class SAC:
         rate = self._optimizers[1].learning_rate.read_value()
         metrics = made.metrics | {"learning_rate": rate, "optimizer_steps": made.steps}
         return metrics | costs, batch.weight
+
+    def _draw_noise(self, batch: Batch, group: LearnerGroup) -> tuple[Any, Any]:
+        """Return the noise [T, B, N] of the goals and of the policy's loss, for all minibatches.
+
+        N learners with an Nth of the columns draw what one with all would.
+        """
+        if not self._kind.num_noise:
+            return (), ()
+        steps, columns = batch.unrolls.reward.shape
+        shape = [2, steps - 1, group.size, columns, self._kind.num_noise]
+        drawn = tf.random.stateless_normal(shape, self._seed(update_seeds.NOISE))
+        of_goals, of_policy = tf.unstack(drawn[:, :, group.rank])
+        return of_goals, of_policy
+
+    def _seed(self, use: int) -> tf.Tensor:
+        """Return the seed of an update's draws for this use."""
+        return update_seeds.of_update(self._config.seed, self._optimizers[0].step.read_value(), use)
 
     def _ask_teachers(self, batch: Batch, context: Context) -> tuple[dict[str, tf.Tensor], Any]:
         """Return the metrics of teachers, and the `distillation.Taught` of transitions, or ()."""
@@ -297,7 +320,7 @@ class SAC:
         def policy_loss() -> tuple[tf.Tensor, ...]:
             policy = self._policy.unroll(before, of_policy)
             features = self._critics.unroll(before, of_critics)
-            value, entropy = self._kind.expect(policy, self._critics, features)
+            value, entropy = self._kind.expect(policy, self._critics, features, part.noise[1])
             weight = tf.cast(temperature, value.dtype)
             taught, measured = self._taught_loss(policy, before.mask, part, entropy.dtype)
             return part.mean(-weight * entropy - value) + taught, part.mean(entropy), measured
@@ -368,7 +391,7 @@ class SAC:
             parameters = self._policy.parameters(after(e), of_policy)
             features = self._targets.unroll(after(e), of_critics)
         policy = self._policy.distribution.make(parameters, after(e.mask))
-        values, entropy = self._kind.expect(policy, self._targets, features)
+        values, entropy = self._kind.expect(policy, self._targets, features, part.noise[0])
         values += tf.cast(temperature, values.dtype) * entropy
         gamma = tf.constant(self._config.discounting, values.dtype)
         discounts = tf.where(e.terminated[1:], tf.zeros([], values.dtype), gamma)

@@ -27,8 +27,13 @@ class SoftValue(NamedTuple):
 class ActionKind(Protocol):
     """The operations on actions of one kind."""
 
-    def expect(self, policy: Any, critics: Any, features: tf.Tensor) -> SoftValue:
-        """Return what is expected of the policy's actions, by critics of features [..., F]."""
+    num_noise: int  # the numbers of noise that one expectation takes
+
+    def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
+        """Return what is expected of the policy's actions, by critics of features [..., F].
+
+        `noise` are standard normal numbers, [..., num_noise], or (): they are drawn here.
+        """
 
     def target_entropy(self, mask: Any) -> Any:
         """Return the entropy, in nats, that the temperature is trained for: [...] or a number."""
@@ -41,13 +46,20 @@ class Numbers:
     """Actions that consist of Boxes."""
 
     def __init__(self, config: Settings, environment: EnvironmentSpec):
+        self._actions = environment.actions
         self._boxes = [part for part in environment.actions.leaves if isinstance(part, Box)]
-        size = sum(part.num_features for part in self._boxes)
-        self._target_entropy = config.target_entropy * size
+        self.num_noise = sum(part.num_features for part in self._boxes)
+        self._target_entropy = config.target_entropy * self.num_noise
 
-    def expect(self, policy: Distribution, critics: Any, features: tf.Tensor) -> SoftValue:
+    def expect(
+        self, policy: Distribution, critics: Any, features: tf.Tensor, noise: Any
+    ) -> SoftValue:
         """Return the value of one sample, and its negative log-probability."""
-        action = policy.sample()
+        if isinstance(noise, tuple):
+            action = policy.sample()
+        else:
+            sizes = [part.num_features for part in self._boxes]
+            action = policy.sample(self._actions.pack(tf.split(noise, sizes, -1)))
         value = tf.reduce_min(critics.values(features, action), 0)
         return SoftValue(value, -policy.log_prob(action))
 
@@ -69,13 +81,16 @@ class Numbers:
 class Choices:
     """A Discrete or MultiDiscrete action."""
 
+    num_noise = 0
+
     def __init__(self, config: Settings, environment: EnvironmentSpec):
         (part,) = environment.actions.leaves
         self._distribution = policies.choose(environment.actions)
         self._choices, self._share = part.choices, config.target_entropy_share
 
-    def expect(self, policy: Any, critics: Any, features: tf.Tensor) -> SoftValue:
+    def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
         """Return the mean over all choices, and the policy's entropy."""
+        del noise
         lesser = tf.reduce_min(critics.all_values(features), 0)
         return SoftValue(policy.mean(lesser), policy.entropy())
 

@@ -1,12 +1,12 @@
-"""The CPU time of SAC's optimizer steps, beside that of the matrix products that they consist of.
+"""The time of SAC's optimizer steps, beside that of the matrix products that they consist of.
 
-    python sandbox/benchmarks/sac_step.py --level_name=Pendulum-v1 --units=256
+    python sandbox/benchmarks/sac_step.py --level_name=Pendulum-v1 --units=256 --threads=1
 
 A step multiplies matrices of [--columns, --units] and [--units, --units] 16 times, once for each
 network, pass and gradient: policy and targets forward for the goals, Q-networks forward and
 backward, policy forward and backward through the Q-networks. The efficiency is the time of these
-products alone, divided by that of the step. All is computed by one thread. The times are the
-smallest of --repeats, which alternate.
+products alone, divided by that of the step. The times are the smallest of --repeats, which
+alternate: CPU time of one thread, or elapsed time of several.
 """
 
 import argparse
@@ -76,10 +76,12 @@ def main() -> None:
     parser.add_argument("--level_name", default="Pendulum-v1")
     parser.add_argument("--columns", type=int, default=256, help="steps of a minibatch")
     parser.add_argument("--units", type=int, default=256, help="of each of two layers")
+    parser.add_argument("--threads", type=int, default=1, help="of TensorFlow within an operation")
     parser.add_argument("--repeats", type=int, default=10)
     given = parser.parse_args()
-    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(given.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
+    clock = time.process_time if given.threads == 1 else time.perf_counter
     sizes = given.columns, given.units
     ways = {
         "products": make_products(*sizes),
@@ -91,9 +93,9 @@ def main() -> None:
         run()  # traces and compiles
     for _ in range(given.repeats):
         for name, run in ways.items():
-            begin = time.process_time()
+            begin = clock()
             run()
-            found[name].append((time.process_time() - begin) / _UPDATE)
+            found[name].append((clock() - begin) / _UPDATE)
     products = min(found["products"])
     for name, seconds in found.items():
         print(f"{name:15} {1e3 * min(seconds):6.2f} ms   efficiency {products / min(seconds):.2f}")

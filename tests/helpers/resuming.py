@@ -1,9 +1,10 @@
 """A learner on a recorded stream of unrolls: python tests/helpers/resuming.py LOGDIR UPDATES KIND.
 
-It makes UPDATES updates, saves after each, and then waits for SIGKILL. Update u uses batch u of the
-stream, so that a resumed run uses the same batches as an uninterrupted one.
+It makes UPDATES updates, slowly, so that it can save after each, and then waits for SIGKILL. Update
+u uses batch u of the stream, so that a resumed run uses the same batches as an uninterrupted one.
 """
 
+import functools
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,13 @@ import tensorflow as tf
 from processes import free_port
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import dqn_settings, impala_settings, r2d2_settings, registry
+from impala_mm.algorithms import (
+    dqn_settings,
+    impala_settings,
+    r2d2_settings,
+    registry,
+    sac_settings,
+)
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
@@ -22,10 +29,13 @@ from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.own_source import OwnSource
+from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.runtime import devices
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
 
@@ -40,15 +50,20 @@ CONFIGS = {
         **_SAME | _TARGET | {"agent_name": "auto"}, algorithm="dqn", noisy=True,
         value_distribution="quantiles",
     ),
+    "sac": sac_settings.Settings(
+        **_SAME | {"agent_name": "auto", "level_name": "Pendulum-v1"}, algorithm="sac",
+        reward_clipping="none", mlp_sizes="16", unroll_length=4, minibatch_steps=16,
+        random_steps=0, replay_save=True, compile_updates=False,
+    ),
 }  # fmt: skip
 
 
 class Stream(QueueSource):
     """A source that returns batch u for update u, up to a number of updates."""
 
-    def __init__(self, learner, contents, codec, updates):
+    def __init__(self, learner, contents, codec, updates, pause):
         self._learner, self._contents, self._codec = learner, contents, codec
-        self._until, self._next = updates, None
+        self._until, self._next, self._pause = updates, None, pause
 
     def next(self, timeout):
         number = self._learner().updates if self._next is None else self._next
@@ -56,6 +71,7 @@ class Stream(QueueSource):
             time.sleep(timeout)
             return None
         self._next = number + 1
+        time.sleep(self._pause)
         entries, start = self._codec.decode(tf.constant(self._contents[number]))
         key = tf.range(BATCH, dtype=tf.int64)
         return Batch(entries, start, key, tf.ones([BATCH]), key * 0, tf.ones([BATCH], tf.bool))
@@ -64,22 +80,32 @@ class Stream(QueueSource):
 def record(kind):
     """Return ALL batches of unrolls, played by an untrained policy of an algorithm."""
     tf.random.set_seed(5)
-    player = Player(_algorithm(kind), [(make_environments("memory", BATCH, seed=5), BATCH)])
+    environments = make_environments(CONFIGS[kind].level_name, BATCH, seed=5)
+    player = Player(_algorithm(kind), [(environments, BATCH)])
     return [player.play() for _ in range(ALL)]
 
 
-def train(kind, logdir, updates, contents, say=print):
-    """Return a learner that resumes and trains up to `updates` updates, and its monitor."""
+def train(kind, logdir, updates, contents, say=print, pause=0.0):
+    """Return a learner that resumes and trains up to `updates` updates, and its monitor.
+
+    It makes a `pause` of some seconds before each update.
+    """
     tf.random.set_seed(1)
     config, algorithm = CONFIGS[kind], _algorithm(kind)
     address = f"127.0.0.1:{free_port()}"
     server = Server(address, HeldAddress(address), "token", {"run_id": "r"}, 1, lambda event: None)
     limits = RunLimits(config, None)
-    source = Stream(lambda: learner, contents, UnrollCodec(algorithm.unroll), updates)
+    source = Stream(lambda: learner, contents, UnrollCodec(algorithm.unroll), updates, pause)
+    own_state = None
+    if make := registry.optional(algorithm, "source"):
+        source = OwnSource(make, source, algorithm.unroll, devices.training_device())
+        own_state = OwnState(logdir, 0, 1, source, [], say)
     layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")
     profile, events = UpdateProfiler("", logdir, say), EventHook("", logdir, say)
     alone = group.SingleLearner()
-    learner = Learner(config, algorithm, alone, source, server, layout, limits, 1, profile)
+    learner = Learner(
+        config, algorithm, alone, source, server, layout, limits, 1, profile, own_state
+    )
     checkpoints = Checkpoints(logdir, algorithm.variables, keep=2)
     about = CheckpointInfo(1, {}, {}, {})
     keeper = Checkpointing(config, checkpoints, algorithm.variables, about, limits, events, say)
@@ -91,7 +117,7 @@ def train(kind, logdir, updates, contents, say=print):
 
 
 def _algorithm(kind):
-    return registry.make_algorithm(CONFIGS[kind], level_spec("memory"))
+    return registry.make_algorithm(CONFIGS[kind], level_spec(CONFIGS[kind].level_name))
 
 
 if __name__ == "__main__":
@@ -100,5 +126,6 @@ if __name__ == "__main__":
         [bytes.fromhex(unroll) for unroll in line.split()]
         for line in (folder / "stream").read_text().splitlines()
     ]
-    _, watching = train(sys.argv[3], folder, until, stream, lambda line: print(line, flush=True))
+    say = functools.partial(print, flush=True)
+    _, watching = train(sys.argv[3], folder, until, stream, say, 0.3)
     watching.run(lambda: None)

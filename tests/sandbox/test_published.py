@@ -28,14 +28,14 @@ def test_a_row_has_each_seeds_result_their_mean_and_deviation():
     ]
     row = published.table({"ppo-halfcheetah": runs})[-1]
     assert row == (
-        "| HalfCheetah-v4 | 1M | 1,443 ± 46 | 1,000, 2,000, 3,000 | 2,000 ± 1,000 | 1,200 ± 141 "
+        "| PPO, HalfCheetah-v4 | 1M | 1,443 ± 46 | 1,000, 2,000, 3,000 | 2,000 ± 1,000 | 1,200 ± 141 "
         "| never, never, 73k steps (73 s) |"
     )
     runs = [_run(1, 390.5, level=8.0, frames=8_000_000)]
     row = published.table({"ppo-breakout": runs})[-1]
-    assert row == "| BreakoutNoFrameskip-v4 | 2M | 415 ± 28 | 390 | 390 |  | 13k steps (52 s) |"
+    assert row == "| PPO, BreakoutNoFrameskip-v4 | 2M | 415 ± 28 | 390 | 390 |  | 13k steps (52 s) |"
     row = published.table({"ppo-acrobot": [_run(1, -84.25, frames=500_000)]})[-1]
-    assert row == "| Acrobot-v1 | 500k | -86 ± 1 | -84.2 | -84.2 |  | 0 steps (0 s) |"
+    assert row == "| PPO, Acrobot-v1 | 500k | -86 ± 1 | -84.2 | -84.2 |  | 0 steps (0 s) |"
 
 
 def test_the_picture_has_a_panel_for_each_task(tmp_path):
@@ -46,7 +46,7 @@ def test_the_picture_has_a_panel_for_each_task(tmp_path):
     published.draw(recorded, tmp_path / "drawn.svg")
     drawn = (tmp_path / "drawn.svg").read_text()
     xml.etree.ElementTree.fromstring(drawn)
-    for text in ("HalfCheetah-v4", "Acrobot-v1", "published", "2 seeds"):
+    for text in ("PPO, HalfCheetah-v4", "PPO, Acrobot-v1", "published", "2 seeds"):
         assert f">{text}<" in drawn, text
 
 

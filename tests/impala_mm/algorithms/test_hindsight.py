@@ -62,14 +62,14 @@ def _tensors(batch, columns=slice(None)):
 
 def _choose(monkeypatch, number):
     """Let each step have the goal of this number; -1 is its own."""
-    draw = tf.random.uniform
+    draw = tf.random.stateless_uniform
 
-    def uniform(shape, *limits, **others):
+    def uniform(shape, seed, *limits, **others):
         if limits != (-1, K, tf.int32):
-            return draw(shape, *limits, **others)
+            return draw(shape, seed, *limits, **others)
         return tf.fill(shape, number)
 
-    monkeypatch.setattr(tf.random, "uniform", uniform)
+    monkeypatch.setattr(tf.random, "stateless_uniform", uniform)
 
 
 def test_unrolls_become_columns_of_two_entries():
@@ -93,7 +93,8 @@ def test_a_step_has_one_of_its_goals_at_random_and_its_results_under_that():
     unrolls = tf.nest.map_structure(lambda x: np.repeat(x, 100, axis=1), given.unrolls)
     rest = [np.repeat(x, 100) for x in given[2:]]
     e, others = unrolls, unrolls.extras[1]
-    found = algorithm.hindsight.relabel(_tensors(Batch(unrolls, (), *rest))).unrolls
+    batch, seed = _tensors(Batch(unrolls, (), *rest)), tf.constant([1, 2], tf.int64)
+    found = algorithm.hindsight.relabel(batch, seed, SingleLearner()).unrolls
     found = tf.nest.map_structure(lambda x: x.numpy(), found)
     counts = np.zeros(K + 1)
     for column in range(100 * B):

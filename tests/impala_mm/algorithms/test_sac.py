@@ -67,15 +67,19 @@ def _tensors(batch):
     return tf.nest.map_structure(tf.constant, batch)
 
 
-def _noise(self):
+def _noise(self, noise=None):
     """Draw what depends on nothing but the means, so that learners' draws are those of one."""
     return self.mean + self.deviation * tf.sin(1e3 * tf.stop_gradient(self.mean))
 
 
 @pytest.fixture
-def double(monkeypatch):
+def double_networks(monkeypatch):
     monkeypatch.setattr(sac, "PolicyNetwork", DoublePolicy)
     monkeypatch.setattr(sac, "CriticNetwork", DoubleCritic)
+
+
+@pytest.fixture
+def double(double_networks, monkeypatch):
     monkeypatch.setattr(normals.Normal, "sample", _noise)
 
 
@@ -187,7 +191,7 @@ def _joined(of_part, learners):
 
 @pytest.mark.parametrize(("learners", "remembers"), [(2, False), (4, False), (2, True)])
 def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
-    double, monkeypatch, learners, remembers
+    double_networks, monkeypatch, learners, remembers
 ):
     if remembers:
         monkeypatch.setattr(sac, "PolicyNetwork", RecurrentPolicy)
@@ -337,7 +341,7 @@ def _stepwise(algorithm, entries, start):
 
 
 def test_with_a_memory_goals_and_losses_begin_with_the_recorded_state(monkeypatch):
-    monkeypatch.setattr(normals.Normal, "sample", lambda self: self.mean + 0.5 * self.deviation)
+    monkeypatch.setattr(normals.Normal, "sample", lambda self, noise=None: self.mean + 0.5 * self.deviation)
     algorithm, exchange = _made(
         agent_name="MLPLSTMAgent", compile_updates=False, temperature=0.3, discounting=0.9,
         learning_rate=0.0, critic_rate=0.0, temperature_rate=0.0, target_share=0.0,

@@ -114,7 +114,6 @@ def test_choices_are_drawn_to_a_teacher_of_values():
 def test_two_learners_with_half_the_columns_each_are_one_with_all(monkeypatch):
     monkeypatch.setattr(sac, "PolicyNetwork", family.DoublePolicy)
     monkeypatch.setattr(sac, "CriticNetwork", family.DoubleCritic)
-    monkeypatch.setattr(normals.Normal, "sample", family._noise)
 
     def learn(group, cost=3.0):
         algorithm, exchange = _taught(
