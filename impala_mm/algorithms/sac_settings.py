@@ -5,10 +5,12 @@ from typing import ClassVar
 
 from impala_mm.algorithms import hindsight_settings
 from impala_mm.algorithms.teacher_settings import TeacherSettings
-from impala_mm.config.flags import default, flag
+from impala_mm.config.flags import default, flag, whole_numbers
 from impala_mm.config.settings import Config
 
 _GROUP = "SAC"
+# Multiplications of a product of matrices from which two threads make it faster than one.
+_WORTH_TWO_THREADS = 4_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +110,12 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     def compiles_updates(self) -> bool:
         """Whether XLA may compile all optimizer steps of an update."""
         return self.compile_updates
+
+    @property
+    def compiled_threads(self) -> int:
+        """Two, where the products of matrices are so large that halves of them save time."""
+        width = max(whole_numbers(self.mlp_sizes), default=0)
+        return 2 if self.minibatch_steps * width**2 >= _WORTH_TWO_THREADS else 1
 
     @property
     def optimizer_steps(self) -> int:

@@ -42,6 +42,11 @@ class Config(ReplaySettings):
         """Whether the algorithm itself lets XLA compile whole updates, where one learner trains."""
         return False
 
+    @property
+    def compiled_threads(self) -> int:
+        """The threads that make such an update fastest on a CPU."""
+        return 1
+
     @classmethod
     def of(cls, config: "Config") -> Self:
         """Return these settings as this type: without flags that it lacks, others by default."""

@@ -86,7 +86,8 @@ def check(config: Config, learners: int) -> None:
 
     `learners` is the number of learners on this machine.
     """
-    actors = provenance.num_actors() if config.job_name else auto.num_actors(config)
+    # The frontend, too, says how many actors it starts.
+    actors = provenance.num_actors() or (None if config.job_name else auto.num_actors(config))
     refuse_not_repeatable(config, learners, actors)
     _refuse_replay(config)
     if config.num_envs != flags.AUTO:

@@ -82,8 +82,10 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
         ):  # TensorFlow refuses if a level has already computed with it
             # Nothing else runs in the thread of a compiled update: a second one answers actors.
             compiles = config.compiles_updates and here.size == 1
-            lifecycle.set_thread_counts(1, 2 if compiles else 1)
-            device = "one CPU core, since observations are small"
+            within = min(config.compiled_threads, cores) if compiles else 1
+            lifecycle.set_thread_counts(within, 2 if compiles else 1)
+            device = "one CPU core" if within == 1 else f"{within} CPU cores"
+            device += ", since observations are small"
     devices.start_devices()
     return levels, device
 

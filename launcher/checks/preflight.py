@@ -20,7 +20,7 @@ from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
-from launcher.plan.workers_csv import Worker
+from launcher.plan.workers_csv import ANY_LEARNER, Worker
 from launcher.remote import parallel
 from launcher.remote.hosts import Hosts
 from launcher.running.console import make_console
@@ -89,7 +89,9 @@ def check_run(planned: PlannedRun) -> list[Finding]:
         if host_id and host_id not in planned.unreached
     ]
     found = [*ssh, *_mark_different_versions(found), *_check_evaluators(planned, learners[0])]
-    found += check_rounds(planned.workers, planned.round_columns)
+    stay = {"learner_assignment": "fixed", "inference": "learner"}
+    stays = any(planned.flags.get(name) == value for name, value in stay.items())
+    found += check_rounds(planned.workers, planned.round_columns, stays)
     if not has_failed(found):
         found += NetworkChecks(
             *(planned.hosts, planned.workers, planned.installation_of, planned.config),
@@ -189,10 +191,11 @@ def _check_mpi(planned: PlannedRun, learners: Sequence[Worker]) -> list[Finding]
     return list(dict.fromkeys(found))
 
 
-def check_rounds(workers: Sequence[Worker], columns: int) -> list[Finding]:
+def check_rounds(workers: Sequence[Worker], columns: int, stays: bool = False) -> list[Finding]:
     """Check that the actors can fill every learner's rounds of `columns` unrolls; 0: no rounds.
 
-    --validate has checked the number of environments that the flags give.
+    --validate has checked the number of environments that the flags give. `stays` says whether an
+    actor uses no other learner than its first.
     """
     actors = [worker for worker in workers if worker.job == "actor"] if columns else []
     learners = sum(worker.job == "learner" for worker in workers)
@@ -204,6 +207,23 @@ def check_rounds(workers: Sequence[Worker], columns: int) -> list[Finding]:
     if why := why_too_few(learners, sum(worker.count for worker in actors)):
         remedy = f"give the CSV at least {learners} actors, by more rows or the column count"
         found.append(Finding("rounds", False, why, remedy))
+    elif actors and stays:
+        tasks = enumerate(worker for worker in actors for _ in range(worker.count))
+        used = {
+            task % learners if worker.learner == ANY_LEARNER else worker.learner
+            for task, worker in tasks
+        }
+        found += [
+            Finding(
+                "rounds",
+                False,
+                f"learner {number} has no actor to play its rounds, since actors stay with their "
+                f"learner, so that all learners would wait for ever",
+                f"give a row of the CSV learner={number}, or leave the column learner empty",
+            )
+            for number in range(learners)
+            if number not in used
+        ]
     return found
 
 

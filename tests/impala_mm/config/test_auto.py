@@ -93,6 +93,20 @@ def test_it_is_known_from_the_flags_which_algorithms_compile_their_updates(flags
     assert _config(*flags).compiles_updates == compiles
 
 
+@pytest.mark.parametrize(
+    ("flags", "threads"),
+    [
+        (["--algorithm=sac"], 2),
+        (["--algorithm=sac", "--mlp_sizes=64,64"], 1),
+        (["--algorithm=sac", "--mlp_sizes=64,512"], 2),
+        (["--algorithm=sac", "--minibatch_steps=32"], 1),
+        (["--algorithm=ppo"], 1),
+    ],
+)
+def test_two_threads_make_compiled_updates_of_large_products(flags, threads):
+    assert _config(*flags).compiled_threads == threads
+
+
 def test_one_thread_is_for_small_observations_on_a_cpu_by_an_algorithm_of_ours():
     def one(*flags, observation=NUMBERS, gpu=False, ours=True):
         return auto.needs_one_thread(_config(*flags), observation, gpu, ours)
