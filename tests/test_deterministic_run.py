@@ -44,8 +44,14 @@ def _train_twice(folder, *flags):
         ["--algorithm=impala", "--batch_size=8"],
         ["--algorithm=ppo", "--batch_size=24"],
         ["--algorithm=dqn"],
+        [
+            "--algorithm=sac",
+            "--level_name=Pendulum-v1",
+            "--random_steps=300",
+            "--total_environment_frames=1500",
+        ],
     ],
-    ids=["impala", "ppo", "dqn"],
+    ids=["impala", "ppo", "dqn", "sac"],
 )
 def test_the_same_seed_gives_the_same_weights_and_another_seed_does_not(tmp_path, flags):
     weights = _train_twice(tmp_path, *flags)

@@ -17,8 +17,8 @@ from impala_mm.algorithms import masking
 class Distribution(Protocol):
     """A distribution over actions for each element of the leading axes."""
 
-    def sample(self, *noise: Any) -> Any:
-        """Draw one action from each distribution; numbers, of standard normal `noise` if given."""
+    def sample(self) -> Any:
+        """Draw one action from each distribution."""
 
     def mode(self) -> Any:
         """Return the action that a greedy policy takes."""
@@ -158,12 +158,13 @@ class Shaped:
     flat: Distribution
     shape: tuple[int, ...]
 
-    def sample(self, *noise: tf.Tensor) -> tf.Tensor:
+    def sample(self, noise: tf.Tensor | None = None) -> tf.Tensor:
         """Draw one action from each distribution, [..., *shape].
 
-        A distribution over numbers may be given what `Normal.sample` makes its numbers of.
+        Of numbers, `noise` is what `Normal.sample` makes the action of.
         """
-        return self._shaped(self.flat.sample(*noise))
+        given = () if noise is None else (noise,)
+        return self._shaped(self.flat.sample(*given))
 
     def mode(self) -> tf.Tensor:
         """Return the action that a greedy policy takes, [..., *shape]."""
@@ -197,14 +198,14 @@ class Joint:
         """Join `parts`, a nest of distributions with the same leading axes."""
         self._structure, self._parts = parts, tf.nest.flatten(parts)
 
-    def sample(self, *noise: Any) -> Any:
+    def sample(self, noise: Any = None) -> Any:
         """Draw one action from each distribution: nest of [..., *shape].
 
-        Distributions over numbers may be given a nest of what `Normal.sample` makes them of.
+        Of numbers, `noise` is a nest of what `Normal.sample` makes the actions of.
         """
-        if not noise:
+        if noise is None:
             return self._pack([part.sample() for part in self._parts])
-        each = zip(self._parts, tf.nest.flatten(noise[0]), strict=True)
+        each = zip(self._parts, tf.nest.flatten(noise), strict=True)
         return self._pack([part.sample(numbers) for part, numbers in each])
 
     def mode(self) -> Any:

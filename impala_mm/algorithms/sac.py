@@ -55,8 +55,8 @@ class _Part(NamedTuple):
     states: tuple[Any, Any]  # of the policy's network and of the critics', before entry 0
     live: tf.Tensor  # bool [T, B]
     weight: tf.Tensor  # float32 [B]
+    noise: tuple[Any, Any]  # [T, B, N] for the goals and for the policy's loss
     taught: Any = ()  # `distillation.Taught` of the transitions; () if there is no teacher
-    noise: tuple[Any, Any] = ((), ())  # [T, B, N] for the goals and for the policy's loss
 
     def mean(self, terms: tf.Tensor, counted: tf.Tensor | None = None) -> tf.Tensor:
         """Return the mean of the terms [T, B]; those that are not live, or `counted`, are 0."""
@@ -258,9 +258,7 @@ class SAC:
             entries = self._normaliser.read(part.unrolls)
             _, states = self._normaliser.split(part.start)
             live = ~entries.first[1:] & (part.weight > 0)
-            of_part = tf.nest.map_structure(
-                lambda x: tf.gather(x, chosen, axis=1), (taught, noise)
-            )
+            of_part = tf.nest.map_structure(lambda x: tf.gather(x, chosen, axis=1), (noise, taught))
             return self._step(_Part(entries, states, live, part.weight, *of_part), exchange)
 
         made = exchange.minibatches(

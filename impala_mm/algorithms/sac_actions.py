@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from impala_mm.algorithms import policies
-from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.sac_settings import Settings
 from impala_mm.environments.action_parts import Box, Discrete, MultiDiscrete
 from impala_mm.environments.actions import UnsuitableActions
@@ -32,7 +31,7 @@ class ActionKind(Protocol):
     def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
         """Return what is expected of the policy's actions, by critics of features [..., F].
 
-        `noise` are standard normal numbers, [..., num_noise], or (): they are drawn here.
+        `noise` are standard normal numbers, [..., num_noise]; () if it takes none.
         """
 
     def target_entropy(self, mask: Any) -> Any:
@@ -51,15 +50,10 @@ class Numbers:
         self.num_noise = sum(part.num_features for part in self._boxes)
         self._target_entropy = config.target_entropy * self.num_noise
 
-    def expect(
-        self, policy: Distribution, critics: Any, features: tf.Tensor, noise: Any
-    ) -> SoftValue:
+    def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
         """Return the value of one sample, and its negative log-probability."""
-        if isinstance(noise, tuple):
-            action = policy.sample()
-        else:
-            sizes = [part.num_features for part in self._boxes]
-            action = policy.sample(self._actions.pack(tf.split(noise, sizes, -1)))
+        sizes = [part.num_features for part in self._boxes]
+        action = policy.sample(self._actions.pack(tf.split(noise, sizes, -1)))
         value = tf.reduce_min(critics.values(features, action), 0)
         return SoftValue(value, -policy.log_prob(action))
 

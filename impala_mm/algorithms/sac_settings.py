@@ -1,6 +1,7 @@
 """The flags of --algorithm=sac, and its defaults for the flags of all algorithms."""
 
 import dataclasses
+import itertools
 from typing import ClassVar
 
 from impala_mm.algorithms import hindsight_settings
@@ -9,7 +10,7 @@ from impala_mm.config.flags import default, flag, whole_numbers
 from impala_mm.config.settings import Config
 
 _GROUP = "SAC"
-# Multiplications of a product of matrices from which two threads make it faster than one.
+# Multiplications in a product of matrices from which two threads make it faster than one.
 _WORTH_TWO_THREADS = 4_000_000
 
 
@@ -114,8 +115,9 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     @property
     def compiled_threads(self) -> int:
         """Two, where the products of matrices are so large that halves of them save time."""
-        width = max(whole_numbers(self.mlp_sizes), default=0)
-        return 2 if self.minibatch_steps * width**2 >= _WORTH_TWO_THREADS else 1
+        products = [a * b for a, b in itertools.pairwise(whole_numbers(self.mlp_sizes))]
+        largest = self.minibatch_steps * max(products, default=0)
+        return 2 if largest >= _WORTH_TWO_THREADS else 1
 
     @property
     def optimizer_steps(self) -> int:

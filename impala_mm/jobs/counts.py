@@ -86,8 +86,9 @@ def check(config: Config, learners: int) -> None:
 
     `learners` is the number of learners on this machine.
     """
-    # The frontend, too, says how many actors it starts.
-    actors = provenance.num_actors() or (None if config.job_name else auto.num_actors(config))
+    # The frontend says how many actors it starts; only a local run starts those of its flags.
+    is_known = bool(config.job_name) or provenance.ACTORS_VARIABLE in os.environ
+    actors = provenance.num_actors() if is_known else auto.num_actors(config)
     refuse_not_repeatable(config, learners, actors)
     _refuse_replay(config)
     if config.num_envs != flags.AUTO:

@@ -84,8 +84,9 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
             compiles = config.compiles_updates and here.size == 1
             within = min(config.compiled_threads, cores) if compiles else 1
             lifecycle.set_thread_counts(within, 2 if compiles else 1)
-            device = "one CPU core" if within == 1 else f"{within} CPU cores"
-            device += ", since observations are small"
+            device = "one CPU core, since observations are small"
+            if within > 1:
+                device = f"{within} CPU cores, since products of matrices are large"
     devices.start_devices()
     return levels, device
 

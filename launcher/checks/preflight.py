@@ -4,7 +4,7 @@ All machines are checked at the same time through the same calls (`Hosts`). A re
 of them share is printed once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,9 +89,8 @@ def check_run(planned: PlannedRun) -> list[Finding]:
         if host_id and host_id not in planned.unreached
     ]
     found = [*ssh, *_mark_different_versions(found), *_check_evaluators(planned, learners[0])]
-    stay = {"learner_assignment": "fixed", "inference": "learner"}
-    stays = any(planned.flags.get(name) == value for name, value in stay.items())
-    found += check_rounds(planned.workers, planned.round_columns, stays)
+    found += check_rounds(planned.workers, planned.round_columns)
+    found += check_assignment(planned.workers, planned.flags)
     if not has_failed(found):
         found += NetworkChecks(
             *(planned.hosts, planned.workers, planned.installation_of, planned.config),
@@ -191,11 +190,10 @@ def _check_mpi(planned: PlannedRun, learners: Sequence[Worker]) -> list[Finding]
     return list(dict.fromkeys(found))
 
 
-def check_rounds(workers: Sequence[Worker], columns: int, stays: bool = False) -> list[Finding]:
+def check_rounds(workers: Sequence[Worker], columns: int) -> list[Finding]:
     """Check that the actors can fill every learner's rounds of `columns` unrolls; 0: no rounds.
 
-    --validate has checked the number of environments that the flags give. `stays` says whether an
-    actor uses no other learner than its first.
+    --validate has checked the number of environments that the flags give.
     """
     actors = [worker for worker in workers if worker.job == "actor"] if columns else []
     learners = sum(worker.job == "learner" for worker in workers)
@@ -207,24 +205,32 @@ def check_rounds(workers: Sequence[Worker], columns: int, stays: bool = False) -
     if why := why_too_few(learners, sum(worker.count for worker in actors)):
         remedy = f"give the CSV at least {learners} actors, by more rows or the column count"
         found.append(Finding("rounds", False, why, remedy))
-    elif actors and stays:
-        tasks = enumerate(worker for worker in actors for _ in range(worker.count))
-        used = {
-            task % learners if worker.learner == ANY_LEARNER else worker.learner
-            for task, worker in tasks
-        }
-        found += [
-            Finding(
-                "rounds",
-                False,
-                f"learner {number} has no actor to play its rounds, since actors stay with their "
-                f"learner, so that all learners would wait for ever",
-                f"give a row of the CSV learner={number}, or leave the column learner empty",
-            )
-            for number in range(learners)
-            if number not in used
-        ]
     return found
+
+
+def check_assignment(workers: Sequence[Worker], flags: Mapping[str, str]) -> list[Finding]:
+    """Check that each learner has an actor, where the flags let actors stay with their first."""
+    stay = {"learner_assignment": "fixed", "inference": "learner"}
+    if not any(flags.get(name) == value for name, value in stay.items()):
+        return []
+    learners = sum(worker.job == "learner" for worker in workers)
+    actors = [w for w in workers if w.job == "actor" for _ in range(w.count)]
+    used = {
+        task % learners if actor.learner == ANY_LEARNER else actor.learner
+        for task, actor in enumerate(actors)
+    }
+    return [
+        Finding(
+            "actors",
+            False,
+            f"learner {number} has none, and actors stay with their learner, so that all learners "
+            f"would wait for ever",
+            f"give a row of the CSV learner={number}, or let actors move: "
+            f"--learner_assignment=balance, --inference=actor",
+        )
+        for number in range(learners)
+        if actors and number not in used
+    ]
 
 
 def _check_evaluators(planned: PlannedRun, learner: Worker) -> list[Finding]:

@@ -155,7 +155,7 @@ class WorkerTasks(WireTasks):
         self._training = self._training or agent.make_agent(self._config, 0)
         algorithm = self._training.algorithm
         if self._config.replay:
-            return self._training, self._replay(algorithm)
+            return self._training, self._replay(algorithm, batch)
         spec = algorithm.unroll
         entries = self._random_entries([spec.length + spec.overlap, batch])
         start = tf.nest.map_structure(tf.convert_to_tensor, algorithm.initial_state(batch))
@@ -167,10 +167,12 @@ class WorkerTasks(WireTasks):
         make = registry.optional(algorithm, "source")
         return self._training, make(source) if make else source
 
-    def _replay(self, algorithm: Algorithm) -> BatchSource:
-        """Return the source that --replay asks for, which always finds new unrolls."""
-        config, codec = auto.for_task(self._config, self._acting.spec), UnrollCodec(algorithm.unroll)
-        config = dataclasses.replace(config, replay_spill="")
+    def _replay(self, algorithm: Algorithm, batch: int) -> BatchSource:
+        """Return the source that --replay asks for, in memory, which always finds new unrolls."""
+        config = auto.for_task(self._config, self._acting.spec)
+        # It would take unrolls for ever, if the learner had to wait for none.
+        changed = {"batch_size": batch, "replay_spill": "", "replay_overflow": "wait"}
+        config, codec = dataclasses.replace(config, **changed), UnrollCodec(algorithm.unroll)
         device, most = devices.training_device(), replaying.memory(config, process_rank())
         position = replaying.Position(lambda: 0, lambda: 0.0)
 

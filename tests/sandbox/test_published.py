@@ -28,12 +28,14 @@ def test_a_row_has_each_seeds_result_their_mean_and_deviation():
     ]
     row = published.table({"ppo-halfcheetah": runs})[-1]
     assert row == (
-        "| PPO, HalfCheetah-v4 | 1M | 1,443 ± 46 | 1,000, 2,000, 3,000 | 2,000 ± 1,000 | 1,200 ± 141 "
-        "| never, never, 73k steps (73 s) |"
+        "| PPO, HalfCheetah-v4 | 1M | 1,443 ± 46 | 1,000, 2,000, 3,000 | 2,000 ± 1,000 "
+        "| 1,200 ± 141 | never, never, 73k steps (73 s) |"
     )
     runs = [_run(1, 390.5, level=8.0, frames=8_000_000)]
     row = published.table({"ppo-breakout": runs})[-1]
-    assert row == "| PPO, BreakoutNoFrameskip-v4 | 2M | 415 ± 28 | 390 | 390 |  | 13k steps (52 s) |"
+    assert (
+        row == "| PPO, BreakoutNoFrameskip-v4 | 2M | 415 ± 28 | 390 | 390 |  | 13k steps (52 s) |"
+    )
     row = published.table({"ppo-acrobot": [_run(1, -84.25, frames=500_000)]})[-1]
     assert row == "| PPO, Acrobot-v1 | 500k | -86 ± 1 | -84.2 | -84.2 |  | 0 steps (0 s) |"
 

@@ -1,11 +1,19 @@
 """Hindsight at the learner: the goals that steps are trained with, in DQN and in SAC."""
 
+import types
+
 import numpy as np
 import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import hindsight, q_learning, registry, value_distributions
+from impala_mm.algorithms import (
+    hindsight,
+    q_learning,
+    registry,
+    update_seeds,
+    value_distributions,
+)
 from impala_mm.algorithms.interface import Context, EnvironmentNumber, Role
 from impala_mm.algorithms.q_network import ActionValues, QNetwork
 from impala_mm.config import command_line
@@ -114,6 +122,20 @@ def test_a_step_has_one_of_its_goals_at_random_and_its_results_under_that():
         np.testing.assert_array_equal(getattr(found, name), getattr(e, name))
     for name in ("observation", "achieved_goal"):
         np.testing.assert_array_equal(found.observation[name], e.observation[name])
+
+
+def test_each_learner_and_update_chooses_goals_of_its_own_and_chooses_them_again():
+    algorithm, _ = _made()
+    batch = _tensors(_batch(algorithm, steps=1))
+
+    def shown(rank, update):
+        group = types.SimpleNamespace(rank=rank, size=2)
+        seed = update_seeds.of_update(7, tf.constant(update, tf.int64), update_seeds.GOALS)
+        found = algorithm.hindsight.relabel(batch, seed, group).unrolls
+        return found.observation["desired_goal"].numpy().tobytes()
+
+    assert len({shown(rank, update) for rank in (0, 1) for update in (3, 4)}) == 4
+    assert shown(1, 3) == shown(1, 3)
 
 
 def test_with_their_own_goals_steps_are_trained_on_as_without_hindsight(monkeypatch):

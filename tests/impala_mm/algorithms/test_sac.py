@@ -95,7 +95,8 @@ def test_goals_are_soft_values_of_the_policys_next_action(double):
     batch = _tensors(_batch(algorithm))
     e = batch.unrolls
     live = ~e.first[1:] & (batch.weight > 0)
-    part = sac._Part(e, ((), ()), live, batch.weight)
+    noise = algorithm._draw_noise(batch, SingleLearner())
+    part = sac._Part(e, ((), ()), live, batch.weight, noise)
     found = algorithm._goals(part, tf.constant(0.3, tf.float64)).numpy()[0]
 
     after = e.observation[1].numpy().astype(np.float64)
@@ -119,7 +120,8 @@ def test_goals_of_clipped_actions_have_a_probability_at_the_bounds(double):
     _fill(algorithm)
     batch = _tensors(_batch(algorithm))
     e = batch.unrolls
-    part = sac._Part(e, ((), ()), ~e.first[1:] & (batch.weight > 0), batch.weight)
+    noise = algorithm._draw_noise(batch, SingleLearner())
+    part = sac._Part(e, ((), ()), ~e.first[1:] & (batch.weight > 0), batch.weight, noise)
     found = algorithm._goals(part, tf.constant(0.3, tf.float64)).numpy()[0]
 
     after = e.observation[1].numpy().astype(np.float64)
@@ -159,8 +161,7 @@ def test_losses_are_means_over_steps_and_the_settings_say_so():
         assert float(metrics[f"loss_per_step/{part}"]) == float(metrics[f"loss/{part}"]) != 0
 
 
-def test_compiled_updates_are_those_that_are_computed_one_operation_after_another(monkeypatch):
-    monkeypatch.setattr(normals.Normal, "sample", _noise)
+def test_compiled_updates_are_those_that_are_computed_one_operation_after_another():
     found = []
     for compiled in (False, True):
         algorithm, exchange = _made(compile_updates=compiled, learning_rate=0.01, mlp_sizes="8")
@@ -341,7 +342,10 @@ def _stepwise(algorithm, entries, start):
 
 
 def test_with_a_memory_goals_and_losses_begin_with_the_recorded_state(monkeypatch):
-    monkeypatch.setattr(normals.Normal, "sample", lambda self, noise=None: self.mean + 0.5 * self.deviation)
+    def halfway(self, noise=None):
+        return self.mean + 0.5 * self.deviation
+
+    monkeypatch.setattr(normals.Normal, "sample", halfway)
     algorithm, exchange = _made(
         agent_name="MLPLSTMAgent", compile_updates=False, temperature=0.3, discounting=0.9,
         learning_rate=0.0, critic_rate=0.0, temperature_rate=0.0, target_share=0.0,
@@ -354,7 +358,8 @@ def test_with_a_memory_goals_and_losses_begin_with_the_recorded_state(monkeypatc
 
     def learnt(start):
         """Return the goals, and the losses of an update whose step sizes are 0."""
-        part = sac._Part(e, start, live, batch.weight)
+        noise = algorithm._draw_noise(batch, SingleLearner())
+        part = sac._Part(e, start, live, batch.weight, noise)
         goals = algorithm._goals(part, tf.constant(0.3, tf.float64))
         metrics, _ = algorithm.update(batch._replace(start=start), PROGRESS, exchange)
         return goals.numpy(), *(float(metrics[f"loss/{name}"]) for name in ("total", "policy"))

@@ -98,7 +98,9 @@ def test_it_is_known_from_the_flags_which_algorithms_compile_their_updates(flags
     [
         (["--algorithm=sac"], 2),
         (["--algorithm=sac", "--mlp_sizes=64,64"], 1),
-        (["--algorithm=sac", "--mlp_sizes=64,512"], 2),
+        (["--algorithm=sac", "--mlp_sizes=16,512"], 1),
+        (["--algorithm=sac", "--mlp_sizes=16,512,64"], 2),
+        (["--algorithm=sac", "--mlp_sizes=512"], 1),
         (["--algorithm=sac", "--minibatch_steps=32"], 1),
         (["--algorithm=ppo"], 1),
     ],

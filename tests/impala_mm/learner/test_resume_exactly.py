@@ -52,7 +52,9 @@ def test_ten_updates_a_kill_and_ten_more_are_twenty(kind, least, tmp_path):
     first = Process(sys.executable, str(script), str(cut), "10", kind, PYTHONPATH=str(ROOT))
     _, expected = _to_the_end(kind, whole, contents)
     # SAC saves its replay, so that only an update lets it save.
-    first.until(r"checkpoint at update ([5-9]|10) " if kind == "sac" else "checkpoint at update 10 ")
+    first.until(
+        r"checkpoint at update ([5-9]|10) " if kind == "sac" else "checkpoint at update 10 "
+    )
     first.kill()
     _, about = checkpoint.find(cut)
 

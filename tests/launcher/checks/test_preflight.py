@@ -1,17 +1,19 @@
-"""The checks of the CSV before a start: its actors must be able to fill rounds."""
+"""The checks of the CSV before a start: its actors fill rounds, and leave no learner alone."""
 
-from launcher.checks.preflight import check_rounds
+import pytest
+
+from launcher.checks.preflight import check_assignment, check_rounds
 from launcher.plan.workers_csv import Worker
 
 LEARNERS = [Worker(line, "learner", "localhost") for line in (2, 3)]
 
 
-def _said(columns, *actors, stays=False):
+def _said(columns, *actors):
     rows = [
         *LEARNERS,
         *(Worker(line, "actor", "far", **each) for line, each in enumerate(actors, 4)),
     ]
-    found = check_rounds(rows, columns, stays)
+    found = check_rounds(rows, columns)
     assert all(each.ok is False for each in found)
     return [(each.message, each.remedy) for each in found]
 
@@ -37,10 +39,19 @@ def test_each_learner_needs_an_actor():
     assert _said(16, {"count": 2}) == _said(16, {}, {}) == _said(16) == _said(0, {}) == []
 
 
-def test_actors_that_stay_with_their_learner_must_leave_none_without():
+def _without_actors(flags, *actors):
+    rows = [*LEARNERS, *(Worker(4, "actor", "far", **each) for each in actors)]
+    return [(each.ok, each.message, each.remedy) for each in check_assignment(rows, flags)]
+
+
+@pytest.mark.parametrize("flags", [{"learner_assignment": "fixed"}, {"inference": "learner"}])
+def test_actors_that_stay_with_their_learner_must_leave_none_without(flags):
     rows = {"count": 2, "learner": 1}, {"learner": 1}
-    ((message, remedy),) = _said(16, *rows, stays=True)
-    assert message.startswith("learner 0 has no actor to play its rounds, since actors stay with")
-    assert remedy == "give a row of the CSV learner=0, or leave the column learner empty"
-    assert _said(16, *rows) == [], "actors move to the learner that has none"
-    assert _said(16, {"count": 2}, stays=True) == _said(16, {"learner": 1}, {}, {}, stays=True) == []
+    ((ok, message, remedy),) = _without_actors(flags, *rows)
+    assert ok is False
+    assert message.startswith("learner 0 has none, and actors stay with their learner")
+    assert remedy.startswith("give a row of the CSV learner=0, or let actors move: --learner_ass")
+    assert _without_actors({"learner_assignment": "balance"}, *rows) == [], "actors move to it"
+    assert _without_actors(flags, {"count": 2}) == []
+    assert _without_actors(flags, {"learner": 1}, {}, {}) == []
+    assert _without_actors(flags) == [], "they may join later"
