@@ -234,9 +234,10 @@ _SETTING_NAMES = tuple(
 def candidate_batches(part: str, config: Config) -> list[int]:
     """Return the batches that may be tried besides the run's own --batch_size.
 
-    An algorithm of rounds trains at no other: its minibatches are parts of a round.
+    An algorithm of rounds trains at no other: its minibatches are parts of a round. Neither does
+    one with a replay of its own, whose number of optimizer steps follows --batch_size.
     """
-    if part == "training" and config.rounds:
+    if part == "training" and (config.rounds or config.own_replay):
         return []
     longest = _MAX_STEPS_PER_UPDATE // config.unroll_length if part == "training" else BATCHES[-1]
     return [batch for batch in BATCHES if batch <= longest]

@@ -14,7 +14,7 @@ sys.path.append(
 import components
 import progress
 
-from impala_mm.algorithms import ppo_settings
+from impala_mm.algorithms import ppo_settings, sac_settings
 from impala_mm.config.settings import Config
 
 
@@ -123,6 +123,12 @@ def test_an_algorithm_of_rounds_is_measured_with_the_runs_batch_only(bench):
     found = measuring.measure()
     assert {m.batch for m in found.measured if m.part == "training"} == {12}
     assert measuring.measure().training == found.training == pytest.approx(900 / 12 / 2 * 1e-6)
+
+
+def test_an_algorithm_with_its_own_replay_is_measured_with_the_runs_batch_only():
+    config = sac_settings.Settings(level_name="Pendulum-v1")
+    assert components.candidate_batches("training", config) == []
+    assert components.candidate_batches("environment", config)
 
 
 def test_what_is_ahead_is_told_by_how_guesses_held(monkeypatch):
