@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms.interface import Algorithm, Context
@@ -94,7 +95,8 @@ class TrainStep:
         """
         with tf.device("/CPU:0"):
             known = tf.constant([frames, total, episode_return], tf.float32)
-            number = tf.constant(updates, tf.int64)
+            # TensorFlow keeps the tensor of each Python number for ever, of NumPy's it does not.
+            number = tf.constant(np.int64(updates))
         if self._graph is None:
             # The concrete function is called directly, since its look-up costs as much as the call.
             traced = tf.function(self._trace, autograph=False)

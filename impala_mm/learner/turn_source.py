@@ -9,6 +9,7 @@ prepares anything, so no result depends on which of two threads is faster.
 import time
 from collections import deque
 
+import numpy as np
 import tensorflow as tf
 
 from impala_mm.data.trajectory import Batch, UnrollCodec
@@ -75,7 +76,7 @@ class TurnSource:
         self._collected = []
         first, self._taken = self._taken, self._taken + self._batch_size
         with tf.device("/CPU:0"):
-            keys = tf.range(first, self._taken, dtype=tf.int64)
+            keys = tf.constant(np.arange(first, self._taken))
             return self._decode(tf.constant(contents), tf.constant(versions, tf.int64), keys)
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:

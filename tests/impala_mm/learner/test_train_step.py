@@ -1,6 +1,8 @@
 """An update as one call: its results, the values read after it, and equal numbers under XLA."""
 
 import math
+import re
+from pathlib import Path
 
 import in_process
 import numpy as np
@@ -50,6 +52,24 @@ def test_what_was_read_stays_when_the_next_update_changes_the_variables():
     batch = Batch(*[tf.ones([3])] * 6)
     first, second = (update(batch, 2.0, 1.0, 0.0).acting_values[0] for _ in range(2))
     assert (float(first), float(second)) == (3.0, 5.0)
+
+
+def _own_memory():
+    """Return the bytes of this process alone."""
+    (size,) = re.findall(r"Anonymous: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
+    return 1024 * int(size)
+
+
+def test_updates_leave_nothing_in_memory():
+    """TensorFlow keeps 0.7 kB for each Python number that becomes a tensor."""
+    update = TrainStep(Counting(), ALONE, Config(), list)
+    batch = Batch(*[tf.ones([3])] * 6)
+    for number in range(2000):  # the allocator has its arenas then
+        update(batch, 1.0, 1.0, 0.0, number)
+    before = _own_memory()
+    for number in range(2000, 8000):
+        update(batch, 1.0, 1.0, 0.0, number)
+    assert _own_memory() - before < 6000 * 250
 
 
 class Skipping:
