@@ -48,7 +48,7 @@ def _train_twice(folder, *flags):
             "--algorithm=sac",
             "--level_name=Pendulum-v1",
             "--random_steps=300",
-            "--total_environment_frames=1500",
+            "--total_environment_frames=3000",
         ],
     ],
     ids=["impala", "ppo", "dqn", "sac"],
