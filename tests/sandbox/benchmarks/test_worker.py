@@ -38,3 +38,6 @@ def test_with_replay_updates_are_measured_on_new_and_old_unrolls(worker):
     new, old = np.split(np.asarray(later.key), 2)
     assert first <= old.min() <= old.max() <= new.max()
     assert np.asarray(later.fresh).tolist() == [True, True, False, False]
+    _, source = worker.WorkerTasks(config, 1)._training_inputs(6)
+    batch = worker._next_batch(source)
+    assert np.asarray(batch.fresh).tolist() == [True] * 3 + [False] * 3, "not the run's batch size"
