@@ -77,9 +77,8 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
     levels = from_flags.level_specs(config)
     spec, gpu = next(iter(levels.values())), bool(tf.config.get_visible_devices("GPU"))
     if auto.needs_one_thread(config, spec.observation, gpu, config.algorithm in registry.BUILT_IN):
-        with contextlib.suppress(
-            RuntimeError
-        ):  # TensorFlow refuses if a level has already computed with it
+        # TensorFlow refuses if a level has already computed with it.
+        with contextlib.suppress(RuntimeError):
             # Nothing else runs in the thread of a compiled update: a second one answers actors.
             compiles = config.compiles_updates and here.size == 1
             within = min(config.compiled_threads, cores) if compiles else 1

@@ -11,7 +11,7 @@ from launcher.node.task import LEARNERS_VARIABLE, START_VARIABLE
 from launcher.plan import process_plan
 from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.settings import LauncherConfig
-from launcher.plan.workers_csv import ANY_LEARNER, Worker
+from launcher.plan.workers_csv import Worker, first_learners
 from launcher.remote import parallel
 from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
@@ -105,9 +105,7 @@ class NetworkChecks:
         For a learner that chooses its port itself, it is measured to a port that is free now.
         """
         pairs: dict[tuple[str, int], None] = {}  # (host id of actors, number of their learner)
-        actors = [row for row in self._actors for _ in range(row.count)]
-        for i, actor in enumerate(actors):
-            number = i % len(self._learners) if actor.learner == ANY_LEARNER else actor.learner
+        for actor, number in first_learners([*self._learners, *self._actors]):
             host_id = self._installation_of(actor).host_id
             if host_id != self._installation_of(self._learners[number]).host_id:
                 pairs[host_id, number] = None

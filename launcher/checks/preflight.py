@@ -20,7 +20,7 @@ from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
-from launcher.plan.workers_csv import ANY_LEARNER, Worker
+from launcher.plan.workers_csv import Worker, first_learners
 from launcher.remote import parallel
 from launcher.remote.hosts import Hosts
 from launcher.running.console import make_console
@@ -214,11 +214,7 @@ def check_assignment(workers: Sequence[Worker], flags: Mapping[str, str]) -> lis
     if not any(flags.get(name) == value for name, value in stay.items()):
         return []
     learners = sum(worker.job == "learner" for worker in workers)
-    actors = [w for w in workers if w.job == "actor" for _ in range(w.count)]
-    used = {
-        task % learners if actor.learner == ANY_LEARNER else actor.learner
-        for task, actor in enumerate(actors)
-    }
+    used = {number for _, number in first_learners(workers)}
     return [
         Finding(
             "actors",
@@ -229,7 +225,7 @@ def check_assignment(workers: Sequence[Worker], flags: Mapping[str, str]) -> lis
             f"--learner_assignment=balance, --inference=actor",
         )
         for number in range(learners)
-        if actors and number not in used
+        if used and number not in used
     ]
 
 

@@ -9,7 +9,7 @@ import difflib
 import io
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from impala_mm.config.printable import escape, quote
@@ -107,6 +107,16 @@ def read(path: str) -> tuple[list[Worker], list[str]]:
     if mistakes:
         raise BadCsv("\n".join(f"{shown}: {mistake}" for mistake in mistakes))
     return workers, notes
+
+
+def first_learners(workers: Sequence[Worker]) -> list[tuple[Worker, int]]:
+    """Return the row of each actor, and the number of the learner that it connects to first."""
+    learners = sum(worker.job == "learner" for worker in workers)
+    actors = [row for row in workers if row.job == "actor" for _ in range(row.count)]
+    return [
+        (row, task % learners if row.learner == ANY_LEARNER else row.learner)
+        for task, row in enumerate(actors)
+    ]
 
 
 def _split_rows(text: str) -> Iterator[tuple[int, list[str]]]:

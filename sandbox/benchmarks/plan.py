@@ -37,7 +37,7 @@ from impala_mm.config import command_line, flags
 from impala_mm.config.flags import flag
 from impala_mm.config.settings import Config
 from launcher.plan import workers_csv
-from launcher.plan.workers_csv import Worker
+from launcher.plan.workers_csv import Worker, first_learners
 
 _LEVEL = "PongNoFrameskip-v4"  # the level if --level_name is not given
 _BOTTLENECK_TEXT = {
@@ -194,11 +194,8 @@ def deal_worker_sets(rows: list[Worker], balance: bool) -> list[WorkerSet]:
     """
     learners = [row for row in rows if row.job == "learner"]
     actor_hosts: list[list[str]] = [[] for _ in learners]
-    actor_rows = [row for row in rows if row.job == "actor" for _ in range(row.count)]
-    for task, row in enumerate(actor_rows):
-        actor_hosts[row.learner if row.learner >= 0 else task % len(learners)].append(
-            host_name(row)
-        )
+    for row, number in first_learners(rows):
+        actor_hosts[number].append(host_name(row))
     while balance and len(max(actor_hosts, key=len)) > len(min(actor_hosts, key=len)) + 1:
         min(actor_hosts, key=len).append(max(actor_hosts, key=len).pop())
     return [
