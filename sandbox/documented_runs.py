@@ -242,6 +242,14 @@ DOCUMENTED_RUNS = {
         spaces=f"{_IMAGES}(9)",
         published=(1916, 485),
     ),
+    "impala-breakout": _run(
+        *("atari-impala", "--level_name=BreakoutNoFrameskip-v4"),
+        *("--agent_name=SimpleConvNetAgent", "--fire_after_life_loss"),
+        "--total_environment_frames=40000000",
+        goal=200,
+        random=1.7,
+        spaces=f"{_IMAGES}(4)",
+    ),
     # https://docs.cleanrl.dev/rl-algorithms/sac
     "sac-halfcheetah": _run(
         *("mujoco-sac", "--num_actors=1", "--intra_op_threads=2"),
