@@ -243,9 +243,7 @@ DOCUMENTED_RUNS = {
         published=(1916, 485),
     ),
     "impala-breakout": _run(
-        *("atari-impala", "--level_name=BreakoutNoFrameskip-v4"),
-        *("--agent_name=SimpleConvNetAgent", "--fire_after_life_loss"),
-        "--total_environment_frames=40000000",
+        *("atari-impact", "--level_name=BreakoutNoFrameskip-v4"),
         goal=200,
         random=1.7,
         spaces=f"{_IMAGES}(4)",
