@@ -243,7 +243,10 @@ DOCUMENTED_RUNS = {
         published=(1916, 485),
     ),
     "impala-breakout": _run(
-        *("atari-impact", "--level_name=BreakoutNoFrameskip-v4"),
+        *("atari-impala", "--level_name=BreakoutNoFrameskip-v4", "--fire_after_life_loss"),
+        *("--agent_name=SimpleConvNetAgent", "--total_environment_frames=40000000"),
+        *("--unroll_length=64", "--batch_size=4", "--num_envs=8", "--vtrace_lambda=0.95"),
+        *("--learning_rate=0.00025", "--gradients_clipping=30"),
         goal=200,
         random=1.7,
         spaces=f"{_IMAGES}(4)",
