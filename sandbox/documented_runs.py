@@ -242,15 +242,6 @@ DOCUMENTED_RUNS = {
         spaces=f"{_IMAGES}(9)",
         published=(1916, 485),
     ),
-    "impala-breakout": _run(
-        *("atari-impala", "--level_name=BreakoutNoFrameskip-v4", "--fire_after_life_loss"),
-        *("--agent_name=SimpleConvNetAgent", "--total_environment_frames=40000000"),
-        *("--unroll_length=64", "--batch_size=4", "--num_envs=8", "--vtrace_lambda=0.95"),
-        *("--learning_rate=0.00025", "--gradients_clipping=30"),
-        goal=200,
-        random=1.7,
-        spaces=f"{_IMAGES}(4)",
-    ),
     # https://docs.cleanrl.dev/rl-algorithms/sac
     "sac-halfcheetah": _run(
         *("mujoco-sac", "--num_actors=1", "--intra_op_threads=2"),
@@ -258,6 +249,22 @@ DOCUMENTED_RUNS = {
         random=-291,
         spaces="numbers [17]; Box [6]",
         published=(9635, 1424),
+        **_MUJOCO,
+    ),
+    "sac-hopper": _run(
+        *("mujoco-sac", "--level_name=Hopper-v4", "--num_actors=1", "--intra_op_threads=2"),
+        goal=1967,
+        random=16.9,
+        spaces="numbers [11]; Box [3]",
+        published=(2310, 343),
+        **_MUJOCO,
+    ),
+    "sac-walker2d": _run(
+        *("mujoco-sac", "--level_name=Walker2d-v4", "--num_actors=1", "--intra_op_threads=2"),
+        goal=2680,
+        random=1.9,
+        spaces="numbers [17]; Box [6]",
+        published=(3591, 911),
         **_MUJOCO,
     ),
 }
