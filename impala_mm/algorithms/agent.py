@@ -109,6 +109,7 @@ def make_agent(
         **({"--box_policy": identity["box"]} if spec.actions.has_box else {}),
         "--normalize_observations": config.normalize_observations,
         "--normalize_rewards": config.normalize_rewards,
+        "--subtract_mean_image": config.subtract_mean_image,
         "--value_normalization": config.value_normalization,
         **_meaning_of_choices(config),
         **registry.optional(algorithm, "made_of"),
@@ -129,6 +130,7 @@ def _normalised(config: Config) -> str:
     kinds = {
         "observations": config.normalize_observations,
         "rewards": config.normalize_rewards,
+        "images": config.subtract_mean_image,
         "values": config.value_normalization == "popart",
     }
     return " and ".join(kind for kind, normalises in kinds.items() if normalises) or "nothing"

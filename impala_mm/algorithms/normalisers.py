@@ -1,4 +1,6 @@
-"""Normalised observations and rewards, for any algorithm (--normalize_observations, ..._rewards).
+"""Normalised observations, images and rewards, for any algorithm, by three flags.
+
+--normalize_observations, --subtract_mean_image and --normalize_rewards.
 
 An algorithm makes one `Normaliser`, reads all entries through it, and lets it learn from each batch
 once the algorithm has trained on it:
@@ -11,7 +13,7 @@ once the algorithm has trained on it:
 
 The statistics are those of all entries that all learners have trained on, each counted once however
 often it is replayed. They are equal on all learners, and kept in float64. Actors receive what they
-need to read entries, in float32. If both flags are off, a normaliser has no variables, and it only
+need to read entries, in float32. If all flags are off, a normaliser has no variables, and it only
 scales and clips rewards.
 """
 
@@ -22,6 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.algorithms import losses, vtrace
+from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
@@ -92,10 +95,11 @@ class Normaliser:
         self._largest, self._scaling = config.max_abs_reward, config.reward_scaling
         self._observations = _Observations(observation) if config.normalize_observations else None
         self._rewards = _Rewards() if config.normalize_rewards else None
-        parts = [part for part in (self._observations, self._rewards) if part]
+        self._images = _Images(observation) if config.subtract_mean_image else None
+        parts = [part for part in (self._observations, self._rewards, self._images) if part]
         self.acting: list[tf.Variable] = [v for part in parts for v in part.acting]
-        moments = [v for part in parts for v in part.moments.variables]
-        self.carried: list[tf.Variable] = [*moments, *self.acting]
+        statistics = [v for part in parts for v in part.statistics]
+        self.carried: list[tf.Variable] = [*statistics, *self.acting]
 
     def read(self, entry: Entry) -> Entry:
         """Return entries [...] with normalised observations and rewards, which are also clipped.
@@ -106,6 +110,8 @@ class Normaliser:
         observation, reward = entry.observation, entry.reward
         if self._observations:
             observation = self._observations.read(observation)
+        if self._images:
+            observation = self._images.read(observation)
         if self._rewards:
             reward = tf.clip_by_value(reward * self._rewards.scale, -LARGEST, LARGEST)
         if self._largest < math.inf:
@@ -156,6 +162,8 @@ class Normaliser:
         counted = tf.broadcast_to(played, tf.shape(new[1]))  # [T, B]
         if self._observations:
             self._observations.update(new[0], counted, exchange)
+        if self._images:
+            self._images.update(new[0], counted, exchange)
         if self._rewards:
             returns = discounted_returns(
                 entries.reward, entries.first, self.split(batch.start)[0], self._discounting
@@ -174,6 +182,7 @@ class _Observations:
         self._sizes = [leaf.shape.num_elements() * _is_vector(leaf) for leaf in self._leaves]
         size = sum(self._sizes)
         self.moments = Moments(size, "observation")
+        self.statistics = self.moments.variables
         self._mean = _variable(tf.zeros([size]), "observation_offset")
         self._scale = _variable(tf.ones([size]), "observation_scale")
         self.acting = [self._mean, self._scale]
@@ -203,6 +212,58 @@ class _Observations:
         self._scale.assign(tf.where(self.moments.count > 0, self.moments.scale(), self._scale))
 
 
+class _Images:
+    """The mean of each image of bytes in observations. What stays from image to image is in it.
+
+    In Breakout 99% of the variance of pixels never changes: walls and bricks. A convolution's
+    outputs are then nearly constant, and a baseline that learns its first values pushes them all
+    down, below the ReLU.
+    """
+
+    def __init__(self, observation: Any):
+        self._leaves = tf.nest.flatten(observation)
+        self._shapes = [leaf.shape for leaf in self._leaves if _is_image(leaf)]
+        if not self._shapes:
+            shapes = ", ".join(str(leaf.shape.as_list()) for leaf in self._leaves)
+            raise UserMistake(
+                f"--subtract_mean_image: the observations, of shape {shapes}, contain no image of "
+                f"bytes [height, width, channels]: leave it out"
+            )
+        self._count = _variable(tf.zeros([], tf.float64), "image_count")
+        self.statistics = [self._count]
+        self.acting = [_variable(tf.zeros(shape), "mean_image") for shape in self._shapes]
+
+    def read(self, observation: Any) -> Any:
+        """Return observations whose images are 128 plus half of their difference from the mean.
+
+        They are images of bytes as before, and no difference is cut off.
+        """
+        means = iter(self.acting)
+        read = [
+            _halved_difference(part, next(means)) if _is_image(spec) else part
+            for spec, part in zip(self._leaves, tf.nest.flatten(observation), strict=True)
+        ]
+        return tf.nest.pack_sequence_as(observation, read)
+
+    def update(self, observation: Any, counted: tf.Tensor, exchange: GradientReducer) -> None:
+        """Merge observations [T, B, ...] for which `counted` [T, B] is true, of all learners."""
+        weights = tf.cast(counted, tf.float32)
+        leaves = zip(self._leaves, tf.nest.flatten(observation), strict=True)
+        sums = [
+            tf.reshape(tf.einsum("tb,tbhwc->hwc", weights, tf.cast(image, tf.float32)), [-1])
+            for spec, image in leaves
+            if _is_image(spec)
+        ]
+        joined = tf.concat([[tf.reduce_sum(weights)], *sums], 0)
+        joined = exchange.mean(joined, name="images.sums") * exchange.group.size
+        new, *sums = tf.split(joined, [1, *(shape.num_elements() for shape in self._shapes)])
+        self._count.assign_add(tf.cast(new[0], tf.float64))
+        share = tf.math.divide_no_nan(new, tf.cast(self._count, tf.float32))
+        for mean, image, shape in zip(self.acting, sums, self._shapes, strict=True):
+            newest = tf.reshape(tf.math.divide_no_nan(image, new), shape)
+            mean.assign_add(share * (newest - mean))
+
+
 class _Rewards:
     """The statistics of discounted returns, by whose standard deviation rewards are divided.
 
@@ -212,6 +273,7 @@ class _Rewards:
 
     def __init__(self) -> None:
         self.moments = Moments(1, "return")
+        self.statistics = self.moments.variables
         self.scale = _variable(tf.ones([]), "reward_scale")
         self.acting = [self.scale]
 
@@ -241,6 +303,15 @@ def discounted_returns(
 def _is_vector(leaf: tf.TensorSpec) -> bool:
     """Return whether a part of an observation is normalised: numbers, but not an image."""
     return leaf.dtype.is_floating and leaf.shape.rank != 3
+
+
+def _is_image(leaf: tf.TensorSpec) -> bool:
+    """Return whether the mean of this part of an observation is subtracted: an image of bytes."""
+    return leaf.dtype == tf.uint8 and leaf.shape.rank == 3
+
+
+def _halved_difference(image: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.round(128.0 + (tf.cast(image, tf.float32) - mean) / 2.0), tf.uint8)
 
 
 def _normalised(part: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:

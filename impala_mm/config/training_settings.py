@@ -140,6 +140,11 @@ class TrainingSettings(RunSettings):
              "learners share, and clip them to [-10, 10]. Images and integers stay as they are. "
              "auto: what the run in logdir has recorded; for a new run, true if an action "
              "contains numbers (Box).")
+    subtract_mean_image: bool = flag(
+        False, group="Algorithm",
+        text="Images of bytes: subtract the mean of all images that the learners have trained on, "
+             "so that the network sees what moves. It suits games with a picture that stays, such "
+             "as Breakout.")
     normalize_rewards: bool = flag(
         False, group="Algorithm", auto=True,
         text="Divide rewards by the running standard deviation of the discounted returns of all "

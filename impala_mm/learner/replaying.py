@@ -56,7 +56,7 @@ def refuse_unsuitable(config: Config, algorithm: Algorithm) -> None:
     if registry.optional(algorithm, "source"):
         flags.refuse(f"{given} has a source of its own: leave --replay out")
     mix = replay_mix.parse(config.replay)
-    statistics = ["normalize_observations", "normalize_rewards"]
+    statistics = ["normalize_observations", "subtract_mean_image", "normalize_rewards"]
     on = [f"--{name}" for name in statistics if getattr(config, name)]
     if on and not mix.queue.share:
         flags.refuse(

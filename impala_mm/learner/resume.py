@@ -28,6 +28,7 @@ _WEIGHTS = (
     "--box_policy",
     "--normalize_observations",
     "--normalize_rewards",
+    "--subtract_mean_image",
 )
 # Of these, earlier versions recorded only the value among all flags.
 _CHOICES = ("--discretization", "--action_ratio")

@@ -14,8 +14,8 @@ _WORDS = {
     "network": "network (--agent_name and the flags of networks)",
     "steps": "observations and actions",
     "unroll": "unroll layout (--unroll_length, observations, actions)",
-    "normalised": "normalisation (--normalize_observations, --normalize_rewards, "
-    "--value_normalization)",
+    "normalised": "normalisation (--normalize_observations, --subtract_mean_image, "
+    "--normalize_rewards, --value_normalization)",
     "rewards": "size of rewards (--reward_scaling, --max_abs_reward)",
     "box": "policy of Box actions (--box_policy, --box_deviation)",
     "acting": "layout of parameters",
