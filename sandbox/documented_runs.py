@@ -70,7 +70,7 @@ DOCUMENTED_RUNS = {
         random=-20.7,
         spaces=f"{_IMAGES}(6)",
     ),
-    "breakout": _run("breakout-impala", goal=30, random=1.7, spaces=f"{_IMAGES}(4)"),
+    "breakout": _run("breakout-impala", goal=200, random=1.7, spaces=f"{_IMAGES}(4)"),
     "harvest": _run(
         "harvest-impala", goal=13.5, random=0.57, spaces="numbers [4]; MultiDiscrete([3, 3])"
     ),
