@@ -254,7 +254,9 @@ class ActorCritic:
         if not self.distillation:
             return ()
         _, state = self._normaliser.split(batch.start)
-        return self._regularisers.ask_teachers(batch, self._network.earlier_images(state))
+        return self._regularisers.ask_teachers(
+            batch, self._normaliser.as_played(self._network.earlier_images(state))
+        )
 
     def _for_teachers(self, values: tf.Tensor, taught: Any) -> tuple[tf.Tensor, Any]:
         """Return values [...], and what is taught, with all values in the unit of their errors."""

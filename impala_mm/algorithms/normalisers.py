@@ -122,6 +122,15 @@ class Normaliser:
             observation=observation, reward=losses.clip_reward(reward, self._clipping)
         )
 
+    def as_played(self, images: Any) -> Any:
+        """Return images of a single observation that a network remembers as the actor had them.
+
+        Those from which a mean was subtracted are exact to two of 255 levels. () stays.
+        """
+        if not self._images or isinstance(images, tuple):
+            return images
+        return self._images.restore(images)
+
     def initial_state(self, state: Any, batch: int | tf.Tensor) -> Any:
         """Return the state at an episode's start: the network's `state`, and what is added to it.
 
@@ -245,6 +254,12 @@ class _Images:
         ]
         return tf.nest.pack_sequence_as(observation, read)
 
+    def restore(self, images: tf.Tensor) -> tf.Tensor:
+        """Return images that `read` has returned as they were before; zeros stay zeros."""
+        mean = self.acting[0]
+        levels = 2.0 * (tf.cast(images, tf.float32) - 128.0) + mean
+        return tf.cast(tf.clip_by_value(levels + 1.0, 0.0, 255.0), tf.uint8)
+
     def update(self, observation: Any, counted: tf.Tensor, exchange: GradientReducer) -> None:
         """Merge observations [T, B, ...] for which `counted` [T, B] is true, of all learners."""
         weights = tf.cast(counted, tf.float32)
@@ -311,7 +326,7 @@ def _is_image(leaf: tf.TensorSpec) -> bool:
 
 
 def _halved_difference(image: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.round(128.0 + (tf.cast(image, tf.float32) - mean) / 2.0), tf.uint8)
+    return tf.cast(128.0 + (tf.cast(image, tf.float32) - mean) / 2.0, tf.uint8)  # rounds down
 
 
 def _normalised(part: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:

@@ -309,7 +309,7 @@ class QLearning:
         """Return the `distillation.Taught` of a batch's entries but those of the burn-in."""
         assert self.distillation
         _, state = self._normaliser.split(batch.start)
-        earlier = self._online.earlier_images(state)
+        earlier = self._normaliser.as_played(self._online.earlier_images(state))
         taught = self.distillation.ask(batch.unrolls, self._online.num_actions, earlier)
         return tf.nest.map_structure(lambda x: x[self._burn_in :], taught)
 

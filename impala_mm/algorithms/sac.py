@@ -298,7 +298,8 @@ class SAC:
         costs |= self.distillation.begin_update(context)
         _, (state, _) = self._normaliser.split(batch.start)
         size = self._policy.distribution.num_parameters
-        taught = self.distillation.ask(batch.unrolls, size, self._policy.earlier_images(state))
+        earlier = self._normaliser.as_played(self._policy.earlier_images(state))
+        taught = self.distillation.ask(batch.unrolls, size, earlier)
         return costs, tf.nest.map_structure(lambda x: x[:-1], taught)
 
     def _step(self, part: _Part, exchange: GradientReducer) -> dict[str, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""Normalised observations and rewards on one and several learners, compared with NumPy's."""
+"""Normalised observations, images and rewards on one and several learners, beside NumPy's."""
 
 import in_process
 import in_threads
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import normalisers
+from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
@@ -129,6 +130,114 @@ def test_n_learners_hold_what_one_with_all_their_columns_would(seed, learners):
         for ours, first, theirs in zip(*map(_moments, (each, several[0], one)), strict=True):
             np.testing.assert_array_equal(ours, first)
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+IMAGES = {
+    "camera": tf.TensorSpec([3, 2, 1], tf.uint8),
+    "speed": tf.TensorSpec([2], tf.float32),
+    "map": tf.TensorSpec([2, 2, 3], tf.uint8),
+    "touch": tf.TensorSpec([4], tf.uint8),
+}
+
+
+def _pictures(seed, t=4, b=6):
+    """Return a batch of nests of images; column 1 is padding, and column 2 is replayed."""
+    rng = np.random.default_rng(seed)
+    observation = {
+        name: rng.integers(0, 256, (t + 1, b, *spec.shape)).astype(spec.dtype.as_numpy_dtype)
+        for name, spec in IMAGES.items()
+    }
+    zeros = np.zeros((t + 1, b), np.float32)
+    entries = Entry(None, zeros, None, None, observation, zeros > 0, None, ())
+    weight = np.where(np.arange(b) == 1, 0, 0.5).astype(np.float32)
+    return Batch(entries, (zeros[0], ()), None, weight, None, np.arange(b) != 2)
+
+
+def _means(batches, learners):
+    """Return each learner's normaliser of images after it has seen its columns of the batches."""
+
+    def learn(joined):
+        made = normalisers.Normaliser(
+            Config(subtract_mean_image=True, reward_clipping="none"), IMAGES
+        )
+        exchange = GradientReducer(joined, Config())
+        for batch in batches:
+            mine = np.array_split(np.arange(len(batch.weight)), learners)[joined.rank]
+            made.update(_columns(batch, mine), 1, exchange)
+        return made
+
+    return in_threads.together(learners, learn)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3),
+    st.sampled_from([1, 2, 3]),
+)
+def test_mean_images_are_those_of_all_that_was_played_by_all_learners(seeds, learners):
+    batches = [_pictures(seed) for seed in seeds]
+    played = [batch.unrolls.observation for batch in batches]
+    played = {n: np.concatenate([o[n][1:, [0, 3, 4, 5]] for o in played]) for n in IMAGES}
+    several = _means(batches, learners)
+    for made in several:
+        for ours, first in zip(made.carried, several[0].carried, strict=True):
+            np.testing.assert_array_equal(ours, first)
+        count, camera, picture = made.carried
+        assert count == 16 * len(seeds)
+        for mean, name in ((camera, "camera"), (picture, "map")):
+            np.testing.assert_allclose(mean, np.float64(played[name]).mean((0, 1)), rtol=1e-5)
+        assert [v is w for v, w in zip(made.acting, made.carried[1:], strict=True)] == [True, True]
+
+
+def test_images_are_read_as_half_of_their_difference_from_the_mean_and_all_else_as_it_is():
+    (made,) = _means([_pictures(1)], 1)
+    seen = _pictures(2).unrolls
+    read = made.read(seen).observation
+    for mean, name in zip(made.acting, ("camera", "map"), strict=True):
+        exact = np.float64(seen.observation[name]) - np.float64(mean)
+        assert read[name].dtype == tf.uint8
+        np.testing.assert_allclose(read[name], 128 + exact / 2 - 0.5, atol=0.51)
+    np.testing.assert_array_equal(read["speed"], seen.observation["speed"])
+    np.testing.assert_array_equal(read["touch"], seen.observation["touch"])
+
+
+@pytest.mark.parametrize(("mean", "pixel", "read"), [(0, 255, 255), (255, 0, 0), (9, 9, 128)])
+def test_no_difference_of_images_is_cut_off(mean, pixel, read):
+    made = normalisers.Normaliser(
+        Config(subtract_mean_image=True, reward_clipping="none"), tf.TensorSpec([1, 1, 1], tf.uint8)
+    )
+    made.acting[0].assign(tf.fill([1, 1, 1], float(mean)))
+    image = tf.fill([2, 1, 1, 1], np.uint8(pixel))
+    entry = Entry(None, tf.zeros([2]), None, None, image, tf.zeros([2]) > 0, None, ())
+    assert np.unique(made.read(entry).observation) == [read]
+
+
+def test_remembered_images_are_restored_for_teachers():
+    spec = tf.TensorSpec([5, 7, 1], tf.uint8)
+    made = normalisers.Normaliser(Config(subtract_mean_image=True, reward_clipping="none"), spec)
+    random = np.random.default_rng(1)
+    made.acting[0].assign(random.uniform(0, 255, spec.shape))
+    images = random.integers(0, 256, (3, 2, *spec.shape)).astype(np.uint8)
+    zeros = tf.zeros([3, 2])
+    entry = Entry(None, zeros, None, None, tf.constant(images), zeros > 0, None, ())
+    restored = made.as_played(made.read(entry).observation)
+    assert restored.dtype == tf.uint8
+    np.testing.assert_allclose(np.float64(restored), images, atol=2)
+    assert not np.any(made.as_played(tf.zeros([3, 2, *spec.shape], tf.uint8)))
+    assert made.as_played(()) == ()
+    plain = normalisers.Normaliser(Config(), spec)
+    assert plain.as_played(entry.observation) is entry.observation
+
+
+def test_a_mean_image_needs_images():
+    with pytest.raises(UserMistake) as refused:
+        normalisers.Normaliser(
+            Config(subtract_mean_image=True, reward_clipping="none"), tf.TensorSpec([4], tf.float32)
+        )
+    assert str(refused.value) == (
+        "--subtract_mean_image: the observations, of shape [4], contain no image of bytes "
+        "[height, width, channels]: leave it out"
+    )
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
