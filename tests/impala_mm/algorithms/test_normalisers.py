@@ -348,3 +348,34 @@ def test_an_algorithm_trains_acts_and_publishes_with_statistics_of_both_kinds():
     mirrored.assign_bytes(layout.pack(layout.values()))
     for ours, theirs in zip(normaliser.acting, other._normaliser.acting, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [("impala", {}), ("ppo", {"num_envs": 4}), ("dqn", {}), ("r2d2", {"burn_in": 4})],
+)
+def test_an_algorithm_trains_and_acts_with_the_mean_of_the_images_that_it_was_trained_on(
+    name, flags
+):
+    level = "tests.helpers.picture_catch:PictureCatch"
+    kind = Config.of_algorithm(name)
+    config = kind(
+        algorithm=name, level_name=level, batch_size=4, unroll_length=8,
+        subtract_mean_image=True, normalize_observations=False, normalize_rewards=False,
+        reward_clipping="none", **{"seed": 3} | flags,
+    )  # fmt: skip
+    algorithm = in_process.make(config)
+    player = Player(algorithm, [(make_environments(level, 4, seed=0), 4)])
+    update = in_process.updater(algorithm, config, traced=False)
+    codec, overlap = UnrollCodec(algorithm.unroll), algorithm.unroll.overlap
+    seen = []
+    for _ in range(3):
+        contents = player.play()
+        seen.append(in_process.decoded(codec, tf.constant(contents)).unrolls.observation[overlap:])
+        update(contents, over=0.0)
+    (mean,) = algorithm._normaliser.acting
+    expected = np.float64(np.concatenate(seen)).mean((0, 1))
+    assert expected.std() > 5
+    np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-4)
+    assert any(v is mean for v in algorithm.variables.acting)
+    assert any(v is mean for v in algorithm.variables.weights)
