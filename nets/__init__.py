@@ -61,6 +61,7 @@ def make(
     precision: str = "float32",
     style: Style = DEFAULT,
     usual: Style = DEFAULT,
+    mean: Any = None,
 ) -> Network:
     """Return the network of this name, or for `auto` the one that suits the observations.
 
@@ -71,7 +72,8 @@ def make(
     `features` such as `EnvironmentSpec.actions`. The network sees the newest
     `frame_stack` observations at once, joined along their last axis. `precision` (float32 or
     bfloat16) is that of the torso's computations; variables, core and features are float32.
-    `style` has the sizes and layers of its MLPs and LSTM.
+    `style` has the sizes and layers of its MLPs and LSTM. `mean` is that of all observations, a
+    nest of float32, which is subtracted from images of bytes.
 
     UnknownNetwork is raised if no network has the name, and Unsuitable if it cannot read such
     observations, or has nothing that the style's choices apply to, where they differ from `usual`.
@@ -100,7 +102,7 @@ def make(
     _refuse_without_effect(name, torso, core, style, usual)
     dtype = tf.as_dtype(precision)
     known = Choice(actions) if isinstance(actions, int) else actions
-    return Network(torso, core, observation, known, frame_stack, dtype, name)
+    return Network(torso, core, observation, known, frame_stack, dtype, name, mean)
 
 
 def _lstm(style: Style, size: int = 256) -> LSTM:

@@ -90,10 +90,16 @@ class Network(snt.Module):
         frame_stack: int = 1,
         precision: tf.DType = tf.float32,  # of the torso's computations
         name: str = "network",
+        mean: Any = None,
     ):
+        """Read `observation`, and subtract `mean` from its images of bytes, pixel by pixel.
+
+        `mean` is a nest like an observation, of float32; None: each image's own mean, a number, is
+        subtracted. The entries of parts that are no such images are not used.
+        """
         super().__init__(name=name)
         self._torso, self._core, self._actions = torso, core, actions
-        self._observation = observation
+        self._observation, self._mean = observation, mean
         nothing = tf.nest.map_structure(lambda s: tf.zeros([1, *s.shape], s.dtype), observation)
         frame = tf.nest.map_structure(
             lambda part: tf.TensorSpec(part.shape[1:], part.dtype), self._seen(nothing)
@@ -238,10 +244,34 @@ class Network(snt.Module):
 
         `seen` is arranged and stacked; its pictures are not yet scaled.
         """
-        seen = _each(lambda part: _numbers(part, self._precision, scaled), seen)
+        if isinstance(seen, list):
+            means = self._stacked_mean() or [None] * len(seen)
+            seen = [self._numbers(*part, scaled) for part in zip(seen, means, strict=True)]
+        else:
+            seen = self._numbers(seen, self._stacked_mean(), scaled)
         last_reward = tf.where(first, 0.0, reward)[:, None]
         last_action = self._actions.features(action, first)
         return tf.concat([self._features(seen), last_reward, last_action], axis=-1)
+
+    def _stacked_mean(self) -> Any:
+        """Return the mean of what is seen, arranged and as often as frames are stacked, or None."""
+        if self._mean is None:
+            return None
+        one = tf.nest.map_structure(lambda x: tf.convert_to_tensor(x)[tf.newaxis], self._mean)
+        arranged, count = self._torso.arrange(one), self._stack.before + 1 if self._stack else 1
+        return _each(lambda x: x if count == 1 else tf.concat([x] * count, -1), arranged)
+
+    def _numbers(self, part: Any, mean: Any, scaled: Scaled) -> tf.Tensor:
+        """Return a picture or another part of what is seen as numbers; bytes are divided by 255.
+
+        Rows of an embedding's table stay int32.
+        """
+        if isinstance(part, Picture):
+            return _contrast(part, mean, self._precision, scaled)
+        if isinstance(part, Rows):
+            return part.rows
+        numbers = tf.cast(part, tf.float32)
+        return numbers / 255.0 if part.dtype == tf.uint8 else numbers
 
     def _features(self, seen: Any) -> tf.Tensor:
         """Return the torso's features, float32 [N, D].
@@ -281,27 +311,16 @@ def _is_picture(part: Any) -> bool:
     return not isinstance(part, Rows) and part.dtype == tf.uint8 and part.shape.rank == 4
 
 
-def _numbers(part: Any, dtype: tf.DType, scaled: Scaled) -> tf.Tensor:
-    """Return a picture or another part of what is seen as numbers; bytes are divided by 255.
-
-    Rows of an embedding's table stay int32.
-    """
-    if isinstance(part, Picture):
-        return _contrast(part, dtype, scaled)
-    if isinstance(part, Rows):
-        return part.rows
-    numbers = tf.cast(part, tf.float32)
-    return numbers / 255.0 if part.dtype == tf.uint8 else numbers
-
-
 def _sums(image: tf.Tensor) -> tf.Tensor:
     """Return, float32 [N, 2], the sum of each image's bytes [H, W, C] and of their squares."""
     numbers = tf.cast(tf.reshape(image, [-1, image.shape[1:].num_elements()]), tf.float32)
     return tf.stack([tf.reduce_sum(numbers, 1), tf.reduce_sum(numbers**2, 1)], 1)
 
 
-def _contrast(picture: Picture, dtype: tf.DType, scaled: Scaled) -> tf.Tensor:
+def _contrast(picture: Picture, known: Any, dtype: tf.DType, scaled: Scaled) -> tf.Tensor:
     """Return each image [H, W, C] of bytes minus its mean, divided by its standard deviation.
+
+    With a `known` mean of all images, [1, H, W, C], that is subtracted instead.
 
     Most of a game's picture never changes. Read as bytes / 255, this constant part hides the part
     that changes, such as a ball of a few pixels: in recorded Pong the features' mean was 20 times
@@ -315,7 +334,8 @@ def _contrast(picture: Picture, dtype: tf.DType, scaled: Scaled) -> tf.Tensor:
     # In float64, since for a bright picture both terms are large and nearly equal. 1 is added for
     # pictures whose pixels are all equal.
     scale = tf.math.rsqrt(square - mean**2 + 1.0)
-    return scaled(image, tf.cast(mean, tf.float32), tf.cast(scale, tf.float32), dtype)
+    mean = tf.cast(mean, tf.float32) if known is None else known
+    return scaled(image, mean, tf.cast(scale, tf.float32), dtype)
 
 
 def _scaled(image: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -60,9 +60,9 @@ class ActorCritic:
         """
         self._config, self._actions = config, environment.actions
         self.network_name = networks.chosen_name(config, environment)
-        self._network = networks.make_actor_critic(config, environment)
-        self._distribution = policies.choose(self._actions, config.box_policy, config.box_deviation)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
+        self._network = networks.make_actor_critic(config, environment, self._normaliser.mean)
+        self._distribution = policies.choose(self._actions, config.box_policy, config.box_deviation)
         self._policy_head = policies.make_head(self._distribution, config.policy_init_scale)
         self._baseline_head = snt.Linear(1, name="baseline")
         extras = recorded.extras_spec(
@@ -254,9 +254,7 @@ class ActorCritic:
         if not self.distillation:
             return ()
         _, state = self._normaliser.split(batch.start)
-        return self._regularisers.ask_teachers(
-            batch, self._normaliser.as_played(self._network.earlier_images(state))
-        )
+        return self._regularisers.ask_teachers(batch, self._network.earlier_images(state))
 
     def _for_teachers(self, values: tf.Tensor, taught: Any) -> tuple[tf.Tensor, Any]:
         """Return values [...], and what is taught, with all values in the unit of their errors."""

@@ -49,9 +49,8 @@ class Impala(ActorCritic):
         """Make the target policy of IMPACT; return its variables."""
         config, modules = self._config, (self._network, self._policy_head)
         policy = [v for module in modules for v in module.trainable_variables]
-        self._target = TargetPolicy(
-            config, environment, self._distribution, policy, config.impact_target_updates
-        )
+        mean, every = self._normaliser.mean, config.impact_target_updates
+        self._target = TargetPolicy(config, environment, mean, self._distribution, policy, every)
         return self._target.variables
 
     def update(

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import nets
 from impala_mm.config import flags
+from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.environments.types import EnvironmentSpec
 from nets.critic import ChoiceCritics, Critics
@@ -15,12 +16,18 @@ _FLAGS = ("mlp_sizes", "activation", "layer_norm", "lstm_size", "separate_networ
 
 
 def make_network(
-    config: Config, environment: EnvironmentSpec, noise_scale: float = 0.0
+    config: Config, environment: EnvironmentSpec, mean: Any = None, noise_scale: float = 0.0
 ) -> nets.Network:
     """Return a network that the flags describe, for the entries of this environment.
 
-    With a `noise_scale`, its fully connected layers are noisy (`nets.noisy`).
+    `mean` is the algorithm's `Normaliser.mean`. With a `noise_scale`, the network's fully connected
+    layers are noisy (`nets.noisy`).
     """
+    if config.subtract_mean_image and mean is None:
+        raise UserMistake(
+            f"--subtract_mean_image: --algorithm={config.algorithm} gives its network no mean "
+            f"image: leave it out, or make the network with the `mean` of a `Normaliser`"
+        )
     return nets.make(
         config.agent_name,
         environment.observation,
@@ -29,17 +36,20 @@ def make_network(
         config.precision,
         _style(config)._replace(noise_scale=noise_scale),
         usual=_style(type(config)()),
+        mean=mean,
     )
 
 
-def make_actor_critic(config: Config, environment: EnvironmentSpec) -> nets.Network | nets.Separate:
+def make_actor_critic(
+    config: Config, environment: EnvironmentSpec, mean: Any = None
+) -> nets.Network | nets.Separate:
     """Return what a policy and its values read: one network, or two by --separate_networks.
 
     `for_policy_and_value` returns the features of both.
     """
     if not config.separate_networks:
-        return make_network(config, environment)
-    return nets.Separate(*(make_network(config, environment) for _ in range(2)))
+        return make_network(config, environment, mean)
+    return nets.Separate(*(make_network(config, environment, mean) for _ in range(2)))
 
 
 def make_critics(

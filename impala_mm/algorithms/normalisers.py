@@ -96,6 +96,7 @@ class Normaliser:
         self._observations = _Observations(observation) if config.normalize_observations else None
         self._rewards = _Rewards() if config.normalize_rewards else None
         self._images = _Images(observation) if config.subtract_mean_image else None
+        self.mean: Any = self._images.mean if self._images else None  # see `nets.make`
         parts = [part for part in (self._observations, self._rewards, self._images) if part]
         self.acting: list[tf.Variable] = [v for part in parts for v in part.acting]
         statistics = [v for part in parts for v in part.statistics]
@@ -110,8 +111,6 @@ class Normaliser:
         observation, reward = entry.observation, entry.reward
         if self._observations:
             observation = self._observations.read(observation)
-        if self._images:
-            observation = self._images.read(observation)
         if self._rewards:
             reward = tf.clip_by_value(reward * self._rewards.scale, -LARGEST, LARGEST)
         if self._largest < math.inf:
@@ -121,15 +120,6 @@ class Normaliser:
         return entry._replace(
             observation=observation, reward=losses.clip_reward(reward, self._clipping)
         )
-
-    def as_played(self, images: Any) -> Any:
-        """Return images of a single observation that a network remembers as the actor had them.
-
-        Those from which a mean was subtracted are exact to two of 255 levels. () stays.
-        """
-        if not self._images or isinstance(images, tuple):
-            return images
-        return self._images.restore(images)
 
     def initial_state(self, state: Any, batch: int | tf.Tensor) -> Any:
         """Return the state at an episode's start: the network's `state`, and what is added to it.
@@ -222,7 +212,7 @@ class _Observations:
 
 
 class _Images:
-    """The mean of each image of bytes in observations. What stays from image to image is in it.
+    """The mean of each image of bytes in observations, which networks subtract.
 
     In Breakout 99% of the variance of pixels never changes: walls and bricks. A convolution's
     outputs are then nearly constant, and a baseline that learns its first values pushes them all
@@ -241,24 +231,10 @@ class _Images:
         self._count = _variable(tf.zeros([], tf.float64), "image_count")
         self.statistics = [self._count]
         self.acting = [_variable(tf.zeros(shape), "mean_image") for shape in self._shapes]
-
-    def read(self, observation: Any) -> Any:
-        """Return observations whose images are 128 plus half of their difference from the mean.
-
-        They are images of bytes as before, and no difference is cut off.
-        """
         means = iter(self.acting)
-        read = [
-            _halved_difference(part, next(means)) if _is_image(spec) else part
-            for spec, part in zip(self._leaves, tf.nest.flatten(observation), strict=True)
-        ]
-        return tf.nest.pack_sequence_as(observation, read)
-
-    def restore(self, images: tf.Tensor) -> tf.Tensor:
-        """Return images that `read` has returned as they were before; zeros stay zeros."""
-        mean = self.acting[0]
-        levels = 2.0 * (tf.cast(images, tf.float32) - 128.0) + mean
-        return tf.cast(tf.clip_by_value(levels + 1.0, 0.0, 255.0), tf.uint8)
+        self.mean = tf.nest.map_structure(
+            lambda leaf: next(means) if _is_image(leaf) else tf.zeros(leaf.shape), observation
+        )
 
     def update(self, observation: Any, counted: tf.Tensor, exchange: GradientReducer) -> None:
         """Merge observations [T, B, ...] for which `counted` [T, B] is true, of all learners."""
@@ -323,10 +299,6 @@ def _is_vector(leaf: tf.TensorSpec) -> bool:
 def _is_image(leaf: tf.TensorSpec) -> bool:
     """Return whether the mean of this part of an observation is subtracted: an image of bytes."""
     return leaf.dtype == tf.uint8 and leaf.shape.rank == 3
-
-
-def _halved_difference(image: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
-    return tf.cast(128.0 + (tf.cast(image, tf.float32) - mean) / 2.0, tf.uint8)  # rounds down
 
 
 def _normalised(part: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:

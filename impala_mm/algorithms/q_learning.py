@@ -92,7 +92,7 @@ class QLearning:
             )
         self.network_name = networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
-        self._online = QNetwork(config, environment)
+        self._online = QNetwork(config, environment, self._normaliser.mean)
         self._rule = q_values.Rule(config.discounting, config.n_steps, config.value_rescaling)
         state = self.initial_state(1)
         self.hindsight = hindsight.make(config, environment, bool(tf.nest.flatten(state)))
@@ -126,7 +126,7 @@ class QLearning:
     ) -> tuple[list[tf.Variable], list[tf.Variable]]:
         """Make what only `update` needs; return the target network's variables, and the others."""
         config, trained = self._config, list(self._online.trainable_variables)
-        self._target = QNetwork(config, environment)
+        self._target = QNetwork(config, environment, self._normaliser.mean)
         copied = list(self._target.trainable_variables)
         targets.follow(copied, trained)
         self._optimizer = optimizers.make(
@@ -309,7 +309,7 @@ class QLearning:
         """Return the `distillation.Taught` of a batch's entries but those of the burn-in."""
         assert self.distillation
         _, state = self._normaliser.split(batch.start)
-        earlier = self._normaliser.as_played(self._online.earlier_images(state))
+        earlier = self._online.earlier_images(state)
         taught = self.distillation.ask(batch.unrolls, self._online.num_actions, earlier)
         return tf.nest.map_structure(lambda x: x[self._burn_in :], taught)
 

@@ -30,14 +30,14 @@ class QNetwork(snt.Module):
 
     With --duelling, the numbers of an action are the sum of the observation's and of the action's
     own, whose mean over the actions is 0. With --noisy, the layers that are fully connected have
-    noise (`nets.noisy`).
+    noise (`nets.noisy`). `mean` is the algorithm's `Normaliser.mean`.
     """
 
-    def __init__(self, config: Settings, environment: EnvironmentSpec):
+    def __init__(self, config: Settings, environment: EnvironmentSpec, mean: Any = None):
         super().__init__(name="q_network")
         self._config, self.num_actions = config, environment.num_actions
-        _check_shift(config.random_shift, environment)
-        self._body = networks.make_network(config, environment, config.noise_scale)
+        _check_shift(config, environment)
+        self._body = networks.make_network(config, environment, mean, config.noise_scale)
         self._make_head(self._body.num_features, tf.float32)
 
     def _make_head(self, num_features: int, dtype: tf.DType) -> None:
@@ -161,10 +161,16 @@ def _apply(layer: Any, x: tf.Tensor) -> tf.Tensor:
     return snt.BatchApply(layer)(x) if batched else layer(x)
 
 
-def _check_shift(most: int, environment: EnvironmentSpec) -> None:
-    """Raise UserMistake if images cannot be shifted by this number of pixels."""
+def _check_shift(config: Settings, environment: EnvironmentSpec) -> None:
+    """Raise UserMistake if images cannot be shifted by --random_shift pixels."""
+    most = config.random_shift
     if not most:
         return
+    if config.subtract_mean_image:
+        raise UserMistake(
+            f"--random_shift={most} shifts images, but not the mean that --subtract_mean_image "
+            f"subtracts from them: leave one of them out"
+        )
     shapes = [leaf.shape.as_list() for leaf in tf.nest.flatten(environment.observation)]
     images = [shape for shape in shapes if len(shape) == 3]
     if not images:

@@ -76,7 +76,7 @@ class SAC:
         self.masks = config.discrete_sac
         self.network_name = networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
-        self._policy = PolicyNetwork(config, environment)
+        self._policy = PolicyNetwork(config, environment, self._normaliser.mean)
         self._critics = self._make_critics(environment)
         self.guidance = guidance.make(config, self._policy.distribution)
         self._log_temperature = tf.Variable(
@@ -111,7 +111,7 @@ class SAC:
 
     def _make_critics(self, environment: EnvironmentSpec) -> CriticNetwork:
         make = ChoiceCriticNetwork if self._config.discrete_sac else CriticNetwork
-        return make(self._config, environment)
+        return make(self._config, environment, self._normaliser.mean)
 
     def _group_variables(self, environment: EnvironmentSpec, role: Role) -> Variables:
         """Return the variables; make what only `update` needs if `role` is a learner's."""
@@ -298,8 +298,7 @@ class SAC:
         costs |= self.distillation.begin_update(context)
         _, (state, _) = self._normaliser.split(batch.start)
         size = self._policy.distribution.num_parameters
-        earlier = self._normaliser.as_played(self._policy.earlier_images(state))
-        taught = self.distillation.ask(batch.unrolls, size, earlier)
+        taught = self.distillation.ask(batch.unrolls, size, self._policy.earlier_images(state))
         return costs, tf.nest.map_structure(lambda x: x[:-1], taught)
 
     def _step(self, part: _Part, exchange: GradientReducer) -> dict[str, tf.Tensor]:

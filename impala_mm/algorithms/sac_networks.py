@@ -13,14 +13,14 @@ from impala_mm.environments.types import EnvironmentSpec
 
 
 class PolicyNetwork(snt.Module):
-    """A network with the head of a policy."""
+    """A network with the head of a policy; `mean` is the algorithm's `Normaliser.mean`."""
 
-    def __init__(self, config: Config, environment: EnvironmentSpec):
+    def __init__(self, config: Config, environment: EnvironmentSpec, mean: Any = None):
         super().__init__(name="policy_network")
         self.distribution = policies.choose(
             environment.actions, config.box_policy, config.box_deviation
         )
-        self._body = networks.make_network(config, environment)
+        self._body = networks.make_network(config, environment, mean)
         self._head = policies.make_head(self.distribution, config.policy_init_scale)
         self._head(tf.zeros([1, self._body.num_features]))  # creates the variables
 
@@ -55,15 +55,18 @@ class PolicyNetwork(snt.Module):
 
 
 class CriticNetwork(snt.Module):
-    """Two Q-networks. They read vectors as they are, and other observations by a network."""
+    """Two Q-networks. They read vectors as they are, and other observations by a network.
 
-    def __init__(self, config: Config, environment: EnvironmentSpec):
+    `mean` is the algorithm's `Normaliser.mean`.
+    """
+
+    def __init__(self, config: Config, environment: EnvironmentSpec, mean: Any = None):
         super().__init__(name="critic_network")
         leaves = tf.nest.flatten(environment.observation)
         plain = all(leaf.dtype.is_floating and not hasattr(leaf, "choices") for leaf in leaves)
         direct = plain and networks.chosen_name(config, environment) == "MLPAgent"
         direct = direct and environment.frame_stack == 1
-        self._body = None if direct else networks.make_network(config, environment)
+        self._body = None if direct else networks.make_network(config, environment, mean)
         size = sum(leaf.shape.num_elements() for leaf in leaves)
         features = self._body.num_features if self._body else size
         self._critics: Any = self._make_critics(config, environment, features)

@@ -18,6 +18,7 @@ class TargetPolicy:
         self,
         config: Config,
         environment: EnvironmentSpec,
+        mean: Any,  # the algorithm's `Normaliser.mean`
         distribution: PolicyDistribution,
         policy: list[tf.Variable],
         every: int,
@@ -27,7 +28,7 @@ class TargetPolicy:
         They are copied again before the first update, and after each `every` of them.
         """
         self._policy, self._every = policy, every
-        self.network = networks.make_actor_critic(config, environment)
+        self.network = networks.make_actor_critic(config, environment, mean)
         self._head = policies.make_head(distribution, config.policy_init_scale)
         self._head(tf.zeros([1, self.network.num_features]))  # creates its variables
         modules = (self.network, self._head)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import normalisers
+from impala_mm.algorithms import normalisers, registry
+from impala_mm.algorithms.interface import EnvironmentNumber
 from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -189,44 +190,18 @@ def test_mean_images_are_those_of_all_that_was_played_by_all_learners(seeds, lea
         assert [v is w for v, w in zip(made.acting, made.carried[1:], strict=True)] == [True, True]
 
 
-def test_images_are_read_as_half_of_their_difference_from_the_mean_and_all_else_as_it_is():
+def test_a_normaliser_reads_images_as_they_are_and_its_mean_is_a_nest_like_an_observation():
     (made,) = _means([_pictures(1)], 1)
     seen = _pictures(2).unrolls
     read = made.read(seen).observation
-    for mean, name in zip(made.acting, ("camera", "map"), strict=True):
-        exact = np.float64(seen.observation[name]) - np.float64(mean)
-        assert read[name].dtype == tf.uint8
-        np.testing.assert_allclose(read[name], 128 + exact / 2 - 0.5, atol=0.51)
-    np.testing.assert_array_equal(read["speed"], seen.observation["speed"])
-    np.testing.assert_array_equal(read["touch"], seen.observation["touch"])
-
-
-@pytest.mark.parametrize(("mean", "pixel", "read"), [(0, 255, 255), (255, 0, 0), (9, 9, 128)])
-def test_no_difference_of_images_is_cut_off(mean, pixel, read):
-    made = normalisers.Normaliser(
-        Config(subtract_mean_image=True, reward_clipping="none"), tf.TensorSpec([1, 1, 1], tf.uint8)
-    )
-    made.acting[0].assign(tf.fill([1, 1, 1], float(mean)))
-    image = tf.fill([2, 1, 1, 1], np.uint8(pixel))
-    entry = Entry(None, tf.zeros([2]), None, None, image, tf.zeros([2]) > 0, None, ())
-    assert np.unique(made.read(entry).observation) == [read]
-
-
-def test_remembered_images_are_restored_for_teachers():
-    spec = tf.TensorSpec([5, 7, 1], tf.uint8)
-    made = normalisers.Normaliser(Config(subtract_mean_image=True, reward_clipping="none"), spec)
-    random = np.random.default_rng(1)
-    made.acting[0].assign(random.uniform(0, 255, spec.shape))
-    images = random.integers(0, 256, (3, 2, *spec.shape)).astype(np.uint8)
-    zeros = tf.zeros([3, 2])
-    entry = Entry(None, zeros, None, None, tf.constant(images), zeros > 0, None, ())
-    restored = made.as_played(made.read(entry).observation)
-    assert restored.dtype == tf.uint8
-    np.testing.assert_allclose(np.float64(restored), images, atol=2)
-    assert not np.any(made.as_played(tf.zeros([3, 2, *spec.shape], tf.uint8)))
-    assert made.as_played(()) == ()
-    plain = normalisers.Normaliser(Config(), spec)
-    assert plain.as_played(entry.observation) is entry.observation
+    for name in IMAGES:
+        np.testing.assert_array_equal(read[name], seen.observation[name])
+    assert {name: mean.shape for name, mean in made.mean.items()} == {
+        name: spec.shape for name, spec in IMAGES.items()
+    }
+    assert made.mean["camera"] is made.acting[0]
+    assert not np.any(made.mean["speed"])
+    assert normalisers.Normaliser(Config(), IMAGES).mean is None
 
 
 def test_a_mean_image_needs_images():
@@ -371,7 +346,8 @@ def test_an_algorithm_trains_and_acts_with_the_mean_of_the_images_that_it_was_tr
     seen = []
     for _ in range(3):
         contents = player.play()
-        seen.append(in_process.decoded(codec, tf.constant(contents)).unrolls.observation[overlap:])
+        batch = in_process.decoded(codec, tf.constant(contents))
+        seen.append(batch.unrolls.observation[overlap:])
         update(contents, over=0.0)
     (mean,) = algorithm._normaliser.acting
     expected = np.float64(np.concatenate(seen)).mean((0, 1))
@@ -379,3 +355,16 @@ def test_an_algorithm_trains_and_acts_with_the_mean_of_the_images_that_it_was_tr
     np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-4)
     assert any(v is mean for v in algorithm.variables.acting)
     assert any(v is mean for v in algorithm.variables.weights)
+
+    def act():
+        tf.random.set_seed(1)
+        entry = tf.nest.map_structure(lambda x: x[0], batch.unrolls)
+        number = [EnvironmentNumber(tf.range(4), tf.constant(4))]
+        number = number if registry.takes_environment(algorithm) else []
+        return tf.nest.flatten(algorithm.act(entry, batch.start, tf.ones([4]), *number)[2])
+
+    before = act()
+    for one, same in zip(before, act(), strict=True):
+        np.testing.assert_array_equal(one, same)
+    mean.assign(mean + 100.0)
+    assert any(np.any(np.abs(a - b) > 1e-4) for a, b in zip(before, act(), strict=True))
