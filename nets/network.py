@@ -22,7 +22,6 @@ from nets.embedding import Rows
 from nets.frame_stack import FrameStack
 from nets.shift import shift, shift_frames
 
-Scaled = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]  # `_scaled` or `_fused`
 _SWAPPED = threading.Lock()  # held while a torso's variables are replaced by casts
 
 
@@ -134,7 +133,7 @@ class Network(snt.Module):
         seen = self._seen(observation)
         if self._stack:
             seen, frames = self._stack.step(seen, first, frames)
-        read = self._read(_scaled, seen, reward, action, first)
+        read = self._read(False, seen, reward, action, first)
         if self._core:
             read, core = self._core.step(read, first, core)
         return read, State(frames, core)
@@ -153,9 +152,9 @@ class Network(snt.Module):
         flat_action = tf.nest.map_structure(
             lambda spec, x: tf.reshape(x, [-1, *spec.shape]), self._actions.specs, action
         )
-        scaled = _scaled if tf.config.get_visible_devices("GPU") else _fused
+        fused = not tf.config.get_visible_devices("GPU")
         flat_reward, flat_first = tf.reshape(reward, [-1]), tf.reshape(first, [-1])
-        read = self._read(scaled, seen, flat_reward, flat_action, flat_first)  # [T*B, I]
+        read = self._read(fused, seen, flat_reward, flat_action, flat_first)  # [T*B, I]
         read = tf.reshape(read, [*_sizes(first), read.shape[-1]])
         if self._core:
             read, core = self._core.unroll(read, first, core)
@@ -234,7 +233,7 @@ class Network(snt.Module):
 
     def _read(
         self,
-        scaled: Scaled,
+        fused: bool,
         seen: Any,
         reward: tf.Tensor,
         action: Any,
@@ -242,13 +241,13 @@ class Network(snt.Module):
     ) -> tf.Tensor:
         """Return the inputs of the core for each entry separately, [N, I].
 
-        `seen` is arranged and stacked; its pictures are not yet scaled.
+        `seen` is arranged and stacked; its pictures are not yet scaled, which is `fused` or not.
         """
         if isinstance(seen, list):
             means = self._stacked_mean() or [None] * len(seen)
-            seen = [self._numbers(*part, scaled) for part in zip(seen, means, strict=True)]
+            seen = [self._numbers(*part, fused) for part in zip(seen, means, strict=True)]
         else:
-            seen = self._numbers(seen, self._stacked_mean(), scaled)
+            seen = self._numbers(seen, self._stacked_mean(), fused)
         last_reward = tf.where(first, 0.0, reward)[:, None]
         last_action = self._actions.features(action, first)
         return tf.concat([self._features(seen), last_reward, last_action], axis=-1)
@@ -261,13 +260,15 @@ class Network(snt.Module):
         arranged, count = self._torso.arrange(one), self._stack.before + 1 if self._stack else 1
         return _each(lambda x: x if count == 1 else tf.concat([x] * count, -1), arranged)
 
-    def _numbers(self, part: Any, mean: Any, scaled: Scaled) -> tf.Tensor:
+    def _numbers(self, part: Any, mean: Any, fused: bool) -> tf.Tensor:
         """Return a picture or another part of what is seen as numbers; bytes are divided by 255.
 
         Rows of an embedding's table stay int32.
         """
         if isinstance(part, Picture):
-            return _contrast(part, mean, self._precision, scaled)
+            if mean is None:
+                return _contrast(part, self._precision, fused)
+            return (_fused_difference if fused else _difference)(part.image, mean, self._precision)
         if isinstance(part, Rows):
             return part.rows
         numbers = tf.cast(part, tf.float32)
@@ -317,10 +318,8 @@ def _sums(image: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.reduce_sum(numbers, 1), tf.reduce_sum(numbers**2, 1)], 1)
 
 
-def _contrast(picture: Picture, known: Any, dtype: tf.DType, scaled: Scaled) -> tf.Tensor:
+def _contrast(picture: Picture, dtype: tf.DType, fused: bool) -> tf.Tensor:
     """Return each image [H, W, C] of bytes minus its mean, divided by its standard deviation.
-
-    With a `known` mean of all images, [1, H, W, C], that is subtracted instead.
 
     Most of a game's picture never changes. Read as bytes / 255, this constant part hides the part
     that changes, such as a ball of a few pixels: in recorded Pong the features' mean was 20 times
@@ -334,8 +333,9 @@ def _contrast(picture: Picture, known: Any, dtype: tf.DType, scaled: Scaled) -> 
     # In float64, since for a bright picture both terms are large and nearly equal. 1 is added for
     # pictures whose pixels are all equal.
     scale = tf.math.rsqrt(square - mean**2 + 1.0)
-    mean = tf.cast(mean, tf.float32) if known is None else known
-    return scaled(image, mean, tf.cast(scale, tf.float32), dtype)
+    return (_fused_scaled if fused else _scaled)(
+        image, tf.cast(mean, tf.float32), tf.cast(scale, tf.float32), dtype
+    )
 
 
 def _scaled(image: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -343,10 +343,22 @@ def _scaled(image: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor, dtype: tf.DType
     return tf.cast((tf.cast(image, tf.float32) - mean) * scale, dtype)
 
 
+def _difference(image: tf.Tensor, mean: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return each image's differences from the mean image, divided by their root mean square.
+
+    Divided by the deviation of the image instead, the differences of Breakout would be ten times
+    smaller than other inputs.
+    """
+    difference = tf.cast(image, tf.float32) - mean
+    square = tf.reduce_mean(tf.square(difference), [1, 2, 3], keepdims=True)
+    return tf.cast(difference * tf.math.rsqrt(square + 1.0), dtype)
+
+
 # XLA makes one pass over the pictures where TensorFlow's operations make four, and a learner's
 # batch is larger than the processor's caches. Only learners on a CPU use it: a GPU gains little,
 # and a program that serves an exported model may have no XLA.
-_fused = tf.function(_scaled, autograph=False, jit_compile=True)
+_fused_scaled = tf.function(_scaled, autograph=False, jit_compile=True)
+_fused_difference = tf.function(_difference, autograph=False, jit_compile=True)
 
 
 def _sizes(x: tf.Tensor) -> list[Any]:
