@@ -26,13 +26,13 @@ class PPO:
 
     def __init__(self, config, environment, role):
         self._config, self._actions = config, environment.actions
-        # Parts that read the flags: the network, the distribution of the actions, normalisation.
+        # Parts that read the flags: normalisation, the network, the distribution of the actions.
+        self._inputs = normalisers.Normaliser(config, environment.observation)
         self.network_name = networks.chosen_name(config, environment)
-        self._network = networks.make_network(config, environment)
+        self._network = networks.make_network(config, environment, self._inputs.mean)
         self._policies = policies.choose(self._actions, config.box_policy, config.box_deviation)
         self._policy_head = policies.make_head(self._policies, config.policy_init_scale)
         self._value_head = snt.Linear(1, name="value")
-        self._inputs = normalisers.Normaliser(config, environment.observation)
 
         # An unroll's entries hold what `act` adds to them, and `start` is the state before them.
         step = entry_spec(environment, extras=tf.TensorSpec([], tf.float32))  # log-probabilities

@@ -6,6 +6,7 @@ An algorithm makes one `Normaliser`, reads all entries through it, and lets it l
 once the algorithm has trained on it:
 
     self._normaliser = normalisers.Normaliser(config, environment.observation)
+    networks.make_network(config, environment, self._normaliser.mean)
     ...          Variables: its `carried` are among carried and weights, its `acting` among acting
     returns, state = self._normaliser.split(core_state)         in act and judge
     entry = self._normaliser.read(entry)                        what the network and the loss read
@@ -13,8 +14,8 @@ once the algorithm has trained on it:
 
 The statistics are those of all entries that all learners have trained on, each counted once however
 often it is replayed. They are equal on all learners, and kept in float64. Actors receive what they
-need to read entries, in float32. If all flags are off, a normaliser has no variables, and it only
-scales and clips rewards.
+need to read entries, in float32. Images are not read here: networks get their `mean`. If all flags
+are off, a normaliser has no variables, and it only scales and clips rewards.
 """
 
 import math
@@ -212,7 +213,7 @@ class _Observations:
 
 
 class _Images:
-    """The mean of each image of bytes in observations, which networks subtract.
+    """The mean of each image of bytes in observations, in float32, which networks subtract.
 
     In Breakout 99% of the variance of pixels never changes: walls and bricks. A convolution's
     outputs are then nearly constant, and a baseline that learns its first values pushes them all
@@ -223,10 +224,10 @@ class _Images:
         self._leaves = tf.nest.flatten(observation)
         self._shapes = [leaf.shape for leaf in self._leaves if _is_image(leaf)]
         if not self._shapes:
-            shapes = ", ".join(str(leaf.shape.as_list()) for leaf in self._leaves)
+            specs = ", ".join(f"{x.dtype.name} {x.shape.as_list()}" for x in self._leaves)
             raise UserMistake(
-                f"--subtract_mean_image: the observations, of shape {shapes}, contain no image of "
-                f"bytes [height, width, channels]: leave it out"
+                f"--subtract_mean_image: the observations, {specs}, contain no image of bytes "
+                f"(uint8 [height, width, channels]): leave it out"
             )
         self._count = _variable(tf.zeros([], tf.float64), "image_count")
         self.statistics = [self._count]

@@ -142,9 +142,9 @@ class TrainingSettings(RunSettings):
              "contains numbers (Box).")
     subtract_mean_image: bool = flag(
         False, group="Algorithm",
-        text="Images of bytes: subtract the mean of all images that the learners have trained on, "
-             "so that the network sees what moves. It suits games with a picture that stays, such "
-             "as Breakout.")
+        text="Read images of bytes as their differences from the mean of all images that the "
+             "learners have trained on, so that the network sees what moves. It suits games with "
+             "a picture that stays, such as Breakout.")
     normalize_rewards: bool = flag(
         False, group="Algorithm", auto=True,
         text="Divide rewards by the running standard deviation of the discounted returns of all "

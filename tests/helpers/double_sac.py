@@ -21,7 +21,7 @@ class Linear(snt.Module):
 class DoublePolicy(snt.Module):
     """A policy's network in float64."""
 
-    def __init__(self, config, environment):
+    def __init__(self, config, environment, mean=None):
         super().__init__(name="policy")
         self.distribution = policies.choose(
             environment.actions, config.box_policy, config.box_deviation
@@ -44,7 +44,7 @@ class DoublePolicy(snt.Module):
 class DoubleCritic(snt.Module):
     """Two Q-networks in float64: Q(o, a) = tanh(w (o, a, a^2))."""
 
-    def __init__(self, config, environment):
+    def __init__(self, config, environment, mean=None):
         super().__init__(name="critic")
         self.layer = Linear(5, 2, "layer")
 
@@ -74,7 +74,7 @@ class _Remembering:
 class RecurrentPolicy(_Remembering, DoublePolicy):
     """The same policy with a memory."""
 
-    def __init__(self, config, environment):
+    def __init__(self, config, environment, mean=None):
         super().__init__(config, environment)
         self.body, self.layer = DoubleRecurrent(3), Linear(8, 2, "layer")
 
@@ -85,7 +85,7 @@ class RecurrentPolicy(_Remembering, DoublePolicy):
 class RecurrentCritic(_Remembering, DoubleCritic):
     """The same Q-networks with a memory."""
 
-    def __init__(self, config, environment):
+    def __init__(self, config, environment, mean=None):
         super().__init__(config, environment)
         self.body, self.layer = DoubleRecurrent(3), Linear(10, 2, "layer")
 

@@ -241,7 +241,9 @@ def test_the_contrast_is_of_all_frames_that_are_seen_at_once():
     assert np.abs(seen(dark[:1], bright[1:]) - expected).max() > 0.5
 
 
-@pytest.mark.parametrize("scaled", [network._scaled, network._fused_scaled], ids=["scaled", "fused"])
+@pytest.mark.parametrize(
+    "scaled", [network._scaled, network._fused_scaled], ids=["scaled", "fused"]
+)
 @pytest.mark.parametrize("range_", [(0, 256), (0, 3), (40, 200), (253, 256)])
 def test_the_contrast_of_a_stack_is_right_however_bright_it_is(range_, scaled):
     """It is computed from sums of each frame, whose squares are nearly equal in bright frames."""

@@ -156,7 +156,7 @@ def test_with_their_own_goals_steps_are_trained_on_as_without_hindsight(monkeypa
 class DoubleQ(QNetwork):
     """A Q-network in float64 that reads observation and goal: Q = w tanh(v (o, g))."""
 
-    def __init__(self, config, environment):
+    def __init__(self, config, environment, mean=None):
         snt.Module.__init__(self, name="q_network")
         self.distribution = value_distributions.Expected(config.huber_delta)
         self.v = tf.Variable(tf.zeros([2 * BITS, 5], tf.float64))

@@ -7,7 +7,9 @@ import tensorflow as tf
 
 from impala_mm.algorithms import agent, networks
 from impala_mm.config import command_line
+from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
+from impala_mm.environments.make import level_spec
 from impala_mm.learner import resume
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 from impala_mm.transport import handshake
@@ -91,3 +93,12 @@ def test_the_first_policy_is_as_even_as_its_scale():
     made = agent.make_agent(Config(level_name="CartPole-v1", policy_init_scale=3.0), 0)
     (head,) = (v for v in made.algorithm.variables.trained if "policy_logits/w" in v.name)
     assert abs(tf.norm(head, axis=0).numpy() - 3).max() < 1e-4
+
+
+def test_a_network_that_gets_no_mean_image_is_refused_where_one_shall_be_subtracted():
+    config = Config(level_name="catch", algorithm="mine", subtract_mean_image=True)
+    with pytest.raises(UserMistake) as refused:
+        networks.make_network(config, level_spec("catch"))
+    assert str(refused.value).startswith(
+        "--subtract_mean_image: --algorithm=mine gives its network no mean image: leave it out"
+    )

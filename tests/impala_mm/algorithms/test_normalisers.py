@@ -210,8 +210,8 @@ def test_a_mean_image_needs_images():
             Config(subtract_mean_image=True, reward_clipping="none"), tf.TensorSpec([4], tf.float32)
         )
     assert str(refused.value) == (
-        "--subtract_mean_image: the observations, of shape [4], contain no image of bytes "
-        "[height, width, channels]: leave it out"
+        "--subtract_mean_image: the observations, float32 [4], contain no image of bytes "
+        "(uint8 [height, width, channels]): leave it out"
     )
 
 

@@ -244,6 +244,16 @@ def test_shifts_without_images_or_beyond_them_are_refused(capsys, observation, s
     assert re.search(said, capsys.readouterr().err)
 
 
+def test_shifts_of_images_from_which_a_mean_is_subtracted_are_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        _made(observation=IMAGE, random_shift=2, subtract_mean_image=True)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(
+        "--random_shift=2 shifts images, but not the mean that --subtract_mean_image subtracts "
+        "from them: leave one of them out\n"
+    )
+
+
 def test_noise_replaces_random_actions_unless_a_schedule_is_given():
     n = 1000
     for schedule, share in (("auto", 0.0), ("decay", 1.0)):
@@ -345,7 +355,7 @@ def test_values_are_judged_in_the_unit_of_rewards():
 class DoubleQ(QNetwork):
     """A Q-network in float64."""
 
-    def __init__(self, config, environment):
+    def __init__(self, config, environment, mean=None):
         snt.Module.__init__(self, name="q_network")
         self._config, self.num_actions = config, ACTIONS
         shape = environment.observation.shape

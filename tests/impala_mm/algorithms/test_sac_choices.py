@@ -79,7 +79,7 @@ class Linear(snt.Module):
 class DoublePolicy(snt.Module):
     """A policy's network in float64."""
 
-    def __init__(self, config, environment):
+    def __init__(self, config, environment, mean=None):
         super().__init__(name="policy")
         self.distribution = policies.choose(environment.actions)
         self.layer = Linear(environment.actions.num_features)
@@ -97,7 +97,7 @@ class DoublePolicy(snt.Module):
 class DoubleCritic(sac.ChoiceCriticNetwork):
     """Two Q-networks in float64: Q(o) = tanh(w o)."""
 
-    def __init__(self, config, environment):
+    def __init__(self, config, environment, mean=None):
         snt.Module.__init__(self, name="critic")
         self._actions = environment.actions
         self.layer = Linear(2 * environment.actions.num_features)

@@ -126,14 +126,15 @@ def test_algorithms_that_cannot_use_it_are_refused(algorithm, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_mix_without_new_unrolls_cannot_normalise(capsys):
-    config = _config("uniform:1:100", normalize_rewards=True)
+@pytest.mark.parametrize("flag", ["normalize_rewards", "subtract_mean_image"])
+def test_a_mix_without_new_unrolls_cannot_normalise(capsys, flag):
+    config = _config("uniform:1:100", **{flag: True})
     with pytest.raises(SystemExit):
         replaying.refuse_unsuitable(config, ALGORITHM)
     error = capsys.readouterr().err
-    assert "--normalize_rewards would learn nothing, since new unrolls alone are counted" in error
-    assert error.endswith("or give --normalize_rewards=False\n")
-    replaying.refuse_unsuitable(_config(normalize_rewards=True), ALGORITHM)
+    assert f"--{flag} would learn nothing, since new unrolls alone are counted" in error
+    assert error.endswith(f"or give --{flag}=False\n")
+    replaying.refuse_unsuitable(_config(**{flag: True}), ALGORITHM)
     replaying.refuse_unsuitable(_config("uniform:1:100"), ALGORITHM)
 
 

@@ -69,13 +69,15 @@ def test_the_same_goes_on_and_weights_go_into_another_level_but_into_no_other_ne
         resume.check_weights(_about(), MADE_OF | {"observations": "f"}, "runs/x")
 
 
-def test_a_run_that_did_not_record_normalisation_normalised_nothing():
-    resume.check_resumable(_about(), MADE_OF | {"--normalize_rewards": False}, "runs/x")
-    normalised = MADE_OF | {"--normalize_observations": True}
-    with pytest.raises(Mismatch, match=r"--normalize_observations is true here and false in runs"):
-        resume.check_resumable(_about(), normalised, "runs/x")
-    with pytest.raises(Mismatch, match=r"--normalize_observations is true here and false there"):
-        resume.check_weights(_about(), normalised, "runs/x")
+@pytest.mark.parametrize(
+    "flag", ["--normalize_observations", "--normalize_rewards", "--subtract_mean_image"]
+)
+def test_a_run_that_did_not_record_normalisation_normalised_nothing(flag):
+    resume.check_resumable(_about(), MADE_OF | {flag: False}, "runs/x")
+    with pytest.raises(Mismatch, match=f"{flag} is true here and false in runs"):
+        resume.check_resumable(_about(), MADE_OF | {flag: True}, "runs/x")
+    with pytest.raises(Mismatch, match=f"{flag} is true here and false there"):
+        resume.check_weights(_about(), MADE_OF | {flag: True}, "runs/x")
 
 
 def test_the_unit_of_values_stays_and_only_popart_needs_other_weights():
