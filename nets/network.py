@@ -63,11 +63,12 @@ class Core(Protocol):
 class Picture(NamedTuple):
     """An image of bytes, or a stack of images, with the sums that `_contrast` needs.
 
-    The sums are computed once for each frame, and stacked like the frames.
+    The sums are computed once for each frame, and stacked like the frames. There are none where a
+    mean image is known.
     """
 
     image: Any  # uint8 [..., H, W, C], arranged
-    sums: Any  # float32 [..., 2], or [..., n x 2] for n frames; see `_sums`
+    sums: Any  # float32 [..., 2], or [..., n x 2] for n frames; see `_sums`; or ()
 
 
 class State(NamedTuple):
@@ -227,7 +228,7 @@ class Network(snt.Module):
         """
         nested = tf.nest.is_nested(observation)
         return _each(
-            lambda x: Picture(x, _sums(x)) if _is_picture(x) else x,
+            lambda x: Picture(x, _sums(x) if self._mean is None else ()) if _is_picture(x) else x,
             self._torso.arrange(observation if nested else tf.convert_to_tensor(observation)),
         )
 

@@ -26,6 +26,7 @@ SPEC = {
     "touch": tf.TensorSpec([3], tf.uint8),
     "place": tf.TensorSpec([2, 2], tf.float32),
 }
+NORMALISING = Config(discounting=0.9, **BOTH)
 ALONE = GradientReducer(group.SingleLearner(), Config())
 
 
@@ -88,11 +89,11 @@ def _moments(normaliser):
     return [v.numpy() for v in normaliser.carried]
 
 
-def _learn(batches, learners=1):
+def _learn(batches, learners=1, config=NORMALISING, spec=SPEC):
     """Return each learner's normaliser after it has seen its columns of these batches."""
 
     def learn(joined):
-        normaliser = normalisers.Normaliser(Config(discounting=0.9, **BOTH), SPEC)
+        normaliser = normalisers.Normaliser(config, spec)
         exchange = GradientReducer(joined, Config())
         for batch in batches:
             mine = np.array_split(np.arange(len(batch.weight)), learners)[joined.rank]
@@ -156,18 +157,8 @@ def _pictures(seed, t=4, b=6):
 
 def _means(batches, learners):
     """Return each learner's normaliser of images after it has seen its columns of the batches."""
-
-    def learn(joined):
-        made = normalisers.Normaliser(
-            Config(subtract_mean_image=True, reward_clipping="none"), IMAGES
-        )
-        exchange = GradientReducer(joined, Config())
-        for batch in batches:
-            mine = np.array_split(np.arange(len(batch.weight)), learners)[joined.rank]
-            made.update(_columns(batch, mine), 1, exchange)
-        return made
-
-    return in_threads.together(learners, learn)
+    config = Config(subtract_mean_image=True, reward_clipping="none")
+    return _learn(batches, learners, config, IMAGES)
 
 
 @settings(max_examples=10, deadline=None)
