@@ -21,6 +21,7 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
     box_policy: str = default(Config, "box_policy", "auto")
     normalize_observations: bool = default(Config, "normalize_observations", AUTO)
     normalize_rewards: bool = default(Config, "normalize_rewards", AUTO)
+    subtract_mean_image: bool = default(Config, "subtract_mean_image", AUTO)
     separate_networks: bool = default(Config, "separate_networks", AUTO)
     entropy_cost: float = default(Config, "entropy_cost", AUTO)
     kl_mu_pi_cost: float = default(RegulariserSettings, "kl_mu_pi_cost", AUTO)

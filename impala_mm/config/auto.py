@@ -8,6 +8,7 @@ import dataclasses
 import os
 from typing import Any, NamedTuple
 
+from impala_mm.config import replay_mix
 from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 
@@ -26,7 +27,7 @@ _WITH_BOX = {
     "kl_mu_pi_cost": 1.0,
 }
 # The flags whose `auto` depends on the environment. Runs record what it stands for, and keep it.
-FOLLOW_TASK = (*_WITH_BOX, "reward_clipping")
+FOLLOW_TASK = (*_WITH_BOX, "reward_clipping", "subtract_mean_image")
 
 
 class AutoChoice(NamedTuple):
@@ -157,8 +158,11 @@ def compression(config: Config, observation: Any) -> str:
     """
     if config.compression != "auto":
         return config.compression
-    image = any(x.shape.rank == 3 and x.dtype.name == "uint8" for x in parts(observation))
-    return "lz4" if image else "none"
+    return "lz4" if _has_image(observation) else "none"
+
+
+def _has_image(observation: Any) -> bool:
+    return any(x.shape.rank == 3 and x.dtype.name == "uint8" for x in parts(observation))
 
 
 def num_test_envs(config: Config) -> int:
@@ -204,7 +208,10 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
     lacks a flag.
     """
     former = former_defaults(type(config))
-    chosen = former | {"reward_clipping": "abs_one" if environment.emulator else "none"}
+    chosen = former | {
+        "reward_clipping": "abs_one" if environment.emulator else "none",
+        "subtract_mean_image": _suits_mean_image(config, environment),
+    }
     if environment.actions.has_box:
         chosen |= {name: value for name, value in _WITH_BOX.items() if name in former}
         # Two networks for large observations would double what most of the time goes to.
@@ -212,7 +219,22 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
     if recorded is not None:
         kept = {name: recorded.get(name, value) for name, value in former.items()}
         chosen |= {name: value for name, value in kept.items() if not _is_auto(value)}
+        # A run whose game had images is not resumed without; the error says so.
+        chosen["subtract_mean_image"] &= _has_image(environment.observation)
     return adopt(config, chosen)
+
+
+def _suits_mean_image(config: Config, environment: Any) -> bool:
+    """Return whether a run that begins with random weights is to subtract the mean image.
+
+    The mean is that of new unrolls alone. Where a teacher's are learnt from first, the pictures that
+    the network reads would change with the first new one.
+    """
+    if not (environment.emulator and _has_image(environment.observation)):
+        return False
+    if getattr(config, "teacher", "") or getattr(config, "teacher_data", ""):
+        return False
+    return not config.replay or bool(replay_mix.parse(config.replay).queue.share)
 
 
 def adopt(config: Config, chosen: dict[str, Any]) -> Config:

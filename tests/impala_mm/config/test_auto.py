@@ -3,6 +3,7 @@
 import os
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from impala_mm.config import auto, flags
@@ -20,13 +21,20 @@ class Shape(list):
         return product
 
 
+    @property
+    def rank(self):
+        return len(self)
+
+
 class Observation(NamedTuple):
     """A stand-in for tf.TensorSpec."""
 
     shape: Shape
+    dtype: np.dtype
 
 
-PICTURE, NUMBERS = Observation(Shape([84, 84, 1])), Observation(Shape([4]))
+PICTURE = Observation(Shape([84, 84, 1]), np.dtype("uint8"))
+NUMBERS = Observation(Shape([4]), np.dtype("float32"))
 
 
 def _config(*flags):
@@ -178,6 +186,7 @@ FOR_BOX = {
     "entropy_cost": 0.0,
     "kl_mu_pi_cost": 1.0,
 }
+NO_GAME = {"reward_clipping": "none", "subtract_mean_image": False}
 # The defaults before `auto` was one.
 FOR_CHOICES = {
     "box_policy": "clipped",
@@ -206,27 +215,46 @@ def test_rewards_are_clipped_for_atari_only_unless_the_user_says_so(asked, envir
 @pytest.mark.parametrize(
     ("environment", "chosen"),
     [
-        (Environment(), FOR_CHOICES | {"reward_clipping": "none"}),
-        (GAME, FOR_CHOICES | {"reward_clipping": "abs_one"}),
-        (ROBOT, FOR_BOX | {"reward_clipping": "none"}),
-        (ROBOT._replace(observation=PICTURE), FOR_BOX | {"separate_networks": False}),
+        (Environment(), FOR_CHOICES | NO_GAME),
+        (GAME, FOR_CHOICES | {"reward_clipping": "abs_one", "subtract_mean_image": True}),
+        (ROBOT, FOR_BOX | NO_GAME),
+        (ROBOT._replace(observation=PICTURE), FOR_BOX | NO_GAME | {"separate_networks": False}),
     ],
 )
-def test_impalas_defaults_follow_the_actions(environment, chosen):
-    assert auto.task_flags(_config()).keys() == {*FOR_BOX, "reward_clipping"}
+def test_impalas_defaults_follow_the_environment(environment, chosen):
+    assert auto.task_flags(_config()).keys() == set(auto.FOLLOW_TASK)
     found = auto.task_flags(auto.for_task(_config(), environment))
-    assert chosen.items() <= found.items()
+    assert found == chosen
+
+
+@pytest.mark.parametrize(
+    ("flags", "game", "chosen"),
+    [
+        (["--replay=queue:0.5,uniform:0.5:100"], GAME, True),
+        (["--replay=uniform:1:100", "--replay_ratio=1"], GAME, False),
+        (["--teacher=runs/old"], GAME, False),
+        (["--teacher_data=runs/old/recorded", "--offline_updates=9"], GAME, False),
+        (["--nosubtract_mean_image"], GAME, False),
+        (["--algorithm=dqn"], GAME, False),
+        (["--algorithm=dqn", "--subtract_mean_image=auto"], GAME, True),
+        ([], GAME._replace(observation=NUMBERS), False),  # the bytes of the machine's memory
+    ],
+)
+def test_the_mean_image_of_a_game_is_subtracted_where_it_is_known_from_the_start(
+    flags, game, chosen
+):
+    assert auto.for_task(_config(*flags), game).subtract_mean_image is chosen
 
 
 def test_flags_that_are_given_stay_and_algorithms_without_auto_keep_their_defaults():
     given = ["--nonormalize_observations", "--entropy_cost=0.02", "--box_policy=tanh"]
     found = auto.task_flags(auto.for_task(_config(*given), ROBOT))
     changed = {"normalize_observations": False, "entropy_cost": 0.02, "box_policy": "tanh"}
-    assert found == FOR_BOX | changed | {"reward_clipping": "none"}
+    assert found == FOR_BOX | changed | NO_GAME
     ppo = _config("--algorithm=ppo", "--separate_networks=auto", "--level_name=Pendulum-v1")
     found = auto.task_flags(auto.for_task(ppo, Environment()))
     as_before = {name: getattr(ppo, name) for name in FOR_BOX} | {"separate_networks": True}
-    assert found == as_before | {"reward_clipping": "none"}
+    assert found == as_before | NO_GAME
     other = auto.for_task(Config(algorithm="my.own", box_policy="auto"), ROBOT)
     assert (other.box_policy, other.normalize_rewards) == ("normal", False)
 
@@ -234,10 +262,12 @@ def test_flags_that_are_given_stay_and_algorithms_without_auto_keep_their_defaul
 def test_a_run_keeps_what_it_has_recorded_and_the_former_defaults_of_what_it_has_not():
     recorded = {"box_policy": "clipped", "entropy_cost": 0.01, "reward_clipping": "abs_one"}
     found = auto.task_flags(auto.for_task(_config(), ROBOT, recorded))
-    assert found == FOR_CHOICES | recorded
+    assert found == FOR_CHOICES | NO_GAME | recorded
     given = _config("--entropy_cost=0.03")
     assert auto.for_task(given, ROBOT, recorded).entropy_cost == 0.03
     assert auto.for_task(given, ROBOT, {"seed": 1}).reward_clipping == "none"
+    assert not auto.for_task(_config(), GAME, {"seed": 1}).subtract_mean_image
+    assert auto.for_task(_config(), GAME, {"subtract_mean_image": True}).subtract_mean_image
 
 
 @pytest.mark.parametrize(
