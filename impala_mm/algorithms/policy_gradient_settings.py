@@ -38,6 +38,7 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
     separate_networks: bool = default(Config, "separate_networks", True)
     normalize_observations: bool = default(Config, "normalize_observations", True)
     normalize_rewards: bool = default(Config, "normalize_rewards", True)
+    subtract_mean_image: bool = default(Config, "subtract_mean_image", AUTO)
     entropy_cost: float = default(Config, "entropy_cost", 0.0)
     advantage_scaling: str = default(Config, "advantage_scaling", "batch")
     box_policy: str = default(Config, "box_policy", "normal")

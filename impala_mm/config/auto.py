@@ -227,8 +227,8 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
 def _suits_mean_image(config: Config, environment: Any) -> bool:
     """Return whether a run that begins with random weights is to subtract the mean image.
 
-    The mean is that of new unrolls alone. Where a teacher's are learnt from first, the pictures that
-    the network reads would change with the first new one.
+    The mean is that of new unrolls alone: where a teacher's are learnt from first, the first new
+    one would change all that the network reads.
     """
     if not (environment.emulator and _has_image(environment.observation)):
         return False

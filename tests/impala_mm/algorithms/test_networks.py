@@ -100,5 +100,5 @@ def test_a_network_that_gets_no_mean_image_is_refused_where_one_shall_be_subtrac
     with pytest.raises(UserMistake) as refused:
         networks.make_network(config, level_spec("catch"))
     assert str(refused.value).startswith(
-        "--subtract_mean_image: --algorithm=mine gives its network no mean image: leave it out"
+        "--subtract_mean_image: --algorithm=mine gives its network no mean image: give "
     )

@@ -20,7 +20,6 @@ class Shape(list):
             product *= size
         return product
 
-
     @property
     def rank(self):
         return len(self)
