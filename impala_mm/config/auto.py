@@ -18,7 +18,7 @@ _LARGE_NETWORK = 100_000  # weights, from which on inference is worth a learner'
 
 # What `auto` stands for where an action contains numbers (Box). With the values that suit choices,
 # which are the defaults of earlier versions, IMPALA does not learn such tasks.
-_WITH_BOX = {
+WITH_BOX = {
     "box_policy": "normal",
     "normalize_observations": True,
     "normalize_rewards": True,
@@ -26,8 +26,10 @@ _WITH_BOX = {
     "entropy_cost": 0.0,
     "kl_mu_pi_cost": 1.0,
 }
+# The flags whose `auto` depends on whether the environment is a game of Atari.
+OF_GAMES = ("reward_clipping", "subtract_mean_image")
 # The flags whose `auto` depends on the environment. Runs record what it stands for, and keep it.
-FOLLOW_TASK = (*_WITH_BOX, "reward_clipping", "subtract_mean_image")
+FOLLOW_TASK = (*WITH_BOX, *OF_GAMES)
 
 
 class AutoChoice(NamedTuple):
@@ -213,13 +215,13 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
         "subtract_mean_image": _suits_mean_image(config, environment),
     }
     if environment.actions.has_box:
-        chosen |= {name: value for name, value in _WITH_BOX.items() if name in former}
+        chosen |= {name: value for name, value in WITH_BOX.items() if name in former}
         # Two networks for large observations would double what most of the time goes to.
         chosen["separate_networks"] = not is_large(environment.observation)
     if recorded is not None:
         kept = {name: recorded.get(name, value) for name, value in former.items()}
         chosen |= {name: value for name, value in kept.items() if not _is_auto(value)}
-        # A run whose game had images is not resumed without; the error says so.
+        # Without images the run cannot go on: `resume` refuses it by what differs.
         chosen["subtract_mean_image"] &= _has_image(environment.observation)
     return adopt(config, chosen)
 
@@ -227,12 +229,12 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
 def _suits_mean_image(config: Config, environment: Any) -> bool:
     """Return whether a run that begins with random weights is to subtract the mean image.
 
-    The mean is that of new unrolls alone: where a teacher's are learnt from first, the first new
-    one would change all that the network reads.
+    New unrolls alone count for the mean. A replay without a queue has none, and after updates from
+    recorded games the first new unrolls would change all that the network reads.
     """
     if not (environment.emulator and _has_image(environment.observation)):
         return False
-    if getattr(config, "teacher", "") or getattr(config, "teacher_data", ""):
+    if getattr(config, "offline_updates", 0):
         return False
     return not config.replay or bool(replay_mix.parse(config.replay).queue.share)
 

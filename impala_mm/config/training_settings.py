@@ -145,8 +145,8 @@ class TrainingSettings(RunSettings):
         text="Read images of bytes as their differences from the mean of all images that the "
              "learners have trained on, so that the network sees what moves. It suits games with "
              "a picture that stays, such as Breakout. auto: what the run in logdir has recorded; "
-             "for a new run true for Atari, unless there is a teacher, or a replay without a "
-             "queue.")
+             "for a new run true for Atari, unless it begins with offline_updates or its replay "
+             "has no queue.")
     normalize_rewards: bool = flag(
         False, group="Algorithm", auto=True,
         text="Divide rewards by the running standard deviation of the discounted returns of all "

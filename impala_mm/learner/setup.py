@@ -311,8 +311,10 @@ def _for_task(
         kept, chosen = (flags.changed(each, known, auto.FOLLOW_TASK) for each in (new, config))
         if kept:
             say(f"{', '.join(flags.arguments(known, kept))}, which this run has recorded")
-        elif spec.actions.has_box and (chosen := [n for n in chosen if n != "reward_clipping"]):
-            say(f"actions are numbers (Box): {' '.join(flags.arguments(known, chosen))}")
+        elif spec.emulator and (of_games := [n for n in chosen if n in auto.OF_GAMES]):
+            say(f"a game of Atari: {' '.join(flags.arguments(known, of_games))}")
+        elif spec.actions.has_box and (of_box := [n for n in chosen if n in auto.WITH_BOX]):
+            say(f"actions are numbers (Box): {' '.join(flags.arguments(known, of_box))}")
     return adopted
 
 

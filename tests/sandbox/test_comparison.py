@@ -46,7 +46,9 @@ def test_runs_are_told_by_kind_with_their_interquartile_mean(tmp_path):
     _write_all(tmp_path)
     _write_run(tmp_path, "catch", "none", 5, 99.0)  # no other kind has this seed
     code, printed = run(
-        sys.executable, PROGRAM, "summarise", f"--out={tmp_path}", f"--to={tmp_path}", limit=60
+        *(sys.executable, PROGRAM, "summarise", "replay-kinds"),
+        *(f"--out={tmp_path}", f"--to={tmp_path}"),
+        limit=60,
     )
     assert code == 0, printed
     assert "| catch | uniform | 0.125 (" in printed, "of 0.11, 0.12, 0.13, 0.14"

@@ -34,6 +34,7 @@ class Observation(NamedTuple):
 
 PICTURE = Observation(Shape([84, 84, 1]), np.dtype("uint8"))
 NUMBERS = Observation(Shape([4]), np.dtype("float32"))
+MEMORY = Observation(Shape([128]), np.dtype("uint8"))  # of an emulator
 
 
 def _config(*flags):
@@ -231,12 +232,14 @@ def test_impalas_defaults_follow_the_environment(environment, chosen):
     [
         (["--replay=queue:0.5,uniform:0.5:100"], GAME, True),
         (["--replay=uniform:1:100", "--replay_ratio=1"], GAME, False),
-        (["--teacher=runs/old"], GAME, False),
+        (["--teacher=runs/old"], GAME, True),
         (["--teacher_data=runs/old/recorded", "--offline_updates=9"], GAME, False),
         (["--nosubtract_mean_image"], GAME, False),
+        (["--algorithm=ppo", "--level_name=PongNoFrameskip-v4"], GAME, True),
+        (["--algorithm=vmpo"], GAME, True),
         (["--algorithm=dqn"], GAME, False),
         (["--algorithm=dqn", "--subtract_mean_image=auto"], GAME, True),
-        ([], GAME._replace(observation=NUMBERS), False),  # the bytes of the machine's memory
+        ([], GAME._replace(observation=MEMORY), False),
     ],
 )
 def test_the_mean_image_of_a_game_is_subtracted_where_it_is_known_from_the_start(
@@ -266,7 +269,9 @@ def test_a_run_keeps_what_it_has_recorded_and_the_former_defaults_of_what_it_has
     assert auto.for_task(given, ROBOT, recorded).entropy_cost == 0.03
     assert auto.for_task(given, ROBOT, {"seed": 1}).reward_clipping == "none"
     assert not auto.for_task(_config(), GAME, {"seed": 1}).subtract_mean_image
-    assert auto.for_task(_config(), GAME, {"subtract_mean_image": True}).subtract_mean_image
+    with_mean = {"subtract_mean_image": True}
+    assert auto.for_task(_config(), GAME, with_mean).subtract_mean_image
+    assert not auto.for_task(_config(), ROBOT, with_mean).subtract_mean_image
 
 
 @pytest.mark.parametrize(

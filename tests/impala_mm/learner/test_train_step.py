@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sonnet as snt
 import tensorflow as tf
+from deadlines import load
 
 from impala_mm.actor.actor import Player
 from impala_mm.config.settings import Config
@@ -78,7 +79,7 @@ def test_updates_leave_nothing_in_memory():
     """TensorFlow keeps 0.7 kB for each Python number that becomes a tensor."""
     # A process of its own: what other tests leave, such as threads, takes memory now and then.
     with ProcessPoolExecutor(1, get_context("spawn")) as alone:
-        sizes = alone.submit(_memory_during_updates).result(120)
+        sizes = alone.submit(_memory_during_updates).result(60 * load())
     assert min(np.diff(sizes)) < 2000 * 250
 
 
