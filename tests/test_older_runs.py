@@ -5,6 +5,7 @@
 never regenerated: this test shows what a change of the folder's format breaks for users.
 """
 
+import functools
 import re
 import shutil
 import sys
@@ -69,22 +70,24 @@ def test_it_is_plotted_and_reported(older):
     assert "250,128" in (older / "report.html").read_text()
 
 
+def _train(level, folder, frames, *flags, **expected):
+    """Train to this many frames with these settings; return what is printed."""
+    code, printed = run(
+        *(*EXPERIMENT, f"--level_name={level}", f"--logdir={folder}", "--num_actors=1"),
+        *(f"--total_environment_frames={frames}", *flags, "--learner_hosts=127.0.0.1:0"),
+    )
+    assert code == 0, printed
+    settings = read_rows(folder, "starts.jsonl")[-1]["settings"]
+    assert expected.items() <= settings.items()
+    return printed
+
+
 @pytest.mark.slow
 def test_a_run_with_numbers_as_actions_keeps_the_defaults_of_the_version_that_began_it(tmp_path):
     """The actors, which get no flags but those of the command, ask their learner."""
     former = {"box_policy": "clipped", "normalize_observations": False, "entropy_cost": 0.005}
     now = {"box_policy": "normal", "normalize_observations": True, "entropy_cost": 0.0}
-
-    def train(folder, frames, *flags, **expected):
-        code, printed = run(
-            *(*EXPERIMENT, "--level_name=Pendulum-v1", f"--logdir={folder}", "--num_actors=1"),
-            *(f"--total_environment_frames={frames}", *flags, "--learner_hosts=127.0.0.1:0"),
-        )
-        assert code == 0, printed
-        settings = read_rows(folder, "starts.jsonl")[-1]["settings"]
-        assert expected.items() <= settings.items()
-        return printed
-
+    train = functools.partial(_train, "Pendulum-v1")
     old = ("--box_policy=clipped", "--nonormalize_observations", "--nonormalize_rewards")
     old += ("--noseparate_networks", "--entropy_cost=0.005")
     train(tmp_path / "old", 2000, *old, **former)
@@ -96,3 +99,17 @@ def test_a_run_with_numbers_as_actions_keeps_the_defaults_of_the_version_that_be
     assert "actions are numbers (Box): --box_policy=normal " in printed
     from_old = ("--mode=train_from", f"--checkpoint={tmp_path / 'old'}")
     train(tmp_path / "from_old", 2000, *from_old, **former)
+
+
+@pytest.mark.slow
+def test_a_game_that_began_without_the_mean_image_goes_on_without_it(tmp_path):
+    pytest.importorskip("ale_py")
+    train = functools.partial(_train, "PongNoFrameskip-v4")
+    without, with_it = {"subtract_mean_image": False}, {"subtract_mean_image": True}
+    train(tmp_path / "old", 8000, "--subtract_mean_image=false", **without)
+    printed = train(tmp_path / "old", 16_000, **without)
+    assert "--subtract_mean_image=false, which this run has recorded" in printed
+    printed = train(tmp_path / "new", 8000, **with_it)
+    assert "a game of Atari: --reward_clipping=abs_one --subtract_mean_image=true" in printed
+    from_old = ("--mode=train_from", f"--checkpoint={tmp_path / 'old'}")
+    train(tmp_path / "from_old", 8000, *from_old, **without)
