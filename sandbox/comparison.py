@@ -1,4 +1,4 @@
-"""Comparisons of ways to train on small tasks, over several seeds.
+"""Comparisons of ways to train, over several seeds.
 
 `replay_kinds.py` and `teacher_methods.py` say what is compared; this module makes the runs, sums
 them up, and draws them. Runs are made one at a time at the lowest priority, seed by seed. A

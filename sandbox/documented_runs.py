@@ -63,7 +63,7 @@ DOCUMENTED_RUNS = {
     "cartpole": _run("classic-impala", goal=475, random=21.77, spaces="numbers [4]; Discrete(2)"),
     # The agent must remember the first observation until the last step.
     "memory": _run("memory-impala", goal=0.95, random=0.5, spaces="numbers [4]; Discrete(2)"),
-    # The run ends at a mean return of 20 (the maximum is 21).
+    # The run ends at a mean return of 20 (the maximum is 21), or after 8 million frames.
     "pong": _run(
         *("atari-impala", "--total_environment_frames=8000000", "--stop_at_return=20"),
         "--entropy_cost=0.003",
@@ -231,7 +231,7 @@ DOCUMENTED_RUNS = {
         published_steps="10M",
     ),
     "ppo-breakout": _run(
-        *("atari-ppo", "--level_name=BreakoutNoFrameskip-v4"),
+        *("atari-ppo", "--level_name=BreakoutNoFrameskip-v4", "--subtract_mean_image=false"),
         goal=300,
         random=1.7,
         spaces=f"{_IMAGES}(4)",

@@ -26,7 +26,7 @@ def make_network(
     if config.subtract_mean_image and mean is None:
         raise UserMistake(
             f"--subtract_mean_image: --algorithm={config.algorithm} gives its network no mean "
-            f"image: give --subtract_mean_image=False, or make the network with the `mean` of a "
+            f"image: give --subtract_mean_image=false, or make the network with the `mean` of a "
             f"`Normaliser`"
         )
     return nets.make(

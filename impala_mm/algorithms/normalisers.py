@@ -227,7 +227,7 @@ class _Images:
             specs = ", ".join(f"{x.dtype.name} {x.shape.as_list()}" for x in self._leaves)
             raise UserMistake(
                 f"--subtract_mean_image: the observations, {specs}, contain no image of bytes "
-                f"(uint8 [height, width, channels]): give --subtract_mean_image=False"
+                f"(uint8 [height, width, channels]): give --subtract_mean_image=false"
             )
         self._count = _variable(tf.zeros([], tf.float64), "image_count")
         self.statistics = [self._count]

@@ -221,7 +221,7 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
     if recorded is not None:
         kept = {name: recorded.get(name, value) for name, value in former.items()}
         chosen |= {name: value for name, value in kept.items() if not _is_auto(value)}
-        # Without images the run cannot go on: `resume` refuses it by what differs.
+        # Without images `Normaliser` would refuse it before `resume` says that the game differs.
         chosen["subtract_mean_image"] &= _has_image(environment.observation)
     return adopt(config, chosen)
 

@@ -61,8 +61,8 @@ def refuse_unsuitable(config: Config, algorithm: Algorithm) -> None:
     if on and not mix.queue.share:
         flags.refuse(
             f"--replay={config.replay}: {' and '.join(on)} would learn nothing, since new unrolls "
-            f"alone are counted and this mix has none: add a queue, such as queue:0.5, or give a "
-            f"new run {' '.join(f'{flag}=False' for flag in on)}"
+            f"alone are counted and this mix has none: add a queue, such as queue:0.5, or start a "
+            f"new run with {' '.join(f'{flag}=false' for flag in on)}"
         )
     if mix.needs_features and not registry.optional(algorithm, "compare_features"):
         kinds = [part.kind for part in mix.replays if part.kind in replay_mix.WITH_FEATURES]

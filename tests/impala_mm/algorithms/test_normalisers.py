@@ -202,7 +202,7 @@ def test_a_mean_image_needs_images():
         )
     assert str(refused.value) == (
         "--subtract_mean_image: the observations, float32 [4], contain no image of bytes "
-        "(uint8 [height, width, channels]): leave it out"
+        "(uint8 [height, width, channels]): give --subtract_mean_image=false"
     )
 
 

@@ -133,7 +133,7 @@ def test_a_mix_without_new_unrolls_cannot_normalise(capsys, flag):
         replaying.refuse_unsuitable(config, ALGORITHM)
     error = capsys.readouterr().err
     assert f"--{flag} would learn nothing, since new unrolls alone are counted" in error
-    assert error.endswith(f"or give --{flag}=False\n")
+    assert error.endswith(f"or start a new run with --{flag}=false\n")
     replaying.refuse_unsuitable(_config(**{flag: True}), ALGORITHM)
     replaying.refuse_unsuitable(_config("uniform:1:100"), ALGORITHM)
 
