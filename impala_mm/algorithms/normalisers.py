@@ -25,6 +25,7 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.algorithms import losses, vtrace
+from impala_mm.config import auto
 from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
@@ -222,7 +223,7 @@ class _Images:
 
     def __init__(self, observation: Any):
         self._leaves = tf.nest.flatten(observation)
-        self._shapes = [leaf.shape for leaf in self._leaves if _is_image(leaf)]
+        self._shapes = [leaf.shape for leaf in self._leaves if auto.is_image(leaf)]
         if not self._shapes:
             specs = ", ".join(f"{x.dtype.name} {x.shape.as_list()}" for x in self._leaves)
             raise UserMistake(
@@ -234,7 +235,7 @@ class _Images:
         self.acting = [_variable(tf.zeros(shape), "mean_image") for shape in self._shapes]
         means = iter(self.acting)
         self.mean = tf.nest.map_structure(
-            lambda leaf: next(means) if _is_image(leaf) else tf.zeros(leaf.shape), observation
+            lambda leaf: next(means) if auto.is_image(leaf) else tf.zeros(leaf.shape), observation
         )
 
     def update(self, observation: Any, counted: tf.Tensor, exchange: GradientReducer) -> None:
@@ -244,7 +245,7 @@ class _Images:
         sums = [
             tf.reshape(tf.einsum("tb,tbhwc->hwc", weights, tf.cast(image, tf.float32)), [-1])
             for spec, image in leaves
-            if _is_image(spec)
+            if auto.is_image(spec)
         ]
         joined = tf.concat([[tf.reduce_sum(weights)], *sums], 0)
         joined = exchange.mean(joined, name="images.sums") * exchange.group.size
@@ -295,11 +296,6 @@ def discounted_returns(
 def _is_vector(leaf: tf.TensorSpec) -> bool:
     """Return whether a part of an observation is normalised: numbers, but not an image."""
     return leaf.dtype.is_floating and leaf.shape.rank != 3
-
-
-def _is_image(leaf: tf.TensorSpec) -> bool:
-    """Return whether the mean of this part of an observation is subtracted: an image of bytes."""
-    return leaf.dtype == tf.uint8 and leaf.shape.rank == 3
 
 
 def _normalised(part: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:

@@ -163,8 +163,13 @@ def compression(config: Config, observation: Any) -> str:
     return "lz4" if _has_image(observation) else "none"
 
 
+def is_image(part: Any) -> bool:
+    """Return whether a part of an observation, a TensorSpec, is an image of bytes [H, W, C]."""
+    return bool(part.shape.rank == 3 and part.dtype.name == "uint8")
+
+
 def _has_image(observation: Any) -> bool:
-    return any(x.shape.rank == 3 and x.dtype.name == "uint8" for x in parts(observation))
+    return any(map(is_image, parts(observation)))
 
 
 def num_test_envs(config: Config) -> int:
