@@ -361,7 +361,7 @@ def test_a_peer_is_run_measured_and_ended(tmp_path):
         "child = subprocess.Popen([sys.executable, '-c', 'while True: pass'])\n"
         f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
         "for i in range(10**6):\n"
-        "    time.sleep(0.02)\n"
+        "    time.sleep(0.025)\n"  # a line may be read late, so that the next seems to come sooner
         "    print(f'done {100 * i} of it')\n"
     )
     (peer,) = peer_programs.parse_peers(
