@@ -238,7 +238,7 @@ DOCUMENTED_RUNS = {
         published=(415, 28),
     ),
     "ppo-beamrider": _run(
-        *("atari-ppo", "--level_name=BeamRiderNoFrameskip-v4"),
+        *("atari-ppo", "--agent_name=ShallowConvAgent", "--level_name=BeamRiderNoFrameskip-v4"),
         goal=1431,
         random=364,
         spaces=f"{_IMAGES}(9)",
