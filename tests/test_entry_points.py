@@ -34,6 +34,21 @@ def test_help_lists_every_flag_in_its_group_with_its_default(program):
             assert f"--{field.name} {about}{choices} Default: {default}. " in text
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_on_words_lists_the_flags_that_contain_each_of_them(program):
+    code, printed = run(sys.executable, program, "--help=Gradient-clipping")
+    names = [line.strip() for line in printed.splitlines() if line.startswith("  --")]
+    assert (code, names) == (0, ["--gradients_clipping", "--gradients_clipping_mode"])
+    assert printed.startswith("Optimizer:\n")
+
+
+def test_help_on_a_word_of_no_flag_says_so():
+    assert run(sys.executable, "experiment.py", "--help=teapot") == (
+        2,
+        "error: --help=teapot: no flag is about that (`--help` lists them all)\n",
+    )
+
+
 @pytest.mark.parametrize("job", [[], ["--job_name=learner"]])
 def test_a_missing_checkpoint_to_train_from_leaves_no_folder(tmp_path, job):
     (tmp_path / "a").mkdir()

@@ -29,6 +29,7 @@ from impala_mm.config import flags, own_packages, setting_files
 from impala_mm.config.flags import AUTO, OldName, nearest, refuse
 from impala_mm.config.setting_files import Sourced
 
+_HELP = {"--help", "-help", "-h", "--helpfull"}
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -48,7 +49,8 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     has the flags `preset` and `config`, the flags in these files count as given.
 
     A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
-    `about` and all flags, `--show_config` their values, and both end the program with exit code 0.
+    `about` and all flags, `--help=WORDS` those that are about these words, `--show_config` their
+    values, and all three end the program with exit code 0.
     """
     escape_unknown_characters()
     read = _read_files(argv, configs)
@@ -58,8 +60,11 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     read = _without_idle_phase(read, extended, configs)
     fields = _all_fields(configs)
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
-    if any(argument in {"--help", "-help", "-h", "--helpfull"} for argument in argv[1:]):
-        _print_and_exit(_help(Path(argv[0]).name, about, fields.values(), old))
+    for option, _, words in (argument.partition("=") for argument in argv[1:]):
+        if option in _HELP and words:
+            _print_and_exit(_help_about(words, fields.values()))
+        elif option in _HELP:
+            _print_and_exit(_help(Path(argv[0]).name, about, fields.values(), old))
     values = _define_all(fields, old, configs)
 
     def refuse_unknown(name: str, source: str = "") -> NoReturn:
@@ -353,9 +358,33 @@ def _or(choices: Sequence[str]) -> str:
 
 def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str:
     """Return the help page: every flag by group, with its text, choices and default."""
-    width = min(100, shutil.get_terminal_size().columns)
-    lines = [about.strip(), "", f"usage: {program} [--name=value ...]"]
-    group = None
+    lines = [about.strip(), "", f"usage: {program} [--name=value ...]", *_describe(fields), ""]
+    lines += ["--help=WORDS prints only the flags that are about these words: --help=checkpoint."]
+    lines += ["--flagfile=PATH reads more flags from a file, one on each line.", ""]
+    for name, was in old.items():
+        lines += _wrap(f"{_old_name(name, was)}.")
+    return "\n".join(lines)
+
+
+def _help_about(words: str, fields: Any) -> str:
+    """Return the part of the help page on flags that contain each word, in the name or the text."""
+
+    def about(f: dataclasses.Field) -> str:
+        return _plain(" ".join((f.name, f.metadata["text"], *shown_choices(f))))
+
+    found = [f for f in fields if all(word in about(f) for word in _plain(words).split())]
+    if not found:
+        refuse(f"--help={words}: no flag is about that (`--help` lists them all)")
+    return "\n".join(_describe(found)[1:])
+
+
+def _plain(words: str) -> str:
+    return words.lower().replace("-", " ").replace("_", " ")
+
+
+def _describe(fields: Any) -> list[str]:
+    """Return the lines on flags, by group: each flag's text, choices and default."""
+    lines, group = [], None
     for f in fields:
         if f.metadata["group"] != group:
             group = f.metadata["group"]
@@ -363,15 +392,12 @@ def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str
         shown = ", ".join(shown_choices(f))
         choices = f" Choices: {shown}." if shown else ""
         text = f"{f.metadata['text']}{choices} Default: {shown_default(f)}."
-        lines += [f"  --{f.name}", *_wrap(text, width, indent=6)]
-    lines += ["", "--flagfile=PATH reads more flags from a file, one on each line.", ""]
-    for name, was in old.items():
-        lines += _wrap(f"{_old_name(name, was)}.", width)
-    return "\n".join(lines)
+        lines += [f"  --{f.name}", *_wrap(text, indent=6)]
+    return lines
 
 
-def _wrap(text: str, width: int, indent: int = 0) -> list[str]:
-    spaces = " " * indent
+def _wrap(text: str, indent: int = 0) -> list[str]:
+    width, spaces = min(100, shutil.get_terminal_size().columns), " " * indent
     return textwrap.wrap(
         text, width, initial_indent=spaces, subsequent_indent=spaces, break_on_hyphens=False
     )

@@ -24,7 +24,7 @@ class RunSettings:
              "separated by commas, train one network on all of them; the actors take them in "
              "turn.")
     preset: str = flag(
-        "", group="Run", choices=("", *setting_files.preset_names()),
+        "", group="Run", own=True, choices=("", *setting_files.preset_names()),
         text="Settings that come with this package; the files of impala_mm/presets/ show them. "
              "The other flags, given here or in the file of config, count more.")
     config: str = flag(

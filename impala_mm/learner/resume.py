@@ -56,8 +56,10 @@ def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) 
     if wrong:
         fits = not _describe_differences(about, made_of, _weights(about.made_of, made_of))
         starts = f" (--mode=train_from --checkpoint={where} starts it with these weights)"
+        settings = Path(where) / "settings.json"
         raise Mismatch(
-            f"{wrong} in {where}: give the same, or another --logdir{starts if fits else ''}"
+            f"{wrong} in {where}: give the same (--config={settings} does), or another "
+            f"--logdir{starts if fits else ''}"
         )
 
 

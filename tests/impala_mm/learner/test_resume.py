@@ -47,7 +47,11 @@ def _about(**more):
     ("changes", "said"),
     [
         ({"--agent_name": "MLPLSTMAgent"}, "--agent_name is MLPLSTMAgent here and MLPAgent in r"),
-        ({"actions": 4}, "actions are 4 here and 3 in runs/x: give the same, or another --logdir"),
+        (
+            {"actions": 4},
+            "actions are 4 here and 3 in runs/x: give the same "
+            "(--config=runs/x/settings.json does), or another --logdir",
+        ),
         (
             {"--level_name": "memory", "--optimizer": "rmsprop"},
             "--level_name is memory here and catch, --optimizer is rmsprop here and adam in runs/x",
@@ -88,7 +92,7 @@ def test_the_unit_of_values_stays_and_only_popart_needs_other_weights():
         resume.check_resumable(_about(), plain, "runs/x")
     resume.check_weights(_about(), plain, "runs/x")
     popart = MADE_OF | {"--value_normalization": "popart"}
-    with pytest.raises(Mismatch, match="popart here and error in runs/x: give the same, or anothe"):
+    with pytest.raises(Mismatch, match="popart here and error in runs/x: give the same"):
         resume.check_resumable(_about(), popart, "runs/x")
     with pytest.raises(Mismatch, match="--value_normalization is popart here and error there"):
         resume.check_weights(_about(), popart, "runs/x")
@@ -116,7 +120,7 @@ def test_what_a_q_networks_outputs_mean_stays(tmp_path, algorithm, changes):
         changes = {flag: value}
     ours = _made_of(**kind | changes)
     said = f"--{flag} is {format_value(value)} here and {format_value(about.settings[flag])}"
-    with pytest.raises(Mismatch, match=re.escape(f"{said} in runs/x: give the same, or another")):
+    with pytest.raises(Mismatch, match=re.escape(f"{said} in runs/x: give the same (--config")):
         resume.check_resumable(about, ours, "runs/x")
     with pytest.raises(Mismatch, match=re.escape(f"{said} there, so its weights do not fit")):
         resume.check_weights(about, ours, "runs/x")
