@@ -12,7 +12,7 @@ import time
 
 import pytest
 from deadlines import within
-from far_cluster import FarCluster
+from far_cluster import STANDS_IN, FarCluster
 from hosts import Lan, why_not
 from searching import files_with
 from supervising import until
@@ -267,6 +267,30 @@ def test_apply_adds_and_removes_actors_on_other_hosts(far):
         30,
     )
     assert not [line for line in far.left().get("actor1", []) if "task.json" in line]
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.wait(40) == 130
+    assert far.left() == {}, frontend.printed()
+
+
+@pytest.mark.slow
+def test_apply_needs_the_project_on_new_hosts_and_copies_it_with_deploy(far):
+    """Hosts of the run keep what they have, though it is not where --deploy copies it to."""
+    rows = [far.row("learner", "learner1"), far.row("actor", "actor1")]
+    frontend = far.start(far.csv(*rows))
+    frontend.until(r"\nup\n", 20)
+    new = far.row("actor", "actor2")
+    without = new.replace(STANDS_IN, "/tmp/none")
+    code, printed = far.run("--apply", far.csv(*rows, rows[1], without))
+    assert code == 2, printed
+    assert "error: nothing was changed: row 5: there is no /tmp/none in " in printed
+    assert {p["name"] for p in far.status()["processes"]} == {"learners", "actor-0"}
+    code, printed = far.run("--apply", "--deploy", far.csv(*rows, rows[1], new))
+    assert code == 0, printed
+    assert "code and environment: 1 of 1 hosts ready" in printed
+    assert "impala: 2 actors added, 0 removed" in printed
+    assert (far.lan.actor2.home / "impala_mm/experiment.py").exists()
+    assert not (far.lan.actor1.home / "impala_mm").exists()
+    far.until_all("running")
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.wait(40) == 130
     assert far.left() == {}, frontend.printed()

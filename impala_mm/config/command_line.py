@@ -16,16 +16,14 @@ import itertools
 import json
 import math
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import flags as absl_flags
 
-from impala_mm.config import flags, own_packages, setting_files
+from impala_mm.config import flags, help_page, own_packages, setting_files
 from impala_mm.config.flags import AUTO, OldName, nearest, refuse
 from impala_mm.config.setting_files import Sourced
 
@@ -62,9 +60,10 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
     for option, _, words in (argument.partition("=") for argument in argv[1:]):
         if option in _HELP and words:
-            _print_and_exit(_help_about(words, fields.values()))
+            _print_and_exit(help_page.about_words(words, fields.values()))
         elif option in _HELP:
-            _print_and_exit(_help(Path(argv[0]).name, about, fields.values(), old))
+            program = Path(argv[0]).name
+            _print_and_exit(help_page.whole(program, about, fields.values(), old))
     values = _define_all(fields, old, configs)
 
     def refuse_unknown(name: str, source: str = "") -> NoReturn:
@@ -85,7 +84,8 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
             where = "" if source == setting_files.COMMAND_LINE else f"{source}: "
             refuse(f"{where}--{name}={values[name].value}: {why}")
     for name in filter(lambda name: values[name].present or name in read, old):
-        print(f"note: {_old_name(name, old[name])}", file=sys.stderr)
+        print(f"note: {help_page.old_name(name, old[name])}", file=sys.stderr)
+    _note_what_is_left_out(read, fields, sources)
     if "origins" in fields and not values["origins"].present:
         values["origins"].value = json.dumps(setting_files.by_source(sources))
     try:
@@ -197,6 +197,25 @@ def _counts(name: str, given: Sourced, fields: Mapping[str, Any]) -> bool:
     return not fields[name].metadata["own"]
 
 
+def _note_what_is_left_out(
+    read: Mapping[str, Sourced], fields: Mapping[str, Any], sources: Mapping[str, str]
+) -> None:
+    """Print what the user of a recorded run had given, and which does not count here."""
+    left_out = [
+        f"--{name}={setting_files.to_text(each.value)}"
+        for name, each in read.items()
+        if each.is_given and name in fields and name not in sources
+        if each.value != fields[name].default
+    ]
+    if left_out:
+        source = next(each.source for each in read.values() if each.is_given)
+        print(
+            f"note: --config={source} leaves out what belongs to a process or machine; repeat it "
+            f"if it shall hold here: {' '.join(left_out)}",
+            file=sys.stderr,
+        )
+
+
 def _set(found: absl_flags.Flag, given: Sourced, f: dataclasses.Field) -> None:
     """Give a flag the value from a file; refuse one of the wrong kind."""
     try:
@@ -238,13 +257,6 @@ def _define_old(name: str, old: OldName, values: absl_flags.FlagValues) -> None:
         absl_flags.DEFINE_alias(name, old.now, values)
     else:
         absl_flags.DEFINE_string(name, None, "", values)
-
-
-def _old_name(name: str, old: OldName) -> str:
-    """Return the note that is printed when an old flag is given."""
-    if old.now:
-        return f"--{name} is an old name of --{old.now}"
-    return f"--{name} is an old flag without effect: {old.why}"
 
 
 class _Parser(absl_flags.ArgumentParser):
@@ -322,7 +334,7 @@ def _why_wrong(value: Any, f: dataclasses.Field) -> str:
     if choices and value not in choices:
         close = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        return f"it must be {_or(shown_choices(f))}{hint}"
+        return f"it must be {_or(help_page.shown_choices(f))}{hint}"
     if f.metadata["parse"]:
         try:
             f.metadata["parse"](value)
@@ -338,66 +350,5 @@ def _why_wrong(value: Any, f: dataclasses.Field) -> str:
     return ""
 
 
-def shown_choices(f: dataclasses.Field) -> list[str]:
-    """Return the choices that a user types; the empty one stands for an unset flag."""
-    return [choice for choice in f.metadata["choices"] if choice]
-
-
-def shown_default(f: dataclasses.Field) -> str:
-    """Return a flag's default as --help prints it."""
-    if f.metadata["auto"] and f.default == AUTO:
-        return "auto"
-    if f.default in {"", ()}:
-        return "unset"
-    return str(f.default).lower() if f.type is bool else repr(f.default)
-
-
 def _or(choices: Sequence[str]) -> str:
     return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
-
-
-def _help(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str:
-    """Return the help page: every flag by group, with its text, choices and default."""
-    lines = [about.strip(), "", f"usage: {program} [--name=value ...]", *_describe(fields), ""]
-    lines += ["--help=WORDS prints only the flags that are about these words: --help=checkpoint."]
-    lines += ["--flagfile=PATH reads more flags from a file, one on each line.", ""]
-    for name, was in old.items():
-        lines += _wrap(f"{_old_name(name, was)}.")
-    return "\n".join(lines)
-
-
-def _help_about(words: str, fields: Any) -> str:
-    """Return the part of the help page on flags that contain each word, in the name or the text."""
-
-    def about(f: dataclasses.Field) -> str:
-        return _plain(" ".join((f.name, f.metadata["text"], *shown_choices(f))))
-
-    found = [f for f in fields if all(word in about(f) for word in _plain(words).split())]
-    if not found:
-        refuse(f"--help={words}: no flag is about that (`--help` lists them all)")
-    return "\n".join(_describe(found)[1:])
-
-
-def _plain(words: str) -> str:
-    return words.lower().replace("-", " ").replace("_", " ")
-
-
-def _describe(fields: Any) -> list[str]:
-    """Return the lines on flags, by group: each flag's text, choices and default."""
-    lines, group = [], None
-    for f in fields:
-        if f.metadata["group"] != group:
-            group = f.metadata["group"]
-            lines += ["", f"{group}:"]
-        shown = ", ".join(shown_choices(f))
-        choices = f" Choices: {shown}." if shown else ""
-        text = f"{f.metadata['text']}{choices} Default: {shown_default(f)}."
-        lines += [f"  --{f.name}", *_wrap(text, indent=6)]
-    return lines
-
-
-def _wrap(text: str, indent: int = 0) -> list[str]:
-    width, spaces = min(100, shutil.get_terminal_size().columns), " " * indent
-    return textwrap.wrap(
-        text, width, initial_indent=spaces, subsequent_indent=spaces, break_on_hyphens=False
-    )

@@ -28,7 +28,11 @@ _SUITS = "suits"  # in a preset, the kind of environments that it is for: "atari
 HERE_ONLY = ("config", "origins", "show_config")
 # Flags of one start, which a run's settings.json has recorded, too.
 _OF_A_START = ("mode", "preset")
-
+# Flags of one process, which mean nothing to another.
+_OF_ANOTHER_PROCESS = (
+    *("logdir", "checkpoint", "validate", "job_name", "task", "learner"),
+    *("learner_hosts", "bind_address", "token_file"),
+)
 
 # What --mode=reincarnate sets unless it is given, and with --quick instead of presets and files.
 REINCARNATE = {"teacher_method": "qdagger", "offline_updates": 10_000}
@@ -48,6 +52,7 @@ class Sourced(NamedTuple):
     value: Any  # as TOML or JSON has it
     source: str
     is_recorded: bool = False  # whether it is one of all settings that a run has recorded
+    is_given: bool = False  # whether it is recorded, and the run's user had given it
 
 
 def preset_names() -> tuple[str, ...]:
@@ -113,12 +118,25 @@ def _read_file(path: str) -> dict[str, Sourced]:
     except ValueError as error:
         what = "JSON" if is_json else "TOML, which has lines `name = value` and texts in quotes"
         flags.refuse(f"--config={path} is no {what}: {error}")
+    given = _given(table) if is_json else set()
     if is_json:
         table = {name: v for name, v in table.items() if name not in {*HERE_ONLY, *_OF_A_START}}
     for name in HERE_ONLY:
         if name in table:
             flags.refuse(f"--config={path}: write --{name} on the command line, not in a file")
-    return {name: Sourced(value, path, is_json) for name, value in table.items()}
+    return {name: Sourced(v, path, is_json, name in given) for name, v in table.items()}
+
+
+def _given(recorded: dict[str, Any]) -> set[str]:
+    """Return what a run's user had given of its recorded settings, on any process."""
+    origins = recorded.get("origins")
+    lists = origins.items() if isinstance(origins, dict) else ()
+    return {
+        str(name)
+        for source, names in lists
+        if source != "auto" and isinstance(names, list)
+        for name in names
+    }.difference(_OF_ANOTHER_PROCESS)
 
 
 def to_text(value: Any) -> str:

@@ -27,7 +27,6 @@ _VERSIONS_PROGRAM = (
 )
 _HOROVOD_PROGRAM = "import importlib.util as u; u.find_spec('horovod').name"
 _PORT_PROGRAM = "import sys; from impala_mm.runtime import ports; ports.check_free(sys.argv[1])"
-_NO_GPU = ("", "-1", "NoDevFiles")  # values of cuda_visible_devices that name no GPU
 
 
 class MachineChecks:
@@ -149,8 +148,7 @@ class MachineChecks:
         named = {
             gpu
             for worker in (*[process.worker for process in self._processes], *self._learners)
-            for gpu in worker.cuda_visible_devices.split(",")
-            if gpu not in _NO_GPU
+            for gpu in worker.gpus
         }
         code, printed = self._hosts[self._host_id].run_program(
             ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.deploy import deploy
 from launcher.node.run_registry import Record, Run
 from launcher.node.task import FINAL_STATES, LEARNERS
 from launcher.plan import process_plan
+from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
-from launcher.plan.settings import LauncherConfig
+from launcher.plan.request import Request, UserError
 from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import find_targets
+from launcher.remote.hosts import Hosts, find_targets, host_id_of
 from launcher.running import connect, controlled_hosts, start
 from launcher.running.console import say
 from launcher.running.pending_stops import PendingStops
@@ -27,48 +29,30 @@ class NotRunning(Exception):
     """The run that should be changed is not running."""
 
 
-def update_actors(
-    control: RunControl,
-    config: LauncherConfig,
-    workers: Sequence[Worker],
-    flags: dict[str, str],
-    log_max_mb: float,
-) -> None:
+def update_actors(control: RunControl, request: Request, workers: Sequence[Worker]) -> None:
     """Start and stop actors as the CSV's rows say; print what changed and what cannot change.
 
-    Raises NotRunning.
+    Raises NotRunning, or UserError if a new actor's host lacks the project.
     """
-    run, hosts = control.run, control.hosts
-    if not run.is_running():
-        raise NotRunning(
-            f"{run.name} is not running: start it with the same command without --apply"
-        )
+    run, hosts, config, flags = control.run, control.hosts, request.launcher, request.flags
+    _running_record(run)  # refused before hosts are connected
     hosts.targets |= find_targets(workers)
     unreached = hosts.connect(say, connect.candidate_pythons(workers, config.deploy))
     for sentence in unreached.values():
         say(f"note: {sentence}")
     control.end_pending(say)
-    installation_of = connect.find_installations(workers, hosts, config.deploy, say)
-    with run.locked():
-        assert run.record
-        record = start.with_reported_addresses(run, run.record)
+    installation_of = _find_installations(hosts, request, workers, _running_record(run))
+    with run.locked():  # to deploy may have taken long
+        record = start.with_reported_addresses(run, _running_record(run))
         if process_plan.chooses_port(record.flags["learner_hosts"]):
             raise NotRunning(
                 f"the learners of {run.name} have not reported their ports yet, which new actors "
                 f"need: repeat --apply in a moment"
             )
-        for name, value in flags.items():
-            if record.flags.get(name) != value:
-                was = record.flags.get(name, "its default")
-                say(f"note: --{name} remains {was}: --apply does not change flags")
         wanted = process_plan.make_processes(workers, config, record.flags, installation_of)
-        if sum(p.job == "evaluator" for p in wanted) != sum(
-            p["job"] == "evaluator" for p in record.processes
-        ):
-            say("note: --apply does not add or remove evaluators; --stop the run and restart it")
-        if wanted[0].command != record.learners:
-            say("note: --apply does not change learners; --stop the run and restart it")
+        _note_what_remains(record, wanted, flags)
         added, removed = _find_differences(run, record, wanted)
+        _refuse_without_project(added)
         new = [
             process_plan.make_actor(
                 process.worker, record.next_actor + i, config, record.flags, installation_of
@@ -106,10 +90,58 @@ def update_actors(
         run.write_record(record)
         start.begin_on_hosts(run, hosts, record, [p for p in new_hosts if p not in unreached], say)
         if new:
-            start.start_processes(run, hosts, new, config, record, log_max_mb)
+            start.start_processes(run, hosts, new, config, record, request.log_max_mb)
         controlled_hosts.prepare(run, hosts, record, config)
     actors = f"{len(new)} actor{'s' * (len(new) != 1)}"
     say(f"{run.name}: {actors} added, {len(removed)} removed")
+
+
+def _running_record(run: Run) -> Record:
+    record = run.record
+    if record is None or not run.is_running():
+        raise NotRunning(
+            f"{run.name} is not running: start it with the same command without --apply"
+        )
+    return record
+
+
+def _find_installations(
+    hosts: Hosts, request: Request, workers: Sequence[Worker], record: Record
+) -> InstallationOf:
+    """Find where the project is; with --deploy, copy it to the hosts that are new to the run."""
+    deploys = request.launcher.deploy
+    if deploys:
+        new = [row for row in workers if host_id_of(row) not in {"", *record.targets}]
+        if deploy.deploy_project(hosts, new, request.launcher, say, request.find_sources()):
+            raise UserError("nothing was changed: --deploy did not succeed on all new hosts")
+    found = connect.find_installations(workers, hosts, deploys, say)
+    others = [row for row in workers if deploys and found(row).missing]  # set up without --deploy
+    of_others = connect.find_installations(others, hosts, False, say)
+    return lambda row: of_others(row) if row in others else found(row)
+
+
+def _refuse_without_project(added: Sequence[Process]) -> None:
+    for process in added:
+        if missing := process.installation.missing:
+            raise UserError(
+                f"nothing was changed: row {process.worker.line}: {missing} on "
+                f"{process.worker.ip}: --deploy copies the project to new hosts; or set "
+                f"workdir or python in the CSV"
+            )
+
+
+def _note_what_remains(record: Record, wanted: Sequence[Process], flags: dict[str, str]) -> None:
+    """Print what the CSV and the flags ask for and --apply does not do."""
+    for name, value in flags.items():
+        if record.flags.get(name) != value:
+            was = record.flags.get(name, "its default")
+            say(f"note: --{name} remains {was}: --apply does not change flags")
+    if sum(p.job == "evaluator" for p in wanted) != sum(
+        p["job"] == "evaluator" for p in record.processes
+    ):
+        say("note: --apply does not add or remove evaluators; --stop the run and restart it")
+    if wanted[0].command != record.learners:
+        say("note: --apply does not change learners; --stop the run and restart it")
 
 
 def _give_up_hosts(

@@ -82,7 +82,7 @@ def apply_csv(run: Run, request: Request) -> int:
         raise UserError("--apply needs the changed CSV: add --workers_csv_path=PATH")
     workers = read_workers(request)
     with connected(run, request) as (control, _):
-        update_actors(control, request.launcher, workers, request.flags, request.log_max_mb)
+        update_actors(control, request, workers)
     return 0
 
 

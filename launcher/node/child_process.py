@@ -46,6 +46,13 @@ def kill_tree(process: subprocess.Popen) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def kill_session(process: subprocess.Popen) -> None:
+    """Kill a process, its descendants and what these have left behind in its session."""
+    kill_tree(process)
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def kill_orphans() -> None:
     """Kill what a process has left behind; called once the process itself has ended."""
     until = time.monotonic() + _REAP_SECONDS

@@ -122,9 +122,10 @@ class LocalNode:
 
         The result is None if there is no such learner on this machine.
         """
-        beats = [
-            path.stat().st_mtime for path in (self.run.folder / RANK_BEATS_FOLDER).glob("beat*")
-        ]
+        beats = []
+        for path in (self.run.folder / RANK_BEATS_FOLDER).glob("beat*"):
+            with contextlib.suppress(OSError):  # a beat in writing, which is renamed meanwhile
+                beats.append(path.stat().st_mtime)
         return time.time() - max(beats) if beats else None
 
     def end_starts(self, starts: list[str]) -> bool:

@@ -33,6 +33,8 @@ from launcher.node import (
 from launcher.node.callbacks import OnLine
 from launcher.node.task import SAVE_REQUEST
 
+_OUTPUT_SECONDS = 2.0  # timeout for the output of a program that has ended
+
 
 class MachineProbe:
     """A machine: its facts, programs, files and links to others."""
@@ -79,7 +81,8 @@ class MachineProbe:
     ) -> tuple[int, str]:
         """Run a program; return its exit code and output, or an error as its output.
 
-        `on_line` receives each line as it is printed. What the program left behind is killed.
+        `on_line` receives each line as it is printed. What the program has left behind in its
+        session is killed.
         """
         try:
             program = subprocess.Popen(
@@ -95,35 +98,24 @@ class MachineProbe:
             )
         except OSError as error:
             return 127, f"{error.filename or command[0]}: {error.strerror}\n"
-        assert program.stdout
-        timed_out = threading.Event()
-
-        def end() -> None:
-            timed_out.set()
-            child_process.kill_tree(program)
-
-        limit = threading.Timer(seconds, end)
-        limit.start()
+        printed: list[str] = []
+        reader = threading.Thread(target=_read, args=(program, printed, on_line), daemon=True)
         self._programs.add(program)
-        printed = []
+        reader.start()
         try:
-            for line in program.stdout:
-                printed.append(line)
-                if on_line:
-                    on_line(line.rstrip("\n"))
-            code = program.wait()
-        finally:
-            limit.cancel()
-            child_process.kill_tree(program)
-            self._programs.discard(program)
-        if timed_out.is_set():
+            code = program.wait(seconds)
+        except subprocess.TimeoutExpired:
             return 124, f"{command[0]} did not finish within {seconds:g} s\n"
+        finally:  # what it has left behind may hold its output open
+            child_process.kill_session(program)
+            reader.join(_OUTPUT_SECONDS)
+            self._programs.discard(program)
         return (code if code >= 0 else 128 - code), "".join(printed)
 
     def kill_programs(self) -> None:
         """Kill the programs that are still running: their caller is gone."""
         for program in list(self._programs):
-            child_process.kill_tree(program)
+            child_process.kill_session(program)
 
     def compare_files(
         self, folder: str, wanted: dict[str, str], clone: list[int]
@@ -221,3 +213,15 @@ class MachineProbe:
 
 def _has_project(folder: str) -> bool:
     return Path(folder, "experiment.py").exists()
+
+
+def _read(program: subprocess.Popen, printed: list[str], on_line: OnLine | None) -> None:
+    """Read what a program prints until its output is closed."""
+    assert program.stdout
+    try:
+        for line in program.stdout:
+            printed.append(line)
+            if on_line:
+                on_line(line.rstrip("\n"))
+    except OSError:  # the connection to whoever listens is lost
+        child_process.kill_session(program)

@@ -136,5 +136,6 @@ class LauncherConfig:
         text="Save and stop all processes of the run.")
     apply: bool = flag(
         False, group="Instead of starting a run",
-        text="Add and remove actors of a running run, so that they match the changed CSV.")
+        text="Add and remove actors of a running run, so that they match the changed CSV. With "
+             "deploy, hosts that are new to the run receive the project first.")
     # fmt: on

@@ -59,7 +59,7 @@ def list_notes(
         f"export it before you call sbatch"
         for name in _exported(config)
     ]
-    gpu_counts = {_gpu_count(worker) for worker in workers if worker.job == "learner"}
+    gpu_counts = {len(worker.gpus) for worker in workers if worker.job == "learner"}
     if len(gpu_counts) > 1:
         found.append(
             f"every learner gets {max(gpu_counts)} GPUs: Slurm gives all learners the same number"
@@ -110,17 +110,12 @@ def choose_ports(learners: Sequence[Worker]) -> list[int]:
 
 
 def _component(job: str, rows: Sequence[Worker]) -> str:
-    gpus = max(map(_gpu_count, rows))
+    gpus = max(len(worker.gpus) for worker in rows)  # Slurm chooses which ones
     tasks = f"#SBATCH --ntasks={sum(worker.count for worker in rows)} --cpus-per-task={_CPUS[job]}"
     lines = [tasks + (f" --gpus-per-task={gpus}" if gpus else "")]
     if job != "learner":
         lines.append("#SBATCH --no-kill")  # a lost node ends only its own processes
     return "".join(f"{line}\n" for line in lines)
-
-
-def _gpu_count(worker: Worker) -> int:
-    """Return the number of GPUs that a row names; Slurm chooses which ones."""
-    return sum(bool(gpu.strip()) for gpu in worker.cuda_visible_devices.split(","))
 
 
 def _logdir(name: str, flags: dict[str, str]) -> str:

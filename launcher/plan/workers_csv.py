@@ -17,6 +17,7 @@ from launcher.plan.cells import address_mistake, character_mistake, gpus_mistake
 
 JOBS = ("learner", "actor", "evaluator", "ps")
 ANY_LEARNER = -1  # the row of an actor names no learner: actors take the learners in turn
+_NO_GPU = ("", "-1", "NoDevFiles")  # values of cuda_visible_devices that name no GPU
 
 
 class BadCsv(Exception):
@@ -43,6 +44,11 @@ class Worker:
     python: str = ""
     setup: str = ""  # shell commands that run before the process
     learner: int = ANY_LEARNER  # number of the learner that an actor connects to first
+
+    @property
+    def gpus(self) -> list[str]:
+        """The GPUs that `cuda_visible_devices` names; CUDA has values for none, too."""
+        return [g for g in self.cuda_visible_devices.split(",") if g not in _NO_GPU]
 
 
 COLUMNS = tuple(f.name for f in dataclasses.fields(Worker) if f.name != "line")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from impala_mm.config import algorithm_settings, command_line
+from impala_mm.config import algorithm_settings, help_page
 from impala_mm.config.settings import Config
 from impala_mm.from_python import commands
 from impala_mm.records import run_folder
@@ -115,8 +115,8 @@ def _grouped(flags: Iterable[_Flag]) -> Iterator[tuple[str, list[_Flag]]]:
 def _explain(flag: _Flag) -> list[str]:
     """Return a flag's heading, which a link reaches by its anchor, its facts and its text."""
     f, known = flag.f, flag.f.metadata
-    facts = [f"default `{command_line.shown_default(f)}`", *_other_defaults(flag)]
-    if choices := command_line.shown_choices(f):
+    facts = [f"default `{help_page.shown_default(f)}`", *_other_defaults(flag)]
+    if choices := help_page.shown_choices(f):
         facts.append("one of " + ", ".join(f"`{choice}`" for choice in choices))
     facts += [f"at least {known['least']:g}"] * (-math.inf < known["least"])
     facts += [f"at most {known['most']:g}"] * (known["most"] < math.inf)
@@ -136,11 +136,11 @@ def _other_defaults(flag: _Flag) -> list[str]:
     """Return the defaults of algorithms, and of their Atari games, that differ from the flag's."""
     other: dict[str, list[str]] = {}
     for kind, f in flag.of.items():
-        shown = command_line.shown_default(f)
+        shown = help_page.shown_default(f)
         named = other.setdefault(shown, [])
         if kind.removesuffix(" on Atari") not in named:
             named.append(kind)
-    other.pop(command_line.shown_default(flag.f), None)
+    other.pop(help_page.shown_default(flag.f), None)
     return [f"`{value}` for {', '.join(names)}" for value, names in other.items()]
 
 

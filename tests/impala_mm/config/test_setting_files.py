@@ -128,6 +128,24 @@ def test_a_recorded_run_sets_what_does_not_belong_to_a_process(file):
     assert "num_learners" not in names, "the CSV says it"
 
 
+def test_what_a_recorded_runs_user_gave_and_no_file_sets_is_named_once(file, capsys):
+    given = ("--logdir=/a", "--num_learners=2", "--replay_save", "--keep_checkpoints=3")
+    config, _ = _parse(*given, "--preset=tmaze-r2d2", "--actor_device=gpu")
+    settings = dataclasses.asdict(config) | {"origins": json.loads(config.origins)}
+    of_file = file(json.dumps(settings), "settings.json")
+    capsys.readouterr()
+    _parse(of_file, "--actor_device=cpu")
+    assert capsys.readouterr().err == (
+        f"note: {of_file} leaves out what belongs to a process or machine; repeat it if it shall "
+        f"hold here: --num_learners=2 --num_envs=8 --replay_save=true\n"
+    )
+    _parse(of_file, "--num_envs=4", "--num_learners=3", "--replay_save=false", "--actor_device=gpu")
+    assert not capsys.readouterr().err
+    for odd in ("x", ["num_envs"], {"command line": 3, "y": [["num_envs"]]}):
+        _parse(file(json.dumps(settings | {"origins": odd}), "settings.json"))
+        assert not capsys.readouterr().err
+
+
 REFUSED = {
     "batchsize = 3": "{file}: there is no flag --batchsize; did you mean --batch_size?",
     "batch_size = 0": "{file}: --batch_size=0: it must be at least 1",

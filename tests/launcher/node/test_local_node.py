@@ -10,7 +10,7 @@ from impala_mm.runtime.certificates import without_learner
 from launcher.node import local_node
 from launcher.node.local_node import PLAN, LocalNode
 from launcher.node.run_registry import Run
-from launcher.node.task import learner_hosts_of, read_json, write_json
+from launcher.node.task import RANK_BEATS_FOLDER, learner_hosts_of, read_json, write_json
 
 _RECORD = {
     **{"name": "night", "id": "start", "time": time.time(), "boot": "", "logdir": "/l"},
@@ -66,3 +66,13 @@ def test_learners_that_start_without_a_host_keep_the_plan_of_all(tmp_path, monke
         assert started[-1]["command"] == task["command"]
         assert learner_hosts_of(read_json(plan)["command"]) == planned.split(",")
         write_json(plan.with_name("state.json"), {"learner_hosts": ["a:8001", "b:8002"]})
+
+
+def test_a_heartbeat_that_is_being_written_does_not_hide_the_others(tmp_path):
+    node = LocalNode(Run("night", tmp_path))
+    assert node.rank_silence() is None
+    folder = tmp_path / "night" / RANK_BEATS_FOLDER
+    folder.mkdir(parents=True)
+    (folder / "beat-1").touch()
+    (folder / "beat-1.part").symlink_to(folder / "renamed")  # listed, and gone when asked
+    assert 0 <= node.rank_silence() < 5

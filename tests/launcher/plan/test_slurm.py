@@ -97,6 +97,8 @@ def test_gpus_are_counted_and_learners_that_want_fewer_are_noted():
         "#SBATCH --ntasks=2 --cpus-per-task=4 --gpus-per-task=2",
         "#SBATCH hetjob",
     ]
+    for none in ("-1", "NoDevFiles", ""):
+        assert "gpus" not in _script([_learner(), _actor(cuda_visible_devices=none)])
     assert slurm.list_notes(rows, LauncherConfig(), []) == [
         "every learner gets 2 GPUs: Slurm gives all learners the same number"
     ]

@@ -1,0 +1,79 @@
+"""The page of --help: every flag by group, with its text, choices and default."""
+
+import dataclasses
+import shutil
+import textwrap
+from typing import Any
+
+from impala_mm.config.flags import AUTO, OldName, refuse
+
+
+def shown_choices(f: dataclasses.Field) -> list[str]:
+    """Return the choices that a user types; the empty one stands for an unset flag."""
+    return [choice for choice in f.metadata["choices"] if choice]
+
+
+def shown_default(f: dataclasses.Field) -> str:
+    """Return a flag's default as --help prints it."""
+    if f.metadata["auto"] and f.default == AUTO:
+        return "auto"
+    if f.default in {"", ()}:
+        return "unset"
+    return str(f.default).lower() if f.type is bool else repr(f.default)
+
+
+def whole(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str:
+    """Return the page on all flags."""
+    lines = [about.strip(), "", f"usage: {program} [--name=value ...]", *_describe(fields), ""]
+    lines += ["--help=WORDS prints only the flags that are about these words: --help=checkpoint."]
+    lines += ["--flagfile=PATH reads more flags from a file, one on each line.", ""]
+    for name, was in old.items():
+        lines += _wrap(f"{old_name(name, was)}.")
+    return "\n".join(lines)
+
+
+def about_words(words: str, fields: Any) -> str:
+    """Return the part on the flags that contain each word, in name, text or choices.
+
+    Words that no flag contains are refused.
+    """
+
+    def about(f: dataclasses.Field) -> str:
+        return _plain(" ".join((f.name, f.metadata["text"], *shown_choices(f))))
+
+    found = [f for f in fields if all(word in about(f) for word in _plain(words).split())]
+    if not found:
+        refuse(f"--help={words}: no flag is about that (`--help` lists them all)")
+    return "\n".join(_describe(found)[1:])
+
+
+def _plain(words: str) -> str:
+    return words.lower().replace("-", " ").replace("_", " ")
+
+
+def _describe(fields: Any) -> list[str]:
+    """Return the lines on flags, by group: each flag's text, choices and default."""
+    lines, group = [], None
+    for f in fields:
+        if f.metadata["group"] != group:
+            group = f.metadata["group"]
+            lines += ["", f"{group}:"]
+        shown = ", ".join(shown_choices(f))
+        choices = f" Choices: {shown}." if shown else ""
+        text = f"{f.metadata['text']}{choices} Default: {shown_default(f)}."
+        lines += [f"  --{f.name}", *_wrap(text, indent=6)]
+    return lines
+
+
+def _wrap(text: str, indent: int = 0) -> list[str]:
+    width, spaces = min(100, shutil.get_terminal_size().columns), " " * indent
+    return textwrap.wrap(
+        text, width, initial_indent=spaces, subsequent_indent=spaces, break_on_hyphens=False
+    )
+
+
+def old_name(name: str, old: OldName) -> str:
+    """Return the note that is printed when an old flag is given."""
+    if old.now:
+        return f"--{name} is an old name of --{old.now}"
+    return f"--{name} is an old flag without effect: {old.why}"
