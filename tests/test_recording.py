@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from processes import EXPERIMENT, Process, run
+from recorded_catch import terminations
 
 RECORD = (*EXPERIMENT, "--mode=record", "--policy=cartpole")
 
@@ -24,6 +25,17 @@ def test_games_are_recorded_and_added_to_and_ctrl_c_keeps_those_that_are_complet
     about = json.loads((folder / "data.json").read_text())
     assert about["episodes"] > 3
     assert about["mean_return"] == pytest.approx(500, abs=10)
+
+
+@pytest.mark.slow
+def test_lost_lives_end_episodes_in_recorded_games_as_they_do_in_training(tmp_path):
+    pytest.importorskip("ale_py")
+    code, printed = run(
+        *(*EXPERIMENT, "--mode=record", "--policy=breakout", "--episodes=1", "--num_envs=1"),
+        f"--record_dir={tmp_path / 'games'}",
+    )
+    assert code == 0, printed
+    assert terminations(tmp_path / "games") > 1
 
 
 def test_what_cannot_be_recorded_is_refused_in_a_sentence(tmp_path):

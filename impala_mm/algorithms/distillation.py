@@ -133,7 +133,9 @@ class Distillation:
             last = tf.float32.max if config.teacher_frames == AUTO else last
             return tf.where(context.frames < last, 1.0, 0.0)
         if config.teacher_method == "kickstarting":
-            return optimizers.linear_decay(1.0, context.frames, last)
+            # It stays where it is if a resumed run shall last longer.
+            share = optimizers.linear_decay(1.0, context.frames, last)
+            return tf.minimum(share, self._share.read_value())
         share = tf.clip_by_value(1.0 - self._score(context), 0.0, 1.0)
         # The mean return is not known before the 100th game, also after a resume.
         share = tf.where(tf.math.is_nan(share), self._share.read_value(), share)

@@ -199,7 +199,9 @@ class QLearning:
         goals = q_values.n_step_targets(values, reward, terminated, live, self._rule)
         if self._rule.rescaling:
             goals = q_values.rescale(goals, self._rule.rescaling)
-        sizes = tf.where(live, tf.abs(goals - chosen[:-1]), 0.0)
+        # Later steps are those of the next unroll.
+        sizes = tf.where(live, tf.abs(goals - chosen[:-1]), 0.0)[: self._config.unroll_length]
+        live = live[: self._config.unroll_length]
         return q_values.priorities(sizes, live, self._config.largest_error_share)
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
@@ -355,9 +357,10 @@ class QLearning:
         goals, live = q_values.find_targets(following, entries, batch.weight, self._rule)
         # Later steps only complete the targets: they are steps of the next unroll.
         steps = min(config.unroll_length, live.shape[0])  # with hindsight 1
-        goals, live, taken, outputs, taught = tf.nest.map_structure(
+        largest = self._in_rewards(tf.reduce_max(masking.allowed_only(means, entries.mask), -1))
+        goals, live, taken, outputs, taught, largest = tf.nest.map_structure(
             lambda x: x[:steps],
-            (goals, live, entries.action[1:], values, taught),
+            (goals, live, entries.action[1:], values, taught, largest),
         )
         actions = q_values.repeat(losses.mask(live, taken), copies)
         played = q_values.chosen(outputs.numbers, actions)
@@ -376,7 +379,10 @@ class QLearning:
         return _Loss(
             config.td_cost * of_targets + added,
             losses.reduce(errors, live, batch.weight, "mean"),
-            tf.reduce_mean(self._in_rewards(tf.reduce_max(means, -1))),
+            tf.math.divide_no_nan(
+                tf.reduce_sum(tf.where(live, largest, 0.0)),
+                tf.math.count_nonzero(live, dtype=largest.dtype),
+            ),
             sizes,
             live,
             imitated,

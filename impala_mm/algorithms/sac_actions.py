@@ -83,10 +83,19 @@ class Choices:
         self._choices, self._share = part.choices, config.target_entropy_share
 
     def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
-        """Return the mean over all choices, and the policy's entropy."""
+        """Return the mean over all choices, and the policy's entropy.
+
+        Of several choices only the sum is a value, of which each network may give other shares to
+        each choice. So there the lesser one of two means counts, and of one choice the mean of the
+        lesser values (arXiv 1910.07207).
+        """
         del noise
-        lesser = tf.reduce_min(critics.all_values(features), 0)
-        return SoftValue(policy.mean(lesser), policy.entropy())
+        values = critics.all_values(features)
+        if len(self._choices) > 1:
+            value = tf.reduce_min(policy.mean(values), 0)
+        else:
+            value = policy.mean(tf.reduce_min(values, 0))
+        return SoftValue(value, policy.entropy())
 
     def target_entropy(self, mask: Any) -> Any:
         """Return a share of the largest entropy of a policy over the choices that are allowed."""

@@ -99,7 +99,7 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     options["no_reward_steps"] = config.no_reward_steps if "no_reward_steps" in given else 0
     # Other games than those that are there already.
     seed = config.seed * 1_000_003 + recording.SEED_OFFSET + data.next_stream
-    environments = make_environments(level, num_envs, seed, life_loss_ends=False, **options)
+    environments = make_environments(level, num_envs, seed, **options)
     try:
         played = recording.record(
             *(policy, environments, num_envs, unroll, data),

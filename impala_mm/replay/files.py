@@ -37,17 +37,17 @@ class ReplayFiles:
         self._spill, self._memory_bytes, self._say = spill, memory_bytes, say
 
     def restore_spill(self) -> int:
-        """Store what lies in the spill; return the next unroll's key, or 0 if nothing does."""
+        """Store what lies in the spill; return the next unroll's key."""
         if not self._spill:
             return 0
         unrolls = self._spill.read()
+        next_key = self._spill.next_key()
         for replay in self._replays:
             replay.fill(unrolls)
         self._spill.delete_unused(self._is_stored)
-        if not unrolls:
-            return 0
-        self._say(f"replay: {len(unrolls):,} unrolls of an earlier start were found on disk")
-        return unrolls[-1].key + 1
+        if unrolls:
+            self._say(f"replay: {len(unrolls):,} unrolls of an earlier start were found on disk")
+        return next_key
 
     def spill(self, unrolls: Sequence[StoredUnroll]) -> None:
         """Add unrolls to the spill, and let those in its files no longer take memory."""

@@ -126,6 +126,14 @@ class Spill:
             self._files.append(_File(path, np.array([u.key for u in found], np.int64)))
         return unrolls
 
+    def next_key(self) -> int:
+        """Return the first key above those of all files, also of those that could not be read."""
+        unread = [
+            int(path.name.split(".")[0]) + self._per_file
+            for path in self._folder.glob(f"[0-9]*{SUFFIX}{_UNREAD}")
+        ]
+        return max([int(file.keys[-1]) + 1 for file in self._files] + unread, default=0)
+
     def add(self, unroll: StoredUnroll) -> list[StoredUnroll]:
         """Take an unroll; return those that have been written, with their bytes in the file.
 

@@ -46,7 +46,9 @@ def mean_return(
     for level in levels:
         copies = min(games.NUM_ENVS, config.teacher_episodes)
         seed = config.seed * 1_000_003 + _SEED_OFFSET
-        with TeachersGames(teacher, config, spec, level.strip(), copies, seed) as made:
+        with TeachersGames(
+            *(teacher, config, spec, level.strip(), copies, seed), life_loss_ends=False
+        ) as made:
             try:
                 played = games.play_games(
                     made.player,
@@ -65,7 +67,8 @@ def mean_return(
 class TeachersGames:
     """Environments of the student's, and the teacher as their player; None: random actions.
 
-    Games of Atari end without a reward as in an evaluation if the teacher is greedy.
+    Games of Atari end without a reward as in an evaluation if the teacher is greedy. What is
+    recorded shall have lost lives as a student's own games have them: each ends an episode.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class TeachersGames:
         level: str,
         num_envs: int,
         seed: int,
+        life_loss_ends: bool = True,
     ):
         options = from_flags.environment_options(config)
         self.idle_steps = 0
@@ -84,7 +88,7 @@ class TeachersGames:
             options["no_reward_steps"] = self.idle_steps
         self.player = _Player(teacher, config, spec)
         self.environments = make_environments(
-            level, num_envs, seed, life_loss_ends=False, **options
+            level, num_envs, seed, life_loss_ends=life_loss_ends, **options
         )
 
     def __enter__(self) -> "TeachersGames":

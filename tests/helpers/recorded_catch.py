@@ -1,12 +1,17 @@
-"""Games of catch, recorded by random actions or by a function, for students' tests."""
+"""Games of catch, recorded by random actions or by a function, for students' tests.
+
+`terminations` counts those of any data set.
+"""
 
 import numpy as np
 
 from impala_mm.algorithms.interface import entry_spec
-from impala_mm.environments.make import make_environments
+from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.evaluation import recording
 from impala_mm.policy.core import make_entry
-from impala_mm.replay.data_set import DataSetWriter, unroll_spec
+from impala_mm.replay.contents import unpack
+from impala_mm.replay.data_set import DataSetWriter, files, intact, read_about, unroll_spec
 
 
 class FunctionPlayer:
@@ -41,3 +46,16 @@ def record_catch(folder, games, length, function=None, num_envs=3):
     data.close()
     environments.close()
     return data.about
+
+
+def terminations(folder):
+    """Return how many steps of a data set are terminations."""
+    about = read_about(folder)
+    spec = level_spec(about.level)
+    codec = UnrollCodec(unroll_spec(entry_spec(spec, ()), about.unroll_length))
+    found = 0
+    for path in files(folder):
+        for unroll in intact(path):
+            rows = np.frombuffer(unpack(unroll.read(), codec.size), np.uint8)[np.newaxis]
+            found += int(codec.arrays(rows).entries.terminated[:, 1:].sum())
+    return found

@@ -146,6 +146,16 @@ def test_the_cost_falls_by_frames_or_by_the_students_score_and_stays_0(
             assert float(metrics["student_score"]) == expected
 
 
+def test_a_kickstarting_cost_does_not_rise_again_when_a_run_is_to_last_longer():
+    made = Distillation(RegulariserSettings(teacher="x", teacher_method="kickstarting"))
+    made.begin([None], 1)
+    costs = [
+        float(made.begin_update(_context(frames, end, math.nan))["teacher_cost"])
+        for frames, end in ((0.0, 1000.0), (400.0, 1000.0), (400.0, 2000.0), (900.0, 2000.0))
+    ]
+    assert costs[0] > costs[1] == costs[2] > costs[3] > 0
+
+
 def test_returns_of_the_flags_count_more_than_those_of_the_checkpoint():
     made = Distillation(RegulariserSettings(teacher="x", teacher_return=7.0))
     assert made.returns() == (7.0, -math.inf)

@@ -170,6 +170,27 @@ def test_each_step_has_a_whole_target_and_its_unroll_a_priority(kind, n_steps, d
     sizes, live = errors if kind == "none" else losses, losses > 0
     expected = 0.9 * sizes.max(0) + 0.1 * sizes.sum(0) / np.maximum(live.sum(0), 1)
     np.testing.assert_allclose(priorities, expected, rtol=1e-4, atol=1e-6)
+    trained = ~batch.unrolls.first.numpy()[1 : T + 1] & (weight > 0)
+    values = online[0]
+    if masked:
+        masks = batch.unrolls.mask.numpy()
+        values = np.where(masks | ~masks.any(-1, keepdims=True), values, -np.inf)
+    largest = values.max(-1)[:T][trained]
+    assert float(metrics["q/value"]) == pytest.approx(largest.mean(), rel=1e-4)
+
+
+def test_the_first_priority_of_an_unroll_is_that_of_its_own_steps():
+    """Later steps, which only complete its targets, belong to the next unroll."""
+    algorithm, _ = _made(n_steps=3)
+    batch = _batch(algorithm)
+    played, entries = batch.unrolls.extras.copy(), batch.unrolls
+    found = algorithm.first_priorities(tf.nest.map_structure(tf.constant, entries), ())
+    played[T + 1 :, :, 0] += 100
+    changed = tf.nest.map_structure(tf.constant, entries._replace(extras=played))
+    np.testing.assert_array_equal(algorithm.first_priorities(changed, ()), found)
+    played[T, :, 0] += 100
+    changed = tf.nest.map_structure(tf.constant, entries._replace(extras=played))
+    assert (algorithm.first_priorities(changed, ()).numpy() > found.numpy() + 50).all()
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])

@@ -124,17 +124,23 @@ def _fill(algorithm, seed=7):
         variable.assign(random.normal(size=variable.shape))
 
 
-def _expected(logits, mask, lesser, n):
-    """Return (value, entropy) of policies over choices among n, each a sum over its elements."""
-    value, entropy, begin = np.zeros(len(logits)), np.zeros(len(logits)), 0
+def _expected(logits, mask, values, n):
+    """Return (value, entropy) of policies over choices among n, each a sum over its elements.
+
+    Of the values [2, B, sum(n)] of two networks the lesser count: those of a single choice, or the
+    sums over several choices.
+    """
+    if len(n) == 1:
+        values = values.min(0, keepdims=True)
+    value, entropy, begin = np.zeros(values.shape[:2]), np.zeros(len(logits)), 0
     for k in n:
         part = slice(begin, begin + k)
         p = np.exp(logits[:, part]) * mask[:, part]
         p /= p.sum(-1, keepdims=True)
-        value += (p * lesser[:, part]).sum(-1)
+        value += (p * values[..., part]).sum(-1)
         entropy -= (p * np.log(np.where(p > 0, p, 1))).sum(-1)
         begin += k
-    return value, entropy
+    return value.min(0), entropy
 
 
 @pytest.mark.parametrize(("actions", "n"), [(MULTI, N), (ONE, (3,))])
@@ -152,13 +158,13 @@ def test_losses_are_exact_expectations(double, actions, n):
         np.tanh(x @ net.layer.w.numpy()).reshape(B, 2, -1).swapaxes(0, 1)
         for x, net in ((before, algorithm._critics), (after, algorithm._targets))
     )
-    value, entropy = _expected(after @ policy, e.mask[1], target.min(0), n)
+    value, entropy = _expected(after @ policy, e.mask[1], target, n)
     goals = e.reward[1] + 0.9 * np.where(e.terminated[1], 0, value + 0.3 * entropy)
     begins = np.cumsum([0, *n[:-1]])
     chosen = begins + e.action[1].reshape(B, -1)
     played = np.stack([q[np.arange(B)[:, None], chosen].sum(-1) for q in online])
     loss = (0.5 * ((goals - played) ** 2).sum(0) * live).sum() / B
-    value, entropy = _expected(before @ policy, e.mask[0], online.min(0), n)
+    value, entropy = _expected(before @ policy, e.mask[0], online, n)
     of_policy = (-(0.3 * entropy + value) * live).sum() / B
     metrics, _ = algorithm.update(_tensors(batch), PROGRESS, exchange)
     for name, expected in {

@@ -248,6 +248,15 @@ def test_the_mean_image_of_a_game_is_subtracted_where_it_is_known_from_the_start
     assert auto.for_task(_config(*flags), game).subtract_mean_image is chosen
 
 
+def test_where_a_teacher_acts_its_policy_does_not_pull_the_students():
+    """Of the steps of a guide, mu is the teacher's policy."""
+    guided = _config("--teacher=runs/old", "--guide_steps=100", "--teacher_cost=0")
+    assert auto.for_task(guided, ROBOT).kl_mu_pi_cost == 0
+    asked = _config("--teacher=runs/old", "--guide_steps=100", "--kl_mu_pi_cost=2")
+    assert auto.for_task(asked, ROBOT).kl_mu_pi_cost == 2
+    assert auto.for_task(_config("--teacher=runs/old"), ROBOT).kl_mu_pi_cost == 1
+
+
 def test_flags_that_are_given_stay_and_algorithms_without_auto_keep_their_defaults():
     given = ["--nonormalize_observations", "--entropy_cost=0.02", "--box_policy=tanh"]
     found = auto.task_flags(auto.for_task(_config(*given), ROBOT))

@@ -95,15 +95,19 @@ def test_a_file_that_the_system_cannot_read_is_kept_for_a_later_start(tmp_path, 
         failing.setattr(unroll_files.mmap, "mmap", refuse)
         assert again.read() == []
     assert [line.count("cannot be read (Too many open files)") for line in said] == [1, 1]
-    assert _fill(again, range(4))[0].key == 0, "its name is free"
+    assert again.next_key() == 8, "no new file takes the names of those that were not read"
+    assert _fill(again, range(8, 12))[0].key == 8
     again.close()
     kept = sorted(tmp_path.glob("*.unrolls.unread"))
     assert [path.name for path in kept] == [
         "0000000000.unrolls.unread",
         "0000000004.unrolls.unread",
     ]
-    kept[1].rename(tmp_path / "0000000004.unrolls")
-    assert [u.key for u in _open(tmp_path)[0].read()] == list(range(8))
+    for path in kept:
+        path.rename(path.with_suffix(""))
+    opened, _ = _open(tmp_path)
+    assert [u.key for u in opened.read()] == list(range(12))
+    assert opened.next_key() == 12
 
 
 def test_folders_of_others_are_refused_and_left_as_they_are(tmp_path):
