@@ -41,8 +41,8 @@ class TrainedTeacher:
             self.notes.append(
                 f"the teacher {name} remembers earlier observations, and begins each unroll "
                 f"without a memory: for the first entries it is another policy than the one that "
-                f"was trained; a larger --unroll_length makes them fewer, but all are first ones for "
-                f"a student that learns from single steps (SAC without a memory, --her_ratio)"
+                f"was trained; a larger --unroll_length makes them fewer, but all are first ones "
+                f"for a student that learns from single steps (SAC without a memory, --her_ratio)"
             )
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
