@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ class RunFolder:
         settings = dataclasses.asdict(config) | {"num_learners": len(learners)}
         sources = setting_files.record(config, before or config, Config)
         origins = {"origins": setting_files.by_source(sources)}
-        (self.path / "settings.json").write_text(to_json(settings | origins, indent=1))
+        self._write_whole("settings.json", to_json(settings | origins, indent=1))
         (self.path / "README.txt").write_text(README)
         start: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -108,6 +109,15 @@ class RunFolder:
             file.write(to_json(start) + "\n")
         return said
 
+    def _write_whole(self, name: str, text: str) -> None:
+        """Write a file that appears complete or not at all."""
+        work = self.path / f"{name}.part"
+        with work.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        work.replace(self.path / name)
+
 
 def take_save_request(path: Path) -> bool:
     """Return whether somebody asks for a checkpoint of the run in this folder, once for each."""
@@ -129,12 +139,21 @@ def refuse_taken(path: Path) -> None:
 
 
 def _lock(lock: int, path: Path) -> None:
-    """Lock the open lock file of a folder; refuse the folder if another process has locked it."""
+    """Lock the open lock file of a folder; refuse the folder if another process has locked it.
+
+    Some file systems of clusters have no locks.
+    """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(lock, 20, 0).decode() or "another"
         flags.refuse(f"--logdir={path}: process {holder} is writing to it")
+    except OSError as error:
+        print(
+            f"note: {path} cannot be locked ({error.strerror}): make sure yourself that no other "
+            f"run writes to it",
+            file=sys.stderr,
+        )
 
 
 def recorded_settings(path: Path) -> dict[str, Any]:

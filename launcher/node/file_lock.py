@@ -13,7 +13,7 @@ def acquire(path: Path, timeout: float = 0.0) -> int | None:
 
     The file is created if it is missing, and is never removed: another process may wait for it.
     Closing the descriptor releases the lock, as does the end of the process. Raises OSError if the
-    file cannot be opened.
+    file cannot be opened, or its file system has no locks.
     """
     lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     until = time.monotonic() + timeout
@@ -26,6 +26,9 @@ def acquire(path: Path, timeout: float = 0.0) -> int | None:
                 os.close(lock)
                 return None
             time.sleep(_RETRY_SECONDS)
+        except OSError as error:  # the file system has no locks
+            os.close(lock)
+            raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def is_held(path: Path) -> bool:
@@ -36,8 +39,8 @@ def is_held(path: Path) -> bool:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+    except OSError as error:  # or the file system has no locks
+        return isinstance(error, BlockingIOError)
     finally:
         os.close(lock)
     return False

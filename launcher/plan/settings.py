@@ -61,7 +61,7 @@ class LauncherConfig:
         "here", group="Cluster",
         text="Where detach and the key `d` leave the controller. here: on this machine, where it "
              "logs in to the other hosts as this frontend does. A host of the CSV: there, without "
-             "any SSH key; it orders the hosts to restart what fails. none: there is no controller.")
+             "SSH keys; it orders the hosts to restart what fails. none: there is no controller.")
 
     # -- Other hosts
     ssh_config: str = flag(

@@ -173,9 +173,15 @@ class RemoteNode:
             if self._closed.wait(pause):
                 return
             pause = min(1.5 * pause, _PAUSE_SECONDS)
-            with contextlib.suppress(HostUnavailable):
+            try:
                 self.connect(self._name)
                 self._listener.on_connected(self.host_id)
+            except HostUnavailable:
+                pass
+            except Exception as error:  # such as too many open files, which may pass
+                self.error = f"{type(error).__name__}: {error}"
+                if self._agent:
+                    self._agent.close()
 
     def _on_message(self, message: dict[str, Any]) -> None:
         if not self._listener:

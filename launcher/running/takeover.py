@@ -6,6 +6,7 @@ earlier ones (`launcher.node.order_server`).
 """
 
 import dataclasses
+import time
 
 from launcher.node.run_registry import Record
 from launcher.node.task import LEARNERS
@@ -38,9 +39,14 @@ class Takeover:
             f"this frontend restarts what fails in place of the controller on {entry['host']}, "
             f"whose orders are refused from now on"
         )
-        controlled_hosts.prepare(
-            *(self._run, self._followed.hosts, record, self._followed.config, self._followed.say)
-        )
+        followed, place = self._followed, entry["place"]
+        try:
+            controlled_hosts.prepare(
+                *(self._run, followed.hosts, record, followed.config, followed.say)
+            )
+        except FAILURES as error:
+            followed.restore_times[place] = time.monotonic() + RETRY_SECONDS
+            followed.say_once(f"could not reach the controller's host {place}: {error}")
         return record
 
     def _note_learners(self, record: Record) -> Record:

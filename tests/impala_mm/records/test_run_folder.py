@@ -1,6 +1,8 @@
 """Each run has its own folder, and each folder only one writer."""
 
+import errno
 import json
+import os
 
 import pytest
 from processes import ROOT
@@ -23,8 +25,6 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, 
 
 
 def test_a_folder_that_somebody_writes_to_is_refused_and_found_again_afterwards(tmp_path, capsys):
-    import os  # noqa: PLC0415
-
     config = Config(logdir=str(tmp_path / "run"))
     first = RunFolder(config)
     with pytest.raises(SystemExit):
@@ -35,6 +35,29 @@ def test_a_folder_that_somebody_writes_to_is_refused_and_found_again_afterwards(
     assert not (second.path / "settings.json").exists()
     second.write_start(config, ["here:8001"], frames=0.0)
     assert json.loads((second.path / "settings.json").read_text())["batch_size"] == 8
+
+
+def test_a_file_system_without_locks_is_noted_and_used(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    folder = RunFolder(Config(logdir=str(tmp_path / "run")))
+    said = f"note: {folder.path} cannot be locked (Function not implemented): make sure yourself"
+    assert said in capsys.readouterr().err
+
+
+def test_settings_are_replaced_at_once_or_not_at_all(tmp_path, monkeypatch):
+    folder = RunFolder(Config(logdir=str(tmp_path)))
+    folder.write_start(Config(seed=5), ["a:1"], frames=0.0)
+
+    def fail(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        folder.write_start(Config(seed=6), ["a:1"], frames=0.0)
+    assert recorded_settings(tmp_path)["seed"] == 5
 
 
 def test_each_start_leaves_what_it_was_and_changes_of_the_code(tmp_path, monkeypatch):

@@ -1,9 +1,14 @@
-"""A host that cannot be reached for want of a package says how this machine gets it."""
+"""The connection to a host: what keeps it from being opened is said, and it is tried again."""
 
+import errno
 import importlib.util
+import os
+import threading
+from types import SimpleNamespace
 
 import pytest
 
+from launcher.remote import remote_node
 from launcher.remote.remote_node import HostUnavailable, RemoteNode
 from launcher.ssh.ssh_config import Settings, Target
 
@@ -15,3 +20,29 @@ def test_without_paramiko_the_command_that_installs_it_is_named(monkeypatch):
         node.connect("impala")
     said = "paramiko, which connects, is missing: make setup LEARNERS=all"
     assert str(error.value) == said
+
+
+def test_a_host_is_tried_again_whatever_this_machine_lacked(monkeypatch):
+    monkeypatch.setattr(remote_node, "_PAUSE_SECONDS", 0.01)
+    node = RemoteNode("10.9.9.9", Target("10.9.9.9"), Settings("", False), [], open_channel=print)
+    connected, errors = threading.Event(), []
+    tries = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE)), RuntimeError("no thread"), 0])
+
+    def connect(name):
+        if failure := next(tries):
+            raise failure
+
+    def on_connected(host_id):
+        connected.set()
+        node.close()
+
+    monkeypatch.setattr(node, "connect", connect)
+    listener = SimpleNamespace(
+        on_connected=on_connected, on_disconnected=lambda host_id, error: errors.append(error)
+    )
+    node.stay_connected(listener)
+    assert connected.wait(20)
+    assert errors == [
+        *("not connected yet", "OSError: [Errno 24] Too many open files"),
+        "RuntimeError: no thread",
+    ]

@@ -59,3 +59,18 @@ def test_the_key_d_leaves_a_run_that_ctrl_c_is_stopping(tmp_path, monkeypatch):
     assert follower.follow(recovery, 60, lambda: None) == 0
     assert stops == ["save"]
     assert said[-1] == "detached from impala"
+
+
+def test_under_nohup_a_frontend_follows_on_when_its_terminal_closes(tmp_path):
+    follower = Follower(SimpleNamespace(run=None), tmp_path, print)
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        follower.install_signal_handlers()
+        signal.raise_signal(signal.SIGHUP)
+        assert not follower.is_terminated
+        signal.raise_signal(signal.SIGTERM)
+        assert follower.is_terminated
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

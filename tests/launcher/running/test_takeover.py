@@ -100,6 +100,15 @@ def test_hosts_refuse_a_controller_before_a_frontend_restarts_what_fails(far):
     assert read_json(far.run.folder / CONTROLLED)["term"] == 2
 
 
+def test_a_controllers_host_that_fails_meanwhile_does_not_end_the_frontend(far):
+    far.recover("c")
+    far.followed.away_since["c"] = time.monotonic() - 61
+    far.failing["write_control"] = "No space left on device"
+    far.recover("c")
+    assert "could not reach the controller's host c: No space left on device" in far.said
+    assert far.followed.restore_times["c"] > time.monotonic()
+
+
 @pytest.mark.parametrize("reported", [["address-a:8001"], [], None])
 def test_a_frontend_finds_the_learners_where_the_controller_has_left_them(
     far, reported, monkeypatch
