@@ -517,6 +517,11 @@ def test_stop_reports_and_removes_a_run_that_a_reboot_ended(cluster):
         json.dumps(state | {"supervisor": recorded, "process": recorded})
     )
     try:
+        (cluster.state / "run.json").write_text(json.dumps(record | {"started_from": "desk1"}))
+        code, printed = cluster.run("--stop")
+        assert code == 2, printed
+        assert "error: impala was started on desk1, where it may be running: --stop it" in printed
+        (cluster.state / "run.json").write_text(json.dumps(record))
         assert cluster.status()["state"] == "stale"
         code, printed = cluster.run("--stop")
         assert code == 0, printed

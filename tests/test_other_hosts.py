@@ -297,6 +297,25 @@ def test_apply_needs_the_project_on_new_hosts_and_copies_it_with_deploy(far):
 
 
 @pytest.mark.slow
+def test_an_actor_whose_host_was_off_when_it_was_added_has_its_log_there_later(far):
+    frontend = far.start(far.of(["learner1"], ["actor1"]))
+    frontend.until(r"\nup\n", 20)
+    far.lan.actor2.cut()
+    code, printed = far.run("--apply", far.of(["learner1"], ["actor1", "actor2"]))
+    assert code == 0, printed
+    assert "impala: 1 actor added" in printed
+    far.lan.actor2.restore()
+    far.until_all("running", 90)
+    (log,) = [p["log"] for p in far.status()["processes"] if p["name"] == "actor-1"]
+    assert log.startswith("/")
+    assert far.lan.actor2.path(log).read_text()
+    assert not list(far.lan.actor2.home.glob("~*"))
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.wait(40) == 130
+    assert far.left() == {}, frontend.printed()
+
+
+@pytest.mark.slow
 def test_fifty_processes_of_a_host_share_a_connection_and_start_in_seconds(far):
     far.csv(far.row("learner", "learner1"), far.row("actor", "actor1", count=50))
     frontend = far.start("--workers_csv_path=/root/workers.csv")

@@ -113,6 +113,11 @@ def _stop_run(run: Run, request: Request) -> int:
     place = controlled_hosts.place_of(run)
     with connected(run, request) as (control, _):
         state = status.run_state(run)
+        if state == "elsewhere":
+            raise UserError(
+                f"{run.name} was started on {record.elsewhere}, where it may be running: --stop it "
+                f"there; if that machine is gone, remove {run.folder}"
+            )
         if state == "stale":
             control.end_remaining(say)
             why = "ended when this machine rebooted"

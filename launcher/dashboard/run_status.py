@@ -68,4 +68,4 @@ def state_of_folder(found: FoundRun) -> str:
 
 def is_live(known: Status) -> bool:
     """Return whether a run's learners have not ended, as far as is known."""
-    return known["state"] not in (*FINAL_STATES, "ending", "lost", "stale")
+    return known["state"] not in (*FINAL_STATES, "ending", "lost", "stale", "elsewhere")

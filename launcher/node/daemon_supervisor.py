@@ -25,7 +25,7 @@ from launcher.node import child_process, daemon_line, order_channel, procfs
 from launcher.node.lease import Lease
 from launcher.node.order_listener import OrderListener
 from launcher.node.process_output import ProcessOutput
-from launcher.node.task import HOST_NAME_VARIABLE, read_json, write_json
+from launcher.node.task import HOST_NAME_VARIABLE, has_other_id, write_json
 
 # In the run's state folder: its pid, its port and its id, and the daemon's pid.
 STATE_FILE = "daemon.json"
@@ -235,7 +235,7 @@ class DaemonSupervisor:
             return
         with contextlib.suppress(OSError):
             self._is_over |= (self._folder / "stop").read_text().strip() == "now"
-        self._is_over |= read_json(self._folder / STATE_FILE).get("id") != self.entry["id"]
+        self._is_over |= has_other_id(self._folder / STATE_FILE, self.entry["id"])
         self._is_over |= self._lease.has_expired(
             time.monotonic() if self._process else self._orders
         )

@@ -72,5 +72,8 @@ class HeartbeatMonitor:
         return next((reason for reason in reasons if reason and fits(reason, str)), "")
 
     def _files(self) -> list[Path]:
-        found = self._path.parent.glob(f"{self._path.name}*")
+        try:
+            found = list(self._path.parent.glob(f"{self._path.name}*"))
+        except OSError:  # the file system fails for now
+            return []
         return [path for path in found if path.suffix != ".part"]  # still being written

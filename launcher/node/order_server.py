@@ -30,7 +30,7 @@ from launcher.node.order_listener import OrderListener
 from launcher.node.order_messages import OrderMessages
 from launcher.node.process_output import ProcessOutput
 from launcher.node.run_registry import Run, remote_runs_folder
-from launcher.node.task import FINAL_STATES, ROW_FILES, read_json, write_json
+from launcher.node.task import FINAL_STATES, ROW_FILES, has_other_id, write_json
 
 _CHECK_SECONDS = 0.4
 _LOOK_SECONDS = 5.0  # seconds between two looks for processes of the run
@@ -80,7 +80,7 @@ class OrderServer:
                 if now and now.data == key.data:  # else the event before this one has closed it
                     key.data()
             self._listener.check()
-            if read_json(self._run.folder / ORDER_SERVER).get("id") != self.entry["id"]:
+            if has_other_id(self._run.folder / ORDER_SERVER, self.entry["id"]):
                 self._is_over.set()  # the run's state was removed or replaced
             if self._lease.has_expired(self._last_needed()):
                 self._is_over.set()

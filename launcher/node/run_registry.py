@@ -86,6 +86,12 @@ class Record:
     # Host ids of all learners' rows at the start: these hosts have the learners' certificate.
     first_learner_places: list[str] = dataclasses.field(default_factory=list)
 
+    @property
+    def elsewhere(self) -> str:
+        """The machine that started the run, if it is another, whose home this one shares."""
+        is_here = self.boot == boot_id() or self.started_from in {"", socket.gethostname()}
+        return "" if is_here else self.started_from
+
     def host_id_of(self, name: str) -> str:
         """Return the id of a process's host; "" if the run has no such process."""
         return next((p.get("place", "") for p in self.processes if p["name"] == name), "")

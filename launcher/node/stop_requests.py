@@ -8,7 +8,7 @@ from launcher.node import procfs
 from launcher.node.lease import Lease
 from launcher.node.liveness import HeartbeatMonitor
 from launcher.node.process_state import read_state
-from launcher.node.task import FINAL_STATES, Task
+from launcher.node.task import FINAL_STATES, Task, is_gone
 
 _LEADER_SECONDS = 60.0  # seconds that a process waits for its leader to be started
 
@@ -41,7 +41,7 @@ class StopRequests:
             return "now"
         has_ended = "save" in requests or self._has_leader_ended()
         # Without its folder no request could reach this supervisor any more.
-        return "save" if has_ended or not self._process_folder.exists() else self.passed_on
+        return "save" if has_ended or is_gone(self._process_folder) else self.passed_on
 
     def has_parent_ended(self) -> bool:
         """Return whether the process for which this one was started has ended."""

@@ -118,6 +118,27 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     work.replace(path)
 
 
+def is_gone(path: Path) -> bool:
+    """Return whether there is no such file or folder.
+
+    One that the file system does not let us ask for now, such as that of a ticket that has expired,
+    may still be there.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def has_other_id(path: Path, own: str) -> bool:
+    """Return whether a JSON file is gone, or was replaced by one with another "id"."""
+    found = read_json(path).get("id")
+    return is_gone(path) if found is None else found != own
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; empty if there is none, or it cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):

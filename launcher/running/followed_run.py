@@ -14,6 +14,7 @@ from typing import Any
 from launcher.node import file_lock
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record, RunInUse
+from launcher.node.task import LEARNERS
 from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import PlanError, Process
@@ -142,8 +143,23 @@ class FollowedRun:
                         entry["name"], row, self.config, record.flags, self.installation_of
                     )
                 )
-        self.start(found, record)
+        self.start(found, self._with_logs(record, found))
         return [process.name for process in found]
+
+    def _with_logs(self, record: Record, processes: Sequence[Process]) -> Record:
+        """Return the record with the logs of processes whose host was unreachable when added."""
+        found = {process.name: process for process in processes}
+        learners = record.host_id_of(LEARNERS)
+        entries = [
+            start.record_entry(found[each["name"]], learners, record)
+            if each["log"].startswith("~") and each["name"] in found
+            else each
+            for each in record.processes
+        ]
+        if entries != record.processes:
+            record = dataclasses.replace(record, processes=entries)
+            self.run.write_record(record)
+        return record
 
     def start(self, processes: Sequence[Process], record: Record, say: Say | None = None) -> None:
         """Start these processes on their hosts."""

@@ -15,6 +15,7 @@ from launcher.node import file_lock, tmux
 from launcher.node.callbacks import Say
 from launcher.node.folder_use import describe_writer, is_same_folder
 from launcher.node.run_registry import Run, RunInUse, UnreadableRecord, run_names, runs_folder
+from launcher.node.task import LEARNERS
 from launcher.remote.hosts import Hosts, libtmux_server
 from launcher.remote.remote_node import OperationFailed
 from launcher.running import status
@@ -146,6 +147,11 @@ def _lock(name: str, logdir: str, locks: contextlib.ExitStack) -> Run:
         tried.enter_context(run.locked(logdir=logdir))
         run.refuse_running()
         record = run.record
+        if record and record.elsewhere and not record.host_id_of(LEARNERS):
+            raise RunInUse(
+                f"the run {name} was started on {record.elsewhere}, where it may be running; "
+                f"{_OWN_NAME}"
+            )
         if record and not is_same_folder(record.logdir, logdir):
             raise RunInUse(
                 f"the run {name} has ended, and its record and windows are kept until --stop "

@@ -17,6 +17,7 @@ _STATE_LABELS = {
     "away": "unreachable",
     "lost": "supervisor lost",
     "stale": "ended by a reboot",
+    "elsewhere": "started on another machine",
 }
 _COLOURS = {
     "running": "green",

@@ -89,7 +89,7 @@ def show_status(run: Run, as_json: bool) -> None:
             if not status:  # another frontend stopped the run and removed its record
                 return
             live.update(picture(status, max(console.height - 8, 5)), refresh=True)
-            if status["state"] in (*FINAL_STATES, "lost", "stale"):
+            if status["state"] in (*FINAL_STATES, "lost", "stale", "elsewhere"):
                 return
             time.sleep(_REFRESH_SECONDS)
 
@@ -190,7 +190,7 @@ def describe_process(state: dict[str, Any]) -> dict[str, Any]:
 def _summarize_state(record: Record, states: dict[str, dict[str, Any]]) -> str:
     learners_state = states.get(LEARNERS, {"state": "lost"})
     if record.boot != boot_id() and not learners_state.get("place"):
-        return "stale"
+        return "elsewhere" if record.elsewhere else "stale"
     learners = learners_state["state"]
     others = [state["state"] for state in states.values()]
     if learners in FINAL_STATES and any(state not in (*FINAL_STATES, "lost") for state in others):

@@ -24,7 +24,7 @@ export class Control {
   }
 
   update(status) {
-    this.isLive = !["ended", "failed", "stopped", "lost", "stale"].includes(status.state);
+    this.isLive = !["ended", "failed", "stopped", "lost", "stale", "elsewhere"].includes(status.state);
     if (!this.busy) for (const button of this.buttons) button.disabled = !this.isLive;
   }
 

@@ -38,9 +38,10 @@ export async function fetchJson(address, options = {}) {
 }
 
 const LABELS = { waits: "waiting to restart", away: "unreachable", lost: "supervisor lost",
-  stale: "ended by a reboot", unreadable: "cannot be read" };
+  stale: "ended by a reboot", elsewhere: "started on another machine",
+  unreadable: "cannot be read" };
 const GOOD = new Set(["running", "saving"]), BAD = new Set(["failed", "lost", "unreadable"]);
-const WARN = new Set(["waits", "away", "stale"]);
+const WARN = new Set(["waits", "away", "stale", "elsewhere"]);
 const RECENT_SECONDS = 15;
 
 /** Return a state in words. */

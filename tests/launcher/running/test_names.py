@@ -1,5 +1,6 @@
 """Tests of the names of runs, with records of runs that nothing has started."""
 
+import dataclasses
 import json
 import os
 import re
@@ -174,3 +175,13 @@ def test_a_session_of_an_earlier_run_without_a_record_is_not_replaced():
             reserve(is_requested=True)
     finally:
         subprocess.run(["tmux", "kill-server"], check=True)
+
+
+def test_the_name_of_a_run_of_another_machine_that_shares_the_home_is_taken(tmp_path):
+    run = record("impala", tmp_path / "a", "running")
+    of_another = dataclasses.replace(run.record, boot="another", started_from="desk1")
+    run.write_record(of_another)
+    name, said = reserve()
+    assert name == "impala-2"
+    assert "the run impala was started on desk1, where it may be running" in said[0]
+    assert "--stop" not in said[0]

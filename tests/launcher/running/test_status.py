@@ -208,6 +208,17 @@ def test_a_run_from_before_a_reboot_is_stale_and_its_name_is_free(run, tmp_path)
     assert run.record is None
 
 
+def test_a_run_of_another_machine_that_shares_the_home_is_not_taken_for_one_before_a_reboot(
+    run, tmp_path
+):
+    _write(run, tmp_path, LEARNERS, booted="another")
+    run.write_record(dataclasses.replace(run.record, started_from="desk1"))
+    assert status.snapshot(run)["state"] == "elsewhere"
+    assert "started on another machine" in _table(run)
+    run.write_record(dataclasses.replace(run.record, boot=boot_id()))
+    assert status.snapshot(run)["state"] == "running", "this machine got another name"
+
+
 def test_a_run_is_forgotten_although_its_controller_writes_its_state_meanwhile(
     run, tmp_path, monkeypatch
 ):

@@ -1,0 +1,50 @@
+"""Files of a run's state: gone, replaced, or not to be read for the moment."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.node.liveness import HeartbeatMonitor
+from launcher.node.task import has_other_id, is_gone, write_json
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Let the file system refuse everything, as when a ticket of Kerberos has expired."""
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def fail():
+        for name in ("stat", "read_text", "glob"):
+            monkeypatch.setattr(Path, name, refuse)
+
+    return fail
+
+
+def test_what_cannot_be_asked_for_is_not_gone(tmp_path, failing):
+    assert is_gone(tmp_path / "none")
+    (tmp_path / "file").touch()
+    assert is_gone(tmp_path / "file" / "none")
+    assert not is_gone(tmp_path)
+    failing()
+    assert not is_gone(tmp_path / "none")
+
+
+def test_a_state_is_replaced_by_another_id_and_not_by_one_that_cannot_be_read(tmp_path, failing):
+    path = tmp_path / "state.json"
+    assert has_other_id(path, "a")
+    write_json(path, {"id": "a"})
+    assert not has_other_id(path, "a")
+    assert has_other_id(path, "b")
+    failing()
+    assert not has_other_id(path, "b")
+
+
+def test_heartbeats_that_cannot_be_listed_report_nothing(tmp_path, failing):
+    monitor = HeartbeatMonitor(tmp_path / "beat")
+    failing()
+    assert monitor.frames() is None
+    assert monitor.gave_up() == ""
