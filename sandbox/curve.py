@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from documented_runs import read_metrics
+from documented_runs import read_curve
 
 from impala_mm.config import command_line
 from impala_mm.runtime import tensorflow_import
@@ -87,9 +87,8 @@ def main() -> None:
         logdir = logdirs[-1].parent
     elif not (logdir / "metrics.jsonl").exists():
         parser.error(f"{logdir} is not the folder of a run: it has no metrics.jsonl")
-    rows = read_metrics(logdir)
+    known = read_curve(logdir)
     settings = from_json((logdir / "settings.json").read_text())
-    known = [row for row in rows if "episode_return" in row]
     if not known:
         sys.exit(f"error: no game of the run in {logdir} has ended yet")
     level = settings["level_name"]

@@ -27,7 +27,7 @@ from documented_runs import (
     ROOT,
     describe_machine,
     full_command,
-    read_metrics,
+    read_curve,
     read_references,
     run_documented,
 )
@@ -75,7 +75,7 @@ def save_reference(logdir: Path) -> None:
             f"can be saved"
         )
     run_record = json.loads((logdir / _RUN_RECORD).read_text())
-    rows = [row for row in read_metrics(logdir) if "episode_return" in row]
+    rows = read_curve(logdir)
     if not rows:
         sys.exit(f"error: no game of the run in {logdir} has ended; nothing was recorded")
     last = rows[-1]

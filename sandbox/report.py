@@ -8,6 +8,7 @@ stay in the folder. All text from the folder is escaped.
 
 import base64
 import html
+import math
 import os
 import time
 import urllib.parse
@@ -69,17 +70,18 @@ def render_page(run: RunSeries) -> str:
 
 def _render_head(run: RunSeries, name: str) -> str:
     """Render the result as sentences and as figures."""
-    final = run.last("episode_return")
+    final, games = run.last("episode_return"), min(run.last("games") or 100, 100)
     frames, seconds = run.last("frames") or 0.0, run.last("seconds") or 0.0
     tiles = [
-        ("-" if final is None else f"{final:.2f}", "mean return of the last 100 games"),
+        ("-" if final is None else f"{final:.2f}", f"mean return of the last {games:g} games"),
         (format_number(frames), "environment frames"),
         (format_duration(seconds), "training time"),
         (_format_count(frames / seconds) if seconds else "-", "environment frames/s"),
         (_format_count(run.last("updates")), "updates"),
     ]
-    if final is not None:
-        tiles.insert(1, (f"{run_summary.best_return(run)[0]:.2f}", "best mean return"))
+    best = run_summary.best_return(run)[0]
+    if math.isfinite(best):
+        tiles.insert(1, (f"{best:.2f}", "best mean return"))
     summary = " ".join(run_summary.summarise(run))
     what = ", ".join(str(run.settings[k]) for k in ("algorithm", "agent_name") if k in run.settings)
     bottleneck = run_summary.describe_late_bottleneck(run)

@@ -69,8 +69,8 @@ def describe_late_bottleneck(run: RunSeries) -> str:
 
 def best_return(run: RunSeries) -> tuple[float, float]:
     """Return (return, frames) of the highest mean over 100 games; NaN if fewer games ended."""
-    column = run.columns["episode_return"]
-    if "games" in run.columns:  # earlier versions did not record it
+    column = run.columns.get("episode_return", np.array([]))
+    if column.size and "games" in run.columns:  # earlier versions did not record it
         column = np.where(run.columns["games"] >= 100, column, np.nan)
     if not np.isfinite(column).any():
         return float("nan"), 0.0

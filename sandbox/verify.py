@@ -24,7 +24,7 @@ from typing import NamedTuple
 from documented_runs import (
     DOCUMENTED_RUNS,
     describe_machine,
-    read_metrics,
+    read_curve,
     read_references,
     run_documented,
 )
@@ -143,7 +143,7 @@ def main() -> None:
         if not args.of and run_documented(args.name, args.seed, logdir, *more):
             print("error: the run failed")
             sys.exit(2)
-        rows = [row for row in read_metrics(logdir) if "episode_return" in row]
+        rows = read_curve(logdir)
     print(f"{args.name}: allowed: {SLACK} times what the slowest of {len(recorded)} seeds needed")
     run = [(row["frames"], row["seconds"], row["episode_return"]) for row in rows]
     all_met = check_deadlines(run, deadlines, compare_seconds)

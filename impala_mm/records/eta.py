@@ -38,7 +38,8 @@ class EtaEstimator:
         if not self._stable:
             return None
         by_frames = (self._total_frames - row["frames"]) / rate
-        return max(min(by_frames, by_seconds), 0.0)
+        left = max(min(by_frames, by_seconds), 0.0)
+        return left if math.isfinite(left) else None
 
     def _is_stable(self, mean: float) -> bool:
         """Return whether the last rows' rates, of this mean, are about the same."""

@@ -22,9 +22,9 @@ def read_checkpoints(folder: Path) -> list[Record]:
         with contextlib.suppress(OSError, ValueError, TypeError):  # one that was cut off
             found.append(from_json(path.read_text()) | {"path": path.parent.name})
     known = [r["episode_return"] for r in found if is_number(r.get("episode_return"))]
+    best = [r for r in found if known and r.get("episode_return") == max(known)]
     for record in found:
-        value = record.get("episode_return")
-        record["best"] = bool(known) and value == max(known)
+        record["best"] = record is best[-1] if best else False  # the newest, as `best_of` says
     return found
 
 

@@ -22,7 +22,7 @@ from launcher.dashboard import control, health, log_reader, openmetrics
 from launcher.dashboard.run_finder import NoSuchRun
 from launcher.dashboard.updates import TooManyPages, Updates
 
-STATIC = Path(__file__).parent / "static"
+STATIC = Path(__file__).resolve().parent / "static"
 _KINDS = {
     ".js": "text/javascript",
     ".css": "text/css",

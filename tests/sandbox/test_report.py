@@ -160,6 +160,12 @@ def test_a_folder_with_nothing_but_rows_makes_a_page(tmp_path):
     write(tmp_path, [{"frames": 100.0, "seconds": 2.0}])
     _, _, words = _page(tmp_path)
     assert "Fewer than 100 games ended in 100 environment frames, 2 s of training." in words
+    rows = [row(n, n) | {"games": 20.0 * n} for n in (1.0, 2.0)]
+    write(tmp_path, rows)
+    _, _, words = _page(tmp_path)
+    assert "mean return of the last 40 games" in words
+    assert "best mean return" not in words
+    assert "nan" not in words
     assert "Evaluations" not in words
     assert "Settings" not in words
 

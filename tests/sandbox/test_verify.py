@@ -8,6 +8,7 @@ from processes import ROOT, run
 
 sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their short names
 
+import documented_runs
 import verify
 
 REFERENCE = ROOT / "sandbox" / "reference"
@@ -50,6 +51,14 @@ def test_a_recorded_curve_is_within_the_band(tmp_path, name):
     assert code == 0, printed
     assert "OUTSIDE" not in printed
     assert "within the band" in printed
+
+
+def test_what_a_resume_has_replaced_is_no_part_of_a_curve(tmp_path):
+    values = [(1, 1, 5), (2, 2, 6), (3, 3, 99), (2.5, 4, 7), (4, 5, 8)]
+    rows = [dict(zip(("frames", "seconds", "episode_return"), v, strict=True)) for v in values]
+    rows.insert(4, {"frames": 3, "seconds": 4.5})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row["episode_return"] for row in documented_runs.read_curve(tmp_path)] == [5, 6, 7, 8]
 
 
 def test_one_that_comes_too_late_is_not(tmp_path):

@@ -37,7 +37,7 @@ export class Flow {
       ["wait for a policy", row["actor/policy_wait_share"], "d"]]);
     this.stages.queue.show(row.queue_fill == null ? "–" : `${(row.queue_fill * 100).toFixed(0)}% full`,
       "unrolls that wait", [["full", row.queue_fill, "a"]]);
-    const learners = Object.keys(row).filter((key) => key.startsWith("wait_share/learner")).length || 1;
+    const learners = Object.keys(row).filter((key) => key.startsWith("steps/learner")).length || 1;
     this.stages.learners.show(`${learners} learner${learners === 1 ? "" : "s"}`,
       row.updates_per_second == null ? "" : `${formatNumber(row.updates_per_second)} updates/s`,
       [["train", row.train_share, "a"], ["wait for unrolls", row.wait_share, "c"],

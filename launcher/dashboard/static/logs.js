@@ -112,7 +112,10 @@ export class Logs {
       const height = this.list.scrollHeight;
       this.list.prepend(...part.lines.map(makeLine));
       this.place = { ...this.place, begin: part.begin };
-      while (this.list.children.length > MOST_LINES) this.list.lastChild.remove();
+      while (this.list.children.length > MOST_LINES) {
+        this.place.end = Number(this.list.lastChild.dataset.at); // to follow reads on from there
+        this.list.lastChild.remove();
+      }
       this.list.scrollTop = this.list.scrollHeight - height;
     });
   }

@@ -20,6 +20,11 @@ def test_there_is_none_before_several_rows_agree():
     assert _etas(rising, total=1e6) == [None] * 8
 
 
+def test_a_run_without_an_end_has_none():
+    assert _etas([10.0] * 8, total=math.inf) == [None] * 8
+    assert _etas([10.0] * 8, total=math.inf, max_seconds=100)[-1] == 84
+
+
 def test_a_rate_that_varies_from_row_to_row_is_stable_where_its_mean_is():
     *_, last = _etas([8.0, 12.0] * 5)
     assert last == (1000 - 200) / 10

@@ -4,10 +4,12 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 
 import pytest
 from large_run import LargeRun
+from processes import ROOT, run
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
@@ -87,6 +89,14 @@ def test_no_script_of_the_page_makes_markup_of_text():
 @pytest.mark.parametrize("name", ["../site.py", "..%2fsite.py", "/etc/passwd", "uplot/", "x.js"])
 def test_only_files_of_the_page_are_sent(client, name):
     assert _get(client, f"/static/{name}").status_code == 404
+
+
+def test_the_page_is_sent_by_a_package_that_lies_behind_a_link(tmp_path):
+    """Homes of clusters are often links."""
+    (tmp_path / "home").symlink_to(ROOT)
+    ask = "from launcher.dashboard import site; print(site._file('index.html').status_code)"
+    found = run(sys.executable, "-c", ask, cwd=tmp_path, PYTHONPATH=str(tmp_path / "home"))
+    assert found == (0, "200\n")
 
 
 def test_every_file_that_the_page_names_is_sent(client):
@@ -241,9 +251,9 @@ def test_a_run_in_the_foreground_is_asked_through_its_folders(large, tmp_path):
     assert take_save_request(tmp_path)
     assert control.act(found, "stop")["code"] == 0
     assert (state_folder / "stop").read_text() == "save"
-    for run, action in ((found, "apply"), (found._replace(state_folder=None), "stop")):
+    for asked, action in ((found, "apply"), (found._replace(state_folder=None), "stop")):
         with pytest.raises(control.Refused, match="only a run that a frontend has started"):
-            control.act(run, action)
+            control.act(asked, action)
 
 
 @pytest.mark.parametrize(

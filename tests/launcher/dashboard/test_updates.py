@@ -260,3 +260,12 @@ def test_a_run_that_was_killed_does_not_hide_the_next_one_in_its_folder(large, t
     shutil.rmtree(folders[0])
     os.utime(folders[2] / "logdir", (10, 10))
     assert foreground_states.find_state_folders() == {logdir: folders[2]}, "it is starting"
+
+
+def test_nothing_is_read_in_folders_of_other_users(tmp_path, monkeypatch, large):
+    folder = tmp_path / f"{foreground_states.folder_prefix()}x"
+    (folder / "learners").mkdir(parents=True)
+    foreground_states.write_logdir(folder, tmp_path / "run")
+    os.mkfifo(folder / "learners" / "state.json")  # to read it would last for ever
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert foreground_states.find_state_folders() == {}
