@@ -41,6 +41,7 @@ normalises them, and clips rewards, for the network and the loss.
 """
 
 import hashlib
+import itertools
 import re
 from typing import Any, NamedTuple
 
@@ -166,7 +167,18 @@ def structure_digest(nest_of_specs: Any) -> str:
 
 
 def leaf_names(nest: Any, name: str, separator: str = "_") -> list[str]:
-    """Return a name for each leaf of a nest, made of its path, in `tf.nest.flatten`'s order."""
+    """Return a name for each leaf of a nest, made of its path, in `tf.nest.flatten`'s order.
+
+    Paths that give the same name are told apart by numbers.
+    """
+    found: list[str] = []
+    for each in _paths(nest, name, separator):
+        others = (f"{each}{separator}{number}" for number in itertools.count(2))
+        found.append(next(n for n in itertools.chain([each], others) if n not in found))
+    return found
+
+
+def _paths(nest: Any, name: str, separator: str) -> list[str]:
     if isinstance(nest, dict):
         parts = [(key, nest[key]) for key in sorted(nest)]
     elif hasattr(nest, "_fields"):
@@ -177,7 +189,5 @@ def leaf_names(nest: Any, name: str, separator: str = "_") -> list[str]:
         return [name]
     words = [(re.sub(r"\W", "_", str(key)), part) for key, part in parts]
     return [
-        each
-        for word, part in words
-        for each in leaf_names(part, f"{name}{separator}{word}", separator)
+        each for word, part in words for each in _paths(part, f"{name}{separator}{word}", separator)
     ]

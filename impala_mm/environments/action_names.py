@@ -1,5 +1,6 @@
 """Names for the actions of a level: videos show them, and exported models list them."""
 
+import contextlib
 from typing import Any
 
 from impala_mm.environments import levels
@@ -22,8 +23,10 @@ def action_names(level_name: str, actions: ActionSpec, **options: Any) -> list[s
         return [action.name for action in game.actions]
     environment = level.open(False)
     try:
-        known = getattr(environment.unwrapped, "get_action_meanings", None)
+        bare = getattr(environment, "unwrapped", environment)
+        known = getattr(bare, "get_action_meanings", None)
         found = [str(name) for name in known()] if known else []
     finally:
-        environment.close()
+        with contextlib.suppress(AttributeError):  # an object with only reset and step
+            environment.close()
     return found if len(found) == num_actions else [str(action) for action in range(num_actions)]

@@ -25,6 +25,8 @@ class ClassicGymEnv(gymnasium.Env):
     def __init__(self, name: str, **kwargs: Any):
         """Make the environment `name` with these arguments."""
         made = gym.make(name, disable_env_checker=True, **kwargs)
+        # gym seeds an environment of before 0.26 by its method.
+        self._takes_seed = not _is_old(made.unwrapped) or hasattr(made.unwrapped, "seed")
         if _is_old(made.unwrapped):
             made.close()
             made = gym.make(name, disable_env_checker=True, apply_api_compatibility=True, **kwargs)
@@ -36,7 +38,7 @@ class ClassicGymEnv(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start an episode."""
-        return self._made.reset(seed=seed, options=options)
+        return self._made.reset(seed=seed if self._takes_seed else None, options=options)
 
     def step(self, action: Any) -> Any:
         """Make one step."""

@@ -65,7 +65,8 @@ class GymVector:
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
         self._states = [_ENDED if opens else _BROKEN] * num_envs
-        self._seeds: list[int | None] = [seed + first + i for i in range(num_envs)]  # of the reset
+        # Of the reset; some environments take no larger ones.
+        self._seeds: list[int | None] = [(seed + first + i) % 2**31 for i in range(num_envs)]
         self._environments: list[Any] = []
         self._results: list[Any] = [None] * num_envs  # of the environments' last steps or resets
         self._raw_masks: list[RawMask] = []  # one for each environment, if they offer masks

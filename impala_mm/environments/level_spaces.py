@@ -32,7 +32,8 @@ def read_conversion(
             found = masks.MaskConversion(conversion.actions, "info")
             conversion = conversion._replace(masks=found)
     finally:
-        environment.close()
+        with contextlib.suppress(AttributeError):  # an object with only reset and step
+            environment.close()
     if conversion.masks:
         repeats = options.num_action_repeats or 1
         masks.refuse_unsuitable(level.name, conversion.actions, repeats)

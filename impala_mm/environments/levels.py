@@ -108,7 +108,15 @@ def _opener(
     unchecked = copy.copy(registered)
     unchecked.order_enforce = False
     make = functools.partial(gymnasium.make, unchecked, disable_env_checker=True)
-    return Opener(level_name, make, lambda: render.can_render(unchecked.entry_point), *given)
+
+    def draws() -> bool:
+        creator = unchecked.entry_point
+        if isinstance(creator, str):
+            creator = gymnasium.envs.registration.load_env_creator(creator)
+        is_function = not isinstance(creator, type)
+        return render.can_render(creator) or (is_function and takes_render_mode(creator))
+
+    return Opener(level_name, make, draws, *given)
 
 
 def _classic_opener(level_name: str, name: str, given: tuple[str, str]) -> Opener:

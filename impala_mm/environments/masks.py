@@ -159,6 +159,13 @@ def mask_in_observation(observation: Any) -> Any:
     return observation.get(_KEY) if isinstance(observation, Mapping) else None
 
 
+def rest_of_observation(observation: Any) -> Any:
+    """Return an observation without the mask at its top level."""
+    if not isinstance(observation, Mapping):
+        return observation
+    return {key: part for key, part in observation.items() if key != _KEY}
+
+
 def sample(
     actions: ActionSpec, masks: list[np.ndarray], other: Any, random: np.random.Generator
 ) -> Any:

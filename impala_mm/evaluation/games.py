@@ -181,7 +181,8 @@ def play_games(
         entry = policy.entry(step.observation, step.reward, actions, step.first, step.mask)
         before = state
         actions, state, _ = policy.step(entry, before, explore)
-        if feed and games_left[0]:
+        has_ended = step.terminated[0] or step.truncated[0]  # `show_end` has shown this step
+        if feed and games_left[0] and not has_ended:
             feed.show_step(step, entry, before, tf.nest.map_structure(lambda x: x[0], actions))
         step = environments.step(actions)
         steps += int(games_left.astype(bool).sum())

@@ -193,5 +193,5 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
     kept = auto.former_defaults(settings) | kept
     asked, given = command_line.parse_settings(changes | {"algorithm": algorithm}, Config)
     changes = {name: getattr(asked, name) for name in given if name != "algorithm"}
-    config = dataclasses.replace(settings(**kept), precision="float32", **changes)
+    config = dataclasses.replace(settings(**kept), **{"precision": "float32"} | changes)
     return dataclasses.replace(config, level_name=level_name) if level_name else config

@@ -112,8 +112,9 @@ class Policy(PolicyCore):
         state: Memory | None = None,
         episode_start: Any = None,
         deterministic: bool = False,
+        action_masks: Any = None,
     ) -> tuple[Any, Memory]:
-        """Return (actions, next state) as a model of Stable-Baselines3 does.
+        """Return (actions, next state) as a model of Stable-Baselines3, or of its Contrib, does.
 
         `observation` is one or a batch; `state` is what the last call returned, and `episode_start`
         says which environments have begun an episode since. Actions are drawn from the policy,
@@ -125,7 +126,8 @@ class Policy(PolicyCore):
             state is None if episode_start is None else episode_start, [len(rows)]
         )
         memory = state or self._start(len(rows))
-        entry = self._entry(rows, None, memory, first, None)
+        allowed = [action_masks] if is_one and action_masks is not None else action_masks
+        entry = self._entry(rows, None, memory, first, allowed)
         actions, after, _ = self.step(entry, memory.state, not deterministic)
         chosen = self.spec.actions.to_environments(actions)
         return (chosen[0] if is_one else chosen), Memory(after, actions)
@@ -185,7 +187,9 @@ class Policy(PolicyCore):
 
     def _is_one(self, observation: Any) -> bool:
         """Return whether this is one observation, and not a batch of them."""
-        part = nests.flatten(observation)[0]
+        from impala_mm.environments import masks  # noqa: PLC0415
+
+        part = nests.flatten(masks.rest_of_observation(observation))[0]
         spec = self.spec.observation
         if self.spec.emulator and isinstance(spec, tf.TensorSpec):
             return np.ndim(part) == len(spec.shape)
@@ -202,10 +206,16 @@ class Policy(PolicyCore):
         spec = self.spec.observation
         if isinstance(spec, tf.TensorSpec) and not isinstance(spec, ChoiceSpec):
             seen, shape = np.asarray(observation), tuple(spec.shape)
-            if seen.shape == shape and not (seen.dtype.kind in "fb" and spec.dtype == tf.uint8):
+            # Bytes of an emulator may come as any integers; other images are converted to bytes.
+            is_bytes = seen.dtype.kind in "iu" if self.spec.emulator else seen.dtype == np.uint8
+            if seen.shape == shape and (spec.dtype != tf.uint8 or is_bytes):
                 return seen.astype(spec.dtype.as_numpy_dtype, copy=False)
-            if self.spec.emulator:
+            if self.spec.emulator and seen.shape != shape:
                 raise ValueError(f"the observation has shape {list(seen.shape)} instead of {shape}")
+            if self.spec.emulator:
+                raise ValueError(
+                    f"the observation has {seen.dtype} numbers instead of bytes (uint8)"
+                )
         conversion = self._converts()
         return nests.pack(conversion.parts, conversion.read(observation))
 
@@ -220,7 +230,8 @@ class Policy(PolicyCore):
         if raw is None:
             raise ValueError(
                 f"{spec.level_name} offers masks of its actions: pass the one that came with this "
-                f'observation, such as action_mask=info["action_mask"]'
+                f'observation: policy(..., action_mask=info["action_mask"]), or action_masks of a '
+                f"batch and of predict"
             )
         read = masks.read_mask(spec.actions, raw)
         return tf.nest.pack_sequence_as(spec.masks, read)

@@ -19,6 +19,7 @@ from impala_mm.environments.atari import scores
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Options
 
 _SIZE = 84  # height and width in pixels, as in DeepMind's agents
+_NO_LIMIT = 2**30  # frames of a game
 _REPEATS = 4  # frames per step for ids whose emulator does not repeat actions (NoFrameskip)
 _STACK = 4  # frames that a network sees at once
 # The settings of an id that this module can read. An id with other settings (RAM observations,
@@ -74,6 +75,11 @@ def read_game(level_name: str, registered: Any, options: Options) -> Game | None
     repeats = kwargs.get("frameskip", 1)
     if not isinstance(repeats, int):
         _refuse_random(level_name, registered, repeats)
+    if repeats < 1:
+        raise BadLevel(f"frameskip is {repeats}, and must be at least 1")
+    if repeats == 1 and "frameskip" not in given:  # an id of single frames
+        repeats = _REPEATS
+    limit = kwargs.get("max_num_frames_per_episode", 108_000)
     full = options.full_action_space or kwargs.get("full_action_space", False)
     sticky = options.sticky_actions
     if not sticky <= 1:  # NaN, too
@@ -83,9 +89,9 @@ def read_game(level_name: str, registered: Any, options: Options) -> Game | None
         level_name=level_name,
         rom=rom,
         actions=_actions(level_name, rom, full),
-        repeats=options.num_action_repeats or (repeats if repeats > 1 else _REPEATS),
+        repeats=options.num_action_repeats or repeats,
         sticky_actions=sticky if sticky >= 0 else kwargs.get("repeat_action_probability", 0.0),
-        max_frames=options.max_frames or kwargs.get("max_num_frames_per_episode", 108_000),
+        max_frames=options.max_frames or (limit if limit > 0 else _NO_LIMIT),  # as for ALE
         no_ops=options.no_ops,
         full_action_space=full,
         height=options.height or _SIZE,

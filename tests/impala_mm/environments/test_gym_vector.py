@@ -305,6 +305,19 @@ def test_only_the_first_reset_is_seeded_and_a_rebuilt_copy_has_a_new_seed():
     assert len({7, 8, *seeds[4:]}) == 4
 
 
+def test_a_large_seed_is_one_that_simulators_take():
+    seeds = []
+
+    class Seeded(Counting):
+        def reset(self, *, seed=None, options=None):
+            seeds.append(seed)
+            return super().reset(seed=seed, options=options)
+
+    gymnasium.register("Seeded-v0", entry_point=Seeded)
+    make_environments("Seeded-v0", 2, 2**33 - 1).reset()
+    assert seeds[-2:] == [2**31 - 1, 0]
+
+
 def test_repeated_actions_sum_rewards_up_to_the_episodes_end():
     envs = make_environments(COUNTING, 1, seed=0, num_action_repeats=2)
     assert envs.spec.action_repeats == 2

@@ -157,6 +157,18 @@ def test_an_environment_from_before_gym_026_is_translated():
     assert step.observation.tolist() == [[0, 0, 0, 0, 1]]
     assert (step.truncated[0], step.terminated[0]) == (True, False)
 
+    class Unseeded(Old):
+        seed = property()  # as if it had none
+
+        def reset(self):
+            self._place = 0
+            return 0
+
+    gym.register("Unseeded-v0", entry_point=Unseeded)
+    envs = make_environments("Unseeded-v0", 1, seed=2)
+    assert envs.reset().observation.tolist() == [[1, 0, 0, 0, 0]]
+    assert envs.faults == []
+
 
 @pytest.mark.parametrize(
     ("name", "sentence"),

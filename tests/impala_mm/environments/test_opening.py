@@ -2,6 +2,8 @@
 
 import re
 
+import gymnasium
+import making
 import numpy as np
 import pytest
 
@@ -56,6 +58,47 @@ def test_a_function_with_a_render_mode_makes_pictures():
     played.reset()
     assert played.picture().shape == (8, 8, 3)
     assert played.picture_rate == 10
+
+
+def test_a_registered_function_with_a_render_mode_makes_pictures():
+    gymnasium.register("Drawn-v0", entry_point=making.make_walk, kwargs={"length": 3})
+    gymnasium.register("DrawnByName-v0", entry_point="making:make_walk", kwargs={"length": 3})
+    for name in ("Drawn-v0", "DrawnByName-v0"):
+        played = make_environments(name, 1, 0, True)
+        played.reset()
+        assert played.picture().shape == (8, 8, 3)
+
+
+def test_numbers_of_frames_are_ales():
+    pytest.importorskip("ale_py")
+    pong = "PongNoFrameskip-v4"
+    assert level_spec(pong).action_repeats == 4
+    assert level_spec(pong, env_kwargs='{"frameskip": 1}').action_repeats == 1
+    with pytest.raises(BadLevel, match="frameskip is 0, and must be at least 1"):
+        level_spec(pong, env_kwargs='{"frameskip": 0}')
+    for limit, cut in ((0, False), (8, True)):
+        limited = f'{{"max_num_frames_per_episode": {limit}}}'
+        played = make_environments(pong, 1, 1, env_kwargs=limited)
+        played.reset()
+        steps = [played.step(np.zeros(1, np.int32)) for _ in range(3)]
+        assert any(step.truncated[0] for step in steps) == cut
+        played.close()
+
+
+def test_an_object_with_nothing_but_spaces_reset_and_step_is_an_environment(monkeypatch):
+    class Bare:
+        action_space = gymnasium.spaces.Discrete(2)
+        observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+
+        def reset(self, seed=None, options=None):
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            return np.ones(2, np.float32), 1.0, True, False, {}
+
+    monkeypatch.setattr(making, "Bare", Bare, raising=False)
+    spec = level_spec("making:Bare")
+    assert action_names("making:Bare", spec.actions) == ["0", "1"]
 
 
 def test_atari_takes_arguments_that_it_knows_and_leaves_others_to_gymnasium():

@@ -177,6 +177,18 @@ def test_viewers_are_shown_the_value_of_the_action_that_was_chosen(tmp_path, dis
     assert [frame.value for frame in frames] != pytest.approx(best, abs=1e-6)
 
 
+def test_viewers_are_shown_each_observation_of_each_game_once(tmp_path):
+    save(tmp_path, level_name="catch")
+    shown = []
+    viewer = SimpleNamespace(needs_policy_output=False, show=shown.append, close=lambda: None)
+    policy = impala_mm.load_policy(tmp_path)
+    result = evaluate_level(policy, "catch", 3, 1, viewers=lambda playing: [viewer])
+    games = [[frame for frame in shown if frame.game == number] for number in range(3)]
+    assert [len(frames) for frames in games] == [length + 1 for length in result.lengths]
+    assert [frames[0].episode_return for frames in games] == [0, 0, 0]
+    assert [frames[-1].episode_return for frames in games] == list(result.returns)
+
+
 @pytest.mark.parametrize(
     ("level", "flags"), [("Pendulum-v1", {}), ("catch", {"discrete_sac": True})]
 )

@@ -293,3 +293,9 @@ def test_states_are_named_by_their_path_in_the_order_of_the_nest():
     assert leaf_names(state, "state") == ["state_a_1", "state_b_0", "state_b_1_0"]
     assert tf.nest.flatten(state) == [3, 1, 2]
     assert leaf_names(0, "state") == ["state"]
+
+
+def test_parts_whose_paths_give_one_name_are_told_apart():
+    state = {"a-b": 1, "a_b": 2, "a": {"b": 3}}
+    assert leaf_names(state, "s") == ["s_a_b", "s_a_b_2", "s_a_b_3"]
+    assert tf.nest.flatten(state) == [3, 1, 2]

@@ -1,5 +1,6 @@
 """A policy from a run's folder acts as the network did, in one environment or in many."""
 
+import acting
 import gymnasium
 import numpy as np
 import pytest
@@ -241,6 +242,54 @@ def test_predict_is_called_as_in_stable_baselines3(logdir):
     assert actions[1] == _play(policy, seen[3:4], [0])[0]
     drawn = {int(policy.predict(seen[5])[0]) for _ in range(60)}
     assert drawn <= set(range(policy.spec.actions.discrete))
+
+
+def test_predict_takes_dict_observations_with_masks_one_or_many(tmp_path):
+    save(tmp_path, level_name="acting:Stalls")
+    policy, game = impala_mm.load_policy(tmp_path), acting.Stalls()
+    seen = [game.reset(seed=seed)[0] for seed in range(3)]
+    batch = tf.nest.map_structure(lambda *parts: np.stack(parts), *seen)
+    one, _ = policy.predict(seen[0], deterministic=True)
+    many, _ = policy.predict(batch, deterministic=True)
+    assert len(many) == 3
+    tf.nest.map_structure(np.testing.assert_array_equal, one, many[0])
+
+
+def test_predict_takes_masks_as_the_contributed_models_do(tmp_path):
+    save(tmp_path, level_name="acting:Doors")
+    policy, game = impala_mm.load_policy(tmp_path), acting.Doors()
+    seen, _ = game.reset(seed=1)
+    only = np.eye(5, dtype=np.int8)[3]
+    assert policy.predict(seen, action_masks=only)[0] == 4, "actions start at 1"
+    assert list(policy.predict([seen, seen], action_masks=[only, only])[0]) == [4, 4]
+    with pytest.raises(ValueError, match="or action_masks of a batch and of predict"):
+        policy.predict(seen)
+
+
+class Bits(gymnasium.Env):
+    """Shows an image of zeros and ones that are no bytes."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (40, 40, 1), np.int8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+def test_images_are_read_as_training_reads_them_whatever_their_numbers(tmp_path):
+    gymnasium.register("Bits-v0", entry_point=Bits)
+    save(tmp_path, level_name="Bits-v0")
+    policy = impala_mm.load_policy(tmp_path)
+    assert policy._read(np.ones((40, 40, 1), np.int8)).max() == 255
+
+
+def test_frames_of_an_emulator_that_are_no_bytes_are_refused(tmp_path):
+    pytest.importorskip("ale_py")
+    policy = impala_mm.load_policy("pong")
+    with pytest.raises(ValueError, match="the observation has float32 numbers instead of bytes"):
+        policy(np.zeros((84, 84, 1), np.float32))
+
+
+def test_a_policy_may_have_another_precision():
+    policy = impala_mm.load_policy("cartpole", precision="bfloat16")
+    assert policy.config.precision == "bfloat16"
 
 
 class VecEnv:
