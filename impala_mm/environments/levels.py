@@ -110,7 +110,7 @@ def _opener(
     make = functools.partial(gymnasium.make, unchecked, disable_env_checker=True)
 
     def draws() -> bool:
-        creator = unchecked.entry_point
+        creator: Any = unchecked.entry_point
         if isinstance(creator, str):
             creator = gymnasium.envs.registration.load_env_creator(creator)
         is_function = not isinstance(creator, type)
