@@ -46,7 +46,7 @@ class RegulariserSettings(TeacherSettings):
         text=f"{_COST}KL(mu || pi) per step, from the policy that played to the one in training. "
              f"It keeps what was likely, and so bounds how far the policy moves during the policy "
              f"lag. auto: what the run in logdir has recorded; for a new run, 1 if an action "
-             f"contains numbers (Box), otherwise 0.")
+             f"contains numbers (Box) and no teacher acts, otherwise 0.")
     target_kl_mu_pi: float = flag(
         math.inf, group=_GROUP, learner_only=True, least=0,
         text=_target("KL(mu || pi)", "kl_mu_pi_cost"))

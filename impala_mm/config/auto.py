@@ -223,14 +223,15 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
         chosen |= {name: value for name, value in WITH_BOX.items() if name in former}
         # Two networks for large observations would double what most of the time goes to.
         chosen["separate_networks"] = not is_large(environment.observation)
-        if getattr(config, "guides", False) and "kl_mu_pi_cost" in chosen:
-            # Where the teacher acts, it would pull the student to the teacher's policy.
-            chosen["kl_mu_pi_cost"] = 0.0
     if recorded is not None:
         kept = {name: recorded.get(name, value) for name, value in former.items()}
         chosen |= {name: value for name, value in kept.items() if not _is_auto(value)}
         # Without images `Normaliser` would refuse it before `resume` says that the game differs.
         chosen["subtract_mean_image"] &= _has_image(environment.observation)
+    is_new = recorded is None or config.mode == "train_from"
+    if is_new and getattr(config, "guides", False) and "kl_mu_pi_cost" in chosen:
+        # Where the teacher acts, it would pull the student to the teacher's policy.
+        chosen["kl_mu_pi_cost"] = 0.0
     return adopt(config, chosen)
 
 

@@ -16,8 +16,9 @@ import itertools
 import json
 import math
 import os
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,7 +43,8 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     """Parse `argv`; return an object of each config type, and the names of the flags given.
 
     A config type may have two methods: `of_arguments(argv)` returns the subclass that replaces it,
-    and `elsewhere(name, argv)` tells which of its other subclasses has an unknown flag. A method
+    and `elsewhere(name, argv)` tells which of its other subclasses has an unknown flag. NOT_TAKEN
+    has flags of other types that it refuses. A method
     `__post_init__` may compare flags with each other: it raises a ValueError with the error. If it
     has the flags `preset` and `config`, the flags in these files count as given.
 
@@ -85,7 +87,8 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
             refuse(f"{where}--{name}={values[name].value}: {why}")
     for name in filter(lambda name: values[name].present or name in read, old):
         print(f"note: {help_page.old_name(name, old[name])}", file=sys.stderr)
-    _note_what_is_left_out(read, fields, sources)
+    not_taken = {name for config in configs for name in getattr(config, "NOT_TAKEN", ())}
+    _note_what_is_left_out(read, fields, {*sources, *not_taken})
     if "origins" in fields and not values["origins"].present:
         values["origins"].value = json.dumps(setting_files.by_source(sources))
     try:
@@ -198,13 +201,13 @@ def _counts(name: str, given: Sourced, fields: Mapping[str, Any]) -> bool:
 
 
 def _note_what_is_left_out(
-    read: Mapping[str, Sourced], fields: Mapping[str, Any], sources: Mapping[str, str]
+    read: Mapping[str, Sourced], fields: Mapping[str, Any], known: Set[str]
 ) -> None:
-    """Print what the user of a recorded run had given, and which does not count here."""
+    """Print what the user of a recorded run had given and does not count here, but `known`."""
     left_out = [
-        f"--{name}={setting_files.to_text(each.value)}"
+        f"--{name}={shlex.quote(setting_files.to_text(each.value))}"
         for name, each in read.items()
-        if each.is_given and name in fields and name not in sources
+        if each.is_given and name in fields and name not in known
         if each.value != fields[name].default
     ]
     if left_out:

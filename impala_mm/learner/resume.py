@@ -58,8 +58,8 @@ def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) 
         starts = f" (--mode=train_from --checkpoint={where} starts it with these weights)"
         settings = Path(where) / "settings.json"
         raise Mismatch(
-            f"{wrong} in {where}: give the same (--config={settings} does), or another "
-            f"--logdir{starts if fits else ''}"
+            f"{wrong} in {where}: give the same (or --config={settings} in place of these flags), "
+            f"or another --logdir{starts if fits else ''}"
         )
 
 

@@ -108,16 +108,24 @@ def _running_record(run: Run) -> Record:
 def _find_installations(
     hosts: Hosts, request: Request, workers: Sequence[Worker], record: Record
 ) -> InstallationOf:
-    """Find where the project is; with --deploy, copy it to the hosts that are new to the run."""
+    """Find where the project is; with --deploy, copy it to the hosts that lack it.
+
+    Hosts that have it keep it as it is: the run may be using it, also where hosts share a folder.
+    """
     deploys = request.launcher.deploy
-    if deploys:
-        new = [row for row in workers if host_id_of(row) not in {"", *record.targets}]
-        if deploy.deploy_project(hosts, new, request.launcher, say, request.find_sources()):
-            raise UserError("nothing was changed: --deploy did not succeed on all new hosts")
     found = connect.find_installations(workers, hosts, deploys, say)
-    others = [row for row in workers if deploys and found(row).missing]  # set up without --deploy
-    of_others = connect.find_installations(others, hosts, False, say)
-    return lambda row: of_others(row) if row in others else found(row)
+    if not deploys:
+        return found
+    # Hosts of the run may have been set up without --deploy, in another folder.
+    lacking = [row for row in workers if found(row).missing]
+    known = [row for row in lacking if host_id_of(row) in record.targets]
+    before = connect.find_installations(known, hosts, False, say)
+    elsewhere = [row for row in known if not before(row).missing]
+    new = [row for row in lacking if row not in elsewhere]
+    if deploy.deploy_project(hosts, new, request.launcher, say, request.find_sources()):
+        raise UserError("nothing was changed: --deploy did not succeed on all hosts that lack it")
+    after = connect.find_installations(new, hosts, True, say)
+    return lambda row: (before if row in elsewhere else after if row in new else found)(row)
 
 
 def _refuse_without_project(added: Sequence[Process]) -> None:
@@ -125,8 +133,8 @@ def _refuse_without_project(added: Sequence[Process]) -> None:
         if missing := process.installation.missing:
             raise UserError(
                 f"nothing was changed: row {process.worker.line}: {missing} on "
-                f"{process.worker.ip}: --deploy copies the project to new hosts; or set "
-                f"workdir or python in the CSV"
+                f"{process.worker.ip}: --deploy copies the project there; or set workdir "
+                f"or python in the CSV"
             )
 
 

@@ -46,8 +46,8 @@ def kill_tree(process: subprocess.Popen) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def kill_session(process: subprocess.Popen) -> None:
-    """Kill a process, its descendants and what these have left behind in its session."""
+def kill_group(process: subprocess.Popen) -> None:
+    """Kill a process, its descendants and what these have left behind in its process group."""
     kill_tree(process)
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -82,7 +82,7 @@ class MachineProbe:
         """Run a program; return its exit code and output, or an error as its output.
 
         `on_line` receives each line as it is printed. What the program has left behind in its
-        session is killed.
+        process group is killed.
         """
         try:
             program = subprocess.Popen(
@@ -107,7 +107,7 @@ class MachineProbe:
         except subprocess.TimeoutExpired:
             return 124, f"{command[0]} did not finish within {seconds:g} s\n"
         finally:  # what it has left behind may hold its output open
-            child_process.kill_session(program)
+            child_process.kill_group(program)
             reader.join(_OUTPUT_SECONDS)
             self._programs.discard(program)
         return (code if code >= 0 else 128 - code), "".join(printed)
@@ -115,7 +115,7 @@ class MachineProbe:
     def kill_programs(self) -> None:
         """Kill the programs that are still running: their caller is gone."""
         for program in list(self._programs):
-            child_process.kill_session(program)
+            child_process.kill_group(program)
 
     def compare_files(
         self, folder: str, wanted: dict[str, str], clone: list[int]
@@ -224,4 +224,4 @@ def _read(program: subprocess.Popen, printed: list[str], on_line: OnLine | None)
             if on_line:
                 on_line(line.rstrip("\n"))
     except OSError:  # the connection to whoever listens is lost
-        child_process.kill_session(program)
+        child_process.kill_group(program)

@@ -55,7 +55,8 @@ class StopRequests:
             return self._lease.has_expired(self._heartbeat.frames())
         leader = read_state(self._run_folder / self._task.leader)
         if not leader:  # it has not been started yet, or never will be
-            return time.monotonic() - self._created > _LEADER_SECONDS
+            is_late = time.monotonic() - self._created > _LEADER_SECONDS
+            return is_late and is_gone(self._run_folder / self._task.leader / "state.json")
         return leader["state"] in FINAL_STATES or not procfs.is_alive(leader["supervisor"])
 
 

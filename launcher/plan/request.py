@@ -14,17 +14,6 @@ from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
 from launcher.ssh.ssh_config import Settings
 
 _EXAMPLE = project.path_of("workers.csv.example")
-# Flags that the frontend sets for each process, and why the user cannot.
-_LAUNCHER_FLAGS = {
-    "job_name": "the CSV's column job sets it",
-    "task": "actors are numbered in the order of their rows",
-    "learner": "the CSV's column learner sets it",
-    "learner_hosts": "the learners' rows of the CSV set it",
-    "num_learners": "the CSV has a row for each learner",
-    "num_actors": "the CSV has a row for each actor, or its column count",
-    "token_file": "each run has its own token",
-    "validate": "--check does that",
-}
 
 
 class UserError(Exception):
@@ -64,7 +53,7 @@ class Request(NamedTuple):
 
 def refuse_launcher_flags(request: Request) -> None:
     """Refuse flags that the frontend sets for each process, and values that cannot be passed on."""
-    for name, why in _LAUNCHER_FLAGS.items():
+    for name, why in LauncherConfig.NOT_TAKEN.items():
         if name in request.flags:
             raise UserError(f"--{name} is not for the frontend: {why}")
     if request.flags.get("mode", "train") not in ("train", "train_from", "reincarnate"):

@@ -1,6 +1,7 @@
 """The frontend's own settings; the experiment's are in impala_mm.config."""
 
 import dataclasses
+from typing import ClassVar
 
 from impala_mm.config.flags import flag
 
@@ -8,6 +9,18 @@ from impala_mm.config.flags import flag
 @dataclasses.dataclass(frozen=True)
 class LauncherConfig:
     """The frontend's own settings."""
+
+    # Flags of experiment.py that the frontend sets for each process, and why the user cannot.
+    NOT_TAKEN: ClassVar = {
+        "job_name": "the CSV's column job sets it",
+        "task": "actors are numbered in the order of their rows",
+        "learner": "the CSV's column learner sets it",
+        "learner_hosts": "the learners' rows of the CSV set it",
+        "num_learners": "the CSV has a row for each learner",
+        "num_actors": "the CSV has a row for each actor, or its column count",
+        "token_file": "each run has its own token",
+        "validate": "--check does that",
+    }
 
     # fmt: off
     # -- Cluster
@@ -137,5 +150,5 @@ class LauncherConfig:
     apply: bool = flag(
         False, group="Instead of starting a run",
         text="Add and remove actors of a running run, so that they match the changed CSV. With "
-             "deploy, hosts that are new to the run receive the project first.")
+             "deploy, hosts that lack the project receive it first.")
     # fmt: on

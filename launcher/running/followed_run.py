@@ -148,15 +148,19 @@ class FollowedRun:
 
     def _with_logs(self, record: Record, processes: Sequence[Process]) -> Record:
         """Return the record with the logs of processes whose host was unreachable when added."""
-        found = {process.name: process for process in processes}
+        lacking = {each["name"] for each in record.processes if each["log"].startswith("~")}
+        found = {process.name: process for process in processes if process.name in lacking}
+        if not found:
+            return record
         learners = record.host_id_of(LEARNERS)
-        entries = [
-            start.record_entry(found[each["name"]], learners, record)
-            if each["log"].startswith("~") and each["name"] in found
-            else each
-            for each in record.processes
-        ]
-        if entries != record.processes:
+        with self.run.locked(wait=True):
+            record = self.run.record or record  # --apply may have changed it meanwhile
+            entries = [
+                start.record_entry(found[each["name"]], learners, record)
+                if each["name"] in found
+                else each
+                for each in record.processes
+            ]
             record = dataclasses.replace(record, processes=entries)
             self.run.write_record(record)
         return record

@@ -108,7 +108,7 @@ def game_spec(game: Game) -> EnvironmentSpec:
     if game.repeats == 1:
         note = (
             "num_action_repeats=1 makes every emulator frame a step; the predecessor of this "
-            "program ignored it with Atari and repeated each action 4 times (use 0 for that)"
+            "program ignored it with Atari and repeated each action 4 times (use 4 for that)"
         )
     return EnvironmentSpec(
         game.level_name,

@@ -1,5 +1,6 @@
 """The values that `auto` stands for, and how it is given."""
 
+import dataclasses
 import os
 from typing import NamedTuple
 
@@ -255,6 +256,10 @@ def test_where_a_teacher_acts_its_policy_does_not_pull_the_students():
     asked = _config("--teacher=runs/old", "--guide_steps=100", "--kl_mu_pi_cost=2")
     assert auto.for_task(asked, ROBOT).kl_mu_pi_cost == 2
     assert auto.for_task(_config("--teacher=runs/old"), ROBOT).kl_mu_pi_cost == 1
+    recorded = {"kl_mu_pi_cost": 1.0}
+    assert auto.for_task(guided, ROBOT, recorded).kl_mu_pi_cost == 1, "a run keeps its own"
+    new = dataclasses.replace(guided, mode="train_from")
+    assert auto.for_task(new, ROBOT, recorded).kl_mu_pi_cost == 0
 
 
 def test_flags_that_are_given_stay_and_algorithms_without_auto_keep_their_defaults():

@@ -141,6 +141,10 @@ def test_what_a_recorded_runs_user_gave_and_no_file_sets_is_named_once(file, cap
     )
     _parse(of_file, "--num_envs=4", "--num_learners=3", "--replay_save=false", "--actor_device=gpu")
     assert not capsys.readouterr().err
+    _parse(of_file, configs=(LauncherConfig, Config))
+    said = capsys.readouterr().err
+    assert "--replay_save=true" in said
+    assert "--num_learners" not in said, "the frontend refuses it"
     for odd in ("x", ["num_envs"], {"command line": 3, "y": [["num_envs"]]}):
         _parse(file(json.dumps(settings | {"origins": odd}), "settings.json"))
         assert not capsys.readouterr().err

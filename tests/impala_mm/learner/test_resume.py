@@ -50,7 +50,7 @@ def _about(**more):
         (
             {"actions": 4},
             "actions are 4 here and 3 in runs/x: give the same "
-            "(--config=runs/x/settings.json does), or another --logdir",
+            "(or --config=runs/x/settings.json in place of these flags), or another --logdir",
         ),
         (
             {"--level_name": "memory", "--optimizer": "rmsprop"},
@@ -64,6 +64,14 @@ def test_what_contradicts_a_checkpoint_is_refused_by_name(changes, said):
     assert said in str(refused.value)
     fits = not changes.keys() & {"--agent_name", "actions"}
     assert ("(--mode=train_from --checkpoint=runs/x starts it" in str(refused.value)) == fits
+
+
+def test_a_preset_that_is_not_named_again_is_no_change():
+    """Its values are compared; --config with the run's settings leaves its name out."""
+    begun = dataclasses.replace(Config(), preset="catch-impala", seed=5)
+    about = CheckpointInfo(1, dataclasses.asdict(begun), MADE_OF, {}, updates=2, frames=64.0)
+    said = resume.resume_messages(about, dataclasses.replace(begun, preset=""), 1)
+    assert said == ["resumed at 64 frames, update 2"]
 
 
 def test_the_same_goes_on_and_weights_go_into_another_level_but_into_no_other_network():
@@ -120,7 +128,7 @@ def test_what_a_q_networks_outputs_mean_stays(tmp_path, algorithm, changes):
         changes = {flag: value}
     ours = _made_of(**kind | changes)
     said = f"--{flag} is {format_value(value)} here and {format_value(about.settings[flag])}"
-    with pytest.raises(Mismatch, match=re.escape(f"{said} in runs/x: give the same (--config")):
+    with pytest.raises(Mismatch, match=re.escape(f"{said} in runs/x: give the same (or --config")):
         resume.check_resumable(about, ours, "runs/x")
     with pytest.raises(Mismatch, match=re.escape(f"{said} there, so its weights do not fit")):
         resume.check_weights(about, ours, "runs/x")

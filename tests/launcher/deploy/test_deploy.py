@@ -332,11 +332,13 @@ def test_a_destination_is_a_learners_if_one_of_its_rows_is():
         Worker(4, "actor", "10.9.9.1", workdir="/scratch", python="/opt/bin/python"),
         Worker(5, "evaluator", "10.9.9.2", cuda_visible_devices="1", python=".venv/bin/python"),
         Worker(6, "actor", "localhost"),
+        Worker(7, "learner", "10.9.9.3", cuda_visible_devices="-1"),
     ]
     assert [site[:5] for site in find_destinations(rows)] == [
         ("10.9.9.1", "impala_mm", "learner", True, True),
         ("10.9.9.1", "/scratch", "actor", False, False),
         ("10.9.9.2", "impala_mm", "actor", False, True),
+        ("10.9.9.3", "impala_mm", "learner", False, True),
     ]
 
 

@@ -32,7 +32,7 @@ def test_a_program_in_the_background_does_not_hold_up_its_caller(tmp_path, detac
     code, printed, seconds = _run(tmp_path, f"{background} {wait}; echo a; echo b >&2; exit 3")
     assert (code, printed) == (3, "a\nb\n")
     assert seconds < 20
-    if detached:  # it has left the session, and belongs to the user
+    if detached:  # it has left the process group, and belongs to the user
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     until(lambda: not _is_running(tmp_path / "pid"), 5)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.node.liveness import HeartbeatMonitor
-from launcher.node.task import has_other_id, is_gone, write_json
+from launcher.node.stop_requests import StopRequests
+from launcher.node.task import Task, has_other_id, is_gone, write_json
 
 
 @pytest.fixture
@@ -41,6 +42,17 @@ def test_a_state_is_replaced_by_another_id_and_not_by_one_that_cannot_be_read(tm
     assert has_other_id(path, "b")
     failing()
     assert not has_other_id(path, "b")
+
+
+def test_a_process_goes_on_while_nobody_can_read_whether_its_leader_does(tmp_path, failing):
+    task = Task(**dict.fromkeys(Task._fields) | {"name": "a", "folder": tmp_path, "leader": "b"})
+    task = task._replace(lease_secs=0.0)
+    requests = StopRequests(task, HeartbeatMonitor(tmp_path / "beat"))
+    requests._created -= 100
+    (tmp_path / "a").mkdir()
+    assert requests.newest() == "save", "it was never started"
+    failing()
+    assert requests.newest() == ""
 
 
 def test_heartbeats_that_cannot_be_listed_report_nothing(tmp_path, failing):
