@@ -262,7 +262,7 @@ def test_predict_takes_masks_as_the_contributed_models_do(tmp_path):
     only = np.eye(5, dtype=np.int8)[3]
     assert policy.predict(seen, action_masks=only)[0] == 4, "actions start at 1"
     assert list(policy.predict([seen, seen], action_masks=[only, only])[0]) == [4, 4]
-    with pytest.raises(ValueError, match="or action_masks of a batch and of predict"):
+    with pytest.raises(ValueError, match=r"\(action_masks for predict and for batches\)"):
         policy.predict(seen)
 
 
