@@ -230,8 +230,8 @@ class Policy(PolicyCore):
         if raw is None:
             raise ValueError(
                 f"{spec.level_name} offers masks of its actions: pass the one that came with this "
-                f'observation, such as action_mask=info["action_mask"] (action_masks for predict and '
-                f"for batches)"
+                f'observation, such as action_mask=info["action_mask"] (action_masks for predict '
+                f"and for batches)"
             )
         read = masks.read_mask(spec.actions, raw)
         return tf.nest.pack_sequence_as(spec.masks, read)
