@@ -164,8 +164,8 @@ def test_an_environment_from_before_gym_026_is_translated():
             self._place = 0
             return 0
 
-    gym.register("Unseeded-v0", entry_point=Unseeded)
-    envs = make_environments("Unseeded-v0", 1, seed=2)
+    gym.register("OldSchoolWithoutSeed-v0", entry_point=Unseeded)
+    envs = make_environments("OldSchoolWithoutSeed-v0", 1, seed=2)
     assert envs.reset().observation.tolist() == [[1, 0, 0, 0, 0]]
     assert envs.faults == []
 
