@@ -6,12 +6,14 @@ depends on no other configuration.
 
 import importlib.util
 import json
-import math
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
@@ -256,7 +258,7 @@ DOCUMENTED_RUNS = {
     ),
     "sac-hopper": _run(
         *("mujoco-sac", "--level_name=Hopper-v4", "--num_actors=1", "--intra_op_threads=2"),
-        goal=1600,
+        goal=1967,
         random=16.9,
         spaces="numbers [11]; Box [3]",
         published=(2310, 343),
@@ -309,12 +311,16 @@ def read_metrics(logdir: Path) -> list[dict]:
 
 def read_curve(logdir: Path) -> list[dict]:
     """Read the rows that have a mean return, but those that were replaced after a resume."""
-    rows: list[dict] = []
-    for row in reversed(read_metrics(logdir)):
-        later = rows[-1] if rows else {"frames": math.inf, "seconds": math.inf}
-        if row["frames"] <= later["frames"] and row["seconds"] <= later["seconds"]:
-            rows.append(row)
-    return [row for row in reversed(rows) if "episode_return" in row]
+    rows = read_metrics(logdir)
+    frames, seconds = ([row[key] for row in rows] for key in ("frames", "seconds"))
+    known = zip(rows, find_current(frames, seconds), strict=True)
+    return [row for row, is_current in known if is_current and "episode_return" in row]
+
+
+def find_current(frames: ArrayLike, seconds: ArrayLike) -> np.ndarray:
+    """Return for each row whether no later row has fewer frames or seconds, bool [rows]."""
+    counts = np.stack([frames, seconds])
+    return (counts <= np.minimum.accumulate(counts[:, ::-1], 1)[:, ::-1]).all(0)
 
 
 def describe_machine() -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from documented_runs import read_metrics
+from documented_runs import find_current, read_metrics
 from plot_style import format_number
 
 from impala_mm.config.settings import Config
@@ -108,7 +108,7 @@ def read_run(folder: Path) -> RunSeries:
     columns = {key: np.array([_to_float(row.get(key)) for row in rows]) for key in keys}
     settings = _read_settings(folder)
     _add_losses_per_step(columns, settings)
-    is_current = _is_current(columns["frames"]) & _is_current(columns["seconds"])
+    is_current = find_current(columns["frames"], columns["seconds"])
     resumes = np.flatnonzero(np.diff(columns["frames"]) < 0) + 1
     return RunSeries(
         folder=folder,
@@ -258,11 +258,6 @@ def _add_losses_per_step(columns: dict[str, np.ndarray], settings: dict[str, Any
             known = columns.get(per_step, np.full_like(columns[per_batch], math.nan))
             computed = columns[per_batch] / steps
             columns[per_step] = np.where(np.isfinite(known), known, computed)
-
-
-def _is_current(counts: np.ndarray) -> np.ndarray:
-    """Return for each row whether no later row has a smaller count, bool [rows]."""
-    return counts <= np.minimum.accumulate(counts[::-1])[::-1]
 
 
 def _to_float(value: Any) -> float:

@@ -44,9 +44,9 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
 
     A config type may have two methods: `of_arguments(argv)` returns the subclass that replaces it,
     and `elsewhere(name, argv)` tells which of its other subclasses has an unknown flag. NOT_TAKEN
-    has flags of other types that it refuses. A method
-    `__post_init__` may compare flags with each other: it raises a ValueError with the error. If it
-    has the flags `preset` and `config`, the flags in these files count as given.
+    has flags of other types that it refuses. A method `__post_init__` may compare flags with each
+    other: it raises a ValueError with the error. If it has the flags `preset` and `config`, the
+    flags in these files count as given.
 
     A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
     `about` and all flags, `--help=WORDS` those that are about these words, `--show_config` their

@@ -16,7 +16,7 @@ from typing import Any
 from impala_mm.config import flags, setting_files, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import source_copy
-from impala_mm.runtime import provenance
+from impala_mm.runtime import provenance, whole_file
 from impala_mm.runtime.strict_json import from_json, to_json
 
 SAVE_REQUEST = "save-now"  # a file in the run's folder
@@ -81,7 +81,8 @@ class RunFolder:
         settings = dataclasses.asdict(config) | {"num_learners": len(learners)}
         sources = setting_files.record(config, before or config, Config)
         origins = {"origins": setting_files.by_source(sources)}
-        self._write_whole("settings.json", to_json(settings | origins, indent=1))
+        text = to_json(settings | origins, indent=1)
+        whole_file.write(self.path / "settings.json", text.encode())
         (self.path / "README.txt").write_text(README)
         start: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -108,15 +109,6 @@ class RunFolder:
         with (self.path / "starts.jsonl").open("a", encoding="utf-8") as file:
             file.write(to_json(start) + "\n")
         return said
-
-    def _write_whole(self, name: str, text: str) -> None:
-        """Write a file that appears complete or not at all."""
-        work = self.path / f"{name}.part"
-        with work.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        work.replace(self.path / name)
 
 
 def take_save_request(path: Path) -> bool:

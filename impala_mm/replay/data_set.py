@@ -20,6 +20,7 @@ from impala_mm.replay.claim import claim
 from impala_mm.replay.contents import pack
 from impala_mm.replay.store import StoredUnroll
 from impala_mm.replay.unroll_files import UnrollInFile
+from impala_mm.runtime import whole_file
 from impala_mm.runtime.strict_json import from_json, to_json
 
 FORMAT = 1  # of the folder; it grows when a reader of earlier formats would be wrong
@@ -168,7 +169,7 @@ class DataSetWriter:
         if self._waiting:
             path = self._folder / f"{self._next_file:010d}{unroll_files.SUFFIX}"
             try:
-                unroll_files.write(path, unroll_files.encode(self._waiting))
+                whole_file.write(path, unroll_files.encode(self._waiting))
                 self._write_about()
             except OSError as error:
                 raise BadData(f"{path} cannot be written: {error.strerror}") from None
@@ -177,7 +178,7 @@ class DataSetWriter:
 
     def _write_about(self) -> None:
         text = to_json(self.about._asdict(), indent=2)
-        unroll_files.write(self._folder / ABOUT, f"{text}\n".encode())
+        whole_file.write(self._folder / ABOUT, f"{text}\n".encode())
 
     def close(self) -> None:
         """Write what has been added, and let another process use the folder."""

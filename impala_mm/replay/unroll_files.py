@@ -5,10 +5,8 @@
 `spill` writes a replay to them, and `data_set` what a policy has played.
 """
 
-import contextlib
 import json
 import mmap
-import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,23 +80,3 @@ def _check(path: Path, file: IO[bytes]) -> tuple[list[UnrollInFile], memoryview]
     begins = (begin + np.cumsum(sizes) - sizes).astype(int).tolist()
     found = zip(header["keys"], header["versions"], begins, sizes, strict=True)
     return [UnrollInFile(key, version, path, at, size) for key, version, at, size in found], mapped
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file that appears complete or not at all."""
-    work = path.with_name(path.name + ".part")
-    try:
-        with work.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        work.rename(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            work.unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

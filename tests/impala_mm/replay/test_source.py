@@ -14,7 +14,6 @@ from supervising import until
 from unrolls import CODEC, LENGTH, Actors, decode, unroll
 
 from impala_mm.config import replay_mix
-from impala_mm.replay import unroll_files
 from impala_mm.replay.contents import pack
 from impala_mm.replay.limiter import RateLimiter
 from impala_mm.replay.parts import Replay, make_replay
@@ -326,7 +325,7 @@ def test_once_the_disk_is_full_the_replay_keeps_to_memory(actors, tmp_path, monk
     def refuse(number):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(unroll_files.os, "fsync", refuse)
+    monkeypatch.setattr("os.fsync", refuse)
     fill(range(24, 32))
     until(lambda: (uniform.store.size, prioritised.store.size) == (9, 3))
     assert "No space left on device" in said[0]

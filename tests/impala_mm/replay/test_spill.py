@@ -155,7 +155,7 @@ def test_a_full_disk_ends_the_spill_and_not_the_run(tmp_path, monkeypatch):
     def refuse(number):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(unroll_files.os, "fsync", refuse)
+    monkeypatch.setattr("os.fsync", refuse)
     assert _fill(made, range(4, 20)) == []
     assert len(said) == 1
     assert "cannot be written (No space left on device); nothing more is spilled" in said[0]
