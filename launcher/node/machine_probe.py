@@ -109,6 +109,7 @@ class MachineProbe:
         finally:  # what it has left behind may hold its output open
             child_process.kill_group(program)
             reader.join(_OUTPUT_SECONDS)
+            program.poll()  # so that one that was killed leaves no zombie
             self._programs.discard(program)
         return (code if code >= 0 else 128 - code), "".join(printed)
 
