@@ -179,9 +179,14 @@ def updates_per_unroll(mix: Mix, batch_size: int, ratio: float) -> float:
     """Return the updates that each new unroll allows; `ratio` is --replay_ratio, or 0.
 
     Without a ratio, an update has as many new unrolls as its queue has columns, or without a queue
-    as a batch has. Raises a ValueError as `split_columns` does.
+    as a batch has. A ratio that is this one, written with six digits, is exactly this one: else an
+    update would be allowed an unroll too early in the end. Raises a ValueError as `split_columns`
+    does.
     """
-    return ratio or 1 / (split_columns(mix, batch_size)[0] or batch_size)
+    columns = split_columns(mix, batch_size)[0]
+    if ratio and abs(ratio * columns - 1) > _SMALL:
+        return ratio
+    return 1 / (columns or batch_size)
 
 
 def why_unsuitable(mix: Mix, batch_size: int, ratio: float) -> str:

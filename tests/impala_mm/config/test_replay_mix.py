@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.config import replay_mix
+from impala_mm.replay.limiter import RateLimiter
 
 
 def _mix(text):
@@ -39,6 +40,19 @@ def test_a_mix_without_a_queue_takes_all_columns_from_replays():
 )
 def test_a_new_unroll_allows_updates_by_the_ratio_or_by_the_mix(text, ratio, expected):
     assert replay_mix.updates_per_unroll(_mix(text), 8, ratio) == expected
+
+
+@pytest.mark.parametrize("columns", [1, 3, 7, 9, 14, 23, 24, 49])
+def test_the_least_ratio_that_is_proposed_never_allows_an_update_without_its_new_unrolls(columns):
+    """An update waits for as many new unrolls as its queue has columns, and the actors for it."""
+    mix = _mix("queue:0.5,uniform:0.5:1000")
+    why = replay_mix.why_unsuitable(mix, 2 * columns, 0.5 / columns)
+    proposed = float(re.search(r"at least ([\d.e-]+)", why)[1])
+    assert not replay_mix.why_unsuitable(mix, 2 * columns, proposed)
+    limiter = RateLimiter(replay_mix.updates_per_unroll(mix, 2 * columns, proposed), minimum=0)
+    updates = 1_000_000
+    assert not limiter.allows_update(updates * columns - 1, updates)
+    assert limiter.allows_update(updates * columns, updates)
 
 
 def test_a_file_of_tables_is_the_text_in_its_place(tmp_path):
