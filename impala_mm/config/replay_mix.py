@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 QUEUE = "queue"
 _CAPACITY = 10_000  # unrolls, if a part names no capacity
+_MOST = 100_000_000  # unrolls: what is known of each takes memory beside its bytes
 _SMALL = 1e-5  # error of shares that are written with six digits
 
 
@@ -233,9 +234,10 @@ def _parse_part(text: str) -> Part:
     known = OPTIONS[kind]
     if kind != QUEUE:
         capacity = numbers[1] if len(numbers) > 1 else f"{_CAPACITY}"
-        if not capacity.isdecimal() or not int(capacity):
+        if not capacity.isdecimal() or not 1 <= int(capacity) <= _MOST:
             raise ValueError(
-                f"{kind}'s capacity is {capacity}: it must be a whole number, of unrolls"
+                f"{kind}'s capacity is {capacity}: it must be a whole number of unrolls, up to "
+                f"{_MOST:,}; --replay_max_gb limits their bytes"
             )
         part = part._replace(capacity=int(capacity))
         if not part.share:

@@ -258,7 +258,8 @@ class Learner(threading.Thread):
             values["replay_share"] = float(replayed.sum() / used.sum())
         if replayed.any():
             age = self.updates - 1 - np.asarray(batch.version)[replayed]
-            values["replay_age"] = float(age.mean())
+            # A spill may hold unrolls of updates that the checkpoint of a resumed run lacks.
+            values["replay_age"] = float(np.maximum(age, 0).mean())
         return values
 
     def _begin_update(self) -> None:

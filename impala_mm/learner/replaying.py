@@ -42,6 +42,13 @@ class Position(NamedTuple):
     progress: Callable[[], float]  # share of --total_environment_frames, 0 to 1
 
 
+class Run(NamedTuple):
+    """The run that a replay belongs to."""
+
+    folder: Path
+    is_new: bool  # it has not been started before
+
+
 def refuse_unsuitable(config: Config, algorithm: Algorithm) -> None:
     """Refuse --replay for an algorithm that cannot use it.
 
@@ -78,14 +85,11 @@ def make_own_source(
     server: Server,
     codec: UnrollCodec,
     position: Position,
-    run: str,
+    run: Run,
     here: ProcessRank,
     say: Say,
 ) -> OwnSource:
-    """Return the source as the training loop uses it; print what it will hold, or refuse it.
-
-    `run` is the folder of the run.
-    """
+    """Return the source as the training loop uses it; print what it will hold, or refuse it."""
     device, most = devices.training_device(), memory(config, here)
     refuse_little_memory(config, codec, most)
     for line in describe(config, codec, most) if here.rank == 0 else []:
@@ -96,7 +100,7 @@ def make_own_source(
     def make(queue: UnrollQueue | TurnQueue) -> ReplaySource:
         return make_source(
             *(config, algorithm, queue, codec, device, position, most),
-            *(here.rank, str(Path(run).resolve()), say, _half_of_memory(here)),
+            *(here.rank, run, say, _half_of_memory(here)),
         )
 
     queue: UnrollQueue | TurnQueue = UnrollQueue(server.queue)
@@ -187,14 +191,13 @@ def make_source(
     position: Position,
     most_bytes: float,
     rank: int,
-    run: str,
+    run: Run,
     say: Say,
     memory_bytes: float = math.inf,
 ) -> ReplaySource:
     """Return the source of batches on `device`, whose replays take up to `most_bytes`.
 
-    `run` is the folder of the run. If --replay_spill cannot be written any more, the replays take
-    up to `memory_bytes` of memory. Raises UserMistake if --replay_spill cannot be used.
+    If --replay_spill cannot be written any more, they take up to `memory_bytes` of memory. Raises UserMistake if --replay_spill cannot be used.
     """
     mix = replay_mix.parse(config.replay)
     columns = replay_mix.split_columns(mix, config.batch_size)
@@ -241,14 +244,15 @@ def _make_first_priorities(
 
 
 def _make_spill(
-    config: Config, codec: UnrollCodec, capacity: int, rank: int, run: str, say: Say
+    config: Config, codec: UnrollCodec, capacity: int, rank: int, run: Run, say: Say
 ) -> Spill | None:
     """Return the replay on disk that the flags ask for, if they do."""
     if not config.replay_spill:
         return None
     folder = folder_of(_spill_folder(config), rank)
     per_file = min(max(capacity // 64, 16), 4096)
-    return Spill(folder, Owner(run, codec.digest), per_file, say)
+    owner = Owner(str(run.folder.resolve()), codec.digest)
+    return Spill(folder, owner, per_file, say, run.is_new)
 
 
 def _memory_shares(mix: replay_mix.Mix, total: float) -> list[float]:

@@ -35,7 +35,7 @@ from impala_mm.learner.offline_source import PhasedSource
 from impala_mm.learner.own_source import BadSource, OwnSource
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.profiler import UpdateProfiler
-from impala_mm.learner.replaying import Position
+from impala_mm.learner.replaying import Position, Run
 from impala_mm.learner.round_source import RoundSource
 from impala_mm.learner.silent_learners import SilentLearners
 from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled
@@ -136,8 +136,9 @@ def build_learner(
                 say(note)
     chosen = auto.inference(config, agent.weights, devices.training_device(), rounds)
     path = str(folder.path) if folder else config.logdir
-    own = agent.identity["run_id"], chosen, path
-    run_id, chosen, path_of_first = group.gather(own, "run")[0]
+    is_new = not (folder and folder.has_started())
+    own = agent.identity["run_id"], chosen, path, is_new
+    run_id, chosen, path_of_first, is_new = group.gather(own, "run")[0]
     if folder and chosen.why:
         say(f"inference at the {chosen.value}: {chosen.why}")
     changed = {"run_id": run_id, "learners": addresses, "inference": chosen.value}
@@ -149,10 +150,10 @@ def build_learner(
     server.actors.rank = group.rank
     limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
     position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
-    source, own_source = _make_source(
-        config, algorithm, server, codec, position, path or path_of_first, say
-    )
     own_folder = Path(path or path_of_first)
+    source, own_source = _make_source(
+        config, algorithm, server, codec, position, Run(own_folder, is_new), say
+    )
     learner = Learner(
         config,
         algorithm,
@@ -259,13 +260,10 @@ def _make_online_source(
     server: Server,
     codec: UnrollCodec,
     position: Position,
-    run: str,
+    run: Run,
     say: Say,
 ) -> tuple[BatchSource, OwnSource | None]:
-    """Return the source that the learner reads; the second one is saved with it, if any.
-
-    `run` is the folder of the run.
-    """
+    """Return the source that the learner reads; the second one is saved with it, if any."""
     if config.replay:
         replaying.refuse_unsuitable(config, algorithm)
         mixed = replaying.make_own_source(

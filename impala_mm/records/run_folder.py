@@ -19,6 +19,7 @@ from impala_mm.records import source_copy
 from impala_mm.runtime import provenance, whole_file
 from impala_mm.runtime.strict_json import from_json, to_json
 
+_STARTS = "starts.jsonl"
 SAVE_REQUEST = "save-now"  # a file in the run's folder
 README = """\
 This folder holds a run of impala_mm. To resume the run, give the same flags and this folder as
@@ -60,12 +61,17 @@ class RunFolder:
         except OSError as error:
             flags.refuse(f"--logdir={config.logdir or 'runs'}: {error.strerror}")
         _lock(self._lock, self.path)
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: whoever meets the lock is told no number
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
     def leave_to_others(self) -> None:
         """Release the lock, so that a process started by this one can write to the folder."""
         os.close(self._lock)
+
+    def has_started(self) -> bool:
+        """Return whether the run was started before."""
+        return (self.path / _STARTS).exists()
 
     def write_start(
         self, config: Config, learners: list[str], frames: float, before: Config | None = None
@@ -106,7 +112,7 @@ class RunFolder:
             copy, said = "", f"the source of your modules is not kept: {error}"
         if copy:
             start["source"] = f"source/{copy}"
-        with (self.path / "starts.jsonl").open("a", encoding="utf-8") as file:
+        with (self.path / _STARTS).open("a", encoding="utf-8") as file:
             file.write(to_json(start) + "\n")
         return said
 

@@ -61,12 +61,14 @@ def stored_bytes(spill: Path) -> dict[Path, int]:
 class Spill:
     """The files of one learner's replay."""
 
-    def __init__(self, folder: Path, owner: Owner, per_file: int, say: Say):
+    def __init__(self, folder: Path, owner: Owner, per_file: int, say: Say, is_new: bool = False):
         """Use a folder, which is made if it does not exist, for `per_file` unrolls in a file.
 
-        Raises UserMistake if it cannot be written, or belongs to something else.
+        `is_new`: the run begins, so there are no unrolls of it yet. Raises UserMistake if the
+        folder cannot be written, or belongs to something else.
         """
         self._folder, self._owner, self._per_file, self._say = folder, owner, per_file, say
+        self._is_new = is_new
         self._waiting: list[StoredUnroll] = []  # for the next file
         self._files: list[_File] = []
         self.stopped = ""  # why nothing is written any more
@@ -98,6 +100,11 @@ class Spill:
                 f"{self._folder} holds unrolls of another network, environment or --unroll_length "
                 f"(layout {found.layout}, now {self._owner.layout}): name another folder, or "
                 f"delete it"
+            )
+        if self._is_new and any(self._folder.glob(f"*{SUFFIX}")):
+            raise UserMistake(
+                f"{self._folder} holds unrolls of an earlier run in {found.run}, and the run there "
+                f"is new: delete it, or name another folder"
             )
 
     def read(self) -> list[StoredUnroll]:

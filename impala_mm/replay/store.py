@@ -44,7 +44,8 @@ class Store:
     def __init__(self, capacity: int, max_bytes: float = float("inf")):
         self.capacity, self.max_bytes = capacity, max_bytes
         self.size, self.bytes = 0, 0
-        self.keys = np.full(capacity, -1, np.int64)
+        # Zeros take memory only once they are written, so a large capacity costs nothing.
+        self.keys = np.zeros(capacity, np.int64)
         self.versions = np.zeros(capacity, np.int64)
         self.uses = np.zeros(capacity, np.int64)  # how often each unroll was drawn
         self._unrolls: list[StoredUnroll] = []
@@ -118,7 +119,6 @@ class Store:
                 column[slot] = column[last]
             for each in self.followers:
                 each.moved(last, slot)
-        self.keys[last] = -1
         self.size = last
         for each in self.followers:
             each.removed(last)

@@ -73,6 +73,7 @@ def test_a_file_of_tables_is_the_text_in_its_place(tmp_path):
         ("replay:1", "'replay' is no kind of replay: write queue, uniform, prioritised"),
         ("uniform:1:none", "uniform's capacity is none: it must be a whole number"),
         ("uniform:1:0", "uniform's capacity is 0: it must be a whole number"),
+        ("uniform:1:1000000000", "a whole number of unrolls, up to 100,000,000; --replay_max_gb"),
         ("uniform:nan", "uniform's share is nan: it must be a number from 0 to 1"),
         ("queue:1,uniform:0:9", "uniform's share is 0: leave it out"),
         ("uniform", "uniform: write KIND:SHARE:CAPACITY, such as uniform:0.5:10000"),

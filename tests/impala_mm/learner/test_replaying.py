@@ -1,5 +1,6 @@
 """Replay as the flags ask for it, with TensorFlow's queue and a learner's batches."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +17,7 @@ from impala_mm.learner.own_source import OwnSource
 from impala_mm.runtime.rank import ProcessRank
 
 ALGORITHM = SimpleNamespace(unroll=SPEC)
+RUN = replaying.Run(Path("/run"), is_new=True)
 
 
 def _config(text="queue:0.5,prioritised:0.5:100:exponent=1", **flags):
@@ -28,7 +30,7 @@ def _source(config, algorithm=ALGORITHM):
 
     def make(fresh):
         return replaying.make_source(
-            config, algorithm, fresh, CODEC, "/CPU:0", position, 1e9, 0, "/run", print
+            config, algorithm, fresh, CODEC, "/CPU:0", position, 1e9, 0, RUN, print
         )
 
     return queue, OwnSource(make, UnrollQueue(queue), SPEC, "/CPU:0")

@@ -129,6 +129,17 @@ def test_folders_of_others_are_refused_and_left_as_they_are(tmp_path):
     held.close()
 
 
+def test_a_new_run_does_not_go_on_with_the_unrolls_of_a_deleted_one_in_the_same_folder(tmp_path):
+    Spill(tmp_path, OWNER, 4, print, is_new=True).close()
+    made = Spill(tmp_path, OWNER, 4, print, is_new=True)  # it ended before it was trained
+    _fill(made, range(4))
+    made.close()
+    said = "holds unrolls of an earlier run in /runs/a, and the run there is new: delete it, or"
+    with pytest.raises(UserMistake, match=said):
+        Spill(tmp_path, OWNER, 4, print, is_new=True)
+    assert len(_open(tmp_path)[0].read()) == 4
+
+
 def test_a_folder_that_cannot_be_written_is_refused():
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         folder = Path(made, "spill")
