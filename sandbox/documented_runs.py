@@ -12,12 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.json_lines import drop_replaced, read_json_lines
 from impala_mm.runtime import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -311,16 +308,7 @@ def read_metrics(logdir: Path) -> list[dict]:
 
 def read_curve(logdir: Path) -> list[dict]:
     """Read the rows that have a mean return, but those that were replaced after a resume."""
-    rows = read_metrics(logdir)
-    frames, seconds = ([row[key] for row in rows] for key in ("frames", "seconds"))
-    known = zip(rows, find_current(frames, seconds), strict=True)
-    return [row for row, is_current in known if is_current and "episode_return" in row]
-
-
-def find_current(frames: ArrayLike, seconds: ArrayLike) -> np.ndarray:
-    """Return for each row whether no later row has fewer frames or seconds, bool [rows]."""
-    counts = np.stack([frames, seconds])
-    return (counts <= np.minimum.accumulate(counts[:, ::-1], 1)[:, ::-1]).all(0)
+    return [row for row in drop_replaced(read_metrics(logdir)) if "episode_return" in row]
 
 
 def describe_machine() -> str:

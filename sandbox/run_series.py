@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from documented_runs import find_current, read_metrics
+from documented_runs import read_metrics
 from plot_style import format_number
 
 from impala_mm.config.settings import Config
+from impala_mm.records.json_lines import find_current
 from impala_mm.runtime.strict_json import from_json
 
 MAX_BINS = 300  # points of a long run's curve; more could not be told apart

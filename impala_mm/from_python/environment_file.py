@@ -9,6 +9,7 @@ from typing import Any
 
 from impala_mm.config.errors import BadEnvironment
 from impala_mm.config.messages import describe_error
+from impala_mm.runtime import whole_file
 
 
 def save(defined: Any, name: str, path: Path) -> None:
@@ -25,4 +26,4 @@ def save(defined: Any, name: str, path: Path) -> None:
             f"object that cannot be pickled; make that object inside of it, or define {name} in a "
             f'module and name it, as in "my_module:{name}"'
         ) from error
-    path.write_bytes(data)
+    whole_file.write(path, data)

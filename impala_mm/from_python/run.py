@@ -20,7 +20,7 @@ from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import BadSettings, TrainingFailed
 from impala_mm.from_python.output import Output
 from impala_mm.records import run_folder
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.json_lines import drop_replaced, read_json_lines
 from impala_mm.runtime import lifecycle
 
 if TYPE_CHECKING:
@@ -129,11 +129,12 @@ class Run:
     def metrics(self) -> Any:
         """Return the run's metrics so far, a row every two seconds.
 
+        Rows of updates that a crash lost, and the resumed run made again, are left out.
         This is a pandas DataFrame if pandas is installed, and otherwise a dict of lists, one for
         each metric, with None where a row lacks it. sandbox/metrics.md explains each.
         """
         path = self.logdir / "metrics.jsonl"
-        rows = read_json_lines(path) if path.exists() else []
+        rows = drop_replaced(read_json_lines(path)) if path.exists() else []
         if importlib.util.find_spec("pandas"):
             import pandas as pd  # noqa: PLC0415
 

@@ -156,7 +156,7 @@ def _train(
             code = 1
             result = _describe_result(monitor.run(meanwhile), monitor.end_reason, path)
             code = lifecycle.exit_code(ending) if monitor.saved else 1
-        group.gather(None, "saved")  # a rank that exits earlier could end rank 0
+        monitor.wait_for_all_to_save()
         if folder:
             _report_end(say, result, code, agreement)
         if not monitor.saved:

@@ -85,16 +85,15 @@ class Checkpointing:
         learner: Learner,
         seconds: float,
         mean_return: float,
-        last: bool = False,
         counted_seconds: float | None = None,
     ) -> bool:
-        """Save a checkpoint if updates were made since the newest one, or if it is the `last`.
+        """Save a checkpoint if updates were made since the newest one.
 
         Before the first update there is nothing to save. `mean_return`: the mean return of the last
         games, or NaN. `counted_seconds`: those that count towards --max_seconds. Return False if
         the caller should try again, because an update takes long (another learner may hang).
         """
-        if learner.updates <= self._newest.updates and not (last and learner.updates):
+        if learner.updates <= self._newest.updates:
             return True
         with between_updates(learner) as paused:
             if not paused:
@@ -114,6 +113,21 @@ class Checkpointing:
                 self._checkpoints.save(about)
             except Unwritable as error:
                 self._say(f"checkpoints cannot be written ({error}); what was measured is not kept")
+
+    def describe_end(
+        self, learner: Learner, seconds: float, mean_return: float, counted_seconds: float
+    ) -> None:
+        """Write the numbers at the run's end into the checkpoint of its last update.
+
+        The last games may have ended after it was saved, and their return may end the run.
+        """
+        if learner.updates != self._newest.updates:
+            return
+        self._checkpoints.describe_newest(
+            seconds=seconds,
+            counted_seconds=counted_seconds,
+            episode_return=None if math.isnan(mean_return) else mean_return,
+        )
 
     def take_snapshot(
         self, learner: Learner, own_states: Sequence[Saved] = (), began: float | None = None
@@ -144,6 +158,11 @@ class Checkpointing:
                 begin,
                 time.monotonic() - begin,
             )
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether there is a snapshot that must still be written."""
+        return self._snapshot is not None
 
     def write_snapshot(
         self, seconds: float, mean_return: float, counted_seconds: float | None

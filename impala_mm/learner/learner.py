@@ -132,6 +132,11 @@ class Learner(threading.Thread):
             return False
         return self._lockstep is not None and self._lockstep.has_received
 
+    @property
+    def is_compiling(self) -> bool:
+        """Whether the first update of a graph runs, which is traced and compiled."""
+        return self.variables_lock.locked() and not self._has_updated
+
     def filling(self) -> tuple[int, int]:
         """Return the unrolls in the replay, and those that the first update needs; 0, 0: none."""
         return getattr(self._source, "filling", lambda: (0, 0))()
@@ -163,6 +168,8 @@ class Learner(threading.Thread):
             received_at = time.monotonic()
             waits = self._wait_times(asked_at, received_at, agreed)
             if agreed is None:
+                if self._group.size == 1 and self._lockstep.takes_save():
+                    self._save_own_state()
                 self.meter.add_times(**waits)
                 asked_at = received_at
                 continue
@@ -218,6 +225,8 @@ class Learner(threading.Thread):
             if self._has_updated:
                 self.longest_update = max(self.longest_update, over - begin)
             self._has_updated = True
+            # The wall clock, by which it is measured, may be set meanwhile.
+            reduce_seconds = min(max(reduce_seconds, 0.0), over - begin)
             times["exchange"] = times.get("exchange", 0.0) + reduce_seconds
             # Added before the counts change, so that a row with these steps has their time, too.
             self.meter.add_times(train=over - begin - reduce_seconds, **times)

@@ -20,7 +20,7 @@ _REPORT_SECONDS = 1.0
 # The timeout of an update of several learners: this many times the longest one so far, but at least
 # the first number of seconds. The first update, which is traced and compiled, and the second one,
 # for which nothing is known yet, have the other number.
-_TIMES, _LEAST_SECONDS, _FIRST_SECONDS = 10.0, 300.0, 1800.0
+_TIMES, _LEAST_SECONDS, FIRST_UPDATE_SECONDS = 10.0, 300.0, 1800.0
 
 
 class LearnerReport(NamedTuple):
@@ -87,7 +87,7 @@ class EndlessUpdate:
         going_on = making != self._making or not any(making) or len(reports) == 1
         self._seconds, self._making = 0.0 if going_on else self._seconds + passed, making
         longest = max((report.longest_update for report in reports), default=0.0)
-        timeout = max(_TIMES * longest, _LEAST_SECONDS) if longest else _FIRST_SECONDS
+        timeout = max(_TIMES * longest, _LEAST_SECONDS) if longest else FIRST_UPDATE_SECONDS
         if self._seconds < timeout:
             return ""
         return f"no update for {self._seconds:.0f} s{unfinished_update(reports)}"
@@ -121,8 +121,15 @@ class ReportExchange(threading.Thread):
         except BaseException as error:  # a learner is unreachable
             self.failure = error
 
-    def finish(self, seconds: float) -> bool:
-        """Return whether all learners finish within `seconds`, once this one has."""
+    def finish(self, seconds: float, goes_on: Callable[[], bool]) -> bool:
+        """Return whether all learners finish within `seconds`, once this one has.
+
+        While `goes_on` returns True they have as long again.
+        """
         self._finishing.set()
-        self.join(seconds)
+        until = time.monotonic() + seconds
+        while self.is_alive() and time.monotonic() < until:
+            self.join(0.2)
+            if goes_on():
+                until = time.monotonic() + seconds
         return not self.is_alive() and self.failure is None

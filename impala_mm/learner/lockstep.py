@@ -95,9 +95,9 @@ class Lockstep:
             return None
         steps = self._take(batch)
         mean_return = self._mean_return()
-        return AgreedStep(batch, steps, steps, mean_return, time.monotonic(), self._takes_save())
+        return AgreedStep(batch, steps, steps, mean_return, time.monotonic(), self.takes_save())
 
-    def _takes_save(self) -> bool:
+    def takes_save(self) -> bool:
         """Return whether a save was requested, once for each request."""
         requested = self._saving.is_set()
         self._saving.clear()
@@ -124,7 +124,7 @@ class Lockstep:
             own_steps,
             not math.isnan(mean_return),
             0.0 if math.isnan(mean_return) else mean_return,
-            self._takes_save(),
+            self.takes_save(),
             self._failure is not None,
         ]
         try:

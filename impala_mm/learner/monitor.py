@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
@@ -21,7 +23,11 @@ from impala_mm.learner import resume
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import FirstUnroll, NoActorsLeft
 from impala_mm.learner.learner import Learner
-from impala_mm.learner.learner_reports import ReportExchange, unfinished_update
+from impala_mm.learner.learner_reports import (
+    FIRST_UPDATE_SECONDS,
+    ReportExchange,
+    unfinished_update,
+)
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.own_state import reload_source
 from impala_mm.learner.row_writer import RowWriter
@@ -91,6 +97,8 @@ class LearnerMonitor:
         )
         self._heartbeat = heartbeat.of_learner()
         self._updates_at_beat: int | None = None
+        # time.monotonic() until which a first update may run
+        self._compiling_until = time.monotonic() + FIRST_UPDATE_SECONDS
         self.seconds = 0.0  # seconds of training, including those before a resume
         self._counted_seconds = 0.0  # those since the first unroll, which --max_seconds limits
         has_source = registry.optional(algorithm, "source") is not None
@@ -179,9 +187,10 @@ class LearnerMonitor:
         self.seconds = before + time.monotonic() - begin
         row = self._write_row(self._records) if self._records else {}
         if self._records and learner.failure is None and not learner.is_alive():
-            self._save(
-                self._records.checkpointing, last=not self._status.no_actors_left, ended=True
-            )
+            checkpointing = self._records.checkpointing
+            self._save(checkpointing, ended=True)
+            mean_return = self._aggregator.mean_return()
+            checkpointing.describe_end(learner, self.seconds, mean_return, self._counted_seconds)
         self._server.close()
         if lost:
             raise LearnerLost(lost)
@@ -215,14 +224,29 @@ class LearnerMonitor:
             1.0 if self._status.other_learners_failure() or exchange.failure else _END_SECONDS
         )
         failed_here = learner.failure and not isinstance(learner.failure, COMMON_FAILURES)
+        until = time.monotonic() + FIRST_UPDATE_SECONDS
         together = exchange.finish(
-            2.0 if failed_here or self._status.other_learners_failure() else _END_SECONDS
+            2.0 if failed_here or self._status.other_learners_failure() else _END_SECONDS,
+            lambda: time.monotonic() < until and self._may_be_saving(),
         )
         if failed := self._status.other_learners_failure():
             return failed
-        if learner.failure and "horovod" not in str(learner.failure).lower():
+        if learner.failure and not _is_of_horovod(learner.failure):
             return ""  # `run` raises it
+        if exchange.failure and not _is_of_horovod(exchange.failure):
+            raise exchange.failure
         return "" if together and not learner.failure else "another learner is unreachable"
+
+    def _may_be_saving(self) -> bool:
+        """Return whether nothing hangs or has failed, so that learners may still be saving."""
+        self._send_heartbeat()
+        learner, silent = self._learner, time.monotonic() - self._status.reported_at
+        fails = learner.failure or self._status.other_learners_failure()
+        return silent < _END_SECONDS and not fails and not learner.variables_lock.locked()
+
+    def wait_for_all_to_save(self) -> None:
+        """Wait until all learners get here: one that exits earlier could end rank 0."""
+        self._heartbeat.beat_during(lambda: self._group.gather(None, "saved"))
 
     @property
     def end_reason(self) -> str:
@@ -247,7 +271,11 @@ class LearnerMonitor:
         """Send a heartbeat to the supervisor, unless an update hangs or no reports arrive."""
         learner, before = self._learner, self._updates_at_beat
         self._updates_at_beat = learner.updates
+        now = time.monotonic()
+        if not learner.is_compiling:
+            self._compiling_until = now + FIRST_UPDATE_SECONDS
         works = learner.updates != before or not learner.variables_lock.locked()
+        works |= learner.is_compiling and now < self._compiling_until
         if works and time.monotonic() - self._status.reported_at < _REPORT_SILENCE_SECONDS:
             self._heartbeat.frames = learner.frames
             self._heartbeat.beat()
@@ -293,7 +321,7 @@ class LearnerMonitor:
     def _write_row(self, records: Records) -> dict[str, Any]:
         return self._rows.write(records.metrics_writer, self.seconds, self._counted_seconds)
 
-    def _save(self, checkpointing: Checkpointing, last: bool = False, ended: bool = False) -> bool:
+    def _save(self, checkpointing: Checkpointing, ended: bool = False) -> bool:
         """Save a checkpoint, see `Checkpointing.save`; `ended`: no further update will be made.
 
         If learners have states of their own, all of them save after a step; when training ends,
@@ -301,7 +329,8 @@ class LearnerMonitor:
         """
         if not self._learner.own_state:
             mean_return, counted = self._aggregator.mean_return(), self._counted_seconds
-            return checkpointing.save(self._learner, self.seconds, mean_return, last, counted)
+            numbers = self._learner, self.seconds, mean_return, counted
+            return self._heartbeat.beat_during(lambda: checkpointing.save(*numbers))
         if ended:
             self._write_snapshot(checkpointing)
         else:
@@ -310,9 +339,9 @@ class LearnerMonitor:
 
     def _write_snapshot(self, checkpointing: Checkpointing) -> None:
         """Write the snapshot that was taken when all learners saved their own states, if any."""
-        checkpointing.write_snapshot(
-            self.seconds, self._aggregator.mean_return(), self._counted_seconds
-        )
+        if checkpointing.has_snapshot:
+            numbers = self.seconds, self._aggregator.mean_return(), self._counted_seconds
+            self._heartbeat.beat_during(lambda: checkpointing.write_snapshot(*numbers))
 
     def _describe_stall(self) -> str:
         """Return why there is no update, as far as it is known, after a colon."""
@@ -325,3 +354,9 @@ class LearnerMonitor:
 
     def _describe_wait(self) -> str:
         return self._first_unroll.describe(self._status.num_actors(), len(self._status.gave_up()))
+
+
+def _is_of_horovod(failure: BaseException) -> bool:
+    """Return whether an exception is how Horovod says that a learner cannot be reached."""
+    kinds = tf.errors.OpError | RuntimeError
+    return isinstance(failure, kinds) and "horovod" in f"{type(failure).__name__} {failure}".lower()

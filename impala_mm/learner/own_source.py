@@ -73,6 +73,8 @@ class OwnSource:
         self._turn = threading.Lock()  # held by the thread that calls the source
         self._waiting = threading.Event()  # set while a thread waits for its turn to save
         self._priorities: deque[tuple[tf.Tensor, tf.Tensor]] = deque()
+        # What the source said of itself when it was last asked for a batch: others ask meanwhile.
+        self._filling, self._metrics = (0, 0), dict[str, float]()
 
     def next(self, timeout: float) -> Batch | None:
         """Return the source's next batch, or None; raises BadSource."""
@@ -81,6 +83,8 @@ class OwnSource:
         with self._turn:
             self._pass_priorities_on()
             batch = self._source.next(timeout)
+            self._filling = getattr(self._source, "filling", lambda: (0, 0))()
+            self._metrics = dict(getattr(self._source, "metrics", dict)())
         if batch is None:
             return None
         self._check(batch)
@@ -96,11 +100,11 @@ class OwnSource:
 
     def filling(self) -> tuple[int, int]:
         """Return the unrolls that the source has and needs for its first batch; 0, 0: not known."""
-        return getattr(self._source, "filling", lambda: (0, 0))()
+        return self._filling
 
     def metrics(self) -> dict[str, float]:
         """Return the source's own metrics."""
-        return getattr(self._source, "metrics", dict)()
+        return self._metrics
 
     def save(self, folder: Path) -> None:
         """Let the source save its contents to this folder, which exists and is empty."""

@@ -197,7 +197,8 @@ def make_source(
 ) -> ReplaySource:
     """Return the source of batches on `device`, whose replays take up to `most_bytes`.
 
-    If --replay_spill cannot be written any more, they take up to `memory_bytes` of memory. Raises UserMistake if --replay_spill cannot be used.
+    If --replay_spill cannot be written any more, they take up to `memory_bytes` of memory. Raises
+    UserMistake if it cannot be used.
     """
     mix = replay_mix.parse(config.replay)
     columns = replay_mix.split_columns(mix, config.batch_size)

@@ -136,8 +136,7 @@ def build_learner(
                 say(note)
     chosen = auto.inference(config, agent.weights, devices.training_device(), rounds)
     path = str(folder.path) if folder else config.logdir
-    is_new = not (folder and folder.has_started())
-    own = agent.identity["run_id"], chosen, path, is_new
+    own = agent.identity["run_id"], chosen, path, not (folder and folder.has_started())
     run_id, chosen, path_of_first, is_new = group.gather(own, "run")[0]
     if folder and chosen.why:
         say(f"inference at the {chosen.value}: {chosen.why}")

@@ -4,7 +4,6 @@
 teachers, and rank 0 measures. A resumed run whose teachers' cost has fallen to 0 loads none.
 """
 
-import concurrent.futures
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +22,6 @@ from impala_mm.runtime.interval import Interval
 from impala_mm.runtime.log import Say
 
 _LINE_SECONDS = 3.0  # between two lines of progress
-_WAIT_SECONDS = 0.5  # between two looks whether all learners have answered
 
 
 class UnfitTeacher(UserMistake):
@@ -118,12 +116,7 @@ def _gather(group: LearnerGroup, value: Any) -> list[Any]:
 
     One that hangs sends no heartbeat itself.
     """
-    beat = heartbeat.of_learner().beat
-    with concurrent.futures.ThreadPoolExecutor(1, "gathering") as thread:
-        found = thread.submit(group.gather, value, "teachers_problems")
-        while not concurrent.futures.wait([found], _WAIT_SECONDS).done:
-            beat()
-        return found.result()
+    return heartbeat.of_learner().beat_during(lambda: group.gather(value, "teachers_problems"))
 
 
 def _measure(

@@ -13,6 +13,7 @@ from typing import Any
 
 from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.messages import UserMistake
+from impala_mm.runtime import whole_file
 from impala_mm.runtime.strict_json import from_json, to_json
 
 
@@ -38,6 +39,12 @@ def describe(folder: Path, about: dict[str, Any]) -> list[Path]:
     files = {str(p.relative_to(folder)): _fingerprint(p) for p in paths if p.is_file()}
     (folder / "about.json").write_text(to_json(about | {"files": files}))
     return paths
+
+
+def change(folder: Path, numbers: dict[str, Any]) -> None:
+    """Replace numbers of a folder's about.json; raise OSError, and ValueError if it is damaged."""
+    path = folder / "about.json"
+    whole_file.write(path, to_json(from_json(path.read_text()) | numbers).encode())
 
 
 def verify(path: Path) -> None:

@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from impala_mm.runtime.strict_json import from_json
 
 
@@ -27,3 +30,24 @@ def parse_lines(lines: list[str]) -> list[dict[str, Any]]:
             found += [value] if isinstance(value, dict) else []
             break
     return found
+
+
+def find_current(frames: ArrayLike, seconds: ArrayLike) -> np.ndarray:
+    """Return for each row of metrics whether no later row has fewer frames or seconds, bool [rows].
+
+    A run that was killed resumes from its last checkpoint: its next rows replace some before.
+    """
+    counts = np.stack([frames, seconds])
+    is_least = counts <= np.minimum.accumulate(counts[:, ::-1], 1)[:, ::-1]
+    return is_least[0] & is_least[1]
+
+
+def drop_replaced(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of metrics that count, see `find_current`."""
+    rows = [row for row in rows if {"frames", "seconds"} <= row.keys()]
+    frames, seconds = ([row[key] for row in rows] for key in ("frames", "seconds"))
+    return [
+        row
+        for row, is_current in zip(rows, find_current(frames, seconds), strict=True)
+        if is_current
+    ]

@@ -144,8 +144,9 @@ def _lock(lock: int, path: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(lock, 20, 0).decode() or "another"
-        flags.refuse(f"--logdir={path}: process {holder} is writing to it")
+        number = os.pread(lock, 20, 0).decode()
+        holder = f"process {number}" if number else "another process"
+        flags.refuse(f"--logdir={path}: {holder} is writing to it")
     except OSError as error:
         print(
             f"note: {path} cannot be locked ({error.strerror}): make sure yourself that no other "

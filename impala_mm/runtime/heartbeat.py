@@ -17,14 +17,15 @@ addresses of all learners are known; usually before it loads TensorFlow. When al
 and the run is saved, it adds `"ended": true`: mpirun's exit code is 0 also if it lost learners.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from impala_mm.config import flags
 from impala_mm.runtime.rank import process_rank
@@ -32,6 +33,9 @@ from impala_mm.runtime.rank import process_rank
 VARIABLE = "IMPALA_MM_HEARTBEAT"
 HOSTS_VARIABLE = "IMPALA_MM_LEARNER_HOSTS"
 _SECONDS = 1.0  # least time between two heartbeats
+_MOST_WAIT_SECONDS = 1800.0  # for work whose end cannot be seen to come nearer, see `beat_during`
+
+_Result = TypeVar("_Result")
 
 
 class Heartbeat:
@@ -48,6 +52,20 @@ class Heartbeat:
         if now - self.last >= _SECONDS:
             self.last = now
             self._write({"frames": int(self.frames)})
+
+    def beat_during(self, work: Callable[[], _Result]) -> _Result:
+        """Return what `work` returns; another thread does it, and this one sends heartbeats.
+
+        It is for what may take long and shows no progress, such as writing a large file: after half
+        an hour the heartbeats end, since a disk or a network may never answer.
+        """
+        until = time.monotonic() + _MOST_WAIT_SECONDS
+        with concurrent.futures.ThreadPoolExecutor(1, "work") as thread:
+            result = thread.submit(work)
+            while not concurrent.futures.wait([result], _SECONDS).done:
+                if time.monotonic() < until:
+                    self.beat()
+            return result.result()
 
     def give_up(self, why: str) -> None:
         """Report that this process ends and that a restart would not help."""

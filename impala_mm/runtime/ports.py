@@ -114,7 +114,11 @@ class HeldAddress:
         for family, address in dict.fromkeys((each[0], each[4]) for each in found):
             try:
                 held = socket.socket(family, socket.SOCK_STREAM)
-                self.sockets.append(held)
+            except OSError as error:  # the kernel has no IPv6
+                foreign = error
+                continue
+            self.sockets.append(held)
+            try:
                 held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 held.bind(address)
                 held.listen(socket.SOMAXCONN)

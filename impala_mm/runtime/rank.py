@@ -6,6 +6,7 @@ it takes, and with how many learners it shares the host's cores.
 """
 
 import os
+import re
 from typing import NamedTuple
 
 # The variables of each launcher: Open MPI, horovodrun, MPICH's Hydra, Slurm's srun. They hold the
@@ -14,7 +15,7 @@ _VARIABLES = (
     tuple(f"OMPI_COMM_WORLD_{name}" for name in ("SIZE", "RANK", "LOCAL_SIZE", "LOCAL_RANK")),
     ("HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_LOCAL_RANK"),
     ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
-    ("SLURM_STEP_NUM_TASKS", "PMIX_RANK", "SLURM_NTASKS_PER_NODE", "SLURM_LOCALID"),
+    ("SLURM_STEP_NUM_TASKS", "PMIX_RANK", "SLURM_STEP_TASKS_PER_NODE", "SLURM_LOCALID"),
 )
 
 
@@ -34,10 +35,18 @@ def process_rank() -> ProcessRank:
             return ProcessRank(
                 int(os.environ[size]),
                 int(os.environ[rank]),
-                int(os.environ.get(local_size, "1")),
+                _local_size(os.environ.get(local_size, "1")),
                 int(os.environ.get(local_rank, "0")),
             )
     return ProcessRank()
+
+
+def _local_size(text: str) -> int:
+    """Return the learners on this host: a number, or by node as Slurm writes it, as in 2(x3),1."""
+    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    counts = [int(count) for count, nodes in parts for _ in range(int(nodes or 1))]
+    node = int(os.environ.get("SLURM_NODEID", "0"))
+    return counts[node] if node < len(counts) else max(counts)
 
 
 def widen_core_binding() -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from launcher.node import procfs
 
 _LIBC = ctypes.CDLL(None)
+_EVENT = "IMPALA_MM_EVENT"  # the variable of the commands of --on_event (`records.hooks`)
 _REAP_SECONDS = 2.0  # seconds that killed processes have to vanish
 
 
@@ -54,10 +55,13 @@ def kill_group(process: subprocess.Popen) -> None:
 
 
 def kill_orphans() -> None:
-    """Kill what a process has left behind; called once the process itself has ended."""
+    """Kill what a process has left behind; called once the process itself has ended.
+
+    The commands of --on_event go on: they may save what was written last.
+    """
     until = time.monotonic() + _REAP_SECONDS
     # Again and again: a process may start another one while the others are being killed.
-    while (pids := procfs.descendants(os.getpid())) and time.monotonic() < until:
+    while (pids := _orphans()) and time.monotonic() < until:
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -65,6 +69,11 @@ def kill_orphans() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.02)
+
+
+def _orphans() -> list[int]:
+    pids = procfs.descendants(os.getpid())
+    return [pid for pid in pids if not procfs.has_variable(pid, _EVENT)]
 
 
 def exit_code(process: subprocess.Popen) -> int:

@@ -38,6 +38,15 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def has_variable(pid: int, name: str) -> bool:
+    """Return whether a process has this environment variable, as far as it may be known."""
+    try:
+        content = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"\0{name}=".encode() in b"\0" + content
+
+
 class Usage:
     """The CPU time and memory that all descendants of this process use."""
 

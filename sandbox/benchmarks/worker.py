@@ -175,10 +175,12 @@ class WorkerTasks(WireTasks):
         config, codec = dataclasses.replace(config, **changed), UnrollCodec(algorithm.unroll)
         device, most = devices.training_device(), replaying.memory(config, process_rank())
         position = replaying.Position(lambda: 0, lambda: 0.0)
+        run = replaying.Run(Path(), is_new=True)
 
         def make(queue: Any) -> ReplaySource:
             return replaying.make_source(
-                *(config, algorithm, queue, codec, device, position, most, 0, "", lambda line: None)
+                *(config, algorithm, queue, codec, device, position, most, 0, run),
+                say=lambda line: None,
             )
 
         played = self._play_unrolls(config.num_envs)

@@ -27,6 +27,16 @@ def test_each_launchers_variables_give_the_rank(monkeypatch, names):
     assert process_rank() == ProcessRank(size=8, rank=5, local_size=4, local_rank=1)
 
 
+@pytest.mark.parametrize(
+    ("tasks", "node", "learners"),
+    [("2(x3),1", 2, 2), ("2(x3),1", 3, 1), ("4", 0, 4), ("3,5", 1, 5)],
+)
+def test_slurm_says_how_many_are_on_each_node(monkeypatch, tasks, node, learners):
+    _as_if_by(monkeypatch, _VARIABLES[-1], ("7", "6", tasks, "0"))
+    monkeypatch.setenv("SLURM_NODEID", str(node))
+    assert process_rank().local_size == learners
+
+
 def test_a_launcher_without_variables_about_hosts_still_gives_rank_and_size(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_RANK", "1")

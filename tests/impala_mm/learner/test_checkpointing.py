@@ -63,6 +63,13 @@ def test_it_saves_what_was_learnt_since_with_counts_and_the_mean_return(keep, tm
     assert len(said) == 1, "nothing since"
     keeper.save(_at(4, 40), seconds=5.0, mean_return=0.5)
     assert checkpoint.find(tmp_path)[1].episode_return == 0.5
+    keeper.describe_end(_at(5, 50), 6.0, 0.7, 6.0)
+    assert checkpoint.find(tmp_path)[1].episode_return == 0.5, "it is not of this update"
+    keeper.describe_end(_at(4, 40), 6.0, 0.7, 5.5)
+    path, about = checkpoint.find(tmp_path)
+    assert (about.updates, about.frames, about.learners) == (4, 40.0, 2)
+    assert (about.seconds, about.limited_seconds, about.episode_return) == (6.0, 5.5, 0.7)
+    checkpoint.verify(path)
 
 
 def test_the_first_after_each_tenth_of_the_frames_is_a_milestone_across_a_resume_too(

@@ -122,6 +122,33 @@ def test_an_update_of_which_a_step_is_not_finite_is_neither_published_nor_saved(
     assert learner.updates == len(published) == 1
 
 
+@pytest.mark.parametrize("measured", [-60.0, 60.0])
+def test_a_clock_that_is_set_during_an_update_changes_no_share_of_time(measured, tmp_path):
+    learner = _learner(Config(), Stepping(bad_step=0), [], tmp_path)
+    values = learner._layout.values()
+    learner._train_step = lambda *of_batch: ({}, measured, tf.ones([2]), values)
+    ones = tf.ones([2])
+    batch = Batch(Entry(*[ones] * len(Entry._fields)), (), *[ones] * 3, ones > 0)
+    for _ in range(2):  # the time of the first update is left out
+        learner._step(AgreedStep(batch, 2, 2, 0.0, 0.0), batch, {})
+    times = learner.meter.take_reading().times
+    assert 0 <= times["train"] < 30
+    assert 0 <= times["exchange"] < 30
+
+
+def test_a_learner_alone_saves_its_own_state_while_no_batch_comes(tmp_path, monkeypatch):
+    learner = _learner(Config(), Stepping(bad_step=0), [], tmp_path)
+    learner._group, saved = group.SingleLearner(), []
+    monkeypatch.setattr(learner, "_save_own_state", lambda: saved.append(learner.updates))
+    asked = [True, False]
+    end = AgreedStep(None, 0, 0, 0.0, 0.0)
+    learner._lockstep = SimpleNamespace(
+        next=lambda timeout: None if asked else end, takes_save=asked.pop
+    )
+    learner._train()
+    assert saved == [0]
+
+
 @pytest.mark.parametrize(
     ("message", "short"),
     [

@@ -1,11 +1,12 @@
 """Reports between learners: what they tell about an update that does not end."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from impala_mm.learner import learner_reports
-from impala_mm.learner.learner_reports import EndlessUpdate, unfinished_update
+from impala_mm.learner.learner_reports import EndlessUpdate, ReportExchange, unfinished_update
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,15 @@ def test_no_run_ends_while_updates_follow_or_none_is_made_or_a_process_was_stopp
     watching.sleep(5000)
     assert watching([4, 4], 0.1, 90) == "", "the time in which they were stopped does not count"
     assert watching([4, 4], 0.1, 30)
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_learner_that_ended_waits_for_one_that_still_saves_as_long_as_that_reports(patient):
+    """The other one's training ends with the fourth report, after 1.2 s."""
+    reports = [[SimpleNamespace(done=done)] for done in (False, False, False, True)]
+    group = SimpleNamespace(gather=lambda report, name: (time.sleep(0.3), reports.pop(0))[1])
+    exchange = ReportExchange(group, lambda: None, lambda reports: None)
+    exchange.start()
+    assert exchange.finish(0.5, lambda: patient) == patient
+    exchange.join()
+    assert exchange.finish(0.1, lambda: False), "it has ended since"

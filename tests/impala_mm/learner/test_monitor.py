@@ -1,6 +1,10 @@
 """Rank 0's progress lines and when it prints them; tests/test_processes.py tests whole runs."""
 
+import time
 import types
+
+import pytest
+import tensorflow as tf
 
 from impala_mm.learner import monitor, timers
 
@@ -49,3 +53,42 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
         learner.frames = 288 * learner.updates
         keep()
     assert said[1:] == ["288 frames", "a note"], "each is printed once"
+
+
+class HorovodInternalError(RuntimeError):
+    """As Horovod raises it."""
+
+
+_LOST = "another learner is unreachable"
+
+
+def _end(of_training=None, of_reports=None, size=2):
+    """Return why the run ends, when these exceptions have ended the training and the reports."""
+    status = types.SimpleNamespace(
+        endless="", other_learners_failure=lambda: "", reported_at=time.monotonic()
+    )
+    learner = types.SimpleNamespace(join=lambda seconds: None, failure=of_training)
+    exchange = types.SimpleNamespace(failure=of_reports, finish=lambda seconds, goes_on: False)
+    watching = types.SimpleNamespace(
+        _learner=learner, _status=status, _group=types.SimpleNamespace(size=size)
+    )
+    return monitor.LearnerMonitor._wait_for_all_to_end(watching, exchange)
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [
+        (tf.errors.UnknownError(None, None, "HorovodAllreduce: connection closed"), _LOST),
+        (HorovodInternalError("connection closed"), _LOST),
+        (ValueError("Horovod does not work within XLA"), ""),
+        (OSError("no file horovod/settings"), ""),
+    ],
+)
+def test_a_learner_is_lost_if_horovod_says_so_and_not_if_a_users_error_names_it(failure, why):
+    assert _end(of_training=failure) == why
+
+
+def test_an_error_in_the_thread_of_reports_is_not_called_a_lost_learner():
+    assert _end(of_reports=HorovodInternalError("closed")) == _LOST
+    with pytest.raises(KeyError, match="filling"):
+        _end(of_reports=KeyError("filling"), size=1)

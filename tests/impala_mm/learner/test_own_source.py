@@ -124,6 +124,26 @@ def test_priorities_arrive_before_the_next_batch_is_asked_for_in_the_same_thread
     assert threads == {threading.get_ident()}
 
 
+def test_what_a_source_says_of_itself_is_asked_in_its_turn():
+    class Source(Returning):
+        def metrics(self):
+            assert threading.get_ident() == asker
+            return {"left": float(len(self.returned))}
+
+        def filling(self):
+            assert threading.get_ident() == asker
+            return len(self.returned), 5
+
+    own, asker = _own(Source(_batch(), _batch())), threading.get_ident()
+    assert (own.filling(), own.metrics()) == ((0, 0), {})
+    own.next(0.1)
+    said = []
+    elsewhere = threading.Thread(target=lambda: said.extend((own.filling(), own.metrics())))
+    elsewhere.start()
+    elsewhere.join()
+    assert said == [(1, 5), {"left": 1.0}]
+
+
 def test_saving_gets_its_turn_while_another_thread_asks_again_and_again(tmp_path):
     calls = []
 

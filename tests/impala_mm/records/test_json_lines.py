@@ -2,13 +2,20 @@
 
 import pytest
 
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.json_lines import drop_replaced, read_json_lines
 
 
 def test_lines_that_were_cut_off_cost_themselves_alone(tmp_path):
     path = tmp_path / "rows"
     path.write_text('{"a": 1}\n[2]\n5\n\n{"a": 3, "b{"a": 4}\n{"a": 5, "b": {}}\n{"a": 6, "hal')
     assert read_json_lines(path) == [{"a": 1}, {"a": 4}, {"a": 5, "b": {}}]
+
+
+def test_rows_that_a_resumed_run_made_again_count_once():
+    """It was killed after 40 frames, and went on from the checkpoint of 20."""
+    rows = [{"frames": n, "seconds": n / 10} for n in (10, 20, 30, 40, 25, 35)]
+    assert [row["frames"] for row in drop_replaced(rows)] == [10, 20, 25, 35]
+    assert drop_replaced([]) == []
 
 
 def test_a_file_that_is_not_there_raises(tmp_path):

@@ -47,6 +47,22 @@ def test_a_file_system_without_locks_is_noted_and_used(tmp_path, monkeypatch, ca
     assert said in capsys.readouterr().err
 
 
+def test_a_full_disk_is_no_reason_to_refuse_a_folder(tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    config = Config(logdir=str(tmp_path / "run"))
+    with monkeypatch.context() as full:
+        full.setattr("os.pwrite", fail)
+        first = RunFolder(config)
+    assert not first.has_started()
+    with pytest.raises(SystemExit):
+        RunFolder(config)
+    assert "another process is writing to it" in capsys.readouterr().err
+    first.write_start(config, ["a:1"], frames=0.0)
+    assert first.has_started()
+
+
 def test_settings_are_replaced_at_once_or_not_at_all(tmp_path, monkeypatch):
     folder = RunFolder(Config(logdir=str(tmp_path)))
     folder.write_start(Config(seed=5), ["a:1"], frames=0.0)

@@ -1,5 +1,6 @@
 """The heartbeat file: written while the process works, and only if a supervisor asks for it."""
 
+import concurrent.futures
 import json
 import math
 import threading
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from deadlines import Deadline
 
 from impala_mm.actor import learner_link
 from impala_mm.config.settings import Config
@@ -80,7 +82,8 @@ def test_an_actor_that_waits_to_send_calls_its_callback():
 def watching(tmp_path, monkeypatch, now):
     """Return the monitor of a learner that has only the attributes that the monitor reads."""
     monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beat"))
-    learner = SimpleNamespace(updates=0, frames=0.0, variables_lock=threading.Lock())
+    learner = SimpleNamespace(updates=0, frames=0.0, is_compiling=False)
+    learner.variables_lock = threading.Lock()
     alone, limits = SimpleNamespace(size=1), SimpleNamespace(frames=1e9, seconds=math.inf)
     config = Config(learner_assignment="fixed")
     made = monitor.LearnerMonitor(config, alone, None, learner, None, {}, limits, None, print)
@@ -92,7 +95,9 @@ def watching(tmp_path, monkeypatch, now):
         made._send_heartbeat()
         return (tmp_path / "beat").exists()
 
-    return SimpleNamespace(learner=learner, beats=beats, heard=lambda: made._status.receive([]))
+    return SimpleNamespace(
+        learner=learner, beats=beats, heard=lambda: made._status.receive([]), made=made, now=now
+    )
 
 
 def test_a_learner_without_unrolls_beats_and_one_whose_update_hangs_does_not(watching):
@@ -104,6 +109,58 @@ def test_a_learner_without_unrolls_beats_and_one_whose_update_hangs_does_not(wat
         assert watching.beats(), "one has ended, and another is under way"
         watching.heard()
         assert not watching.beats()
+
+
+def test_a_first_update_may_take_half_an_hour(watching):
+    with watching.learner.variables_lock:
+        watching.learner.is_compiling = True
+        beats = []
+        for _ in range(370):
+            watching.heard()
+            beats.append(watching.beats())
+    assert beats == [True] * 359 + [False] * 11
+
+
+def test_while_a_checkpoint_is_written_the_learner_beats(watching, tmp_path):
+    path, seen = tmp_path / "beat", []
+
+    def write(*numbers):
+        path.unlink(missing_ok=True)
+        deadline = Deadline(20)
+        while not path.exists() and not deadline.is_over():
+            watching.now.now += 1
+            time.sleep(0.05)
+        seen.append(path.exists())
+
+    keeper = SimpleNamespace(has_snapshot=True, write_snapshot=write, save=write)
+    watching.made._write_snapshot(keeper)
+    watching.learner.own_state = None
+    watching.made._save(keeper)
+    assert seen == [True, True]
+
+
+def test_what_never_ends_is_no_work_for_ever(now, tmp_path, monkeypatch):
+    alive, beats = Heartbeat(str(tmp_path / "beat")), []
+    monkeypatch.setattr(alive, "beat", lambda: beats.append(now.now))
+    ended = threading.Event()
+
+    def wait(futures, seconds):
+        now.now += 600
+        if len(beats) == 2 and now.now > 3000:
+            ended.set()
+            return futures_wait(futures)
+        return SimpleNamespace(done=[])
+
+    futures_wait = concurrent.futures.wait
+    monkeypatch.setattr(heartbeat.concurrent.futures, "wait", wait)
+    alive.beat_during(ended.wait)
+    assert beats == [700, 1300]
+
+
+def test_the_result_and_the_error_of_what_is_waited_for_are_its_own():
+    assert Heartbeat().beat_during(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        Heartbeat().beat_during(lambda: 1 / 0)
 
 
 def test_a_learner_that_receives_nothing_from_the_others_stops_beating(watching):
