@@ -80,6 +80,23 @@ def test_two_runs_of_one_csv_that_start_in_the_same_second_both_train(cluster):
     assert len(set(ports)) == 2 * learners
 
 
+@needs_horovod
+def test_a_student_of_a_csv_learns_its_teachers_games_and_then_its_own_on_two_learners(cluster):
+    rows = cluster.csv(
+        *[f"learner,localhost,{free_port()}," for _ in range(2)], *["actor,localhost,,"] * 2
+    )
+    asked = ("--mode=reincarnate", "--teacher=cartpole", "--quick")
+    code, printed = cluster.run(rows, *asked, f"--logdir={cluster.logdir}", limit=300)
+    assert code == 0, printed
+    games = cluster.logdir / "teacher_data"
+    assert sorted(path.name for path in games.iterdir()) == ["learner-0", "learner-1"]
+    rows = read_rows(cluster.logdir)
+    assert rows[0]["teacher_return"] > 400
+    assert [row for row in rows if row["updates"] and not row["frames"]], "the offline phase"
+    assert rows[-1]["frames"] > 0
+    assert not cluster.left_running()
+
+
 def _start_until_saved(cluster):
     """Start two learners that may be restarted, and two actors; return the frontend."""
     rows = cluster.csv(

@@ -115,6 +115,47 @@ def test_a_student_of_values_learns_recorded_games_before_it_plays_and_keeps_the
     assert read_rows(logdir)[-1]["recorded_share"] == pytest.approx(0.25, abs=0.03)
 
 
+def _run_preset(logdir, preset, *flags):
+    """Return what a short run of a preset printed, and its rows."""
+    end = ("--total_environment_frames=4000", "--stop_at_return=inf", f"--logdir={logdir}")
+    address = f"--learner_hosts=127.0.0.1:{free_port()}"
+    code, printed = run(*EXPERIMENT, f"--preset={preset}", address, *flags, *end, limit=300)
+    assert code == 0, printed
+    return printed, read_rows(logdir)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["dqfd", "cql"])
+def test_a_preset_of_recorded_actions_learns_them_before_it_plays(tmp_path, preset):
+    printed, rows = _run_preset(tmp_path, preset, "--teacher_steps=4000", "--offline_updates=600")
+    assert "offline: 600 updates from " in printed
+    returns = [row["episode_return"] for row in rows if "episode_return" in row]
+    assert max(returns) > 40, "at random it is about 20"
+
+
+@pytest.mark.slow
+def test_the_preset_of_reloading_goes_on_with_a_policy_that_can_play(tmp_path):
+    printed, rows = _run_preset(tmp_path, "reload")
+    assert "training starts with the weights of " in printed
+    assert all(row.get("episode_return", 500) > 300 for row in rows), "few games end so soon"
+
+
+@pytest.mark.slow
+def test_a_run_may_go_on_from_another_ones_optimizer_and_replay(tmp_path):
+    flags = ("--algorithm=dqn", "--replay_save", "--stop_at_return=9")
+    old, new = tmp_path / "old", tmp_path / "new"
+    code, printed = run(*catch_command(old, *flags, "--total_environment_frames=3000"))
+    assert code == 0, printed
+    reload = ("--mode=train_from", f"--checkpoint={old}", "--reload_optimizer", "--reload_replay")
+    more = ("--total_environment_frames=1000", "--learning_rate=0.0001")
+    code, printed = run(*catch_command(new, *flags, *reload, *more))
+    assert code == 0, printed
+    assert f"training starts with the weights and the optimizer of {old}/checkpoints/" in printed
+    held = re.search(r"training begins with this many unrolls: \w+: ([\d,]+)", printed)
+    stored = read_rows(old)[-1]["replay_unrolls/prioritised"]
+    assert int(held[1].replace(",", "")) >= stored > 100, printed
+
+
 def test_data_that_does_not_fit_is_refused_in_a_sentence(tmp_path):
     record_catch(tmp_path / "games", 2, 9)
     flags = (f"--teacher_data={tmp_path / 'games'}", "--offline_updates=3")

@@ -206,17 +206,17 @@ def _starving(row: dict[str, Any], wait: float, trains: bool, actors: int | None
             f"bottleneck: inference ({waits} for unrolls, actors wait {acting:.0%} of theirs for "
             f"the learner's actions); a GPU, more --num_envs or --inference=actor would help"
         )
-    # A full queue is not what a slow network or busy cores leave.
+    if held > _ACTORS_WAIT and _share_busy_cores(row):
+        return (
+            f"bottleneck: cores ({waits} for unrolls, actors wait {held:.0%} of theirs to send "
+            f"them; all share busy cores); fewer processes or actors on other hosts would help"
+        )
+    # A full queue is not what a slow network leaves.
     if held > _ACTORS_WAIT and "replay_share" in row and row.get("queue_fill", 0.0) > _FULL:
         return (
             f"bottleneck: replay ({waits} for batches, actors wait {held:.0%} of theirs to send "
             f"unrolls); a faster disk for --replay_spill, or fewer old unrolls in --replay (elite "
             f"and attentive also compare features) would help"
-        )
-    if held > _ACTORS_WAIT and _share_busy_cores(row):
-        return (
-            f"bottleneck: cores ({waits} for unrolls, actors wait {held:.0%} of theirs to send "
-            f"them; all share busy cores); fewer processes or actors on other hosts would help"
         )
     if held > _ACTORS_WAIT:
         return (

@@ -75,6 +75,22 @@ def test_a_new_run_measures_both_returns_and_a_resumed_one_neither():
     assert (again.loaded, again.played) == (1, [])
 
 
+def test_of_several_teachers_the_mean_of_their_mean_returns_counts():
+    good, bad = (types.SimpleNamespace(name=name, notes=[]) for name in ("good", "bad"))
+    found = {"good": 20.0, "bad": -4.0, "none": -6.0}
+    tools = teaching.PolicyTools(
+        None,
+        lambda config, spec: [good, bad],
+        lambda teacher, *of: found[teacher.name if teacher else "none"],
+    )
+    learner, distillation = types.SimpleNamespace(), _distillation()
+    learner.distillation = distillation
+    measured = teaching.begin(
+        learner, distillation.config, _spec(), SingleLearner(), tools, print, True
+    )
+    assert measured == {"teacher_return": 8.0, "random_return": -6.0}
+
+
 def test_reincarnating_measures_the_teacher_once_whatever_its_method_and_cost():
     expected = {"teacher_return": 1.0, "random_return": 9.0}  # which only a score must not have
     made = _distillation(teacher_method="kickstarting", mode="reincarnate")

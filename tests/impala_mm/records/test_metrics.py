@@ -125,7 +125,7 @@ def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
         ),
         (
             {"wait_share": 0.5, **MOVES, "queue_fill": 1.0, "replay_share": 0.5}
-            | {"actor/waiting_share": 0.6, "actors_elsewhere": 0, "idle_cores": 0.0},
+            | {"actor/waiting_share": 0.6, "actors_elsewhere": 0, "idle_cores": 1.0},
             2,
             "bottleneck: replay (the learner waits 50% of its time for batches, actors wait 60% of "
             "theirs to send unrolls); a faster disk for --replay_spill, or fewer old unrolls in "
