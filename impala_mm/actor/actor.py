@@ -66,7 +66,8 @@ class Player:
         self.number(NumberRange(0, 1, sum(size for _, size in groups)))
         self._turn = 0  # index of the group that acts next
         self._loaded_policy: Any = None
-        self.policy: Any = None  # the result of `load_policy` for the unrolls returned last
+        self.policy: Any = None  # the result of `load_policy` for the unrolls that ended last
+        self.policies: list[Any] = []  # its result for each of the unrolls returned last
         self.acting = self.stepping = 0.0  # seconds that each took during the last unrolls
         self.whole = 0  # environments that had no fault during the last unrolls
 
@@ -86,15 +87,16 @@ class Player:
         it then returns something else than the last time, or None.
         """
         contents: list[bytes] = []
-        self.acting, self.stepping, self.whole = 0.0, 0.0, 0
+        self.acting, self.stepping, self.whole, self.policies = 0.0, 0.0, 0, []
         first, last = self._groups[0], self._groups[-1]
         while True:
             group = self._groups[self._turn]
             begin = time.perf_counter()
-            ended = group.write()
+            ended = group.write(self.policy)
             self.stepping += time.perf_counter() - begin
             if ended is not None:
                 contents += ended
+                self.policies += group.policies
                 self.whole += group.whole
                 if group is last:  # it acts in the next call of `play`
                     return contents
@@ -142,6 +144,7 @@ class _PlayingGroup:
         self.stepper, self.size, self._act, self._relabeller = stepper, size, act, relabeller
         self._guide = guide
         self.whole = 0  # environments that had no fault during the last unroll
+        self.policies: list[Any] = []  # those that played the unrolls which `write` returned last
         self.number: list[tf.Tensor] = []  # the last argument of `act`
         state = algorithm.initial_state(size)
         self._state: list[tf.Tensor] = tf.nest.flatten(state)
@@ -162,8 +165,11 @@ class _PlayingGroup:
         self._chosen, self.at_unroll_start = (actions, extras), False
         self.stepper.start_step(actions)
 
-    def write(self) -> list[bytes] | None:
-        """Wait for the running step and write it; return the unrolls if it ends them, else None."""
+    def write(self, policy: Any) -> list[bytes] | None:
+        """Wait for the running step and write it; return the unrolls if it ends them, else None.
+
+        `policy` plays the present unrolls.
+        """
         if not self._chosen:
             return None
         ended = self._writer.write(self.stepper.finish_step(), *self._chosen)
@@ -173,8 +179,10 @@ class _PlayingGroup:
         self.at_unroll_start = True
         unbroken = self._writer.unbroken
         self.whole, contents = len(unbroken), self._writer.take_unrolls()
+        self.policies = [policy] * len(contents)
         if self._relabeller:
-            contents = self._relabeller.add(unbroken, contents)
+            contents = self._relabeller.add(unbroken, contents, policy)
+            self.policies = self._relabeller.policies
             self.whole -= self._relabeller.failed
         return contents
 
@@ -197,6 +205,26 @@ def _guide(algorithm: Algorithm, size: int, number: int, load: TeacherLoader) ->
         return None
     seed, _ = tf.compat.v1.get_seed(0)
     return Guide(guidance, size, load, [seed, number])
+
+
+def label(
+    newest: UnrollBatch, contents: Sequence[bytes], policies: Sequence[PolicyVersion]
+) -> list[UnrollBatch]:
+    """Return the batches in which to send unrolls that these policies played.
+
+    The last one is `newest` with those of its run, labelled with the oldest version that played
+    one: some may have waited for goals of later steps. Those that waited longer than the run of
+    their policy lasted are in a batch before it, which the learner drops and counts.
+    """
+    played = list(zip(policies, contents, strict=True))
+    own = [each for each in played if each[0].run == newest.run]
+    foreign = [each for each in played if each[0].run != newest.run]
+    version = min((policy.version for policy, _ in own), default=newest.version)
+    batches = [newest._replace(version=version, contents=[content for _, content in own])]
+    if foreign:
+        contents = [content for _, content in foreign]
+        batches.insert(0, UnrollBatch(*foreign[0][0], contents, newest.episodes[:0]))
+    return batches
 
 
 def run(
@@ -250,9 +278,10 @@ def run(
                 player.acting, player.stepping, waited, link.policy_wait, ready - begin
             )
             run, version = player.policy
-            unrolls = UnrollBatch(run, version, contents, player.episodes(), times, faults.new)
-            if not link.send(unrolls, heartbeat.beat):
-                return
+            newest = UnrollBatch(run, version, [], player.episodes(), times, faults.new)
+            for batch in label(newest, contents, player.policies):
+                if not link.send(batch, heartbeat.beat):
+                    return
             begin = ready
     finally:
         faults.say_counts()

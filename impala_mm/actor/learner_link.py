@@ -133,7 +133,8 @@ class LearnerLink(threading.Thread):
     @property
     def numbers(self) -> NumberRange:
         """The numbers of this actor's environments in the run."""
-        known = self._client.environments if self._client else 0
+        client = self._client  # the link's thread may set it to None at any time
+        known = client.environments if client else 0
         return self._numbers._replace(bound=max(known, self._numbers.bound))
 
     @property
@@ -155,7 +156,6 @@ class LearnerLink(threading.Thread):
         thread_names.name_thread("link")
         try:
             batch, sent = None, False  # `sent`: it is not known yet what the learner has now
-            only_learner = len(self._addresses) == 1
             while not self._stop_asked.is_set():
                 client = None  # gRPC would give a new client the broken connection of a former one
                 client = self._client or self._connect()
@@ -178,14 +178,22 @@ class LearnerLink(threading.Thread):
                         self._puller.pull_newest(client)
                     sent = sent and self._client is None
                 except Unreachable as error:
-                    self._timeout = min(2 * self._timeout, _MAX_CALL_SECONDS)
-                    if not client.still_answers():
-                        self._say(error.log_line)
-                        self._client = None
-                    elif batch and (only_learner or self._timeout == _MAX_CALL_SECONDS):
-                        self._say("the learner's queue is full: waiting for room")
+                    self._handle_failure(client, error, is_sending=batch is not None)
         except BaseException as error:
             self.failure = error
+
+    def _handle_failure(self, client: Client, error: Unreachable, is_sending: bool) -> None:
+        """Log why a call failed; drop the connection if the learner does not answer any more."""
+        self._timeout = min(2 * self._timeout, _MAX_CALL_SECONDS)
+        only_learner = len(self._addresses) == 1
+        if not client.still_answers():
+            self._say(error.log_line)
+            self._client = None
+        elif not error.late:
+            self._say(f"the learner could not answer: {error}")
+            self._stop_asked.wait(1.0)
+        elif is_sending and (only_learner or self._timeout == _MAX_CALL_SECONDS):
+            self._say("the learner's queue is full: waiting for room")
 
     # -- sending unrolls
 

@@ -43,14 +43,17 @@ class PolicyPuller:
 
     def join_cache(self, run_id: str) -> None:
         """Join the cache of this run on this host, if its shared memory can be used."""
-        if self._cache and run_id == self._run_id:
+        if run_id == self._run_id:  # joined before, or found to be unusable
             return
         self.close()
         self._run_id = run_id
         try:
             self._cache = HostParameterCache(run_id)
         except OSError as error:
-            self._say(f"cannot share parameters with this host's other actors: {error}")
+            self._say_not_shared(error)
+
+    def _say_not_shared(self, error: OSError) -> None:
+        self._say(f"cannot share parameters with this host's other actors: {error}")
 
     def close(self) -> None:
         """Leave this host's cache, if it was joined."""
@@ -91,11 +94,14 @@ class PolicyPuller:
         self._take(client, found)
 
     def _take(self, client: Client, found: tuple[int, bytes] | None) -> PulledParameters | None:
-        """Make what was found the newest parameters, and return them; None if nothing was."""
+        """Keep what was found, if it is newer; return the newest, or None if nothing was found."""
         if not found:
             return None
         assert client.run is not None
-        self.newest = PulledParameters(client.run, *found)
+        parameters, newest = PulledParameters(client.run, *found), self.newest
+        # The cache may still hold an older version than this actor has downloaded for itself.
+        if not newest or newest.run != client.run or newest.version < parameters.version:
+            self.newest = parameters
         return self.newest
 
     def _pull_from_learner(
@@ -107,17 +113,19 @@ class PolicyPuller:
         if self._cache is None:
             self._pulled_at = time.monotonic()
             return client.get_parameters()
-        with self._cache.pull_turn(pull_secs) as ours:
-            if not ours:
-                return None
-            found = self._cache.newest(after=have)  # another actor may have downloaded it since
-            if found and (client.version is None or found[0] >= client.version):
-                return found
-            self._pulled_at = time.monotonic()
-            found = client.get_parameters()
-            if found:
-                try:
+        found = None
+        try:
+            with self._cache.pull_turn(pull_secs) as ours:
+                if not ours:
+                    return None
+                found = self._cache.newest(after=have)  # another actor may have downloaded it since
+                if found and (client.version is None or found[0] >= client.version):
+                    return found
+                self._pulled_at = time.monotonic()
+                found = client.get_parameters()
+                if found:
                     self._cache.store(*found)
-                except OSError as error:
-                    self._say(f"cannot share parameters with this host's other actors: {error}")
+        except OSError as error:  # such as shared memory that is too small
+            self._say_not_shared(error)
+            self.close()
         return found

@@ -9,7 +9,7 @@ what is written here.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -39,6 +39,7 @@ class _Waiting(NamedTuple):
 
     content: np.ndarray  # uint8 [size]
     entries: Entry  # [T+1, ...]: views of the content
+    policy: Any  # the one that played it
 
 
 class Relabeller:
@@ -60,21 +61,25 @@ class Relabeller:
         self._random = np.random.default_rng(seed)
         self._has_judged = False  # whether an environment has judged an unroll
         self.failed = 0  # environments that could not judge in the last call of `add`
+        self.policies: list[Any] = []  # those that played the unrolls which it returned
 
-    def add(self, numbers: Sequence[int], contents: Sequence[bytes]) -> list[bytes]:
+    def add(
+        self, numbers: Sequence[int], contents: Sequence[bytes], policy: Any = None
+    ) -> list[bytes]:
         """Take an unroll of each of these environments, and return those that are complete.
 
-        The other environments had a fault: what waits of them is dropped. So it is if one cannot
-        judge a step, which is a fault. BadLevel is raised if none has judged a step before.
+        `policy` played the new ones. The other environments had a fault: what waits of them is
+        dropped. So it is if one cannot judge a step, which is a fault. BadLevel is raised if none
+        has judged a step before.
         """
-        self.failed = 0
+        self.failed, self.policies = 0, []
         given = dict(zip(numbers, contents, strict=True))
         complete = []
         for number, waiting in enumerate(self._waiting):
             if number not in given:
                 waiting.clear()
                 continue
-            waiting.append(self._read(given[number]))
+            waiting.append(self._read(given[number], policy))
             try:
                 while waiting and (ends := self._find_ends(waiting)) is not None:
                     complete.append(self._complete(number, waiting, ends))
@@ -93,10 +98,10 @@ class Relabeller:
         where = f"environment {number}, asked for rewards under other goals"
         self._environments.faults.append(make_fault(where, cause, number))
 
-    def _read(self, content: bytes) -> _Waiting:
+    def _read(self, content: bytes, policy: Any) -> _Waiting:
         row = np.frombuffer(content, np.uint8).copy()
         entries, _ = self._codec.arrays(row[None])
-        return _Waiting(row, tf.nest.map_structure(lambda leaf: leaf[0], entries))
+        return _Waiting(row, tf.nest.map_structure(lambda leaf: leaf[0], entries), policy)
 
     def _find_ends(self, waiting: deque[_Waiting]) -> np.ndarray | None:
         """Return the last step that may give its goal to each step of the first unroll, int [T].
@@ -118,7 +123,7 @@ class Relabeller:
         """Write goals into the first unroll that waits, and return it."""
         length, copies = self._length, self._copies
         achieved = np.concatenate([each.entries.observation[ACHIEVED][1:] for each in waiting])
-        content, entries = waiting.popleft()
+        content, entries, policy = waiting.popleft()
         before, reached = (entries.observation[ACHIEVED][a:b] for a, b in ((0, -1), (1, None)))
         drawn = self._random.integers(
             np.arange(length)[:, None], ends[:, None] + 1, size=[length, copies]
@@ -137,4 +142,5 @@ class Relabeller:
             written.terminated[1:] = entries.terminated[1:, None]
         else:
             written.terminated[1:] = over[: length * copies].reshape(length, copies)
+        self.policies.append(policy)
         return content.tobytes()

@@ -30,6 +30,8 @@ from impala_mm.transport.messages import (
     new_incarnation,
 )
 
+_LAST_STEP_SECONDS = 10.0  # the longest wait for a running step once the actor is asked to stop
+
 
 def group_sizes(num_envs: int, observation: Any, mask: Any = ()) -> list[int]:
     """Return the sizes of the groups: two, or more groups if a step would not fit into a message.
@@ -117,7 +119,8 @@ class SteppingActor(threading.Thread):
         clock, use = _Clock(), ProcessUse()
         try:
             for group in groups:  # the first message reports the dropped unrolls
-                self.waits = False
+                if not self._may_step():
+                    return
                 step = group.stepper.reset()
                 self.waits = True
                 group.request_actions(client, step, dropped=self._dropped)
@@ -127,9 +130,8 @@ class SteppingActor(threading.Thread):
                     asked = time.perf_counter()
                     actions = self._wait_for_actions(client, group)
                     clock.waited += time.perf_counter() - asked
-                    if actions is None:
+                    if actions is None or not self._may_step():
                         return
-                    self.waits = False
                     step = group.stepper.step(actions)
                     report: dict[str, int] = {}
                     if group.stepper.between_unrolls and group is groups[-1]:
@@ -143,6 +145,11 @@ class SteppingActor(threading.Thread):
         finally:
             self._dropped += sum(size for _, size in self._groups)
             threading.Thread(target=_keep_until_done, args=[client, groups], daemon=True).start()
+
+    def _may_step(self) -> bool:
+        """Return whether environments may step now: not after `run` has seen that none steps."""
+        self.waits = False  # set before the check, and `run` reads it after `stop` is set
+        return not self._stop_asked.is_set()
 
     def _wait_for_actions(self, client: Client, group: "_SteppedGroup") -> Any:
         """Return actions [E, ...]; None if asked to stop, or if the learner is unreachable."""
@@ -242,11 +249,14 @@ class _Clock:
 
 
 def run(actor: SteppingActor, stop: threading.Event, heartbeat: Heartbeat) -> None:
-    """Play until asked to stop."""
+    """Play until asked to stop, and wait for a running step: environments are closed next."""
     actor.start()
     while actor.is_alive() and not stop.is_set():
         actor.join(0.2)
         if actor.waits:
             heartbeat.beat()
+    deadline = time.monotonic() + _LAST_STEP_SECONDS
+    while actor.is_alive() and not actor.waits and time.monotonic() < deadline:
+        actor.join(0.05)
     if actor.failure:
         raise actor.failure

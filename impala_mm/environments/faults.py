@@ -74,9 +74,11 @@ class FaultLog:
         self._more: Counter[str] = Counter()  # faults that were not logged yet, by kind
         self._newest: dict[str, Fault] = {}  # by kind, of those
         self._counted_at = time.monotonic()
+        self.added = 0  # faults since the start
 
     def add(self, fault: Fault, consequence: str) -> None:
         """Log a fault with its consequence in words, or count it if its kind was logged before."""
+        self.added += 1
         if fault.kind in self._shown or len(self._shown) == _SHOWN_KINDS:
             self._more[fault.kind] += 1
             self._newest[fault.kind] = fault

@@ -259,11 +259,12 @@ def _alone(action: Any) -> np.ndarray:
 
 def rebuild_broken(environments: Environments, step: Step, log: FaultLog) -> Step:
     """Return the step with broken environments reset; their games are not counted."""
-    for i in np.flatnonzero(step.fault).tolist():
-        fault = environments.faults[-1]
+    for fault in environments.faults[log.added :]:
         log.add(fault, "it is rebuilt, and its game is not counted")
+    for i in np.flatnonzero(step.fault).tolist():
         if len(environments.faults) >= _FAULTS:
             log.say_counts(now=True)
+            fault = environments.faults[-1]
             raise Unplayable(
                 f"environments failed {len(environments.faults)} times; the last error: "
                 f"{fault.text}\n{indented(fault)}"

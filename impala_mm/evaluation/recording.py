@@ -112,6 +112,7 @@ class _Streams:
 
     def begin(self, step: Step) -> None:
         """Begin all streams with the reset of the environments."""
+        self._begins_broken = step.fault.copy()
         self._writer.write_reset(step)
         self._writer.set_start_state([])
 

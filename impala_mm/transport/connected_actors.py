@@ -1,8 +1,10 @@
 """The actors that are connected to a learner, and where each of them may go."""
 
+import math
 import socket
 import threading
 import time
+from collections.abc import Collection
 from typing import Any
 
 from impala_mm.runtime.process_use import Use
@@ -20,8 +22,9 @@ class ConnectedActors:
     Calls of actors run in threads of TensorFlow, so each method holds the lock for itself.
     """
 
-    def __init__(self) -> None:
-        """Begin without any actor, as the only learner."""
+    def __init__(self, in_rounds: bool = False) -> None:
+        """Begin without any actor, as the only learner; `in_rounds`: the actors play in rounds."""
+        self._in_rounds = in_rounds
         self.heard: dict[int, float] = {}  # by connected actor: when it sent its last message
         self.levels: dict[int, str] = {}  # by actor, those that have left included
         self.rank, self.loads = 0, list[LearnerLoad]()
@@ -62,11 +65,15 @@ class ConnectedActors:
         with self._lock:
             self.heard.pop(actor, None)
 
-    def forget_silent(self, seconds: float) -> list[int]:
-        """Remove the actors that have sent nothing for `seconds`; return their numbers."""
+    def forget_silent(self, seconds: float, playing: Collection[int] = ()) -> list[int]:
+        """Remove the actors that have sent nothing for `seconds`; return their numbers.
+
+        The actors in `playing` remain: their silence is expected.
+        """
         deadline = time.monotonic() - seconds
         with self._lock:
-            gone = [actor for actor, heard in self.heard.items() if heard < deadline]
+            silent = [actor for actor, heard in self.heard.items() if heard < deadline]
+            gone = [actor for actor in silent if actor not in playing]
             for actor in gone:
                 del self.heard[actor]
         return gone
@@ -101,12 +108,12 @@ class ConnectedActors:
         with self._lock:
             return self._load(wait_share, queue_fill)
 
-    def redirect(self, actor: int, queue_fill: float, in_rounds: bool) -> int | None:
+    def redirect(self, actor: int, queue_fill: float) -> int | None:
         """Remove the actor if another learner needs it more and it may move; return that one."""
         with self._lock:
             if actor not in self._movable or actor not in self.heard:
                 return None
-            choose = choose_learner_without_actors if in_rounds else choose_learner
+            choose = choose_learner_without_actors if self._in_rounds else choose_learner
             learner = choose(self.rank, self._load(0.0, queue_fill), self.loads)
             if learner is not None:
                 del self.heard[actor]
@@ -115,5 +122,7 @@ class ConnectedActors:
 
     def _load(self, wait_share: float, queue_fill: float) -> LearnerLoad:
         now = time.monotonic()
-        active = sum(now - heard < 2 * SETTLE_SECONDS for heard in self.heard.values())
+        # In rounds, actors send nothing while they play: all that are connected are active.
+        longest = math.inf if self._in_rounds else 2 * SETTLE_SECONDS
+        active = sum(now - heard < longest for heard in self.heard.values())
         return LearnerLoad(wait_share, queue_fill, active, now - self.changed_at > SETTLE_SECONDS)

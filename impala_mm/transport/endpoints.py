@@ -116,14 +116,21 @@ class UnrollReceiver:
         if reply == Reply.ACCEPTED and header.chunks != self.chunks.count(header.message_key):
             self._ledger.fail(header)
             reply = Reply.INCOMPLETE
-        contents = self._decode_unrolls(header, sent) if reply == Reply.ACCEPTED else []
+        contents = self._read_unrolls(header, sent) if reply == Reply.ACCEPTED else []
         if reply not in {Reply.RUNNING, Reply.INCOMPLETE}:  # these still need the chunks
             self.chunks.take(header.message_key)
-        self.has_received |= bool(contents)
-        if reply == Reply.ACCEPTED:
-            contents = self._calls.select_unrolls(header, contents)
         versions = np.full([len(contents)], header.version, np.int64)
         return np.int64(reply), np.array(contents, object), versions
+
+    def _read_unrolls(self, header: MessageHeader, sent: np.ndarray) -> list[bytes]:
+        """Return those of an accepted message's unrolls that enter the queue."""
+        try:
+            contents = self._decode_unrolls(header, sent)
+            self.has_received |= bool(contents)
+            return self._calls.select_unrolls(header, contents)
+        except BaseException:
+            self._ledger.fail(header)  # otherwise repeats of this call would wait for it for ever
+            raise
 
     def _decode_unrolls(self, header: MessageHeader, sent: np.ndarray) -> list[bytes]:
         """Return a message's unrolls as they were before the actor compressed or split them."""

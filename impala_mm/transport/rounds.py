@@ -39,6 +39,8 @@ from impala_mm.runtime.log import Say
 _LEAST_TIMEOUT, _FIRST_TIMEOUT = 3.0, 10.0
 _TIMES = 3.0  # the timeout is this many times the longest of an actor's last unrolls
 _MEASURED = 8  # unrolls of an actor whose durations are kept
+# Seconds in which an actor's first unroll is expected, although it came too late for its round.
+_FIRST_UNROLL_SECONDS = 600.0
 
 
 # The number of an actor, or the key of its stream with inference at the learner, which begins with
@@ -141,6 +143,20 @@ class Rounds:
                 if claim := each.claims.pop(actor, None):
                     each.free += claim.columns
             self._grant_waiting()
+
+    def players(self) -> set[int]:
+        """Return the actors that are playing, which send nothing before their unrolls are complete.
+
+        Those whose rounds have ended without them count for as long as their unrolls may take.
+        """
+        with self._changed:
+            now, playing = time.monotonic(), {a for each in self._open for a in each.claims}
+            for actor, claim in self._late.items():
+                measured = self._durations.get(actor)
+                longest = _TIMES * max(measured) if measured else _FIRST_UNROLL_SECONDS
+                if now - claim.since < longest:
+                    playing.add(actor)
+        return set(map(_number, playing))
 
     def take(self, actor: Actor, version: int, unrolls: Sequence[bytes]) -> list[bytes]:
         """Return those of an actor's unrolls that are for the queue now.

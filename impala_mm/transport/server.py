@@ -44,6 +44,10 @@ from impala_mm.transport.refusals import Refusals
 from impala_mm.transport.rounds import Rounds, why_unfit
 from impala_mm.transport.validity import MAX_ACTORS, MessageCheck, parse_hello
 
+# With inference at the learner, actors may be silent for this many times as long before they are
+# forgotten: their episodes are then lost, and a reset or a step may take minutes.
+_STEPPING_PATIENCE = 10
+
 
 class ActorReport(NamedTuple):
     """The report that comes with an actor's message."""
@@ -131,7 +135,7 @@ class Server:
             self, self.ledger, self.queue, unroll_bytes, find_mistake, say
         )
         self._parameters = ParameterStore(MAX_CONTENT)
-        self.actors, self.refusals = ConnectedActors(), Refusals(say)
+        self.actors, self.refusals = ConnectedActors(rounds is not None), Refusals(say)
         self._lock = threading.Lock()  # guards the next three
         self._reports: list[ActorReport] = []
         self._dropped = 0  # unrolls that reached no learner, by the actors' reports
@@ -210,9 +214,15 @@ class Server:
         return reports
 
     def forget_silent(self, seconds: float) -> list[int]:
-        """Forget the actors that have sent nothing for `seconds`; return their numbers."""
+        """Forget the actors that have sent nothing for `seconds`; return their numbers.
+
+        The silence of those that play unrolls of rounds is expected. With inference at the learner,
+        it must be longer.
+        """
         self.refusals.report_strangers()
-        gone = self.actors.forget_silent(seconds)
+        playing = self.rounds.players() if self.rounds else ()
+        patience = _STEPPING_PATIENCE if self._inference else 1
+        gone = self.actors.forget_silent(patience * seconds, playing)
         for actor in gone:
             if self._inference:
                 self._inference.forget(actor)
@@ -323,7 +333,7 @@ class Server:
         """Return the reply to a message with unrolls or a claim, with the learner to feed next."""
         version, learner = self._parameters.version, None
         if len(self.actors.loads) > 1 and reply in {Reply.ACCEPTED, Reply.RUNNING}:
-            learner = self.actors.redirect(header.actor, self.fill(), self.rounds is not None)
+            learner = self.actors.redirect(header.actor, self.fill())
             if learner is not None and self.rounds:
                 self.rounds.forget(header.actor)
         granted = None

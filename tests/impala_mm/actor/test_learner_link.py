@@ -5,6 +5,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from impala_mm.data.compression import compress_lz4, decompress, leave_uncompres
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import connected_actors, messages
 from impala_mm.transport.client import Client, Unreachable
+from impala_mm.transport.environment_numbers import NumberRange
 from impala_mm.transport.rebalancing import LearnerLoad
 from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
@@ -294,6 +296,30 @@ def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, mon
     )
 
 
+def test_an_actor_leaves_a_cache_that_is_too_small_says_so_once_and_keeps_its_newer_policy(
+    here, monkeypatch
+):
+    server, join = here
+    server.publish(0, lambda: b"0")
+    one, other = join(0), join(1)
+
+    def is_full(cache, version, vector):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(HostParameterCache, "store", is_full)
+    for version in (1, 2, 3):
+        server.publish(version, lambda version=version: b"%d" % version)
+        one.send(_group(one, b"x"))
+        until(lambda version=version: one.newest.version == version)
+    sentence = "cannot share parameters with this host's other actors: [Errno 28] No space left"
+    assert len([line for line in server.said if line.startswith(sentence)]) == 1
+    one._puller.join_cache("r")
+    assert one._puller._cache is None, "a new connection does not try it again"
+    one._puller._cache = other._puller._cache  # it holds version 0
+    assert one._puller.pull_any(one._client).version == one.newest.version == 3
+    one._puller._cache = None
+
+
 def test_before_the_first_policy_an_actor_waits_and_says_so(here, monkeypatch):
     server, join = here
     one = join(0)
@@ -324,6 +350,39 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
     assert server.stale == 2
     until(lambda: server.dropped == 2)
     assert list(server.actors.heard) == [0]
+
+
+def test_an_error_of_the_learner_is_printed_and_is_no_full_queue(here, monkeypatch):
+    server, join = here
+    server.publish(0, lambda: b"0")
+    one = join(0)
+    calls = []
+
+    def select(header, unrolls):
+        calls.append(header)
+        if len(calls) == 1:
+            raise RuntimeError("out of memory")
+        return unrolls
+
+    monkeypatch.setattr(server, "select_unrolls", select)
+    one.send(_group(one, b"mine"))
+    until(lambda: int(server.queue.size()) == 1)
+    (line,) = [line for line in server.said if "could not answer" in line]
+    assert "out of memory" in line
+    assert not any("queue is full" in line for line in server.said)
+
+
+def test_the_numbers_of_environments_are_read_while_the_connection_ends():
+    """The playing thread reads them, and the link's thread drops its client at any time."""
+
+    class Link:
+        _numbers, clients = NumberRange(0, 1, 4), deque([SimpleNamespace(environments=7)])
+
+        @property
+        def _client(self):
+            return self.clients.pop() if self.clients else None
+
+    assert LearnerLink.numbers.fget(Link()) == (0, 1, 7)
 
 
 def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections import Counter
 from types import SimpleNamespace
 
@@ -11,16 +12,21 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import Player, label, run
+from impala_mm.actor.learner_link import UnrollBatch
+from impala_mm.actor.policy_puller import PolicyVersion, PulledParameters
 from impala_mm.actor.relabelling import Relabeller
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.hindsight import Hindsight, extras_spec
 from impala_mm.algorithms.interface import Role
 from impala_mm.config.settings import Config
+from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.faults import FaultElsewhere
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel
+from impala_mm.runtime.heartbeat import Heartbeat
+from impala_mm.transport.environment_numbers import NumberRange
 
 GOAL = tf.TensorSpec([1], tf.float32)
 OBSERVATION = {"observation": GOAL, "achieved_goal": GOAL, "desired_goal": GOAL}
@@ -141,6 +147,77 @@ def test_what_waits_of_an_environment_with_a_fault_is_dropped():
     sent = relabeller.add([0, 1, 2], [contents[2]] * 3)
     assert judge.asked == [0, 2]
     assert len(sent) == 2
+
+
+def test_an_unroll_that_waited_is_labelled_with_the_policy_that_played_it():
+    unroll, hindsight = _spec(2, 1, 4)
+    relabeller = Relabeller(unroll, hindsight, Judge(True), 2, [0])
+    _, contents = _stream("." * 20, 2, UnrollCodec(unroll), unroll)
+    sent = []
+    for version, content in enumerate(contents[:4]):
+        complete = relabeller.add([0, 1], [content] * 2, version)
+        assert len(complete) == len(relabeller.policies)
+        sent.append(relabeller.policies)
+    assert sent == [[], [], [0, 0], [1, 1]]
+
+
+class _Publishes:
+    """A link whose policy is another one after each round: of run 1, and later of run 2."""
+
+    policy_wait, numbers, failure = 0.0, NumberRange(0, 1, 4), None
+
+    def __init__(self, policies):
+        self._policies, self.rounds = iter(policies), []
+        self.connected = threading.Event()
+        self.connected.set()
+
+    def start(self):
+        """Do nothing: it is connected."""
+
+    def wait_for_turn(self, meanwhile):
+        policy = next(self._policies, None)
+        if policy:
+            self.newest = PulledParameters(*policy, b"")
+            self.rounds.append([])
+        return policy is not None
+
+    def send(self, batch, meanwhile):
+        self.rounds[-1].append(batch)
+        return True
+
+
+def test_unrolls_that_waited_are_sent_under_the_run_and_version_that_played_them():
+    level = "sandbox.bit_flip:BitFlip-v0"
+    config = Config.of_algorithm("dqn")(
+        algorithm="dqn", level_name=level, unroll_length=4, her_ratio=3, her_window=6,
+        mlp_sizes="8",
+    )  # fmt: skip
+    made = registry.make_algorithm(config, level_spec(level), Role.ACTOR)
+    groups = [(make_environments(level, 4, seed=0), 4)]
+    link = _Publishes([(1, version) for version in range(10)] + [(2, 0), (2, 1), (2, 2)])
+    layout = ParameterLayout([], [], "float32")
+    run(made, groups, layout, link, print, threading.Event(), Heartbeat())
+    late = 0
+    for number, batches in enumerate(link.rounds[:10]):
+        (batch,) = batches
+        assert batch.run == 1
+        assert batch.version in range(number - 2, number + 1)
+        late += batch.version < number
+    assert late > 5
+    foreign, own = link.rounds[10]
+    assert foreign.run == 1
+    assert (own.run, own.version) == (2, 0)
+    assert sum(len(batch.contents) for batches in link.rounds for batch in batches) >= 4 * 10
+
+
+def test_a_batch_is_labelled_with_its_oldest_policy_and_another_runs_unrolls_are_sent_apart():
+    newest = UnrollBatch(7, 5, [], np.ones([1, 3], np.float32), faults=2)
+    policies = [PolicyVersion(7, 4), PolicyVersion(3, 900), PolicyVersion(7, 5)]
+    foreign, own = label(newest, [b"a", b"old", b"b"], policies)
+    assert foreign[:3] == (3, 900, [b"old"])
+    assert (len(foreign.episodes), foreign.faults) == (0, 0)
+    assert own == newest._replace(version=4, contents=[b"a", b"b"])
+    assert label(newest, [], []) == [newest], "it still reports episodes and faults"
 
 
 class _Fails(Judge):

@@ -125,6 +125,28 @@ def test_environments_that_break_are_made_anew_and_their_games_do_not_count():
         play_games(Plays(), playing, games_per_env(8, 2), True)
 
 
+def test_each_of_several_faults_in_one_step_is_logged_once():
+    class Breaks(Uneven):
+        broken = 0
+
+        def step(self, action):
+            kind = type(self)
+            kind.broken += 1
+            if kind.broken == 1:
+                raise RuntimeError("the first")
+            if kind.broken == 2:
+                raise ValueError("the second")
+            return super().step(action)
+
+    said = []
+    playing = make_environments(level(Breaks), 2, seed=0)
+    play_games(Plays(), playing, games_per_env(2, 2), True, say=said.append)
+    assert [line.split(";")[0].split(": ", 1)[1] for line in said] == [
+        "RuntimeError: the first",
+        "ValueError: the second",
+    ]
+
+
 def test_a_level_of_a_run_from_python(tmp_path):
     save(tmp_path, level_name="catch")
     result = impala_mm.evaluate(tmp_path, num_episodes=20, num_envs=3)

@@ -25,13 +25,13 @@ class _Spied:
         return self._note(self._made.reset(), None)
 
     def step(self, actions):
-        step = self._made.step(actions)
-        if len(self.seen) in self._breaks:
-            step.fault[0] = True
-            self.faults.append(make_fault("environment 0", ValueError("no"), 0))
-        return self._note(step, actions)
+        return self._note(self._made.step(actions), actions)
 
     def _note(self, step, actions):
+        if len(self.seen) in self._breaks:
+            step.fault[0] = True
+            step.observation[0] = 0  # as faults show it
+            self.faults.append(make_fault("environment 0", ValueError("no"), 0))
         self.seen.append(tf.nest.map_structure(np.copy, (step, actions)))
         return step
 
@@ -95,6 +95,16 @@ def test_an_interrupted_recording_keeps_the_complete_games(tmp_path):
     assert 9 <= len(played.games) <= 12
     assert 80 < games.steps <= 110
     assert "ends in the middle of 3 games" in said[0]
+
+
+def test_nothing_of_a_first_reset_that_fails_is_recorded(tmp_path):
+    _, _, games, _, unroll = _record(tmp_path, 3, 5, breaks=(0,))
+    codec = UnrollCodec(unroll)
+    for i in range(len(games)):
+        entries = codec.arrays(np.zeros([1, codec.size], np.uint8)).entries
+        entries = tf.nest.map_structure(lambda x: x[0], entries)
+        games.write(i, entries)
+        assert entries.observation.any(axis=(1, 2)).all(), "each observation shows the paddle"
 
 
 def test_the_unroll_of_an_environment_that_breaks_is_left_out(tmp_path):

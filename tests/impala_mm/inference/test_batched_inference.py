@@ -8,16 +8,20 @@ import pytest
 import remotely
 import telling
 import tensorflow as tf
+from deadlines import within
 from in_process import decoded, outputs
 from supervising import until
 
-from impala_mm.actor.stepping_actor import group_sizes
+from impala_mm.actor import stepping_actor
+from impala_mm.actor.stepping_actor import SteppingActor, group_sizes, run
 from impala_mm.data.compression import compress_lz4, leave_uncompressed
 from impala_mm.data.step_codec import StepCodec
 from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Step
 from impala_mm.inference import environment_group, state_tables
 from impala_mm.inference.environment_group import EnvironmentGroup
+from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.transport.client import Client, Delivery, Refused, StreamLost, Unreachable
 from impala_mm.transport.messages import CONNECTION_BITS, Reply
 
@@ -426,6 +430,61 @@ def test_a_call_that_waits_for_its_turn_is_repeated_and_counts_once():
         first = hand.ask(2).wait_for_actions()
         np.testing.assert_array_equal(hand.ask(2).wait_for_actions(), first)
         assert there.inference.calls == 3
+
+
+def test_an_actor_whose_reset_takes_minutes_keeps_its_episodes(there):
+    hand = Hand(there)
+    hand.ask(0).wait_for_actions()
+    time.sleep(0.5)
+    assert there.server.forget_silent(0.4) == [], "it has ten times as long"
+    hand.ask(1).wait_for_actions()
+    time.sleep(0.5)
+    assert there.server.forget_silent(0.01) == [0]
+    with pytest.raises(StreamLost):
+        hand.ask(2).wait()
+
+
+def test_environments_are_not_closed_while_an_actor_that_only_steps_steps_them(there):
+    """It ends while one steps; `run` must wait for that step, and no other may begin."""
+    stop, running = threading.Event(), threading.Event()
+    made = make_environments("telling:Telling-v0", 1, seed=0)
+
+    class Slow:
+        def step(self, actions):
+            running.set()
+            assert stop.wait(20)
+            time.sleep(0.3)
+            step = made.step(actions)
+            running.clear()
+            return step
+
+        def __getattr__(self, name):
+            return getattr(made, name)
+
+    me = there.me(0) | {"groups": [1]}
+    actor = SteppingActor(
+        there.address, me, remotely.TOKEN, [(Slow(), 1)], print, stop, Heartbeat()
+    )
+    asking = threading.Thread(target=lambda: running.wait(20) and stop.set())
+    asking.start()
+    run(actor, stop, Heartbeat())
+    asking.join()
+    assert not running.is_set()
+    actor.join(20)
+    assert actor.failure is None
+    assert not running.is_set(), "no further step began"
+
+
+def test_an_actor_waits_for_a_step_that_does_not_end_only_so_long(there, monkeypatch):
+    monkeypatch.setattr(stepping_actor, "_LAST_STEP_SECONDS", 0.2)
+    stop, ends = threading.Event(), threading.Event()
+    actor = SteppingActor(there.address, {}, remotely.TOKEN, [], print, stop, Heartbeat())
+    actor.waits, actor.run = False, ends.wait
+    stop.set()
+    with within(5.0):
+        run(actor, stop, Heartbeat())
+    ends.set()
+    actor.join(20)
 
 
 def test_groups_are_two_or_as_many_as_messages_allow():

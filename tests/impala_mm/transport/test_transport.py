@@ -16,8 +16,16 @@ from supervising import until
 from impala_mm.data.compression import compress_lz4
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.runtime.process_use import Use
-from impala_mm.transport import chunks, messages
-from impala_mm.transport.client import Client, OtherRun, Refused, Unreachable, wait_for_answer
+from impala_mm.transport import chunks, connected_actors, messages
+from impala_mm.transport import rounds as rounds_module
+from impala_mm.transport.client import (
+    Client,
+    Delivery,
+    OtherRun,
+    Refused,
+    Unreachable,
+    wait_for_answer,
+)
 from impala_mm.transport.messages import MessageHeader, Reply
 from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
@@ -265,6 +273,25 @@ def test_what_cannot_be_an_unroll_is_dropped_alone_and_said(serve, rubbish):
         "actor 4: dropped 1 unrolls that are neither 10000 bytes long nor compressed from 10000"
     )
     assert [event.startswith(sentence) for event in events] == [False, True, True]
+
+
+def test_unrolls_at_which_the_learner_fails_are_delivered_by_the_next_call(serve):
+    failing = [True]
+
+    def find_mistake(unroll):
+        if failing and failing.pop():
+            raise RuntimeError("out of memory")
+        return ""
+
+    server, address = serve(unroll_bytes=4, find_mistake=find_mistake)
+    client = _join(address)
+    delivery = Delivery(client, _header(client, 0), [b"once"], NO_EPISODES)
+    with pytest.raises(Unreachable, match="out of memory") as caught:
+        delivery.wait()
+    assert not caught.value.late
+    assert delivery.wait() == Reply.ACCEPTED, "no earlier call is still running"
+    assert delivery.wait() == Reply.STALE
+    assert server.queue.dequeue_many(1)[0].numpy().tolist() == [b"once"]
 
 
 def test_a_full_queue_holds_its_senders_back_and_no_other_call(serve):
@@ -520,6 +547,61 @@ def test_an_actor_that_waits_for_room_is_here_and_one_that_is_silent_has_left(se
     sender.join(60)
     assert other.enqueue(_header(other, 0, actor=4), [b"z"], NO_EPISODES) == Reply.ACCEPTED
     assert sorted(server.actors.heard) == [3, 4], "back, without another hello"
+
+
+def _claim(server, address, actor):
+    """Join, claim two columns of the round, and fall silent."""
+    client = _join(address, actor=actor)
+    assert client.claim(_header(client, 0, actor)._replace(environments=2)) == Reply.ACCEPTED
+    return client
+
+
+def test_an_actor_that_plays_for_a_round_is_not_forgotten_however_long_it_is_silent(
+    serve, monkeypatch
+):
+    monkeypatch.setattr(rounds_module, "_FIRST_TIMEOUT", 0.2)
+    monkeypatch.setattr(rounds_module, "_LEAST_TIMEOUT", 0.2)
+    rounds = Rounds(4, lambda line: None)
+    server, address = serve(rounds=rounds)
+    server.publish(0, lambda: b"0")
+    assert rounds.close(0.0) is None
+    client = _claim(server, address, 3)
+    _join(address, actor=4)
+    time.sleep(0.1)
+    assert server.forget_silent(0.05) == [4], "it plays nothing"
+    assert rounds.progress == (0, 4), "its columns are still its own"
+    assert rounds.close(0.4) is None
+    assert server.forget_silent(0.05) == [], "its first unroll may still come"
+    header = _header(client, 0, actor=3)._replace(version=0)
+    assert client.enqueue(header, [b"x", b"y"], NO_EPISODES) == Reply.ACCEPTED
+    assert (int(server.queue.size()), rounds.dropped) == (2, 0)
+    time.sleep(0.1)
+    assert server.forget_silent(0.05) == [3], "it plays no more"
+
+
+def test_an_actor_that_crashes_while_it_plays_for_a_round_is_forgotten_after_a_while(
+    serve, monkeypatch
+):
+    monkeypatch.setattr(rounds_module, "_FIRST_TIMEOUT", 0.1)
+    monkeypatch.setattr(rounds_module, "_LEAST_TIMEOUT", 0.1)
+    monkeypatch.setattr(rounds_module, "_FIRST_UNROLL_SECONDS", 0.5)
+    rounds = Rounds(4, lambda line: None)
+    server, address = serve(rounds=rounds)
+    server.publish(0, lambda: b"0")
+    assert rounds.close(0.0) is None
+    _claim(server, address, 3)
+    assert rounds.close(0.6) is None
+    assert server.forget_silent(0.05) == [3]
+
+
+def test_in_rounds_an_actor_that_plays_for_long_still_belongs_to_its_learner(serve, monkeypatch):
+    """Otherwise the other learners would send their actors to one that seems to have none."""
+    monkeypatch.setattr(connected_actors, "SETTLE_SECONDS", 0.05)
+    for rounds, actors in ((Rounds(4), 1), (None, 0)):
+        server, address = serve(rounds=rounds)
+        _join(address, actor=3)
+        time.sleep(0.2)
+        assert server.load(0.0).actors == actors
 
 
 # -- ports
