@@ -1,7 +1,8 @@
 """Kinds of actions of SAC: numbers and choices, which differ in how an expectation is computed.
 
 Of numbers, an expectation is that of one sample, whose gradient reaches the policy through the
-sample. Of choices it is exact: a sum over all of them (arXiv 1910.07207).
+sample; the entropy of clipped numbers is exact. Of choices both are: sums over all of them (arXiv
+1910.07207).
 """
 
 import math
@@ -20,7 +21,7 @@ class SoftValue(NamedTuple):
     """Expectations of a policy's action, [...]; the soft value adds the weighted entropy."""
 
     value: tf.Tensor  # the lesser one of the two Q-networks
-    entropy: tf.Tensor  # in nats; of one sample of numbers, its negative log-probability
+    entropy: tf.Tensor  # in nats; of one sample, its negative log-probability
 
 
 class ActionKind(Protocol):
@@ -49,13 +50,16 @@ class Numbers:
         self._boxes = [part for part in environment.actions.leaves if isinstance(part, Box)]
         self.num_noise = sum(part.num_features for part in self._boxes)
         self._target_entropy = config.target_entropy * self.num_noise
+        # At a bound the probability of a sample jumps, of which no gradient through it knows.
+        self._exact_entropy = config.box_policy == "clipped"
 
     def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
-        """Return the value of one sample, and its negative log-probability."""
+        """Return the value of one sample, and its negative log-probability or the entropy."""
         sizes = [part.num_features for part in self._boxes]
         action = policy.sample(self._actions.pack(tf.split(noise, sizes, -1)))
         value = tf.reduce_min(critics.values(features, action), 0)
-        return SoftValue(value, -policy.log_prob(action))
+        entropy = policy.entropy() if self._exact_entropy else -policy.log_prob(action)
+        return SoftValue(value, entropy)
 
     def target_entropy(self, mask: Any) -> float:
         """Return the target, which is the same everywhere: numbers have no mask."""

@@ -1,12 +1,13 @@
 """SAC: its updates against float64 computations, alone and on several learners."""
 
 import math
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import normals, registry, sac
+from impala_mm.algorithms import normals, registry, sac, sac_actions
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
@@ -115,7 +116,37 @@ def test_goals_are_soft_values_of_the_policys_next_action(double):
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_goals_of_clipped_actions_have_a_probability_at_the_bounds(double):
+def _clipped_entropy(mean, deviation):
+    """Return the entropies of normal numbers that are clipped to [-1, 1], by trapezoids."""
+    grid = np.linspace(-1, 1, 100_001)[:, None]
+    log_density = -0.5 * ((grid - mean) / deviation) ** 2 - np.log(deviation * np.sqrt(2 * np.pi))
+    between = np.trapezoid(-np.exp(log_density) * log_density, grid, axis=0)
+    beyond = [
+        [0.5 * math.erfc(x) for x in (1 - sign * mean) / deviation / np.sqrt(2)] for sign in (1, -1)
+    ]
+    return between - sum(p * np.log(p) for p in np.maximum(beyond, 1e-300))
+
+
+def test_the_gradient_of_a_clipped_policys_entropy_is_that_of_its_mass_at_the_bounds_too():
+    """Of one sample's probability it would have the wrong sign where the mean is near a bound."""
+    config = _config(box_policy="clipped")
+    spec = level_spec("Pendulum-v1")
+    numbers = sac_actions.choose(config, spec)
+    zeros = types.SimpleNamespace(values=lambda features, action: tf.zeros([2, *action.shape[:-1]]))
+    mean, deviation = tf.constant([[0.5], [0.9], [1.5]], tf.float64), tf.constant(0.2, tf.float64)
+    bounds = np.array([-1.0]), np.array([1.0])
+    with tf.GradientTape() as tape:
+        tape.watch(mean)
+        policy = normals.ClippedNormal(mean, deviation * tf.ones_like(mean), *bounds)
+        soft = numbers.expect(policy, zeros, None, tf.random.stateless_normal([3, 1], [1, 2]))
+        total = tf.reduce_sum(soft.entropy)
+    found, step = tape.gradient(total, mean).numpy()[:, 0], 1e-4
+    at = mean.numpy()[:, 0]
+    expected = _clipped_entropy(at + step, 0.2) - _clipped_entropy(at - step, 0.2)
+    np.testing.assert_allclose(found, expected / (2 * step), rtol=1e-4, atol=1e-4)
+
+
+def test_goals_of_clipped_actions_have_the_entropy_of_the_bounds_too(double):
     algorithm, _ = _made(temperature=0.3, discounting=0.9, box_policy="clipped")
     _fill(algorithm)
     batch = _tensors(_batch(algorithm))
@@ -132,13 +163,10 @@ def test_goals_of_clipped_actions_have_a_probability_at_the_bounds(double):
     assert 0 < np.mean(np.abs(drawn) > 1) < 1
     inputs = np.concatenate([after, action[:, None], action[:, None] ** 2], -1)
     values = np.tanh(inputs @ algorithm._targets.layer.w.numpy()).min(-1)
-    density = -0.5 * ((drawn - mean) / deviation) ** 2 - np.log(deviation * np.sqrt(2 * np.pi))
-    beyond = [0.5 * math.erfc(x) for x in (1 - np.sign(action) * mean) / deviation / np.sqrt(2)]
-    log_prob = np.where(np.abs(drawn) >= 1, np.log(beyond), density)
-    soft = values - 0.3 * log_prob
+    soft = values + 0.3 * _clipped_entropy(mean, deviation)
     expected = e.reward[1].numpy() + 0.9 * np.where(e.terminated[1], 0.0, soft)
     expected[[2, -1]] = 0  # a reset, and padding
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
