@@ -74,7 +74,9 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
 
     _read_arguments(argv, values, refuse_unknown)
     sources = {name: setting_files.COMMAND_LINE for name in fields if values[name].present}
-    for name, each in _with_new_names(read, old).items():
+    aliases = {n: of for c in configs for n, of in getattr(c, "ALIASES", {}).items()}
+    aliases = {name: of for name, of in aliases.items() if name not in fields}
+    for name, each in _with_new_names(read, old, aliases).items():
         if name not in fields and not each.is_recorded:
             refuse_unknown(name, f"{each.source}: ")
         if name not in sources and _counts(name, each, fields):
@@ -158,13 +160,21 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
     """Return the settings in the files that the command line names, by the names of flags."""
     for config in configs:
         if hasattr(config, "preset"):
-            named = {each.lstrip("-").split("=")[0] for each in argv[1:]}
-            preset, mode = (
-                peek(argv, config, name) if name in named else None for name in ("preset", "mode")
+            named = {each.lstrip("-").split("=")[0] for each in _with_flagfiles(argv)}
+            preset, mode, quick = (
+                peek(argv, config, name) if named & {name, f"no{name}"} else None
+                for name in ("preset", "mode", "quick")
             )
             read = setting_files.read(preset, peek(argv, config, "config"))
-            return setting_files.of_mode(read, mode, peek(argv, config, "quick") == "True")
+            return setting_files.of_mode(read, mode, quick)
     return {}
+
+
+def _with_flagfiles(argv: Sequence[str]) -> Sequence[str]:
+    """Return the arguments, those in flag files included; `parse` refuses files that are wrong."""
+    with contextlib.suppress(absl_flags.Error, OSError):
+        return absl_flags.FlagValues().read_flags_from_files(argv[1:], force_gnu=True)
+    return argv[1:]
 
 
 def _without_idle_phase(
@@ -181,10 +191,13 @@ def _without_idle_phase(
     return read
 
 
-def _with_new_names(read: Mapping[str, Sourced], old: Mapping[str, OldName]) -> dict[str, Sourced]:
-    """Return settings from files without old names: by the new one, if there is one."""
-    renamed = {old[name].now: each for name, each in read.items() if name in old}
-    known = {name: each for name, each in read.items() if name not in old}
+def _with_new_names(
+    read: Mapping[str, Sourced], old: Mapping[str, OldName], aliases: Mapping[str, str]
+) -> dict[str, Sourced]:
+    """Return settings from files without old and other names: by the flag's own, if it has one."""
+    now: dict[str, str | None] = {**aliases, **{name: was.now for name, was in old.items()}}
+    renamed = {now[name]: each for name, each in read.items() if name in now}
+    known = {name: each for name, each in read.items() if name not in now}
     return {name: each for name, each in renamed.items() if name} | known
 
 
@@ -223,7 +236,8 @@ def _set(found: absl_flags.Flag, given: Sourced, f: dataclasses.Field) -> None:
     """Give a flag the value from a file; refuse one of the wrong kind."""
     try:
         if f.type == tuple[str, ...]:
-            found.value = list(given.value)
+            one = isinstance(given.value, str)
+            found.value = [given.value] if one else list(given.value)
         else:
             found.parse(setting_files.to_text(given.value))
     except (ValueError, TypeError, absl_flags.IllegalFlagValueError) as error:

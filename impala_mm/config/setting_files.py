@@ -75,15 +75,22 @@ def read(preset: str | None, config: str) -> dict[str, Sourced]:
     return found
 
 
-def of_mode(read: dict[str, Sourced], mode: str | None, quick: bool) -> dict[str, Sourced]:
-    """Return settings from files with those that a mode adds; None: the mode is that of a file."""
+def of_mode(read: dict[str, Sourced], mode: str | None, quick: str | None) -> dict[str, Sourced]:
+    """Return settings from files with those that a mode adds.
+
+    `mode` and `quick` are those of the command line; None: a file's counts, if it has one.
+    """
     if mode is None:
         mode = str(read["mode"].value) if "mode" in read else ""
+    if quick is None:
+        quick = str(read["quick"].value) if "quick" in read else ""
     if mode != "reincarnate":
         return read
     of_mode, of_quick = OF_MODES
     added = {n: Sourced(value, of_mode) for n, value in REINCARNATE.items()} | read
-    return added | ({n: Sourced(value, of_quick) for n, value in _QUICK.items()} if quick else {})
+    if quick == "True":
+        added |= {n: Sourced(value, of_quick) for n, value in _QUICK.items()}
+    return added
 
 
 def _read_preset(name: str) -> dict[str, Any]:

@@ -165,6 +165,8 @@ class Box:
         import tensorflow as tf  # noqa: PLC0415
 
         numbers = actions * _f(self.scale) + _f(self.middle)
+        if np.dtype(self.dtype).kind in "iu":
+            numbers = tf.round(numbers)
         return tf.clip_by_value(numbers, _f(self._lows), _f(self._highs))
 
     def from_environment_units(self, actions: "tf.Tensor") -> "tf.Tensor":

@@ -31,7 +31,7 @@ class Discretised(gymnasium.ActionWrapper):
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
             raise BadLevel(
                 f"{flag} needs bounds, and the actions are {one_line(space)}: limit them by "
-                f"--env_wrappers=gymnasium.wrappers:RescaleAction or a wrapper of yours"
+                f"--env_wrappers=MODULE:NAME, an ActionWrapper of yours whose space has bounds"
             )
         low, high = (np.ravel(ends).astype(np.float64) for ends in (space.low, space.high))
         shares = places(spacing, choices, ratio)

@@ -32,7 +32,7 @@ def read_conversion(
             found = masks.MaskConversion(conversion.actions, "info")
             conversion = conversion._replace(masks=found)
     finally:
-        with contextlib.suppress(AttributeError):  # an object with only reset and step
+        with contextlib.suppress(Exception):  # `check` warns of it
             environment.close()
     if conversion.masks:
         repeats = options.num_action_repeats or 1

@@ -1,5 +1,6 @@
 """Making environments by the name of their level, and reading a level's spec."""
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -91,10 +92,12 @@ def _find_level_and_game(
         wrong = [name for name in chosen._fields if getattr(chosen, name) != getattr(general, name)]
         if wrong:
             changed = level.registered and (chosen.env_kwargs or chosen.wrappers)
+            off = [f"--{name}={json.dumps(getattr(general, name))}" for name in wrong]
             raise BadLevel(
                 f"{level_name}{' with --env_kwargs or --env_wrappers' if changed else ''}"
                 f" is not an Atari game, and {' and '.join(wrong)} "
-                f"{'works' if len(wrong) == 1 else 'work'} only with Atari games"
+                f"{'works' if len(wrong) == 1 else 'work'} only with Atari games: give "
+                f"{' '.join(off)}"
             )
     return level, game, chosen
 

@@ -104,9 +104,13 @@ class Opener:
 def takes_render_mode(maker: Callable[..., Any]) -> bool:
     """Return whether a function or class that makes environments has an argument render_mode."""
     try:
-        return "render_mode" in inspect.signature(maker).parameters
+        parameters = inspect.signature(maker).parameters
     except (TypeError, ValueError):  # a builtin without a signature
         return False
+    passes_on = isinstance(maker, type) and any(
+        each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()
+    )
+    return "render_mode" in parameters or passes_on
 
 
 def import_module(module: str, name: str, named: str) -> None:

@@ -8,6 +8,7 @@ from impala_mm.algorithms.interface import PolicyOutput
 from impala_mm.data.trajectory import Entry
 from impala_mm.policy.core import PolicyCore
 from impala_mm.teachers.kinds import NoTeacher
+from nets.network import State
 
 
 class TrainedTeacher:
@@ -35,9 +36,9 @@ class TrainedTeacher:
                 f"its --algorithm={policy.config.algorithm} computes neither the parameters of a "
                 f"policy nor values of actions"
             )
-        # The state of normalised rewards has no part in what the policy is.
-        stacks = policy.spec.frame_stack > 1
-        if len(state) > bool(policy.config.normalize_rewards) and not stacks:
+        # Earlier frames are known, and the state of normalised rewards is no part of the policy.
+        others = _count_frames(policy.initial_state(1)) + bool(policy.config.normalize_rewards)
+        if len(state) > others:
             self.notes.append(
                 f"the teacher {name} remembers earlier observations, and begins each unroll "
                 f"without a memory: for the first entries it is another policy than the one that "
@@ -69,3 +70,12 @@ class TrainedTeacher:
         if judged.parameters is not None:
             return tf.cast(judged.parameters, tf.float32)
         return tf.cast(judged.values, tf.float32) / self._temperature
+
+
+def _count_frames(state: Any) -> int:
+    """Return how many arrays of a nest of states hold earlier frames."""
+    if isinstance(state, State):
+        return len(tf.nest.flatten(state.frames))
+    if isinstance(state, dict):
+        state = tuple(state.values())
+    return sum(map(_count_frames, state)) if isinstance(state, tuple | list) else 0

@@ -71,3 +71,22 @@ def wrap_away(env):
 
 
 gymnasium.register("Walk-v0", Walk, kwargs={"length": 5})
+
+
+class OnlyShown(Walk):
+    """An environment that can be shown on a screen, and draws no pictures."""
+
+    metadata = {"render_modes": ["human"]}  # noqa: RUF012
+
+    def __init__(self, render_mode=None):
+        assert render_mode is None or render_mode in self.metadata["render_modes"]
+        super().__init__()
+
+
+class WithoutArgument(Walk):
+    """An environment that declares pictures, but takes no render mode."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self):
+        super().__init__()

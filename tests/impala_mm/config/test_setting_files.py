@@ -55,6 +55,37 @@ def test_the_command_line_counts_more_than_the_file_than_the_preset_than_the_alg
     assert "config" not in names, "other hosts do not have the file"
 
 
+def test_a_preset_and_a_mode_in_a_flagfile_count_with_all_their_values(tmp_path):
+    flags = tmp_path / "flags"
+    flags.write_text("--preset=classic-ppo\n--batch_size=4\n")
+    config, names = _parse(f"--flagfile={flags}")
+    assert (config.algorithm, config.preset, config.batch_size) == ("ppo", "classic-ppo", 4)
+    assert "algorithm" in names
+    flags.write_text("--mode=reincarnate\n--teacher=cartpole\n")
+    config, _ = _parse(f"--flagfile={flags}")
+    assert (config.teacher_method, config.offline_updates) == ("qdagger", 10_000)
+
+
+@pytest.mark.parametrize(
+    ("quick", "arguments", "updates"),
+    [("true", (), 200), ("false", (), 10_000), ("true", ("--noquick",), 10_000)],
+)
+def test_a_quick_run_may_be_asked_for_in_a_file(file, quick, arguments, updates):
+    of_file = file(f'mode = "reincarnate"\nquick = {quick}\nteacher = "cartpole"\n')
+    assert _parse(of_file, *arguments)[0].offline_updates == updates
+
+
+def test_another_name_of_a_flag_is_known_in_files_too(file):
+    config, _ = _parse(file('mode = "test"\npolicy = "cartpole"\n'))
+    assert config.checkpoint == "cartpole"
+
+
+def test_one_text_for_a_flag_that_may_be_repeated_is_one_value(file):
+    of_file = file('env = "PYTHONPATH=/x"\n')
+    launcher, _ = command_line.parse(["a.py", of_file], "", LauncherConfig, Config)
+    assert launcher[0].env == ("PYTHONPATH=/x",)
+
+
 def test_started_processes_have_the_same_settings_without_the_file(file):
     """The frontend and experiment.py pass what is given on, as flags."""
     of_file = file("mlp_sizes = [32, 16]\nenv_kwargs = {is_slippery = false}\nxla = true\n")

@@ -80,6 +80,10 @@ def test_a_bounded_box_is_rescaled_and_every_bound_can_be_reached():
     assert bytes_.to_environments(np.float32([[-1], [0.6 / 127.5 - 1], [1]])).tolist() == [
         *([0], [1], [255])
     ]
+    asked = np.float32([[-1], [0.6 / 127.5 - 1], [0.9]])
+    np.testing.assert_array_equal(
+        bytes_.in_environment_units(tf.constant(asked)), bytes_.to_environments(asked)
+    )
 
 
 def test_numbers_without_two_bounds_stay_the_environments_own():

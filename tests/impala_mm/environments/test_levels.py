@@ -61,7 +61,7 @@ def test_ids_that_are_known(name, shape, choices, threshold):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"sticky_actions": 0.25}, "sticky_actions works only with Atari games"),
+        ({"sticky_actions": 0.25}, "works only with Atari games: give --sticky_actions=-1"),
         (
             {"no_reward_steps": 9, "full_action_space": True},
             "full_action_space and no_reward_steps work only",
@@ -241,6 +241,14 @@ def test_unsupported_spaces_are_refused_and_the_environment_closed(which, space,
         level_spec(name)
     assert str(refused.value).startswith(f"{name} ")
     assert len(closed) == 1
+
+
+def test_an_environment_that_cannot_be_closed_has_a_spec_all_the_same():
+    class Held(Counting):
+        def close(self):
+            raise RuntimeError("the simulator is gone")
+
+    assert level_spec(level(Held)).observation.shape == [1]
 
 
 def test_the_types_need_neither_gymnasium_nor_tensorflow():

@@ -60,6 +60,14 @@ def test_a_function_with_a_render_mode_makes_pictures():
     assert played.picture_rate == 10
 
 
+@pytest.mark.parametrize("name", ["OnlyShown", "WithoutArgument"])
+def test_a_class_that_takes_no_render_mode_for_pictures_is_made_without_it(name):
+    played = make_environments(f"making:{name}", 1, 0, True)
+    assert not played.reset().fault.any()
+    with pytest.raises(BadLevel, match="draws no pictures"):
+        played.picture()
+
+
 def test_a_registered_function_with_a_render_mode_makes_pictures():
     gymnasium.register("Drawn-v0", entry_point=making.make_walk, kwargs={"length": 3})
     gymnasium.register("DrawnByName-v0", entry_point="making:make_walk", kwargs={"length": 3})

@@ -20,8 +20,10 @@ from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import level_spec
 from impala_mm.policy.policy import load_policy
+from impala_mm.teachers import trained
 from impala_mm.teachers.kinds import NoTeacher
 from impala_mm.teachers.load import load_teachers
+from nets.network import State
 
 
 def _load(teacher, level="catch", **settings):
@@ -76,6 +78,13 @@ def test_a_run_teaches_as_its_policy_plays_from_a_zero_state(run):
         steps.append(logits)
     np.testing.assert_allclose(np.stack(steps), expected, rtol=1e-4, atol=1e-5)
     assert [note for note in teacher.notes if "remembers earlier observations" in note]
+
+
+def test_a_memory_is_what_remains_of_a_state_without_earlier_frames():
+    """A recurrent network on stacked frames has both, and only its memory is missing."""
+    both = (State((1, 2), (3, 4)), (5,))
+    assert trained._count_frames(both) == 2
+    assert trained._count_frames({"a": State((), (3,)), "b": State((6,), ())}) == 1
 
 
 def test_an_export_teaches_like_its_run_and_is_never_executed(run, exported, monkeypatch):
