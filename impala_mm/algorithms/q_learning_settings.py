@@ -66,9 +66,9 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     noisy: bool = flag(
         False, group=GROUP,
         text="Explore by noise, of a size that is trained, in the weights of all fully connected "
-             "layers (NoisyNet) instead of random actions. Each environment has noise of its "
-             "own, drawn again at every step; an update has the same for its whole batch. Tests "
-             "and evaluation have none.")
+             "layers (NoisyNet), but that of IQN's levels, instead of random actions. Each "
+             "environment has noise of its own, drawn again at every step; an update has the same "
+             "for its whole batch. Tests and evaluation have none.")
     noisy_scale: float = flag(
         0.5, group=GROUP, learner_only=True, least=0,
         text="Size of the noise at the start, with noisy, in roots of a layer's inputs.")

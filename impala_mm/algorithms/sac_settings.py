@@ -64,7 +64,8 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     updates_per_step: float = flag(
         1.0, group=_GROUP, learner_only=True, least=0,
         text="Optimizer steps for each new step of a learner's environments; one update of the "
-             "learner makes all those of its batch_size new unrolls.")
+             "learner makes all those of its batch_size new unrolls: a whole number, and at least "
+             "one.")
     minibatch_steps: int = flag(
         256, group=_GROUP, learner_only=True, least=1,
         text="Steps that each learner trains on in one optimizer step: the new ones once each, and "

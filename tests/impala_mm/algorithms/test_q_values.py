@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from impala_mm.algorithms import q_values
 from impala_mm.algorithms.q_values import Rule
@@ -127,6 +129,14 @@ def test_rescaling_is_undone_to_1e_6_of_any_value(epsilon):
     single = tf.constant(x, tf.float32)
     found = q_values.restore(q_values.rescale(single, epsilon), epsilon)
     np.testing.assert_allclose(found, single, rtol=1e-6, atol=0)
+
+
+@settings(deadline=None)
+@given(st.floats(-1e12, 1e12), st.floats(1e-5, 1))
+def test_rescaling_is_undone_whatever_the_value_and_epsilon(x, epsilon):
+    y = q_values.rescale(tf.constant(x, tf.float64), epsilon)
+    found = float(q_values.restore(y, epsilon))
+    assert abs(found - x) <= 1e-6 * max(abs(x), 1e-300)
 
 
 def test_a_priority_mixes_the_largest_size_and_the_mean_of_the_live_ones():

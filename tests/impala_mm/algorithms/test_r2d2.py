@@ -76,6 +76,13 @@ def test_the_default_network_is_the_recurrent_one_for_the_observations(level, na
     assert algorithm.note == ""
 
 
+def test_rewards_are_rescaled_in_values_and_not_clipped_and_the_network_is_a_duelling_one():
+    config = Config.of_algorithm("r2d2")(algorithm="r2d2", level_name="PongNoFrameskip-v4")
+    assert (config.reward_clipping, config.max_abs_reward) == ("none", float("inf"))
+    assert config.duelling
+    assert config.value_rescaling == 1e-3
+
+
 def test_a_network_without_memory_is_allowed_and_said():
     algorithm, _ = _made(agent_name="MLPAgent")
     assert "MLPAgent, which remembers nothing: --burn_in=3 entries" in algorithm.note

@@ -171,7 +171,7 @@ def test_goals_of_clipped_actions_have_the_entropy_of_the_bounds_too(double):
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_the_temperature_moves_towards_the_target_entropy(fixed):
-    for target, sign in ((-5.0, -1), (5.0, 1)):
+    for target, sign in ((-5.0, -1), (5.0, 1), (0.0, -1)):  # the entropy is above 0
         algorithm, exchange = _made(
             target_entropy=target, fixed_temperature=fixed, temperature=0.5, compile_updates=False
         )

@@ -49,6 +49,16 @@ def test_each_newest_checkpoint_is_tested_once_and_those_between_are_not(tmp_pat
     assert _evaluator(tmp_path, said, deterministic=True).test_newest(), "that is another test"
 
 
+@pytest.mark.parametrize(
+    "settings", [{"algorithm": "dqn"}, {"algorithm": "sac", "discrete_sac": True}]
+)
+def test_policies_of_values_and_of_sac_are_tested_too(tmp_path, settings):
+    save(tmp_path, 1, level_name="catch", **settings)
+    assert _evaluator(tmp_path, []).test_newest()
+    (row,) = evaluations(tmp_path)
+    assert len(row["returns"]) == 3
+
+
 def test_a_record_says_what_was_played_and_tensorboard_draws_it_at_its_frames(tmp_path):
     save(tmp_path, 7, frames=7e3, level_name="catch")
     _evaluator(tmp_path, []).test_newest()
