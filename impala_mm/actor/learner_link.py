@@ -191,7 +191,7 @@ class LearnerLink(threading.Thread):
             self._client = None
         elif not error.late:
             self._say(f"the learner could not answer: {error}")
-            self._stop_asked.wait(1.0)
+            self._stop_asked.wait(self._timeout)
         elif is_sending and (only_learner or self._timeout == _MAX_CALL_SECONDS):
             self._say("the learner's queue is full: waiting for room")
 

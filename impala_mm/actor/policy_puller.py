@@ -53,7 +53,10 @@ class PolicyPuller:
             self._say_not_shared(error)
 
     def _say_not_shared(self, error: OSError) -> None:
-        self._say(f"cannot share parameters with this host's other actors: {error}")
+        self._say(
+            f"cannot share parameters with this host's other actors: {error}; from now on it "
+            f"downloads them for itself"
+        )
 
     def close(self) -> None:
         """Leave this host's cache, if it was joined."""

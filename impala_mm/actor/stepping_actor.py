@@ -30,7 +30,7 @@ from impala_mm.transport.messages import (
     new_incarnation,
 )
 
-_LAST_STEP_SECONDS = 10.0  # the longest wait for a running step once the actor is asked to stop
+_LAST_STEP_SECONDS = 2.0  # the longest wait for a running step once the actor is asked to stop
 
 
 def group_sizes(num_envs: int, observation: Any, mask: Any = ()) -> list[int]:

@@ -83,7 +83,8 @@ def of_mode(read: dict[str, Sourced], mode: str | None, quick: str | None) -> di
     if mode is None:
         mode = str(read["mode"].value) if "mode" in read else ""
     if quick is None:
-        quick = str(read["quick"].value) if "quick" in read else ""
+        asked = read.get("quick")
+        quick = str(asked.value) if asked and not asked.is_recorded else ""
     if mode != "reincarnate":
         return read
     of_mode, of_quick = OF_MODES

@@ -129,10 +129,10 @@ def _classic_opener(level_name: str, name: str, given: tuple[str, str]) -> Opene
 
 def _factory_opener(level_name: str, factory: Callable[..., Any], given: tuple[str, str]) -> Opener:
     def draws() -> bool:
-        takes = takes_render_mode(factory)
         # A class that declares its render modes may refuse others; a function declares none.
-        declared = getattr(factory, "metadata", None) if isinstance(factory, type) else None
-        return takes and (not isinstance(declared, dict) or render.can_render(factory))
+        if isinstance(factory, type) and render.declares_modes(factory):
+            return render.can_render(factory) and takes_render_mode(factory, among_others=True)
+        return takes_render_mode(factory)
 
     return Opener(level_name, factory, draws, *given)
 

@@ -101,16 +101,17 @@ class Opener:
         return wrapped
 
 
-def takes_render_mode(maker: Callable[..., Any]) -> bool:
-    """Return whether a function or class that makes environments has an argument render_mode."""
+def takes_render_mode(maker: Callable[..., Any], among_others: bool = False) -> bool:
+    """Return whether a function or class that makes environments has an argument render_mode.
+
+    `among_others`: it may be one of any others that it takes.
+    """
     try:
         parameters = inspect.signature(maker).parameters
     except (TypeError, ValueError):  # a builtin without a signature
         return False
-    passes_on = isinstance(maker, type) and any(
-        each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()
-    )
-    return "render_mode" in parameters or passes_on
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    return "render_mode" in parameters or (among_others and takes_any)
 
 
 def import_module(module: str, name: str, named: str) -> None:

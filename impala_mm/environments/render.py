@@ -22,6 +22,12 @@ def can_render(entry_point: Any) -> bool:
     return isinstance(declared, dict) and "rgb_array" in declared.get("render_modes", ())
 
 
+def declares_modes(maker: Any) -> bool:
+    """Return whether a class says which render modes it has."""
+    declared = getattr(maker, "metadata", {})
+    return isinstance(declared, dict) and bool(declared.get("render_modes"))
+
+
 def picture_of_observation(level_name: str, observation: np.ndarray) -> np.ndarray:
     """Return an image observation as uint8 [height, width, 3]; raise BadLevel if it is no image.
 

@@ -7,7 +7,7 @@
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,12 +86,14 @@ class Checkpointing:
         seconds: float,
         mean_return: float,
         counted_seconds: float | None = None,
+        during: Callable[[Callable[[], None]], None] = lambda work: work(),
     ) -> bool:
         """Save a checkpoint if updates were made since the newest one.
 
         Before the first update there is nothing to save. `mean_return`: the mean return of the last
-        games, or NaN. `counted_seconds`: those that count towards --max_seconds. Return False if
-        the caller should try again, because an update takes long (another learner may hang).
+        games, or NaN. `counted_seconds`: those that count towards --max_seconds. `during` is called
+        with what writes the files. Return False if the caller should try again, because an update
+        takes long (another learner may hang).
         """
         if learner.updates <= self._newest.updates:
             return True
@@ -99,7 +101,7 @@ class Checkpointing:
             if not paused:
                 return False
             self.take_snapshot(learner)
-        self.write_snapshot(seconds, mean_return, counted_seconds)
+        during(lambda: self.write_snapshot(seconds, mean_return, counted_seconds))
         return True
 
     def save_start(self, learner: Learner, seconds: float) -> None:
@@ -121,12 +123,12 @@ class Checkpointing:
 
         The last games may have ended after it was saved, and their return may end the run.
         """
-        if learner.updates != self._newest.updates:
+        if learner.updates != self._newest.updates or math.isnan(mean_return):
             return
         self._checkpoints.describe_newest(
             seconds=seconds,
             counted_seconds=counted_seconds,
-            episode_return=None if math.isnan(mean_return) else mean_return,
+            episode_return=mean_return,
         )
 
     def take_snapshot(

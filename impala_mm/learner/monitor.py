@@ -45,6 +45,9 @@ from impala_mm.transport.server import Server
 
 # Seconds without reports of the other learners after which this one sends no heartbeat either.
 _REPORT_SILENCE_SECONDS = 20.0
+# Seconds for which a learner whose first update is compiled sends heartbeats. A frontend that tries
+# out a returned host expects to see within five minutes whether the learners hang.
+_COMPILING_SECONDS = 180.0
 _END_SECONDS = 10.0  # seconds that learners wait for each other at the end
 
 
@@ -98,7 +101,7 @@ class LearnerMonitor:
         self._heartbeat = heartbeat.of_learner()
         self._updates_at_beat: int | None = None
         # time.monotonic() until which a first update may run
-        self._compiling_until = time.monotonic() + FIRST_UPDATE_SECONDS
+        self._compiling_until = time.monotonic() + _COMPILING_SECONDS
         self.seconds = 0.0  # seconds of training, including those before a resume
         self._counted_seconds = 0.0  # those since the first unroll, which --max_seconds limits
         has_source = registry.optional(algorithm, "source") is not None
@@ -178,7 +181,7 @@ class LearnerMonitor:
                 learner.stop(f"reached --max_seconds={self._limits.seconds:g}")
             for actor in self._server.forget_silent(60):
                 self._say(
-                    f"nothing was received from actor {actor} for 60 s: it counts as gone until "
+                    f"nothing was received from actor {actor} for long: it counts as gone until "
                     f"its next unroll"
                 )
             if self._records:
@@ -192,10 +195,7 @@ class LearnerMonitor:
             mean_return = self._aggregator.mean_return()
             checkpointing.describe_end(learner, self.seconds, mean_return, self._counted_seconds)
         self._server.close()
-        if lost:
-            raise LearnerLost(lost)
-        if learner.failure:
-            raise learner.failure
+        self._raise_failure(lost, exchange.failure)
         reasons = [
             self._status.no_actors_left,
             *(report.no_actors_left for report in self._status.reports),
@@ -203,6 +203,15 @@ class LearnerMonitor:
         if why := next(filter(None, reasons), ""):
             raise NoActorsLeft(why)
         return row
+
+    def _raise_failure(self, lost: str, of_reports: BaseException | None) -> None:
+        """Raise what has ended the training, if anything but its limits has."""
+        if of_reports and not _is_of_horovod(of_reports):
+            raise of_reports
+        if lost:
+            raise LearnerLost(lost)
+        if self._learner.failure:
+            raise self._learner.failure
 
     def _stop_if_no_unroll_comes(self) -> None:
         """Stop if all actors have given up; before they may play, none of them can have."""
@@ -233,8 +242,6 @@ class LearnerMonitor:
             return failed
         if learner.failure and not _is_of_horovod(learner.failure):
             return ""  # `run` raises it
-        if exchange.failure and not _is_of_horovod(exchange.failure):
-            raise exchange.failure
         return "" if together and not learner.failure else "another learner is unreachable"
 
     def _may_be_saving(self) -> bool:
@@ -268,12 +275,15 @@ class LearnerMonitor:
         return mean_return
 
     def _send_heartbeat(self) -> None:
-        """Send a heartbeat to the supervisor, unless an update hangs or no reports arrive."""
+        """Send a heartbeat to the supervisor, unless an update hangs or no reports arrive.
+
+        A first update may take some minutes.
+        """
         learner, before = self._learner, self._updates_at_beat
         self._updates_at_beat = learner.updates
         now = time.monotonic()
         if not learner.is_compiling:
-            self._compiling_until = now + FIRST_UPDATE_SECONDS
+            self._compiling_until = now + _COMPILING_SECONDS
         works = learner.updates != before or not learner.variables_lock.locked()
         works |= learner.is_compiling and now < self._compiling_until
         if works and time.monotonic() - self._status.reported_at < _REPORT_SILENCE_SECONDS:
@@ -330,7 +340,7 @@ class LearnerMonitor:
         if not self._learner.own_state:
             mean_return, counted = self._aggregator.mean_return(), self._counted_seconds
             numbers = self._learner, self.seconds, mean_return, counted
-            return self._heartbeat.beat_during(lambda: checkpointing.save(*numbers))
+            return checkpointing.save(*numbers, during=self._heartbeat.beat_during)
         if ended:
             self._write_snapshot(checkpointing)
         else:

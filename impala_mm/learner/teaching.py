@@ -4,6 +4,7 @@
 teachers, and rank 0 measures. A resumed run whose teachers' cost has fallen to 0 loads none.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -116,7 +117,8 @@ def _gather(group: LearnerGroup, value: Any) -> list[Any]:
 
     One that hangs sends no heartbeat itself.
     """
-    return heartbeat.of_learner().beat_during(lambda: group.gather(value, "teachers_problems"))
+    alive = heartbeat.of_learner()
+    return alive.beat_during(lambda: group.gather(value, "teachers_problems"), math.inf)
 
 
 def _measure(

@@ -212,7 +212,8 @@ def _starving(row: dict[str, Any], wait: float, trains: bool, actors: int | None
             f"them; all share busy cores); fewer processes or actors on other hosts would help"
         )
     # A full queue is not what a slow network leaves.
-    if held > _ACTORS_WAIT and "replay_share" in row and row.get("queue_fill", 0.0) > _FULL:
+    mixes = "replay_share" in row and not _is_sac(row)
+    if held > _ACTORS_WAIT and mixes and row.get("queue_fill", 0.0) > _FULL:
         return (
             f"bottleneck: replay ({waits} for batches, actors wait {held:.0%} of theirs to send "
             f"unrolls); a faster disk for --replay_spill, or fewer old unrolls in --replay (elite "

@@ -44,7 +44,9 @@ def describe(folder: Path, about: dict[str, Any]) -> list[Path]:
 def change(folder: Path, numbers: dict[str, Any]) -> None:
     """Replace numbers of a folder's about.json; raise OSError, and ValueError if it is damaged."""
     path = folder / "about.json"
-    whole_file.write(path, to_json(from_json(path.read_text()) | numbers).encode())
+    about = from_json(path.read_text())
+    if about | numbers != about:
+        whole_file.write(path, to_json(about | numbers).encode())
 
 
 def verify(path: Path) -> None:

@@ -144,9 +144,9 @@ def _lock(lock: int, path: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        number = os.pread(lock, 20, 0).decode()
-        holder = f"process {number}" if number else "another process"
-        flags.refuse(f"--logdir={path}: {holder} is writing to it")
+        if number := os.pread(lock, 20, 0).decode():
+            flags.refuse(f"--logdir={path}: process {number} is writing to it")
+        flags.refuse(f"--logdir={path}: another process is writing to it")
     except OSError as error:
         print(
             f"note: {path} cannot be locked ({error.strerror}): make sure yourself that no other "

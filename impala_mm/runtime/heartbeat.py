@@ -5,8 +5,8 @@ process works, or waits for a good reason, it writes that file at most once a se
 `{"frames": N}`, the environment frames so far. The time of the file's last change is the heartbeat.
 A separate thread would write it even if the process hangs, so the code that works calls `beat`: an
 actor where it steps its environments, a learner in `monitor`, an evaluator between the steps of its
-games. The first heartbeat comes after TensorFlow is loaded. No file is written if the variable is
-not set.
+games; only what shows no progress, such as writing a file, has heartbeats beside it for a while.
+The first heartbeat comes after TensorFlow is loaded. No file is written if the variable is not set.
 
 A process that ends because it can never work (`give_up`) writes `{"frames": 0, "gave_up": WHY}`
 before it exits: its supervisor does not restart it if it has never worked before either.
@@ -53,13 +53,15 @@ class Heartbeat:
             self.last = now
             self._write({"frames": int(self.frames)})
 
-    def beat_during(self, work: Callable[[], _Result]) -> _Result:
+    def beat_during(
+        self, work: Callable[[], _Result], seconds: float = _MOST_WAIT_SECONDS
+    ) -> _Result:
         """Return what `work` returns; another thread does it, and this one sends heartbeats.
 
-        It is for what may take long and shows no progress, such as writing a large file: after half
-        an hour the heartbeats end, since a disk or a network may never answer.
+        It is for what may take long and shows no progress, such as writing a large file: after
+        these seconds the heartbeats end, since a disk or a network may never answer.
         """
-        until = time.monotonic() + _MOST_WAIT_SECONDS
+        until = time.monotonic() + seconds
         with concurrent.futures.ThreadPoolExecutor(1, "work") as thread:
             result = thread.submit(work)
             while not concurrent.futures.wait([result], _SECONDS).done:

@@ -1,6 +1,5 @@
 """The actors that are connected to a learner, and where each of them may go."""
 
-import math
 import socket
 import threading
 import time
@@ -103,26 +102,30 @@ class ConnectedActors:
                 found[host] = Use(before.cores + more.cores, before.memory + more.memory)
         return found
 
-    def load(self, wait_share: float, queue_fill: float) -> LearnerLoad:
+    def load(
+        self, wait_share: float, queue_fill: float, playing: Collection[int] = ()
+    ) -> LearnerLoad:
         """Return this learner's load."""
         with self._lock:
-            return self._load(wait_share, queue_fill)
+            return self._load(wait_share, queue_fill, playing)
 
-    def redirect(self, actor: int, queue_fill: float) -> int | None:
+    def redirect(self, actor: int, queue_fill: float, playing: Collection[int] = ()) -> int | None:
         """Remove the actor if another learner needs it more and it may move; return that one."""
         with self._lock:
             if actor not in self._movable or actor not in self.heard:
                 return None
             choose = choose_learner_without_actors if self._in_rounds else choose_learner
-            learner = choose(self.rank, self._load(0.0, queue_fill), self.loads)
+            learner = choose(self.rank, self._load(0.0, queue_fill, playing), self.loads)
             if learner is not None:
                 del self.heard[actor]
                 self.changed_at = time.monotonic()
             return learner
 
-    def _load(self, wait_share: float, queue_fill: float) -> LearnerLoad:
+    def _load(self, wait_share: float, queue_fill: float, playing: Collection[int]) -> LearnerLoad:
+        """Return the load; the actors in `playing` are active, though they send nothing."""
         now = time.monotonic()
-        # In rounds, actors send nothing while they play: all that are connected are active.
-        longest = math.inf if self._in_rounds else 2 * SETTLE_SECONDS
-        active = sum(now - heard < longest for heard in self.heard.values())
+        active = sum(
+            actor in playing or now - heard < 2 * SETTLE_SECONDS
+            for actor, heard in self.heard.items()
+        )
         return LearnerLoad(wait_share, queue_fill, active, now - self.changed_at > SETTLE_SECONDS)

@@ -17,7 +17,7 @@ class LearnerLoad(NamedTuple):
 
     wait_share: float  # share of its time that it waits for unrolls
     queue_fill: float  # 0 to 1
-    actors: int  # actors that sent something within the last seconds; in rounds: the connected ones
+    actors: int  # actors that sent something within the last seconds, or play for a round
     settled: bool  # no actor joined or left within the last seconds
 
 

@@ -150,8 +150,11 @@ class Rounds:
         Those whose rounds have ended without them count for as long as their unrolls may take.
         """
         with self._changed:
-            now, playing = time.monotonic(), {a for each in self._open for a in each.claims}
-            for actor, claim in self._late.items():
+            now = time.monotonic()
+            # Of a single actor that takes turns, no claim ends by itself.
+            open_ = [pair for each in self._open for pair in each.claims.items()]
+            playing = set[Actor]() if self.alone else {actor for actor, _ in open_}
+            for actor, claim in [*self._late.items(), *(open_ if self.alone else ())]:
                 measured = self._durations.get(actor)
                 longest = _TIMES * max(measured) if measured else _FIRST_UNROLL_SECONDS
                 if now - claim.since < longest:

@@ -6,7 +6,7 @@ A learner makes one `Server`. Actors call the functions in `endpoints`, which ca
 import json
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -181,7 +181,7 @@ class Server:
 
     def load(self, wait_share: float) -> LearnerLoad:
         """Return this learner's load; `wait_share` is the share of its time waiting for unrolls."""
-        return self.actors.load(wait_share, self.fill())
+        return self.actors.load(wait_share, self.fill(), self._playing())
 
     def publish(
         self, version: int, pack: Callable[[], bytes], values: Sequence[tf.Tensor] = ()
@@ -213,6 +213,9 @@ class Server:
             reports, self._reports = self._reports, []
         return reports
 
+    def _playing(self) -> Collection[int]:
+        return self.rounds.players() if self.rounds else ()
+
     def forget_silent(self, seconds: float) -> list[int]:
         """Forget the actors that have sent nothing for `seconds`; return their numbers.
 
@@ -220,9 +223,8 @@ class Server:
         it must be longer.
         """
         self.refusals.report_strangers()
-        playing = self.rounds.players() if self.rounds else ()
         patience = _STEPPING_PATIENCE if self._inference else 1
-        gone = self.actors.forget_silent(patience * seconds, playing)
+        gone = self.actors.forget_silent(patience * seconds, self._playing())
         for actor in gone:
             if self._inference:
                 self._inference.forget(actor)
@@ -333,7 +335,7 @@ class Server:
         """Return the reply to a message with unrolls or a claim, with the learner to feed next."""
         version, learner = self._parameters.version, None
         if len(self.actors.loads) > 1 and reply in {Reply.ACCEPTED, Reply.RUNNING}:
-            learner = self.actors.redirect(header.actor, self.fill())
+            learner = self.actors.redirect(header.actor, self.fill(), self._playing())
             if learner is not None and self.rounds:
                 self.rounds.forget(header.actor)
         granted = None

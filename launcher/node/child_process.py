@@ -34,7 +34,8 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=workdir,
-        env=environment,
+        # The frontend may itself have been started by such a command.
+        env={name: value for name, value in environment.items() if name != _EVENT},
         start_new_session=True,  # the supervisor handles Ctrl-C in the terminal
         preexec_fn=_signal_on_parent_death(death_signal),  # noqa: PLW1509 - there is no other thread
     )

@@ -7,7 +7,7 @@ return. At first it is on trial: if the learners do not work with it, they go on
 from collections.abc import Callable, Set
 
 RETURNS = 5  # of one host, while a frontend follows the run
-# Seconds for the first update with a returned host; its compilation sends no heartbeat.
+# Seconds for the first update with a returned host; its compilation sends heartbeats for 180 s.
 TRIAL_SECONDS = 300.0
 
 

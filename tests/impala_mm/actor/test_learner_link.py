@@ -290,10 +290,11 @@ def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, mon
     pulls = _count_pulls(server)
     assert [join(actor).newest.vector for actor in range(3)] == [b"0"] * 3
     assert len(set(pulls)) == 3
-    assert (
-        "cannot share parameters with this host's other actors: /dev/shm is another user's"
-        in server.said
+    said = (
+        "cannot share parameters with this host's other actors: /dev/shm is another user's; from "
+        "now on it downloads them for itself"
     )
+    assert said in server.said
 
 
 def test_an_actor_leaves_a_cache_that_is_too_small_says_so_once_and_keeps_its_newer_policy(

@@ -70,6 +70,8 @@ def test_it_saves_what_was_learnt_since_with_counts_and_the_mean_return(keep, tm
     assert (about.updates, about.frames, about.learners) == (4, 40.0, 2)
     assert (about.seconds, about.limited_seconds, about.episode_return) == (6.0, 5.5, 0.7)
     checkpoint.verify(path)
+    keeper.describe_end(_at(4, 40), 7.0, math.nan, 6.5)
+    assert checkpoint.find(tmp_path)[1].episode_return == 0.7, "a new process has seen no games"
 
 
 def test_the_first_after_each_tenth_of_the_frames_is_a_milestone_across_a_resume_too(

@@ -74,9 +74,9 @@ def test_no_run_ends_while_updates_follow_or_none_is_made_or_a_process_was_stopp
 
 @pytest.mark.parametrize("patient", [True, False])
 def test_a_learner_that_ended_waits_for_one_that_still_saves_as_long_as_that_reports(patient):
-    """The other one's training ends with the fourth report, after 1.2 s."""
+    """The other one's training ends with the fourth report, after 4 s."""
     reports = [[SimpleNamespace(done=done)] for done in (False, False, False, True)]
-    group = SimpleNamespace(gather=lambda report, name: (time.sleep(0.3), reports.pop(0))[1])
+    group = SimpleNamespace(gather=lambda report, name: (time.sleep(1.0), reports.pop(0))[1])
     exchange = ReportExchange(group, lambda: None, lambda reports: None)
     exchange.start()
     assert exchange.finish(0.5, lambda: patient) == patient

@@ -62,16 +62,14 @@ class HorovodInternalError(RuntimeError):
 _LOST = "another learner is unreachable"
 
 
-def _end(of_training=None, of_reports=None, size=2):
-    """Return why the run ends, when these exceptions have ended the training and the reports."""
+def _end(of_training=None):
+    """Return why the run ends, when this exception has ended the training."""
     status = types.SimpleNamespace(
         endless="", other_learners_failure=lambda: "", reported_at=time.monotonic()
     )
     learner = types.SimpleNamespace(join=lambda seconds: None, failure=of_training)
-    exchange = types.SimpleNamespace(failure=of_reports, finish=lambda seconds, goes_on: False)
-    watching = types.SimpleNamespace(
-        _learner=learner, _status=status, _group=types.SimpleNamespace(size=size)
-    )
+    exchange = types.SimpleNamespace(failure=None, finish=lambda seconds, goes_on: False)
+    watching = types.SimpleNamespace(_learner=learner, _status=status)
     return monitor.LearnerMonitor._wait_for_all_to_end(watching, exchange)
 
 
@@ -88,7 +86,33 @@ def test_a_learner_is_lost_if_horovod_says_so_and_not_if_a_users_error_names_it(
     assert _end(of_training=failure) == why
 
 
-def test_an_error_in_the_thread_of_reports_is_not_called_a_lost_learner():
-    assert _end(of_reports=HorovodInternalError("closed")) == _LOST
+def test_an_error_in_the_thread_of_reports_is_raised_and_not_called_a_lost_learner():
+    watching = types.SimpleNamespace(_learner=types.SimpleNamespace(failure=None))
+    raise_failure = monitor.LearnerMonitor._raise_failure
+    with pytest.raises(monitor.LearnerLost, match=_LOST):
+        raise_failure(watching, _end(), HorovodInternalError("closed"))
     with pytest.raises(KeyError, match="filling"):
-        _end(of_reports=KeyError("filling"), size=1)
+        raise_failure(watching, _end(), KeyError("filling"))
+    raise_failure(watching, "", None)
+
+
+@pytest.mark.parametrize(
+    ("silent", "failure", "others", "updating", "waits"),
+    [
+        (1.0, None, "", False, True),
+        (60.0, None, "", False, False),
+        (1.0, ValueError("x"), "", False, False),
+        (1.0, None, "learner 1: x", False, False),
+        (1.0, None, "", True, False),
+    ],
+)
+def test_learners_wait_for_one_that_may_be_saving_and_for_none_that_hangs(
+    silent, failure, others, updating, waits
+):
+    status = types.SimpleNamespace(
+        reported_at=time.monotonic() - silent, other_learners_failure=lambda: others
+    )
+    lock = types.SimpleNamespace(locked=lambda: updating)
+    learner = types.SimpleNamespace(failure=failure, variables_lock=lock)
+    watching = types.SimpleNamespace(_learner=learner, _status=status, _send_heartbeat=lambda: None)
+    assert monitor.LearnerMonitor._may_be_saving(watching) == waits

@@ -597,11 +597,28 @@ def test_an_actor_that_crashes_while_it_plays_for_a_round_is_forgotten_after_a_w
 def test_in_rounds_an_actor_that_plays_for_long_still_belongs_to_its_learner(serve, monkeypatch):
     """Otherwise the other learners would send their actors to one that seems to have none."""
     monkeypatch.setattr(connected_actors, "SETTLE_SECONDS", 0.05)
-    for rounds, actors in ((Rounds(4), 1), (None, 0)):
-        server, address = serve(rounds=rounds)
-        _join(address, actor=3)
-        time.sleep(0.2)
-        assert server.load(0.0).actors == actors
+    rounds = Rounds(4, lambda line: None)
+    server, address = serve(rounds=rounds)
+    server.publish(0, lambda: b"0")
+    assert rounds.close(0.0) is None
+    _claim(server, address, 3)
+    _join(address, actor=4)
+    time.sleep(0.2)
+    assert server.load(0.0).actors == 1, "the other one plays nothing"
+
+
+def test_an_actor_that_takes_turns_is_forgotten_some_time_after_it_has_crashed(serve, monkeypatch):
+    """Its round waits for it alone, and never ends."""
+    monkeypatch.setattr(rounds_module, "_FIRST_UNROLL_SECONDS", 0.3)
+    rounds = Rounds(2, lambda line: None, alone=True)
+    server, address = serve(rounds=rounds)
+    server.publish(0, lambda: b"0")
+    assert rounds.close(0.0) is None
+    _claim(server, address, 0)
+    time.sleep(0.1)
+    assert server.forget_silent(0.05) == []
+    time.sleep(0.4)
+    assert server.forget_silent(0.05) == [0]
 
 
 # -- ports

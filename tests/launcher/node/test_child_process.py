@@ -1,9 +1,13 @@
 """The end of everything that a supervised process has left behind."""
 
+import os
+import signal
 import subprocess
 import sys
 
 from processes import ROOT
+
+from launcher.node import child_process
 
 PROGRAM = """
 import os, subprocess, sys, time
@@ -20,6 +24,13 @@ print(procfs.descendants(os.getpid()))
 """
 
 
+def test_a_run_that_such_a_command_starts_is_none_of_its_commands():
+    environment = os.environ | {"IMPALA_MM_EVENT": "end"}
+    code = "import os; print('IMPALA_MM_EVENT' in os.environ)"
+    started = child_process.start([sys.executable, "-c", code], environment, "/", signal.SIGKILL)
+    assert started.communicate()[0] == b"False\n"
+
+
 SPARING = """
 import os, subprocess, sys, time
 from launcher.node import child_process, procfs
@@ -27,7 +38,9 @@ child_process.adopt_orphans()
 event = os.environ | {"IMPALA_MM_EVENT": "end"}
 saving = subprocess.Popen("sleep 8; true", shell=True, env=event, start_new_session=True)
 subprocess.Popen(["sleep", "8"])
-time.sleep(0.3)
+deadline = time.monotonic() + 60
+while len(procfs.descendants(os.getpid())) < 3 and time.monotonic() < deadline:
+    time.sleep(0.05)
 child_process.kill_orphans()
 left = procfs.descendants(os.getpid())
 print(left[0] == saving.pid, len(left))
