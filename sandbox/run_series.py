@@ -109,7 +109,7 @@ def read_run(folder: Path) -> RunSeries:
     columns = {key: np.array([_to_float(row.get(key)) for row in rows]) for key in keys}
     settings = _read_settings(folder)
     _add_losses_per_step(columns, settings)
-    is_current = find_current(columns["frames"], columns["seconds"])
+    is_current = np.array(find_current(columns["frames"], columns["seconds"]))
     resumes = np.flatnonzero(np.diff(columns["frames"]) < 0) + 1
     return RunSeries(
         folder=folder,

@@ -1,10 +1,10 @@
 """Reading files with a JSON object per line, such as metrics.jsonl, even if a crash cut one off."""
 
+import itertools
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import ArrayLike
 
 from impala_mm.runtime.strict_json import from_json
 
@@ -32,22 +32,20 @@ def parse_lines(lines: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-def find_current(frames: ArrayLike, seconds: ArrayLike) -> np.ndarray:
-    """Return for each row of metrics whether no later row has fewer frames or seconds, bool [rows].
+def find_current(frames: Sequence[float], seconds: Sequence[float]) -> list[bool]:
+    """Return for each row of metrics whether no later row has fewer frames or seconds.
 
     A run that was killed resumes from its last checkpoint: its next rows replace some before.
     """
-    counts = np.stack([frames, seconds])
-    is_least = counts <= np.minimum.accumulate(counts[:, ::-1], 1)[:, ::-1]
-    return is_least[0] & is_least[1]
+    least, found = [math.inf, math.inf], list[bool]()
+    for counts in zip(reversed(frames), reversed(seconds), strict=True):
+        found.append(all(count <= most for count, most in zip(counts, least, strict=True)))
+        least = list(map(min, counts, least))
+    return found[::-1]
 
 
 def drop_replaced(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows of metrics that count, see `find_current`."""
     rows = [row for row in rows if {"frames", "seconds"} <= row.keys()]
     frames, seconds = ([row[key] for row in rows] for key in ("frames", "seconds"))
-    return [
-        row
-        for row, is_current in zip(rows, find_current(frames, seconds), strict=True)
-        if is_current
-    ]
+    return list(itertools.compress(rows, find_current(frames, seconds)))
