@@ -7,8 +7,9 @@ import sys
 import time
 
 import pytest
-from processes import ROOT, free_port, needs_horovod, run
+from processes import ROOT, free_port, is_running, needs_horovod, run
 from rows import read_rows
+from supervising import until
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 FLAGS = (
@@ -72,6 +73,8 @@ def test_a_learner_that_is_killed_has_its_replay_back(tmp_path):
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    learner = int((tmp_path / "run" / "lock").read_text())  # its supervisor ends it within a second
+    until(lambda: not is_running(learner), 20)
     kept = len([*files.glob("*.unrolls")])
     assert kept >= 3, (tmp_path / "printed").read_text()
     code, again = run(*EXPERIMENT, _address(), *flags, "--max_seconds=5")
