@@ -549,6 +549,15 @@ def test_an_actor_that_waits_for_room_is_here_and_one_that_is_silent_has_left(se
     assert sorted(server.actors.heard) == [3, 4], "back, without another hello"
 
 
+def _open_round(serve, columns, **how):
+    """Serve a round that an actor can play; return the rounds, the server and its address."""
+    rounds = Rounds(columns, lambda line: None, **how)
+    server, address = serve(rounds=rounds)
+    server.publish(0, lambda: b"0")
+    assert rounds.close(0.0) is None
+    return rounds, server, address
+
+
 def _claim(server, address, actor):
     """Join, claim two columns of the round, and fall silent."""
     client = _join(address, actor=actor)
@@ -561,10 +570,7 @@ def test_an_actor_that_plays_for_a_round_is_not_forgotten_however_long_it_is_sil
 ):
     monkeypatch.setattr(rounds_module, "_FIRST_TIMEOUT", 0.2)
     monkeypatch.setattr(rounds_module, "_LEAST_TIMEOUT", 0.2)
-    rounds = Rounds(4, lambda line: None)
-    server, address = serve(rounds=rounds)
-    server.publish(0, lambda: b"0")
-    assert rounds.close(0.0) is None
+    rounds, server, address = _open_round(serve, 4)
     client = _claim(server, address, 3)
     _join(address, actor=4)
     time.sleep(0.1)
@@ -585,10 +591,7 @@ def test_an_actor_that_crashes_while_it_plays_for_a_round_is_forgotten_after_a_w
     monkeypatch.setattr(rounds_module, "_FIRST_TIMEOUT", 0.1)
     monkeypatch.setattr(rounds_module, "_LEAST_TIMEOUT", 0.1)
     monkeypatch.setattr(rounds_module, "_FIRST_UNROLL_SECONDS", 0.5)
-    rounds = Rounds(4, lambda line: None)
-    server, address = serve(rounds=rounds)
-    server.publish(0, lambda: b"0")
-    assert rounds.close(0.0) is None
+    rounds, server, address = _open_round(serve, 4)
     _claim(server, address, 3)
     assert rounds.close(0.6) is None
     assert server.forget_silent(0.05) == [3]
@@ -597,10 +600,7 @@ def test_an_actor_that_crashes_while_it_plays_for_a_round_is_forgotten_after_a_w
 def test_in_rounds_an_actor_that_plays_for_long_still_belongs_to_its_learner(serve, monkeypatch):
     """Otherwise the other learners would send their actors to one that seems to have none."""
     monkeypatch.setattr(connected_actors, "SETTLE_SECONDS", 0.05)
-    rounds = Rounds(4, lambda line: None)
-    server, address = serve(rounds=rounds)
-    server.publish(0, lambda: b"0")
-    assert rounds.close(0.0) is None
+    _, server, address = _open_round(serve, 4)
     _claim(server, address, 3)
     _join(address, actor=4)
     time.sleep(0.2)
@@ -610,10 +610,7 @@ def test_in_rounds_an_actor_that_plays_for_long_still_belongs_to_its_learner(ser
 def test_an_actor_that_takes_turns_is_forgotten_some_time_after_it_has_crashed(serve, monkeypatch):
     """Its round waits for it alone, and never ends."""
     monkeypatch.setattr(rounds_module, "_FIRST_UNROLL_SECONDS", 0.3)
-    rounds = Rounds(2, lambda line: None, alone=True)
-    server, address = serve(rounds=rounds)
-    server.publish(0, lambda: b"0")
-    assert rounds.close(0.0) is None
+    _, server, address = _open_round(serve, 2, alone=True)
     _claim(server, address, 0)
     time.sleep(0.1)
     assert server.forget_silent(0.05) == []
