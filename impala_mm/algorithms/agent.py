@@ -67,8 +67,8 @@ def make_agent(
         tf.random.set_seed(config.seed + 1000 * number)
     levels = levels or from_flags.level_specs(config)
     spec = next(iter(levels.values()))
-    chooses = config.discretization != "none"  # among numbers: the spec has choices then
-    if why := "" if chooses else setting_files.why_unsuited(config.preset, spec):
+    # With --discretization the spec has choices in place of numbers.
+    if config.discretization == "none" and (why := setting_files.why_unsuited(config.preset, spec)):
         flags.refuse(why)
     config = auto.for_task(config, spec)
     flags_read = set[str]()

@@ -66,7 +66,10 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
         elif option in _HELP:
             program = Path(argv[0]).name
             _print_and_exit(help_page.whole(program, about, fields.values(), old))
-    values = _define_all(fields, old, configs)
+    aliases = {n: of for config in configs for n, of in getattr(config, "ALIASES", {}).items()}
+    # An algorithm may have a flag of this name.
+    aliases = {name: of for name, of in aliases.items() if name not in fields}
+    values = _define_all(fields, old, aliases)
 
     def refuse_unknown(name: str, source: str = "") -> NoReturn:
         known = [c.elsewhere(name, extended) for c in configs if hasattr(c, "elsewhere")]
@@ -74,8 +77,6 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
 
     _read_arguments(argv, values, refuse_unknown)
     sources = {name: setting_files.COMMAND_LINE for name in fields if values[name].present}
-    aliases = {n: of for c in configs for n, of in getattr(c, "ALIASES", {}).items()}
-    aliases = {name: of for name, of in aliases.items() if name not in fields}
     for name, each in _with_new_names(read, old, aliases).items():
         if name not in fields and not each.is_recorded:
             refuse_unknown(name, f"{each.source}: ")
@@ -119,17 +120,15 @@ def parse_settings(settings: Mapping[str, Any], config: type) -> tuple[Any, list
 
 
 def _define_all(
-    fields: Mapping[str, Any], old: Mapping[str, OldName], configs: Sequence[type]
+    fields: Mapping[str, Any], old: Mapping[str, OldName], aliases: Mapping[str, str]
 ) -> absl_flags.FlagValues:
     values = absl_flags.FlagValues()
     for f in fields.values():
         _define(f, values)
     for name, was in old.items():
         _define_old(name, was, values)
-    for config in configs:
-        for name, of in getattr(config, "ALIASES", {}).items():
-            if name not in values:  # an algorithm may have a flag of this name
-                absl_flags.DEFINE_alias(name, of, values)
+    for name, of in aliases.items():
+        absl_flags.DEFINE_alias(name, of, values)
     return values
 
 

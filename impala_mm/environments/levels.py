@@ -130,7 +130,7 @@ def _classic_opener(level_name: str, name: str, given: tuple[str, str]) -> Opene
 def _factory_opener(level_name: str, factory: Callable[..., Any], given: tuple[str, str]) -> Opener:
     def draws() -> bool:
         # A class that declares its render modes may refuse others; a function declares none.
-        if isinstance(factory, type) and render.declares_modes(factory):
+        if isinstance(factory, type) and render.declared_modes(factory):
             return render.can_render(factory) and takes_render_mode(factory, among_others=True)
         return takes_render_mode(factory)
 

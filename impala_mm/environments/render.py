@@ -1,5 +1,6 @@
 """Pictures of environments: whether they draw their own, and pictures of observations otherwise."""
 
+from collections.abc import Collection
 from typing import Any
 
 import gymnasium
@@ -17,15 +18,14 @@ def can_render(entry_point: Any) -> bool:
     """
     if isinstance(entry_point, str):
         entry_point = gymnasium.envs.registration.load_env_creator(entry_point)
-    declared = getattr(entry_point, "metadata", {})
-    # The metadata of a class of wrappers is a property, known only once there is an environment.
-    return isinstance(declared, dict) and "rgb_array" in declared.get("render_modes", ())
+    return "rgb_array" in declared_modes(entry_point)
 
 
-def declares_modes(maker: Any) -> bool:
-    """Return whether a class says which render modes it has."""
+def declared_modes(maker: Any) -> Collection[str]:
+    """Return the render modes that a class says it has; none if it says nothing."""
     declared = getattr(maker, "metadata", {})
-    return isinstance(declared, dict) and bool(declared.get("render_modes"))
+    # The metadata of a class of wrappers is a property, known only once there is an environment.
+    return declared.get("render_modes", ()) if isinstance(declared, dict) else ()
 
 
 def picture_of_observation(level_name: str, observation: np.ndarray) -> np.ndarray:

@@ -48,6 +48,7 @@ _REPORT_SILENCE_SECONDS = 20.0
 # Seconds for which a learner whose first update is compiled sends heartbeats. A frontend that tries
 # out a returned host expects to see within five minutes whether the learners hang.
 _COMPILING_SECONDS = 180.0
+_SILENT_SECONDS = 60  # seconds without anything from an actor, see `Server.forget_silent`
 _END_SECONDS = 10.0  # seconds that learners wait for each other at the end
 
 
@@ -179,10 +180,11 @@ class LearnerMonitor:
                 self._stop_if_no_unroll_comes()
             if self._counted_seconds >= self._limits.seconds:
                 learner.stop(f"reached --max_seconds={self._limits.seconds:g}")
-            for actor in self._server.forget_silent(60):
+            for actor in self._server.forget_silent(_SILENT_SECONDS):
                 self._say(
-                    f"nothing was received from actor {actor} for long: it counts as gone until "
-                    f"its next unroll"
+                    f"nothing was received from actor {actor} for "
+                    f"{self._server.patience * _SILENT_SECONDS} s: it counts as gone until its "
+                    f"next unroll"
                 )
             if self._records:
                 self._keep_records(self._records, timers)

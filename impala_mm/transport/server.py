@@ -213,6 +213,11 @@ class Server:
             reports, self._reports = self._reports, []
         return reports
 
+    @property
+    def patience(self) -> int:
+        """The times that its actors may be silent for as long as others."""
+        return _STEPPING_PATIENCE if self._inference else 1
+
     def _playing(self) -> Collection[int]:
         return self.rounds.players() if self.rounds else ()
 
@@ -223,8 +228,7 @@ class Server:
         it must be longer.
         """
         self.refusals.report_strangers()
-        patience = _STEPPING_PATIENCE if self._inference else 1
-        gone = self.actors.forget_silent(patience * seconds, self._playing())
+        gone = self.actors.forget_silent(self.patience * seconds, self._playing())
         for actor in gone:
             if self._inference:
                 self._inference.forget(actor)
