@@ -13,7 +13,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,34 +38,41 @@ class Comparison(NamedTuple):
     # (level, kind, seed, folder of all runs) -> the arguments of a run, without its folder; it may
     # read the runs of kinds before it with the same seed.
     command: Callable[[str, str, int, Path], list[str]]
+    # Runs that those of a level need, and which are made before them: folder -> arguments.
+    before: Mapping[str, Mapping[str, Sequence[str]]] = {}
 
 
 def make_runs(of: Comparison, out: Path, seeds: int, levels: Sequence[str]) -> None:
     """Make the runs that are not over yet, one after another; exit if one fails."""
-    numbers = range(1, seeds + 1)
-    wanted = [(seed, level, kind) for seed in numbers for level in levels for kind in of.kinds]
+    runs = {name: each for level in levels for name, each in of.before.get(level, {}).items()}
+    for seed in range(1, seeds + 1):
+        for level in levels:
+            for kind in of.kinds:
+                runs[f"{level}-{kind}-{seed}"] = of.command(level, kind, seed, out)
     out.mkdir(parents=True, exist_ok=True)
-    for number, (seed, level, kind) in enumerate(wanted, 1):
-        folder = out / f"{level}-{kind}-{seed}"
-        if (folder / RECORD).exists():
-            continue
-        arguments = of.command(level, kind, seed, out)
-        print(f"{number}/{len(wanted)} $ {shlex.join(arguments)}", flush=True)
-        with (out / f"{folder.name}.log").open("a") as log:
-            code = subprocess.run(
-                [sys.executable, *arguments[1:], f"--logdir={folder}"],
-                cwd=ROOT,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                preexec_fn=lambda: os.nice(19),
-                check=False,
-            ).returncode
-        if code:
-            sys.exit(f"error: it ended with code {code}; {log.name} says why")
-        # The code that trained: this script may import another installation's.
-        start = json.loads((folder / "starts.jsonl").read_text().splitlines()[-1])
-        record = {"command": shlex.join(arguments), "commit": start["revision"]}
-        (folder / RECORD).write_text(json.dumps(record) + "\n")
+    for number, (name, arguments) in enumerate(runs.items(), 1):
+        if not (out / name / RECORD).exists():
+            print(f"{number}/{len(runs)} $ {shlex.join(arguments)}", flush=True)
+            _make_run(out / name, arguments)
+
+
+def _make_run(folder: Path, arguments: Sequence[str]) -> None:
+    """Make a run and record its command in its folder; exit if it fails."""
+    with Path(f"{folder}.log").open("a") as log:
+        code = subprocess.run(
+            [sys.executable, *arguments[1:], f"--logdir={folder}"],
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lambda: os.nice(19),
+            check=False,
+        ).returncode
+    if code:
+        sys.exit(f"error: it ended with code {code}; {log.name} says why")
+    # The code that trained: this script may import another installation's.
+    start = json.loads((folder / "starts.jsonl").read_text().splitlines()[-1])
+    record = {"command": shlex.join(arguments), "commit": start["revision"]}
+    (folder / RECORD).write_text(json.dumps(record) + "\n")
 
 
 def summarise(of: Comparison, out: Path, among: Sequence[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     python sandbox/teacher_methods.py run policy-students          makes the runs of IMPALA
     python sandbox/teacher_methods.py run value-students           makes those of DQN
+    python sandbox/teacher_methods.py run game-students --seeds 3  those of IMPALA on Pong
     python sandbox/teacher_methods.py summarise policy-students    writes what they showed
 
 `run` can be interrupted: called again, it continues. `summarise` writes the curves of the runs that
@@ -41,6 +42,13 @@ VALUE_STUDENTS = {
     "jsrl": ["--teacher_cost=0"],
     "dagger": ["--teacher_method=constant", "--td_cost=0"],
 }
+GAME_FRAMES = {"PongNoFrameskip-v4": 4_000_000}  # a million steps
+_GAME_METHODS = {
+    "kickstarting": ["--teacher_method=kickstarting"],
+    "qdagger": ["--teacher_method=qdagger", "--teacher_steps=50000", "--offline_updates=1000"],
+}
+_WEAK = "pong-weak-teacher"  # a run that ends at a mean return of 0
+GAME_STUDENTS = ("scratch", *(f"{m}-{t}" for t in ("weak", "strong") for m in _GAME_METHODS))
 _GUIDE = {"catch": 9, "CartPole-v1": 200}  # steps of jsrl
 _PRESETS = {"catch": "catch-impala", "CartPole-v1": "classic-impala"}
 _DQN = {
@@ -80,9 +88,35 @@ def value_student(level: str, kind: str, seed: int, out: Path) -> list[str]:
     return _command(_DQN[level], VALUE_STUDENTS[kind], level, kind, seed, frames, out)
 
 
+def _game(seed: int, frames: int, stop_at: str) -> list[str]:
+    """Return the arguments of a run of IMPALA on Pong, as its recorded runs have them."""
+    return [
+        *("python", "experiment.py", "--preset=atari-impala", "--entropy_cost=0.003"),
+        *(f"--total_environment_frames={frames}", f"--stop_at_return={stop_at}", f"--seed={seed}"),
+    ]
+
+
+def game_student(level: str, kind: str, seed: int, out: Path) -> list[str]:
+    """Return the arguments of a run on Pong, whose teacher is weak or strong."""
+    frames = GAME_FRAMES[level]
+    run = _game(seed, frames, "inf")
+    if kind == "scratch":
+        return run
+    method, _, strength = kind.partition("-")
+    teacher = "pong" if strength == "strong" else os.path.relpath(out / _WEAK, ROOT)
+    taught = [f"--teacher={teacher}", "--teacher_cost=10", f"--teacher_frames={frames // 2}"]
+    return [*run, *taught, *_GAME_METHODS[method]]
+
+
 COMPARISONS = [
     Comparison("policy-students", "method", tuple(POLICY_STUDENTS), POLICY_FRAMES, policy_student),
     Comparison("value-students", "method", tuple(VALUE_STUDENTS), VALUE_FRAMES, value_student),
+    Comparison(
+        *("game-students", "method", GAME_STUDENTS, GAME_FRAMES, game_student),
+        before={
+            level: {_WEAK: _game(100, 2 * frames, "0")} for level, frames in GAME_FRAMES.items()
+        },
+    ),
 ]
 
 if __name__ == "__main__":
