@@ -85,8 +85,8 @@ def summarise(of: Comparison, out: Path, among: Sequence[str]) -> dict[str, Any]
             for kind in of.kinds
         ]
         seeds = sorted(set.intersection(*over))
-        if len(seeds) < 2:
-            sys.exit(f"error: {out} needs two seeds of {level} that are over for each kind: `run`")
+        if not seeds:
+            sys.exit(f"error: {out} has no seed of {level} that is over for each kind: `run`")
         folders = {kind: [out / f"{level}-{kind}-{seed}" for seed in seeds] for kind in of.kinds}
         records += [json.loads((f / RECORD).read_text()) for each in folders.values() for f in each]
         curves = {
@@ -136,11 +136,15 @@ def draw(found: dict[str, Any], *paths: Path) -> None:
                 at = curves[x]["at"]
                 axis.plot(at, interquartile_mean(scores), color=colour, label=kind)
                 axis.fill_between(at, *band, color=colour, alpha=0.15, linewidth=0)
-            axis.set(title=f"{level}, {len(about['seeds'])} seeds", xlabel=title)
+            axis.set(title=f"{level}, {_count(len(about['seeds']))}", xlabel=title)
             plot_style.label_axis(axis.xaxis)
         row[0].set_ylabel("return, interquartile mean")
     axes[0][0].legend()
     plot_style.save_figure(figure, *paths)
+
+
+def _count(seeds: int) -> str:
+    return f"{seeds} seed{'' if seeds == 1 else 's'}"
 
 
 def table(found: dict[str, Any], what: str) -> str:
@@ -157,7 +161,12 @@ def table(found: dict[str, Any], what: str) -> str:
 
 
 def _with_band(scores: np.ndarray) -> str:
-    """Return the interquartile mean of scores [seeds] and its confidence interval."""
+    """Return the interquartile mean of scores [seeds] and its confidence interval.
+
+    One seed has no interval.
+    """
+    if len(scores) == 1:
+        return f"{scores[0]:.3f}"
     band = bootstrap_band(scores[:, None])
     return f"{interquartile_mean(scores[:, None]):.3f} ({band.low:.3f} to {band.high:.3f})"
 
@@ -182,6 +191,8 @@ def main(description: str, comparisons: Sequence[Comparison]) -> None:
     of = by_name[getattr(given, "name", comparisons[0].name)]
     out = (given.out or Path("runs") / of.name).absolute()
     chosen = given.levels or list(of.frames)
+    if strange := set(chosen) - set(of.frames):
+        parser.error(f"{of.name} has {', '.join(of.frames)}, and not {', '.join(sorted(strange))}")
     if given.what == "run":
         make_runs(of, out, given.seeds, chosen)
         return

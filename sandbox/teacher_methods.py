@@ -2,7 +2,8 @@
 
     python sandbox/teacher_methods.py run policy-students          makes the runs of IMPALA
     python sandbox/teacher_methods.py run value-students           makes those of DQN
-    python sandbox/teacher_methods.py run game-students --seeds 3  those of IMPALA on Pong
+    python sandbox/teacher_methods.py run pong-students --seeds 3      makes those of IMPALA on Pong
+    python sandbox/teacher_methods.py run breakout-students --seeds 1  and those on Breakout
     python sandbox/teacher_methods.py summarise policy-students    writes what they showed
 
 `run` can be interrupted: called again, it continues. `summarise` writes the curves of the runs that
@@ -42,13 +43,18 @@ VALUE_STUDENTS = {
     "jsrl": ["--teacher_cost=0"],
     "dagger": ["--teacher_method=constant", "--td_cost=0"],
 }
-GAME_FRAMES = {"PongNoFrameskip-v4": 4_000_000}  # a million steps
-_GAME_METHODS = {
+# Of a million and of two million steps.
+GAME_FRAMES = {"PongNoFrameskip-v4": 4_000_000, "BreakoutNoFrameskip-v4": 8_000_000}
+GAMES = {
+    "PongNoFrameskip-v4": ["--preset=atari-impala", "--entropy_cost=0.003"],
+    "BreakoutNoFrameskip-v4": ["--preset=breakout-impala"],
+}
+_WEAK = {"PongNoFrameskip-v4": 0, "BreakoutNoFrameskip-v4": 30}  # mean return of such a teacher
+GAME_METHODS = {
     "kickstarting": ["--teacher_method=kickstarting"],
     "qdagger": ["--teacher_method=qdagger", "--teacher_steps=50000", "--offline_updates=1000"],
 }
-_WEAK = "pong-weak-teacher"  # a run that ends at a mean return of 0
-GAME_STUDENTS = ("scratch", *(f"{m}-{t}" for t in ("weak", "strong") for m in _GAME_METHODS))
+PONG_STUDENTS = ("scratch", *(f"{m}-{t}" for t in ("weak", "strong") for m in GAME_METHODS))
 _GUIDE = {"catch": 9, "CartPole-v1": 200}  # steps of jsrl
 _PRESETS = {"catch": "catch-impala", "CartPole-v1": "classic-impala"}
 _DQN = {
@@ -88,35 +94,42 @@ def value_student(level: str, kind: str, seed: int, out: Path) -> list[str]:
     return _command(_DQN[level], VALUE_STUDENTS[kind], level, kind, seed, frames, out)
 
 
-def _game(seed: int, frames: int, stop_at: str) -> list[str]:
-    """Return the arguments of a run of IMPALA on Pong, as its recorded runs have them."""
+def _game(level: str, seed: int, stop_at: str, frames: int) -> list[str]:
+    """Return the arguments of a run of IMPALA on a game of Atari."""
     return [
-        *("python", "experiment.py", "--preset=atari-impala", "--entropy_cost=0.003"),
+        *("python", "experiment.py", *GAMES[level]),
         *(f"--total_environment_frames={frames}", f"--stop_at_return={stop_at}", f"--seed={seed}"),
     ]
 
 
 def game_student(level: str, kind: str, seed: int, out: Path) -> list[str]:
-    """Return the arguments of a run on Pong, whose teacher is weak or strong."""
+    """Return the arguments of a run on a game, whose teacher is weak or strong."""
     frames = GAME_FRAMES[level]
-    run = _game(seed, frames, "inf")
+    run = _game(level, seed, "inf", frames)
     if kind == "scratch":
         return run
     method, _, strength = kind.partition("-")
-    teacher = "pong" if strength == "strong" else os.path.relpath(out / _WEAK, ROOT)
+    teacher = "pong" if strength == "strong" else os.path.relpath(out / _weak(level), ROOT)
     taught = [f"--teacher={teacher}", "--teacher_cost=10", f"--teacher_frames={frames // 2}"]
-    return [*run, *taught, *_GAME_METHODS[method]]
+    return [*run, *taught, *GAME_METHODS[method]]
+
+
+def _weak(level: str) -> str:
+    return f"{level}-weak-teacher"
+
+
+def _games(name: str, level: str, kinds: tuple[str, ...]) -> Comparison:
+    frames = GAME_FRAMES[level]
+    teacher = _game(level, 100, str(_WEAK[level]), 2 * frames)
+    before = {level: {_weak(level): teacher}}
+    return Comparison(name, "method", kinds, {level: frames}, game_student, before)
 
 
 COMPARISONS = [
     Comparison("policy-students", "method", tuple(POLICY_STUDENTS), POLICY_FRAMES, policy_student),
     Comparison("value-students", "method", tuple(VALUE_STUDENTS), VALUE_FRAMES, value_student),
-    Comparison(
-        *("game-students", "method", GAME_STUDENTS, GAME_FRAMES, game_student),
-        before={
-            level: {_WEAK: _game(100, 2 * frames, "0")} for level, frames in GAME_FRAMES.items()
-        },
-    ),
+    _games("pong-students", "PongNoFrameskip-v4", PONG_STUDENTS),
+    _games("breakout-students", "BreakoutNoFrameskip-v4", ("scratch", "qdagger-weak")),
 ]
 
 if __name__ == "__main__":

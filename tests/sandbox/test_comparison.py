@@ -18,6 +18,7 @@ sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their
 
 import comparison
 import replay_kinds
+import teacher_changes
 import teacher_methods
 from replay_kinds import FRAMES
 
@@ -64,10 +65,28 @@ def test_runs_are_told_by_kind_with_their_interquartile_mean(tmp_path):
     assert "catch, 4 seeds" in (tmp_path / "replay-kinds.svg").read_text()
 
 
-def test_one_seed_is_not_told(tmp_path, capsys):
+def test_runs_that_are_not_over_are_not_summarised(tmp_path):
     _write_all(tmp_path, seeds=(1,))
-    with pytest.raises(SystemExit, match="needs two seeds of catch that are over"):
+    (tmp_path / "catch-uniform-1" / comparison.RECORD).unlink()
+    with pytest.raises(SystemExit, match="has no seed of catch that is over for each kind"):
         comparison.summarise(replay_kinds.OF, tmp_path, FRAMES)
+
+
+def test_one_seed_has_no_interval(tmp_path):
+    _write_all(tmp_path, seeds=(1,))
+    found = comparison.summarise(replay_kinds.OF, tmp_path, FRAMES)
+    comparison.draw(found, tmp_path / "replay-kinds.svg")
+    assert "catch, 1 seed<" in (tmp_path / "replay-kinds.svg").read_text()
+    (row,) = [r for r in comparison.table(found, "replay").splitlines() if "catch | none" in r]
+    assert "to" not in row
+
+
+def test_a_level_of_another_comparison_is_refused(tmp_path, monkeypatch, capsys):
+    given = ["x", "run", "pong-students", "--levels", "catch", "--out", str(tmp_path)]
+    monkeypatch.setattr(comparison.sys, "argv", given)
+    with pytest.raises(SystemExit):
+        comparison.main("", teacher_methods.COMPARISONS)
+    assert "pong-students has PongNoFrameskip-v4, and not catch" in capsys.readouterr().err
 
 
 def test_one_task_alone_may_be_compared(tmp_path):
@@ -107,7 +126,9 @@ def test_every_kind_of_replay_is_compared():
     assert set(replay_kinds.KINDS) == {"none", *replay_mix.OPTIONS} - {replay_mix.QUEUE}
 
 
-@pytest.mark.parametrize("of", teacher_methods.COMPARISONS, ids=lambda of: of.name)
+@pytest.mark.parametrize(
+    "of", [*teacher_methods.COMPARISONS, teacher_changes.OF], ids=lambda of: of.name
+)
 def test_every_method_of_a_teacher_is_a_command_that_is_valid(of, tmp_path):
     out = ROOT / "runs" / of.name
     for level in of.frames:
@@ -116,7 +137,7 @@ def test_every_method_of_a_teacher_is_a_command_that_is_valid(of, tmp_path):
             (config,), _ = command_line.parse(arguments[1:], "", Config)
             assert config.seed == 3
             assert config.level_name == level
-            assert bool(config.teacher) == (kind not in {"scratch", "cloning"})
+            assert bool(config.teacher) == (not kind.endswith("scratch") and kind != "cloning")
             if config.teacher_data:
                 assert (
                     config.teacher_data
