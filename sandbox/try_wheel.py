@@ -3,8 +3,9 @@
 python sandbox/try_wheel.py dist/impala_mm-0.2.0-py3-none-any.whl
 python sandbox/try_wheel.py WHEEL 3.11 ~/.pyenv/versions/3.13.0/bin/python    only these Pythons
 
-Each environment gets the wheel with its set `cpu`, as a user's does, and trains Catch from an empty
-folder: by the command, and from Python. It prints what each environment weighs.
+Each environment gets the wheel with its set `cpu`, as a user's does, and trains from an empty
+folder: by the command a game of ours that a preset names, and from Python Catch. It prints what
+each environment weighs.
 """
 
 import os
@@ -52,7 +53,7 @@ def _try(wheel: Path, version: str, folder: Path) -> float:
     lock = ["--constraint", _ROOT / "constraints.lock"]
     into = ["--quiet", "--python", venv / "bin" / "python"]
     subprocess.run([_uv(), "pip", "install", *into, *lock, f"{wheel}[cpu]"], check=True)
-    command = [venv / "bin" / "impala-mm", "--preset=catch-impala", "--max_seconds=5"]
+    command = [venv / "bin" / "impala-mm", "--preset=tictactoe-impala", "--max_seconds=5"]
     # A new user has no token file yet.
     user = os.environ | {"XDG_CONFIG_HOME": str(folder / "config")}
     subprocess.run(command, cwd=empty, env=user, check=True, capture_output=True)

@@ -1,7 +1,8 @@
 """Search and import of users' modules, which --algorithm and --level_name may name.
 
 A module is searched as `python -m` searches it: first in the current folder, then in the folders of
-PYTHONPATH, then among the installed packages.
+PYTHONPATH, then among the installed packages. An installed package of ours has the modules of
+`sandbox`, which presets name, in a folder that is searched last.
 """
 
 import contextlib
@@ -18,6 +19,8 @@ from typing import NoReturn
 
 from impala_mm.config.messages import describe_error
 
+SHIPPED = Path(__file__).resolve().parents[2] / "launcher" / "project"  # of an installed package
+
 
 class BadModule(Exception):
     """A module cannot be imported; the message says why, and the cause is the module's error."""
@@ -29,7 +32,7 @@ def import_module(module: str, after: str = "") -> ModuleType:
     `after` is what follows the module's name in its flag; an error that suggests another name
     repeats it.
     """
-    search_current_folder()
+    search_folders()
     try:
         if not _is_name(module):
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
@@ -46,7 +49,7 @@ def find(module: str) -> ModuleSpec:
 
     Its parent packages are imported.
     """
-    search_current_folder()
+    search_folders()
     parts = module.split(".")
     for name in [".".join(parts[:n]) for n in range(1, len(parts) + 1)]:
         parent = name.rpartition(".")[0]
@@ -71,7 +74,7 @@ def exists(module: str) -> bool:
 
 def path_of(module: str) -> str:
     """Return the file or folder of a module, or an empty string; its parents are imported."""
-    search_current_folder()
+    search_folders()
     with contextlib.suppress(Exception, SystemExit):
         spec = importlib.util.find_spec(module)
         if spec and spec.has_location and spec.origin:
@@ -81,12 +84,14 @@ def path_of(module: str) -> str:
     return ""
 
 
-def search_current_folder() -> None:
-    """Let imports search the current folder first, unless it is searched already."""
+def search_folders() -> None:
+    """Let imports search the current folder first and ours last, unless they are searched."""
     with contextlib.suppress(OSError):  # the folder was removed
         here = Path.cwd()
         if not any(Path(entry).absolute() == here for entry in sys.path):
             sys.path.insert(0, str(here))
+    if SHIPPED.exists() and str(SHIPPED) not in sys.path:
+        sys.path.append(str(SHIPPED))
 
 
 def _found_at(module: str) -> str:

@@ -16,7 +16,7 @@ from impala_mm.environments.types import BadLevel
 
 def load(level_name: str) -> Callable[..., Any]:
     """Return what the file of a level holds; raise BadLevel."""
-    user_modules.search_current_folder()
+    user_modules.search_folders()
     try:
         return pickle.loads(Path(level_name).read_bytes())
     except OSError as error:

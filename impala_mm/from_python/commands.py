@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from impala_mm.config.user_modules import SHIPPED
+
 _FOLDER = Path(__file__).resolve().parents[2]
-_SHIPPED = _FOLDER / "launcher" / "project"  # of an installed package
-_PROJECT = _SHIPPED if _SHIPPED.exists() else _FOLDER
+_PROJECT = SHIPPED if SHIPPED.exists() else _FOLDER
 
 
 class _SetUpProgram(NamedTuple):

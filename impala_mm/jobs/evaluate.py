@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
-from impala_mm.records import checkpoint_paths
+from impala_mm.records import checkpoint, checkpoint_paths
 from impala_mm.runtime import lifecycle, log
 from impala_mm.runtime.interval import Interval
 
@@ -37,7 +37,6 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.evaluation import video_writer  # noqa: PLC0415
     from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
-    from impala_mm.records import checkpoint  # noqa: PLC0415
 
     try:
         played = _Test(config, given, ending).run()
@@ -77,7 +76,6 @@ class _Test:
     """A test of one checkpoint on one or several levels."""
 
     def __init__(self, config: Config, given: Sequence[str], ending: list[int]):
-        from impala_mm.records import checkpoint  # noqa: PLC0415
 
         self._config, self._given, self._ending = config, given, ending
         self._say = log.ProcessLogger("test")

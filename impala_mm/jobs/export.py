@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.policy import export_folders
+from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, log
 
 
@@ -25,7 +26,6 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     from impala_mm.environments import types  # noqa: PLC0415
     from impala_mm.policy import saved_model  # noqa: PLC0415
     from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
-    from impala_mm.records import checkpoint  # noqa: PLC0415
 
     named = "--checkpoint" if config.checkpoint else "--logdir"
     try:

@@ -11,7 +11,7 @@ from typing import NoReturn
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
-from impala_mm.records import checkpoint_paths
+from impala_mm.records import checkpoint, checkpoint_paths
 from impala_mm.runtime import lifecycle, log
 from impala_mm.runtime.interval import Interval
 
@@ -26,7 +26,6 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     evaluate.load_tensorflow_to_play(config, intra=0)
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
-    from impala_mm.records import checkpoint  # noqa: PLC0415
     from impala_mm.replay.data_set import BadData  # noqa: PLC0415
 
     try:
@@ -68,7 +67,6 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     from impala_mm.environments.make import make_environments  # noqa: PLC0415
     from impala_mm.evaluation import games, levels, recording  # noqa: PLC0415
     from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
-    from impala_mm.records import checkpoint  # noqa: PLC0415
     from impala_mm.replay import data_set  # noqa: PLC0415
 
     say = log.ProcessLogger("record")

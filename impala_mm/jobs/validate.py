@@ -26,7 +26,7 @@ from impala_mm.jobs import (
     local_run,
     record,
 )
-from impala_mm.records import checkpoint_paths
+from impala_mm.records import checkpoint, checkpoint_paths
 from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
     """Return with which weights training would start; refuse weights that do not fit."""
     from impala_mm.learner import resume  # noqa: PLC0415
     from impala_mm.learner.limits import RunLimits  # noqa: PLC0415
-    from impala_mm.records import checkpoint  # noqa: PLC0415
+    from impala_mm.records import saved_variables  # noqa: PLC0415
 
     variables = made.algorithm.variables
     try:
@@ -136,7 +136,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
             path, about = checkpoint.find(config.logdir)
             resume.check_resumable(about, made.made_of, config.logdir)
             resume.check_teacher(about, config, config.logdir)
-            checkpoint.load(path, checkpoint.named(variables))
+            saved_variables.load(path, saved_variables.named(variables))
             threshold = made.spec.reward_threshold if len(made.levels) == 1 else None
             if over := resume.why_finished(about, RunLimits(config, threshold)):
                 return f"; the run in {config.logdir} is finished: {over}"
@@ -215,7 +215,6 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
     from impala_mm.environments import types  # noqa: PLC0415
     from impala_mm.evaluation.levels import changed_flags, choose_levels  # noqa: PLC0415
     from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
-    from impala_mm.records import checkpoint  # noqa: PLC0415
 
     try:
         path, about = checkpoint.find(config.checkpoint or config.logdir)

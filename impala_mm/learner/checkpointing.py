@@ -1,6 +1,6 @@
 """Rank 0's checkpoints: a run restores one when it starts and saves new ones while it trains.
 
-`monitor` calls this when a checkpoint is due; `records.checkpoint` reads and writes the files;
+`monitor` calls this when a checkpoint is due; `records.run_checkpoints` writes the files;
 `resume` decides which run may continue from which checkpoint.
 """
 
@@ -18,8 +18,9 @@ from impala_mm.learner.learner import Learner, between_updates
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.own_state import Saved
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints, Unwritable
+from impala_mm.records.checkpoint import CheckpointInfo, Unwritable
 from impala_mm.records.hooks import EventHook
+from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime.log import Say
 
 

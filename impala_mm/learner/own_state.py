@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.own_source import OwnSource
-from impala_mm.records import checkpoint, durable_folder
+from impala_mm.records import checkpoint, durable_folder, saved_variables
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.checkpoint_paths import all_in
 from impala_mm.replay.shard import Share
@@ -81,7 +81,7 @@ class OwnState:
             return Saved(_digest(final))
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(work, ignore_errors=True)
-            return Saved("", f"{self._folder}: {checkpoint.why_unwritable(error)}")
+            return Saved("", f"{self._folder}: {saved_variables.why_unwritable(error)}")
         except Exception as error:  # a fault in the algorithm's source
             traceback.print_exc()
             shutil.rmtree(work, ignore_errors=True)
@@ -167,10 +167,10 @@ class OwnState:
             if _digest(path) != about.own_states[self._rank]:
                 raise _Unusable(f"{path} belongs to another checkpoint of update {about.updates}")
             named = {f"local/{i}": variable for i, variable in enumerate(self._variables)}
-            checkpoint.check_shapes(path, named)
+            saved_variables.check_shapes(path, named)
             if self._source:
                 self._source.restore(_source_in(path))
-            checkpoint.load(path, named)
+            saved_variables.load(path, named)
         return ""
 
     def _restore_shares(self, about: CheckpointInfo) -> str:

@@ -15,7 +15,7 @@ from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
 from impala_mm.learner.limits import RunLimits
-from impala_mm.records import checkpoint, run_folder
+from impala_mm.records import checkpoint, run_folder, saved_variables
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 
 # The properties of a run that its weights depend on; its counts and curves depend on the others.
@@ -96,12 +96,12 @@ def start_from(
             f"was trained with --replay_save"
         )
     if not config.reload_optimizer:
-        checkpoint.load(path, checkpoint.named_weights(variables))
+        saved_variables.load(path, saved_variables.named_weights(variables))
         return path, about
     if wrong := _describe_differences(about, made_of, tuple(made_of)):
         raise Mismatch(f"--reload_optimizer: {wrong} in {where}: give the same, or leave it out")
     try:
-        checkpoint.load(path, checkpoint.named_with_optimizer(variables))
+        saved_variables.load(path, saved_variables.named_with_optimizer(variables))
     except Mismatch as error:
         raise Mismatch(f"--reload_optimizer: {error}: leave it out") from None
     return path, about

@@ -41,9 +41,10 @@ from impala_mm.learner.silent_learners import SilentLearners
 from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled
 from impala_mm.learner.turn_source import TurnQueue, TurnSource
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
+from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
+from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, machine, ports, provenance, run_token
 from impala_mm.runtime.log import Say

@@ -19,7 +19,7 @@ from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import EnvironmentSpec
-from impala_mm.records import checkpoint
+from impala_mm.records import checkpoint, saved_variables
 
 
 class NoTeacher(UserMistake):
@@ -72,7 +72,7 @@ class PolicyCore:
 
     def load(self, path: Path, about: checkpoint.CheckpointInfo) -> None:
         """Load the weights of another checkpoint of the same run; raises Mismatch."""
-        checkpoint.load(path, checkpoint.named_for_acting(self.algorithm.variables))
+        saved_variables.load(path, saved_variables.named_for_acting(self.algorithm.variables))
         self.path, self.about = path, about
 
     def portable_about(self) -> checkpoint.CheckpointInfo:

@@ -26,7 +26,7 @@ from impala_mm.environments.make import observation_conversion
 from impala_mm.environments.observations import ObservationConversion
 from impala_mm.policy import export_folders, saved_model
 from impala_mm.policy.core import PolicyCore
-from impala_mm.records import checkpoint
+from impala_mm.records import checkpoint, saved_variables
 
 
 class Memory(NamedTuple):
@@ -142,7 +142,7 @@ class Policy(PolicyCore):
         if target.exists():
             raise BadSettings(f"{target} exists: name a new folder")
         about = self.portable_about()
-        checkpoint.save_weights(self.algorithm.variables, self.path, target, about, half)
+        saved_variables.save_weights(self.algorithm.variables, self.path, target, about, half)
 
     def export(self, folder: str | Path) -> None:
         """Write the policy as a SavedModel, which needs only TensorFlow, as --mode=export does.

@@ -21,7 +21,7 @@ from impala_mm.environments import from_flags
 from impala_mm.environments.action_names import action_names
 from impala_mm.policy import saved_model_readme
 from impala_mm.policy.core import PolicyCore
-from impala_mm.records import checkpoint, durable_folder
+from impala_mm.records import durable_folder, saved_variables
 
 Named = dict[str, tf.Tensor]
 
@@ -42,7 +42,7 @@ def write_saved_model(policy: PolicyCore, folder: Path) -> None:
     functions = {name: signature.function for name, signature in signatures.items()}
     module = tf.Module()
     # The folder `variables` is a checkpoint, too, for `load_policy` and --teacher.
-    kinds = checkpoint.for_acting(policy.algorithm.variables)
+    kinds = saved_variables.for_acting(policy.algorithm.variables)
     module.trained, module.acting = kinds["trained"], kinds["acting"]
     kept = {id(variable) for variables in kinds.values() for variable in variables}
     read = (variable for function in functions.values() for variable in function.graph.variables)

@@ -1,7 +1,6 @@
 """The paths of checkpoints: which folders hold one, and the policies that come with this package.
 
-This module does not load TensorFlow, so that a missing checkpoint is found before a run's folder
-is made. `checkpoint` reads and writes what is in these folders.
+`checkpoint` reads what is in these folders.
 """
 
 import difflib

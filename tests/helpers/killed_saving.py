@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from impala_mm.data.variables import Variables
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
+from impala_mm.records.checkpoint import CheckpointInfo
+from impala_mm.records.run_checkpoints import Checkpoints
 
 
 def save_for_ever(folder, mib, told):

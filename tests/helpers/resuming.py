@@ -32,9 +32,10 @@ from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.own_source import OwnSource
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.profiler import UpdateProfiler
-from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
+from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime import devices
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server

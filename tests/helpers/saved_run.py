@@ -7,7 +7,7 @@ from rows import read_rows
 
 from impala_mm.algorithms import agent
 from impala_mm.config.settings import Config
-from impala_mm.records import checkpoint
+from impala_mm.records import checkpoint, run_checkpoints
 
 
 def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
@@ -24,7 +24,7 @@ def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
             variable.assign(draws.normal(0, 2 / np.sqrt(inputs), variable.shape))
     for variable in made.algorithm.variables.weights or ():  # moments, which no run leaves at 0
         variable.assign(variable + 70_000)
-    checkpoints = checkpoint.Checkpoints(logdir, made.algorithm.variables, keep=100)
+    checkpoints = run_checkpoints.Checkpoints(logdir, made.algorithm.variables, keep=100)
     checkpoints.snapshot()
     about = checkpoint.CheckpointInfo(1, dataclasses.asdict(config), made.made_of, {})
     return checkpoints.save(about._replace(updates=updates, frames=frames))

@@ -14,8 +14,9 @@ from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.config.messages import UserMistake
 from impala_mm.data.variables import Variables
 from impala_mm.records import checkpoint, run_folder
-from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
+from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.replay.spill import Owner, Spill
 from impala_mm.replay.store import StoredUnroll
 

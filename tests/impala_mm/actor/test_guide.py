@@ -18,7 +18,7 @@ from impala_mm.data.trajectory import Entry, UnrollCodec
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec, make_environments
-from impala_mm.records import checkpoint
+from impala_mm.records import saved_variables
 from impala_mm.teachers.load import load_teachers
 
 CATCHER = "tests.helpers.scripted:catcher"
@@ -125,12 +125,12 @@ def test_the_share_has_no_part_in_the_names_of_other_variables_of_a_checkpoint(f
         registry.make_algorithm(config, spec, Role.LEARNER)
         for config in (_settings(guide_steps=4, **flags), _settings(teacher="", **flags))
     ]
-    guided, plain = (checkpoint.named(each.variables) for each in made)
+    guided, plain = (saved_variables.named(each.variables) for each in made)
     shapes = {name: variable.shape for name, variable in guided.items()}
     assert shapes.items() >= {name: variable.shape for name, variable in plain.items()}.items()
     (extra,) = guided.keys() - plain.keys()
     assert guided[extra] is made[0].guidance.share
-    assert extra not in checkpoint.named_weights(made[0].variables)
+    assert extra not in saved_variables.named_weights(made[0].variables)
 
 
 def test_a_trained_policy_acts():

@@ -23,7 +23,7 @@ from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec
-from impala_mm.records import checkpoint
+from impala_mm.records import checkpoint, run_checkpoints, saved_variables
 
 ACTIONS = ActionSpec(Discrete(4))
 
@@ -335,10 +335,10 @@ def test_a_run_with_a_teacher_is_resumed_without_one(tmp_path, name, flags):
     assert len(taught.carried) == len(alone.carried) + 2
     for number, variable in enumerate([*taught.trained, *taught.carried]):
         variable.assign(tf.cast(tf.fill(variable.shape, number), variable.dtype))
-    checkpoints = checkpoint.Checkpoints(tmp_path, taught, keep=1)
+    checkpoints = run_checkpoints.Checkpoints(tmp_path, taught, keep=1)
     checkpoints.snapshot()
     path = checkpoints.save(checkpoint.CheckpointInfo(1, {}, {}, {}))
-    checkpoint.load(path, checkpoint.named(alone))
+    saved_variables.load(path, saved_variables.named(alone))
     saved = [v for v in (*taught.trained, *taught.carried) if not v.name.startswith("teacher_")]
     loaded = [*alone.trained, *alone.carried]
     for there, here in zip(saved, loaded, strict=True):

@@ -17,9 +17,10 @@ from impala_mm.learner.learner import Learner
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.profiler import UpdateProfiler
-from impala_mm.records.checkpoint import CheckpointInfo, Checkpoints
+from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
 

@@ -12,7 +12,7 @@ from impala_mm.config.settings import Config
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.make import level_spec
-from impala_mm.records import checkpoint
+from impala_mm.records import checkpoint, run_checkpoints, saved_variables
 from tests.helpers import in_threads
 from tests.impala_mm.algorithms import test_q_learning as family
 
@@ -237,10 +237,10 @@ def test_a_run_with_a_teacher_is_resumed_without_one(tmp_path, name, flags):
     assert len(taught.carried) == len(alone.carried) + 2
     for number, variable in enumerate([*taught.trained, *taught.carried]):
         variable.assign(tf.cast(tf.fill(variable.shape, number % 100), variable.dtype))
-    checkpoints = checkpoint.Checkpoints(tmp_path, taught, keep=1)
+    checkpoints = run_checkpoints.Checkpoints(tmp_path, taught, keep=1)
     checkpoints.snapshot()
     path = checkpoints.save(checkpoint.CheckpointInfo(1, {}, {}, {}))
-    checkpoint.load(path, checkpoint.named(alone))
+    saved_variables.load(path, saved_variables.named(alone))
     saved = [v for v in (*taught.trained, *taught.carried) if not v.name.startswith("teacher_")]
     for there, here in zip(saved, [*alone.trained, *alone.carried], strict=True):
         assert there.name == here.name

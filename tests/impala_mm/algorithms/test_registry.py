@@ -8,7 +8,7 @@ from impala_mm.algorithms import agent, registry
 from impala_mm.algorithms.interface import Role
 from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
-from impala_mm.records import checkpoint
+from impala_mm.records import saved_variables
 
 USERS = """
 from impala_mm.algorithms import impala
@@ -111,9 +111,9 @@ def test_only_a_learner_has_an_optimizer_and_all_roles_act_by_the_same_variables
         variables = each.algorithm.variables
         assert (len(variables.carried) > len(variables.trained)) == (role is Role.LEARNER)
         assert each.layout.digest == made[Role.LEARNER].layout.digest
-        weights = checkpoint.named_for_acting(variables)
+        weights = saved_variables.named_for_acting(variables)
         shapes = {name: v.shape for name, v in weights.items()}
-        learners = checkpoint.named(made[Role.LEARNER].algorithm.variables)
+        learners = saved_variables.named(made[Role.LEARNER].algorithm.variables)
         assert all(learners[name].shape == shape for name, shape in shapes.items())
 
 

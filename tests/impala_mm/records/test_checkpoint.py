@@ -7,15 +7,15 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.data.variables import Variables
-from impala_mm.records import checkpoint, durable_folder
+from impala_mm.records import checkpoint, durable_folder, saved_variables
 from impala_mm.records.checkpoint import (
     CheckpointInfo,
-    Checkpoints,
     Damaged,
     Mismatch,
     Missing,
     Unwritable,
 )
+from impala_mm.records.run_checkpoints import Checkpoints
 
 ABOUT = CheckpointInfo(1, {"batch_size": 8}, {"--agent_name": "MLPAgent"}, {"python": "3"})
 
@@ -124,9 +124,9 @@ def test_one_of_another_shape_is_refused_by_the_variables_name_and_changes_nothi
     path = _save(Checkpoints(tmp_path, variables, 3), variables, 1)
     other = [tf.Variable(5.0, name="bias"), tf.Variable([5.0, 5.0, 5.0], name="weights")]
     with pytest.raises(Mismatch, match=r"weights:0 has shape \[3\], but .*01 holds shape"):
-        checkpoint.load(path, {"trained/1": other[0], "acting/0": other[1]})
+        saved_variables.load(path, {"trained/1": other[0], "acting/0": other[1]})
     with pytest.raises(Mismatch, match=r"weights:0 has shape \[3\], but .*01 lacks it"):
-        checkpoint.load(path, {"trained/2": other[1]})
+        saved_variables.load(path, {"trained/2": other[1]})
     assert float(other[0]) == 5
 
     def check(about):
@@ -193,15 +193,15 @@ def test_a_copy_under_a_name_of_the_users_is_neither_counted_nor_deleted(tmp_pat
 
 
 def test_weights_are_what_learns_or_acts_without_slots(variables):
-    assert list(checkpoint.named(variables)) == [
+    assert list(saved_variables.named(variables)) == [
         "trained/0",
         "trained/1",
         "acting/0",
         "carried/0",
     ]
     acting = ["trained/0", "trained/1", "acting/0"]
-    assert list(checkpoint.named_weights(variables)) == acting
-    assert list(checkpoint.named_for_acting(variables)) == acting
+    assert list(saved_variables.named_weights(variables)) == acting
+    assert list(saved_variables.named_for_acting(variables)) == acting
 
 
 def test_train_from_takes_the_carried_weights_that_acting_does_not_need(tmp_path, variables):
@@ -212,11 +212,11 @@ def test_train_from_takes_the_carried_weights_that_acting_does_not_need(tmp_path
     for variable in theirs.carried:
         variable.assign(tf.zeros_like(variable))
     ours = theirs._replace(carried=[target, variables.carried[1], slot])
-    checkpoint.load(path, checkpoint.named_weights(ours))
+    saved_variables.load(path, saved_variables.named_weights(ours))
     assert target.numpy().tolist() == [7, 7]
     assert variables.carried[1].numpy().tolist() == [7, 7], "it acts"
     assert float(slot) == 0
-    assert "weights/0" not in checkpoint.named_for_acting(ours)
+    assert "weights/0" not in saved_variables.named_for_acting(ours)
 
 
 def test_weights_are_found_whatever_slots_stand_before_them(tmp_path, variables):
@@ -226,7 +226,7 @@ def test_weights_are_found_whatever_slots_stand_before_them(tmp_path, variables)
     other = tf.Variable([0.0, 0.0])
     acting = [*variables.trained, other]
     theirs = Variables(variables.trained, [*slots, other], acting)
-    checkpoint.load(path, checkpoint.named_weights(theirs))
+    saved_variables.load(path, saved_variables.named_weights(theirs))
     assert other.numpy().tolist() == [7.0, 7.0]
 
 
