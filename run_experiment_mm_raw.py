@@ -40,6 +40,7 @@ def main(argv: list[str]) -> None:
     from launcher.commands import dispatch  # noqa: PLC0415
     from launcher.plan.request import Request, UserError  # noqa: PLC0415
     from launcher.plan.settings import LauncherConfig  # noqa: PLC0415
+    from launcher.running.console import discard_output  # noqa: PLC0415
 
     if "PYTHONPATH" in os.environ:  # processes of this machine may have another current folder
         entries = os.environ["PYTHONPATH"].split(os.pathsep)
@@ -86,7 +87,7 @@ def main(argv: list[str]) -> None:
     except KeyboardInterrupt:  # no process was started yet
         code = 130
     except BrokenPipeError:  # the reader of the output has exited; the run keeps running
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        discard_output()
         code = 128 + signal.SIGPIPE
     sys.exit(code)
 

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from package_sets import (
     EXTRAS,
@@ -43,6 +43,15 @@ _SCRIPTS = (
 
 # Debian runs this script before it starts a service; exit code 101 forbids it.
 _POLICY = Path("/usr/sbin/policy-rc.d")
+# Debian asks this file before it starts a service. If the set-up that wrote it is killed, the next
+# question removes it, so that the machine starts services again.
+_NO_SERVICES = """#!/bin/sh
+# The set-up of impala_mm wrote this file, and removes it when it ends.
+began=$(sed 's/.*) //' /proc/{pid}/stat 2>/dev/null | cut -d' ' -f20)
+[ "$began" = "{began}" ] && exit 101
+rm -f "$0"
+exit 0
+"""
 
 # Variables of other environments and of pip, with which packages would be installed elsewhere.
 FOREIGN = (
@@ -139,16 +148,17 @@ def install_system_packages(role: str, fetch: bool = True) -> None:
 @contextlib.contextmanager
 def _no_services_started() -> Iterator[None]:
     """Prevent Debian from starting a service (sshd) when its package is installed."""
-    policy = _POLICY
-    if policy.exists():
+    if _POLICY.exists() and "impala_mm" not in _POLICY.read_text():
         yield
         return
-    policy.write_text("#!/bin/sh\nexit 101\n")
-    policy.chmod(0o755)
+    stat = Path(f"/proc/{os.getpid()}/stat").read_text()
+    began = stat.rpartition(")")[2].split()[19]
+    _POLICY.write_text(_NO_SERVICES.format(pid=os.getpid(), began=began))
+    _POLICY.chmod(0o755)
     try:
         yield
     finally:
-        policy.unlink()
+        _POLICY.unlink(missing_ok=True)
 
 
 def make_environment(venv: Path, kind: str) -> None:
@@ -303,7 +313,7 @@ def main(argv: list[str]) -> None:
     venv = ROOT / ".venv"
     stamp = venv / "impala_mm.json"
     with one_at_a_time(ROOT / ".setup.lock", f"setting up {ROOT}"):
-        state = json.loads(stamp.read_text()) if stamp.exists() else {}
+        state = read_stamp(stamp)
         options = choose_options(vars(args), state.get("options", {}))
         has_horovod = options["role"] in HAVE_HOROVOD
         # They may contain what earlier set-ups had not.
@@ -313,17 +323,33 @@ def main(argv: list[str]) -> None:
             why_not = set_up(venv, stamp, options, args.wheelhouse)
             state = {"key": state_key(venv, options), "options": options}
             state |= {"no_horovod_because": why_not, "horovod_wheels": wheels}
-            stamp.write_text(json.dumps(state))
+            write_stamp(stamp, state)
             say(f"done in {time.monotonic() - began:.0f} s")
         if args.docs and state.get("docs") != state["key"]:
             kind = options["role"], options["device"], options["mpi"]
             install_python_packages(venv, *kind, args.wheelhouse, "docs")
             state["docs"] = state["key"]
-            stamp.write_text(json.dumps(state))
+            write_stamp(stamp, state)
         if has_horovod and state["no_horovod_because"]:
             say("WARNING: Horovod is not installed, so only one learner can run; all else works")
             say(f"  because: {state['no_horovod_because']}")
             say("  `make horovod` tries again")
+
+
+def read_stamp(stamp: Path) -> dict[str, Any]:
+    """Return what the last set-up wrote about itself; {} if it cannot be read."""
+    try:
+        state = json.loads(stamp.read_text())
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def write_stamp(stamp: Path, state: dict[str, Any]) -> None:
+    """Write it so that it is complete at every moment."""
+    written = stamp.with_suffix(".writing")
+    written.write_text(json.dumps(state))
+    written.replace(stamp)
 
 
 def set_up(venv: Path, stamp: Path, options: dict[str, str], wheelhouse: Path | None) -> str:
@@ -337,7 +363,7 @@ def set_up(venv: Path, stamp: Path, options: dict[str, str], wheelhouse: Path | 
         say(duration(role, device))
     install_system_packages(role, fetch=not wheelhouse)
     make_environment(venv, f"{device} {mpi}")
-    stamp.write_text(json.dumps({"options": options}))  # remembered even if this is interrupted
+    write_stamp(stamp, {"options": options})  # remembered even if this is interrupted
     install_python_packages(venv, role, device, mpi, wheelhouse)
     if role not in HAVE_HOROVOD:
         return ""

@@ -466,6 +466,18 @@ def test_it_works_without_stdin_and_after_the_reader_of_stdout_has_exited(cluste
     assert len(printed.splitlines()) == 1
 
 
+def test_ctrl_c_stops_a_run_although_it_ends_the_reader_of_its_output_too(cluster, tmp_path):
+    """The terminal sends Ctrl-C to both programs of `frontend | cat`."""
+    flags = [cluster.rows(actors=1), "--skip_check", f"--logdir={cluster.logdir}"]
+    command = f"{shlex.join([*FRONTEND, *flags])} | cat >{shlex.quote(str(tmp_path / 'log'))}"
+    frontend = Process("setsid", "bash", "-c", command, **cluster.environment)
+    cluster.process("actor-0")
+    os.killpg(frontend.process.pid, signal.SIGINT)
+    frontend.wait(20)
+    until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"stopped"})
+    assert "got SIGUSR1" in (cluster.logdir / "learners.log").read_text(), "it was told to save"
+
+
 @needs_tmux
 def test_a_tmux_session_that_no_run_created_is_left_alone(cluster):
     environment = os.environ | cluster.environment

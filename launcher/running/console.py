@@ -24,6 +24,11 @@ def check_reader() -> None:
         raise BrokenPipeError
 
 
+def discard_output() -> None:
+    """Print nothing any more: the reader of the output has exited."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def make_console() -> Console:
     """Return a console as wide as the terminal, or wide enough for messages in a file.
 

@@ -21,7 +21,7 @@ from launcher.node.callbacks import Say
 from launcher.node.run_registry import Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS, USER_ERROR
 from launcher.plan import project
-from launcher.running.console import check_reader, say
+from launcher.running.console import check_reader, discard_output, say
 from launcher.running.news import RunNews
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import REPEAT_SECONDS, RunControl
@@ -110,7 +110,16 @@ class Follower:
         `detach` is called when the user presses `d`, and returns the exit code; None: the frontend
         does not detach.
         """
-        detach = detach or self._detach
+        try:
+            return self._follow(recovery, timeout, detach or self._detach)
+        except BrokenPipeError:
+            if not self.interrupted:
+                raise
+        # Ctrl-C ended the reader of the output, too, such as `tee`; the run is still to be stopped.
+        discard_output()
+        return self._follow(recovery, timeout, detach or self._detach)
+
+    def _follow(self, recovery: Recovery, timeout: float, detach: Callable[[], int | None]) -> int:
         interrupted = 0
         learners: dict[str, Any] = {"state": "lost"}
         with _pressed_keys() as pressed:
@@ -171,12 +180,11 @@ class Follower:
             self._control.request_stop("save")
 
     def _stop(self, times: int) -> None:
+        self._control.request_stop("save" if times == 1 else "now")
         if times == 1:
             self._say("saving and stopping the run; press Ctrl-C again to end it without saving")
-            self._control.request_stop("save")
         else:
             self._say("ending all processes without saving")
-            self._control.request_stop("now")
 
     def _detach(self) -> int:
         with contextlib.suppress(OSError):  # the terminal may be gone
@@ -243,19 +251,31 @@ def _pressed_keys() -> Iterator[Callable[[], str]]:
     Yield a function that returns the keys pressed since its last call; "" without a terminal.
     """
     is_terminal = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
-    # A background job must not change the terminal's settings.
-    if not is_terminal or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+    if not is_terminal or not _is_in_foreground(sys.stdin.fileno()):
         yield lambda: ""
         return
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
 
     def pressed() -> str:
-        ready = select.select([descriptor], [], [], 0)[0]
+        ready = _is_in_foreground(descriptor) and select.select([descriptor], [], [], 0)[0]
         return os.read(descriptor, 64).decode(errors="replace") if ready else ""
 
     try:
         tty.setcbreak(descriptor)  # in this mode Ctrl-C still sends a signal
         yield pressed
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        if _is_in_foreground(descriptor):
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _is_in_foreground(terminal: int) -> bool:
+    """Return whether this process may read from its terminal and change the terminal's settings.
+
+    A background job that does so is stopped. A terminal that does not control the process, as in
+    `su -c`, counts as none.
+    """
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False

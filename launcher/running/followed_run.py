@@ -109,6 +109,28 @@ class FollowedRun:
             rows, self.hosts, self.config.deploy, self.say
         )
 
+    @property
+    def learners(self) -> dict[str, Any]:
+        """The learners' state; stopped if somebody has stopped the run meanwhile."""
+        return self.run.states().get(LEARNERS, {"state": "stopped"})
+
+    def change_record(
+        self, learners_entry: dict[str, Any] | None = None, **changes: Any
+    ) -> Record | None:
+        """Change fields of the record, and the learners' entry among its processes.
+
+        Return the record, in which stays what --apply has changed since it was last read; None if
+        somebody has stopped the run.
+        """
+        with self.run.locked(wait=True):
+            if (record := self.run.record) is None:
+                return None
+            if learners_entry:
+                changes["processes"] = [learners_entry, *record.processes[1:]]
+            record = dataclasses.replace(record, **changes)
+            self.run.write_record(record)
+        return record
+
     def begin_if_unknown(self, record: Record, host_id: str) -> None:
         """Begin the run on a host that does not know it, such as one that was rebooted."""
         if not self.hosts.call(host_id, "has_start", start=record.id):

@@ -56,7 +56,7 @@ class LearnerRecovery:
         """Restart the learners if they have to be."""
         if now < self._retry_time:
             return
-        learners = self._run.states()[LEARNERS]
+        learners = self._followed.learners
         if learners.get("awaits") and now > self._daemons_time:
             self._daemons_time = now + _DAEMONS_SECONDS
             self._starts.start_daemon_supervisors(record)
@@ -151,7 +151,13 @@ class LearnerRecovery:
                 self._retry_time = time.monotonic() + RETRY_SECONDS
         except FAILURES as error:
             if self._returning.has_trial:  # the next attempt is made without the returned hosts
-                self._run.write_record(record)
+                self._followed.change_record(
+                    record.processes[0],
+                    flags=record.flags,
+                    learners=record.learners,
+                    shared=record.shared,
+                    learner_places=record.learner_places,
+                )
                 self._followed.workers = workers
             self._retry_time = time.monotonic() + RETRY_SECONDS
             self._say(f"could not restart the learners: {error}; retry in {RETRY_SECONDS:g} s")
@@ -161,7 +167,7 @@ class LearnerRecovery:
 
         They may well make progress on a host that only this machine cannot reach.
         """
-        state = self._run.states()[LEARNERS]
+        state = self._followed.learners
         host_id = record.host_id_of(LEARNERS)
         if host_id in self._followed.away_since:
             others = [

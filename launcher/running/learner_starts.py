@@ -9,6 +9,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher.node.run_registry import Record
 from launcher.node.task import FINAL_STATES, LEARNERS, with_learner_hosts
@@ -94,14 +95,15 @@ class LearnerStarts:
         """Wait until the learners have ended, for at most `seconds`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if self._run.states()[LEARNERS]["state"] in (*FINAL_STATES, "lost", "away"):
+            if self._followed.learners["state"] in (*FINAL_STATES, "lost", "away"):
                 return
             time.sleep(0.1)
 
     def start_on(self, left: Sequence[Worker], record: Record) -> bool:
         """Restart the learners on the hosts of these rows, from the last checkpoint.
 
-        Return whether they were: not if no copy of the checkpoints is reachable. Raises `FAILURES`.
+        Return whether they were: not if no copy of the checkpoints is reachable, or somebody has
+        stopped the run. Raises `FAILURES`.
         """
         self._end_learners(record)
         if self._followed.orders:
@@ -130,19 +132,18 @@ class LearnerStarts:
         # on lost hosts, which may return.
         known = record.flags["learner_hosts"].split(",")
         of_actors = list(dict.fromkeys([*addresses, *known]))
-        new_record = dataclasses.replace(
-            record,
-            flags=flags | {"learner_hosts": ",".join(of_actors)},
-            learners=learners.command,
-            shared=shared,
-            learner_places=start.learner_host_ids(learners),
-        )
+        changes: dict[str, Any] = {
+            "flags": flags | {"learner_hosts": ",".join(of_actors)},
+            "learners": learners.command,
+            "shared": shared,
+            "learner_places": start.learner_host_ids(learners),
+        }
         learners = dataclasses.replace(
             learners, command=with_learner_hosts(learners.command, addresses)
         )
-        learners_entry = start.record_entry(learners, first.host_id, new_record)
-        new_record.processes[0] = learners_entry
-        self._run.write_record(new_record)
+        entry = start.record_entry(learners, first.host_id, dataclasses.replace(record, **changes))
+        if (new_record := self._followed.change_record(entry, **changes)) is None:
+            return False
         self._followed.workers = rows
         self._followed.start([learners], new_record, self._followed.say)
         self._followed.mirror.follow_files(connect.mirrored_files(new_record))
@@ -155,7 +156,7 @@ class LearnerStarts:
         assert self._followed.orders
         places = list(dict.fromkeys(self._place_of(worker) for worker in left))
         self._followed.orders.restart_learners(record, places)
-        self._run.write_record(dataclasses.replace(record, learner_places=places))
+        self._followed.change_record(learner_places=places)
         # The actors on that host ended with its learners.
         self._followed.restore_times[places[0]] = time.monotonic() + SETTLE_SECONDS
 

@@ -155,8 +155,8 @@ class Recovery:
 
     def _restore_host(self, host_id: str) -> None:
         """Restart the processes that should run on a reconnected host and do not."""
-        record = self._run.record
-        assert record
+        if (record := self._run.record) is None:  # meanwhile somebody has stopped the run
+            return
         states = self._run.states()
         stopping = {n for n in states if (self._run.folder / n / "stop").exists()}
         state_of = {

@@ -5,11 +5,9 @@ a frontend restarts what fails. So the frontend begins a new term first: hosts r
 earlier ones (`launcher.node.order_server`).
 """
 
-import dataclasses
 import time
 
 from launcher.node.run_registry import Record
-from launcher.node.task import LEARNERS
 from launcher.running import controlled_hosts, controller
 from launcher.running.followed_run import FAILURES, RETRY_SECONDS, FollowedRun
 
@@ -51,14 +49,13 @@ class Takeover:
 
     def _note_learners(self, record: Record) -> Record:
         """Record on which hosts the learners are: the controller may have left others out."""
-        reported = self._run.states()[LEARNERS].get("learner_hosts") or []
+        reported = self._followed.learners.get("learner_hosts") or []
         addresses = {each.rpartition(":")[0] for each in reported}
         nodes = self._followed.hosts.remote_nodes
         places = [each for each in record.learner_places if nodes[each].address in addresses]
         self._has_noted_learners = bool(reported)
         if places:
-            record = dataclasses.replace(record, learner_places=places)
-            self._run.write_record(record)
+            record = self._followed.change_record(learner_places=places) or record
         return record
 
     def hand_over(self, now: float) -> None:
@@ -77,7 +74,7 @@ class Takeover:
             or followed.is_away(place)
             or followed.restore_times
             or set(record.learner_places) != set(record.first_learner_places)
-            or self._run.states()[LEARNERS]["state"] != "running"
+            or followed.learners["state"] != "running"
         ):
             return
         try:

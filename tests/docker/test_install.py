@@ -76,6 +76,44 @@ def test_sshd_comes_for_the_tests_alone_and_is_no_service_of_the_machine(
     assert "iproute2" not in (told.read_text() if told.exists() else "")
 
 
+def test_after_a_set_up_that_was_killed_services_are_started_again(tmp_path, monkeypatch):
+    policy = tmp_path / "policy-rc.d"
+    code = (
+        "import sys, time, pathlib; sys.path.insert(0, sys.argv[1]); import install\n"
+        "install._POLICY = pathlib.Path(sys.argv[2])\n"
+        "with install._no_services_started(): print('in', flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, ROOT / "docker", policy]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert subprocess.run([policy], check=False).returncode == 101
+        process.kill()
+    monkeypatch.setattr(install, "_POLICY", policy)
+    with install._no_services_started():
+        assert subprocess.run([policy], check=False).returncode == 101, "the next set-up's"
+        assert policy.exists()
+    assert not policy.exists()
+
+    install._POLICY.write_text(install._NO_SERVICES.format(pid=process.pid, began=1))
+    policy.chmod(0o755)
+    assert subprocess.run([policy], check=False).returncode == 0
+    assert not policy.exists(), "it removes itself"
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    with install._no_services_started():
+        pass
+    assert policy.exists(), "that of the machine's owner stays"
+
+
+def test_a_stamp_that_was_not_written_completely_counts_as_none(tmp_path):
+    stamp = tmp_path / "impala_mm.json"
+    assert install.read_stamp(stamp) == {}
+    for damaged in ("", '{"key": ', "[]"):
+        stamp.write_text(damaged)
+        assert install.read_stamp(stamp) == {}
+    install.write_stamp(stamp, {"key": "x"})
+    assert install.read_stamp(stamp) == {"key": "x"}
+
+
 @pytest.mark.slow
 def test_an_environment_of_another_folder_is_made_anew(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(install, "ROOT", tmp_path)

@@ -1,8 +1,12 @@
 """What a frontend prints of failures: each traceback once, however many actors have it."""
 
 import contextlib
+import os
+import pty
 import signal
 from types import SimpleNamespace
+
+import pytest
 
 from launcher.running import follow
 from launcher.running.follow import Follower
@@ -59,6 +63,57 @@ def test_the_key_d_leaves_a_run_that_ctrl_c_is_stopping(tmp_path, monkeypatch):
     assert follower.follow(recovery, 60, lambda: None) == 0
     assert stops == ["save"]
     assert said[-1] == "detached from impala"
+
+
+def test_ctrl_c_that_also_ends_the_reader_of_the_output_stops_the_run(tmp_path, monkeypatch):
+    """Such a reader is `tee`: a terminal sends Ctrl-C to both."""
+    states = {"learners": {"state": "running", "job": "learner"}}
+    stops, discarded = [], []
+
+    def stop(mode):
+        stops.append(mode)
+        states["learners"]["state"] = "stopped"
+
+    def check_reader():
+        if not discarded:
+            raise BrokenPipeError
+
+    control = SimpleNamespace(
+        run=SimpleNamespace(states=lambda: states, name="impala"),
+        hosts=SimpleNamespace(remote_nodes={}),
+        request_stop=stop,
+        end_remaining=lambda say: [],
+    )
+    monkeypatch.setattr(follow, "check_reader", check_reader)
+    monkeypatch.setattr(follow, "discard_output", lambda: discarded.append(True))
+    recovery = SimpleNamespace(recover=lambda: None, has_controller_elsewhere=False)
+    recovery.is_restarting_learners = recovery.can_restart_learners = False
+    follower = Follower(control, tmp_path, lambda said: None)
+    with pytest.raises(BrokenPipeError):
+        follower.follow(recovery, 60)
+    assert not stops, "`| head` ends the frontend, not the run"
+    follower._signals.append(signal.SIGINT)
+    assert follower.follow(recovery, 60) == 130
+    assert (stops, discarded) == (["save"], [True])
+
+
+def test_a_terminal_that_does_not_control_the_frontend_is_none(monkeypatch):
+    """So it is in `su -c`; and a background job that reads from its terminal is stopped."""
+    terminal, other = pty.openpty()
+    with os.fdopen(terminal), os.fdopen(other) as stdin:
+        monkeypatch.setattr(follow.sys, "stdin", stdin)
+        with follow._pressed_keys() as pressed:
+            os.write(terminal, b"d")
+            assert pressed() == ""
+
+        ours = [os.getpgrp()]
+        monkeypatch.setattr(follow.os, "tcgetpgrp", lambda descriptor: ours[0])
+        with follow._pressed_keys() as pressed:
+            os.write(terminal, b"d")
+            ours[0] += 1
+            assert pressed() == "", "another job is in the foreground"
+            ours[0] -= 1
+            assert "d" in pressed()
 
 
 def test_under_nohup_a_frontend_follows_on_when_its_terminal_closes(tmp_path):

@@ -28,16 +28,17 @@ def made(tmp_path, monkeypatch):
     """Return a recovery of a run whose CSV has got another learner row, and what it does."""
     did = []
     record = SimpleNamespace(
+        **{"processes": ["learners"], "flags": {}, "learners": ["command"], "shared": False},
         learner_places=[_USED],
         first_learner_places=[_USED, _LOST],
         host_id_of=lambda name: _USED,
     )
     states = {"learners": {"state": "stopped"}}
-    run = SimpleNamespace(
-        folder=tmp_path, record=record, states=lambda: states, write_record=did.append
-    )
+    run = SimpleNamespace(folder=tmp_path, record=record)
     followed = SimpleNamespace(
         run=run,
+        learners=states["learners"],
+        change_record=lambda entry, **changes: did.append((entry, changes)),
         hosts=None,
         config=SimpleNamespace(restart_learners=True, rejoin_secs=1, stop_secs=1),
         say=did.append,
@@ -79,7 +80,8 @@ def test_a_restart_with_a_returned_host_that_fails_leaves_the_learners_without_i
     monkeypatch.setattr(made.recovery._starts, "start_on", fail)
     before = made.followed.workers
     _take_back(made)
-    assert made.did[-2] is made.record, "the record has the hosts of before"
+    entry, changes = made.did[-2]
+    assert (entry, changes["learner_places"]) == ("learners", [_USED]), "the hosts of before"
     assert made.followed.workers is before
     assert made.did[-1] == "could not restart the learners: orders; retry in 30 s"
 

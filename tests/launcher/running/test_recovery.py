@@ -1,9 +1,13 @@
 """Whether learners that stopped are being restarted; `test_far_training` tests that they are."""
 
+import contextlib
+import dataclasses
+import time
 from types import SimpleNamespace
 
 import pytest
 
+from launcher.node.run_registry import Record, Run, boot_id
 from launcher.running.follow import Follower
 from launcher.running.followed_run import FollowedRun
 from launcher.running.learner_recovery import RESTARTING
@@ -34,6 +38,37 @@ def test_a_frontend_that_restarts_nothing_waits_only_for_one_that_does(tmp_path)
     alone = _recovery(tmp_path / "another run", restarts=False)
     (tmp_path / "another run" / RESTARTING).touch()
     assert not alone.is_restarting_learners
+
+
+def test_a_restart_of_the_learners_keeps_what_was_applied_meanwhile(tmp_path):
+    run = Run("impala", tmp_path)
+    run.folder.mkdir()
+    learners = {"name": "learners", "job": "learner", "host": "a", "place": "a", "kind": {}}
+    learners["log"] = "old"
+    actor = learners | {"name": "actor-7", "job": "actor"}
+    rest = (time.time(), boot_id(), "/l", "", [learners], {}, [], 7)
+    run.write_record(Record("impala", "1", *rest))
+    followed = FollowedRun(SimpleNamespace(run=run, hosts=None), None, None, [], None, 1.0, print)
+    applied = dataclasses.replace(run.record, processes=[learners, actor], next_actor=8)
+    run.write_record(applied)
+    changed = followed.change_record(learners | {"log": "new"}, learner_places=["b"])
+    assert changed == run.record
+    assert (changed.next_actor, changed.learner_places) == (8, ["b"])
+    assert changed.processes == [learners | {"log": "new"}, actor]
+
+
+def test_a_run_that_is_stopped_while_hosts_are_asked_is_not_recovered(tmp_path):
+    """Another terminal's --stop removes the record at any moment."""
+    run = SimpleNamespace(folder=tmp_path, record=None, states=dict)
+    run.locked = lambda wait: contextlib.nullcontext()
+    config = SimpleNamespace(restart_learners=True, rejoin_secs=1, lost_secs=60)
+    followed = FollowedRun(SimpleNamespace(run=run, hosts=None), None, config, [], None, 1, print)
+    record = SimpleNamespace(host_id_of=lambda name: "", learner_places=[""])
+    record.first_learner_places = [""]
+    recovery = Recovery(followed)
+    recovery._restore_host("")
+    recovery._learners.check(record, 1.0)
+    assert followed.change_record(learner_places=[]) is None
 
 
 @pytest.mark.parametrize(("restarting", "code"), [(True, 0), (False, 7)])
