@@ -631,11 +631,13 @@ def test_a_learner_that_other_hosts_cannot_reach_is_refused(cluster):
         ("--level_name=a\nb", "--level_name contains a line break, which no process can get"),
         ("--tmux_sess=a b", "--tmux_sess: 'a b' is not a valid name: use letters, digits, - and _"),
         ("--apply", "there is no run named impala"),
+        ("--apply --dry_run", "--apply and --dry_run are two commands: give one of them"),
         ("--env=SECRET hunter2", "--env=...: write NAME=value"),
     ],
 )
 def test_flags_that_are_not_for_the_frontend_are_refused_in_one_line(cluster, flag, said):
-    code, printed = cluster.run(cluster.rows(), flag)
+    flags = flag.split() if flag.startswith("--apply") else [flag]
+    code, printed = cluster.run(cluster.rows(), *flags)
     assert code == 2
     assert printed.startswith(f"error: {said}")
     assert "hunter2" not in printed

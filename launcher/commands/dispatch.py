@@ -32,18 +32,17 @@ from launcher.ssh.ssh_config import Unreachable
 def main(request: Request) -> int:
     """Run the command that the flags ask for, and return its exit code. Raises UserError."""
     config = request.launcher
-    handlers: list[tuple[object, Callable[[Run, Request], int]]] = [
-        (config.stop, manage.stop_run),
-        (config.save, manage.save_now),
-        (config.control, control.control_run),
-        (config.status or config.json, manage.show_status),
-        (config.attach, attach_run),
-        (config.logs, manage.show_log),
-        (config.fetch, manage.fetch_files),
-        (config.apply, manage.apply_csv),
-        (config.emit, emit_script),
-    ]
-    act = next((act for is_asked, act in handlers if is_asked), launch)
+    commands: dict[str, Callable[[Run, Request], int]] = {
+        **{"stop": manage.stop_run, "save": manage.save_now, "control": control.control_run},
+        **{"status": manage.show_status, "json": manage.show_status, "attach": attach_run},
+        **{"logs": manage.show_log, "fetch": manage.fetch_files, "apply": manage.apply_csv},
+        **{"emit": emit_script, "check": launch, "dry_run": launch},
+    }
+    asked = {name: act for name, act in commands.items() if getattr(config, name)}
+    if len(asked) > 1 and set(asked) != {"status", "json"}:
+        first, second, *_ = asked
+        raise UserError(f"--{first} and --{second} are two commands: give one of them")
+    act = next(iter(asked.values()), launch)
     try:
         run = Run(config.tmux_sess)
         if act not in (launch, emit_script):

@@ -23,6 +23,7 @@ _EXCLUDED = (
     *(".git", ".venv", "runs", "wheelhouse", "__pycache__", ".setup.*", "workers.csv"),
     MANIFEST,
 )
+_NO_CSV = (".py", ".md", ".example")  # of files that may name the column
 _PASSWORD_COLUMN = re.compile(rb"^(?!\s*#).*\bssh_password\b", re.MULTILINE)
 _GIT_SECONDS = 60.0
 _CHUNK = 1 << 18
@@ -140,8 +141,11 @@ def _list_by_walking(root: Path) -> list[str]:
 
 
 def _has_passwords(path: Path) -> bool:
-    """Return whether a file is a CSV of hosts with passwords, which only the frontend needs."""
-    if path.suffix != ".csv" or not path.is_file():
+    """Return whether a file is a CSV of hosts with passwords, which only the frontend needs.
+
+    It may have any name, such as that of an editor's backup.
+    """
+    if path.suffix in _NO_CSV or not path.is_file():
         return False
     with path.open("rb") as file:
         return bool(_PASSWORD_COLUMN.search(file.read(_CHUNK)))
