@@ -233,6 +233,8 @@ def test_checks_print_what_is_wrong_with_each_host_and_how_to_fix_it(far):
         r"FAILED +names +learner2: row 2: learner2 resolves to 127.0.1.1 on the host itself",
         printed,
     )
+    code, printed = far.run(*flags, "--bind_address=0.0.0.0:8001")
+    assert (code, "FAILED" in printed) == (0, False), printed
 
 
 def test_a_host_that_waits_while_another_one_is_checked_stays_connected(far):

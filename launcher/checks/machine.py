@@ -39,8 +39,11 @@ class MachineChecks:
         processes: Sequence[Process],
         learners: Sequence[Worker],
         config: LauncherConfig,
+        bind_address: str = "",
     ):
+        """Check what runs on one machine; `bind_address` is that of --bind_address, if given."""
         self._hosts, self._host_id = hosts, host_id
+        self._bind_host = bind_address.rpartition(":")[0]
         self._processes, self._learners, self._config = processes, learners, config
 
     def check_ports(self, check_free: Callable[[str], None]) -> list[Finding]:
@@ -59,15 +62,16 @@ class MachineChecks:
 
     def _check_port(self, worker: Worker, check_free: Callable[[str], None]) -> None:
         if not self._host_id:
-            check_free(f"{worker.ip}:{worker.tf_port}")
+            check_free(f"{self._bind_host or worker.ip}:{worker.tf_port}")
             return
         installation = next(
             p.installation for p in self._processes if p.installation.host_id == self._host_id
         )
         if installation.missing:
             return
+        address = f"{self._bind_host or installation.address}:{worker.tf_port}"
         code, output = self._hosts[self._host_id].run_program(
-            [installation.python, "-c", _PORT_PROGRAM, f"{installation.address}:{worker.tf_port}"],
+            [installation.python, "-c", _PORT_PROGRAM, address],
             installation.root,
         )
         if code:

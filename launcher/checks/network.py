@@ -40,7 +40,10 @@ class NetworkChecks:
         installation_of: InstallationOf,
         config: LauncherConfig,
         make_certificates: Callable[[Sequence[str]], str],
+        bind_address: str = "",
     ):
+        """Check a planned run; `bind_address` is that of --bind_address, if given."""
+        self._bind_host = bind_address.rpartition(":")[0].strip("[]")
         self._hosts, self._installation_of, self._config = hosts, installation_of, config
         self._make_certificates = make_certificates  # for roles, as `Request` describes it
         self._learners = [worker for worker in workers if worker.job == "learner"]
@@ -65,10 +68,13 @@ class NetworkChecks:
     def _check_names(self) -> list[Finding]:
         """Check the learners' host names: unique, and not a loopback address on their own host.
 
-        A learner listens on the address that its own host resolves its name to. Debian writes a
-        loopback address for it to /etc/hosts, where no other host could connect.
+        Without --bind_address, a learner listens on the address that its own host resolves its name
+        to. Debian writes a loopback address for it to /etc/hosts, where no other host could
+        connect.
         """
         findings = self._check_unique_names()
+        if self._bind_host:
+            return findings
         for learner in self._learners:
             address, host_id = (
                 self._installation_of(learner).address,
@@ -81,7 +87,10 @@ class NetworkChecks:
                     f"row {learner.line}: {address} resolves to {loopback} on the host itself, "
                     f"so no other host could reach the learner"
                 )
-                remedy = "write its IP address in the CSV, or correct /etc/hosts on that host"
+                remedy = (
+                    "write its IP address in the CSV, correct /etc/hosts on that host, or listen "
+                    "with --bind_address=0.0.0.0:0"
+                )
                 findings.append(Finding("names", False, message, remedy, host_id))
         return findings
 
@@ -128,10 +137,8 @@ class NetworkChecks:
         ports, findings = {}, []
         for number in sorted(numbers, key=lambda number: not self._learners[number].tf_port):
             learner = self._learners[number]
-            address, host_id = (
-                self._installation_of(learner).address,
-                self._installation_of(learner).host_id,
-            )
+            installation = self._installation_of(learner)
+            address, host_id = self._bind_host or installation.address, installation.host_id
             try:
                 ports[number] = self._hosts.call(
                     host_id, "start_bandwidth_server", address=address, port=learner.tf_port

@@ -54,6 +54,7 @@ def check_run(planned: PlannedRun) -> list[Finding]:
         *planned.processes[1:],
     ):
         rows.setdefault(process.installation.host_id, []).append(process)
+    bind_address = planned.flags.get("bind_address", "")
     checks: list[Callable[[], list[Finding]]] = [
         lambda: _check_flags(planned, learners[0]),
         lambda: _check_mpi(planned, learners),
@@ -62,7 +63,9 @@ def check_run(planned: PlannedRun) -> list[Finding]:
         if host_id in planned.unreached:
             continue
         own = [w for w in learners if planned.installation_of(w).host_id == host_id]
-        machine = MachineChecks(planned.hosts, host_id, processes, own, planned.config)
+        machine = MachineChecks(
+            *(planned.hosts, host_id, processes, own, planned.config), bind_address
+        )
         installation = processes[0].installation
         logdir = planned.logdir
         if host_id:
@@ -94,7 +97,7 @@ def check_run(planned: PlannedRun) -> list[Finding]:
     if not has_failed(found):
         found += NetworkChecks(
             *(planned.hosts, planned.workers, planned.installation_of, planned.config),
-            planned.make_certificates,
+            *(planned.make_certificates, bind_address),
         ).check()
     return found
 

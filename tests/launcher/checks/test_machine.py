@@ -20,14 +20,14 @@ def check(monkeypatch, tmp_path):
     """Return a function that makes the checks of rows with these columns."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
-    def _check(*columns, setup=""):
+    def _check(*columns, setup="", bind_address=""):
         rows = [Worker(i, "learner", "localhost", 8001, **each) for i, each in enumerate(columns)]
         config = LauncherConfig(setup=setup)
         hosts = Hosts("checked", {}, Settings())
         processes = process_plan.make_single_learners(
             rows, config, lambda row: local_installation(row, "")
         )
-        return MachineChecks(hosts, "", processes, rows, config)
+        return MachineChecks(hosts, "", processes, rows, config, bind_address)
 
     return _check
 
@@ -128,3 +128,14 @@ def test_processes_that_systemd_would_end_at_the_logout_are_reported(check, monk
     assert logind.staying_command() == [], "there is no systemd"
     logind.ends_processes.cache_clear()
     logind.staying_command.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("bind_address", "asked"),
+    [("", "localhost:8001"), ("0.0.0.0:8001", "0.0.0.0:8001"), ("[::]:0", "[::]:8001")],
+)
+def test_a_learners_port_is_tried_where_it_will_listen(check, bind_address, asked):
+    """Behind a router, its own machine does not have the address in the CSV."""
+    tried = []
+    (found,) = check({}, bind_address=bind_address).check_ports(tried.append)
+    assert (found.ok, tried) == (True, [asked])
