@@ -29,7 +29,7 @@ RUN apt-get update \
     /home/impala/.config /home/impala/.config/impala_mm /opt/impala_mm/runs
 COPY --from=build /opt/impala_mm /opt/impala_mm
 COPY docker/entry.sh docker/sshd_config /opt/impala_mm/docker/
-COPY experiment.py /opt/impala_mm/
+COPY experiment.py run_experiment_mm_raw.py /opt/impala_mm/
 WORKDIR /opt/impala_mm
 USER 1000
 ENV PATH=/opt/impala_mm/.venv/bin:$PATH

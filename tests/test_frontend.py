@@ -563,7 +563,7 @@ def test_apply_adds_and_removes_actors_so_that_they_match_the_csv(cluster):
     columns = "job,ip,tf_port,python,count,num_envs"
     plain, wide = (f"actor,localhost,,{cluster.program},{more}" for more in ("2,", "1,8"))
     rows = cluster.csv(learner, plain, columns=columns)
-    assert cluster.start(rows, "--detach").wait(20) == 0
+    assert cluster.start(rows, "--detach", "--env=GIVEN=at the start").wait(20) == 0
     first = [cluster.process(name) for name in ("actor-0", "actor-1")]
     cluster.csv(learner, f"actor,localhost,,{cluster.program},1,", wide, wide, columns=columns)
     code, printed = cluster.run(rows, "--apply", "--seed=9")
@@ -574,6 +574,7 @@ def test_apply_adds_and_removes_actors_so_that_they_match_the_csv(cluster):
     assert told["learner_hosts"] == "localhost:8001", "the port that the learner has reported"
     assert told == cluster.told("actor-0")["flags"] | {"task": "3", "num_envs": "8"}
     assert "seed" not in told
+    assert cluster.told("actor-3")["environment"]["GIVEN"] == "at the start"
     until(lambda: cluster.status("actor-1")["state"] == "stopped")
     assert not is_alive(first[1])
     assert is_alive(first[0])

@@ -4,11 +4,10 @@ import time
 from pathlib import Path
 
 from launcher.commands.control import find_place, leave_controller
-from launcher.commands.manage import connected, require_record
+from launcher.commands.manage import connected, read_rows, require_record
 from launcher.node.run_registry import Run
 from launcher.plan import process_plan
 from launcher.plan.request import Request, UserError
-from launcher.plan.workers_csv import read
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.running import connect, controlled_hosts, controller, follow, status
 from launcher.running.console import say
@@ -26,8 +25,7 @@ def attach_run(run: Run, request: Request) -> int:
         raise UserError(
             f"{run.name} is not running: --status shows how it ended, --stop removes its record"
         )
-    csv = request.launcher.workers_csv_path if "workers_csv_path" in request.given else ""
-    workers, _ = read(csv or record.csvs[0])
+    workers = read_rows(request, record)
     place = find_place(request, workers)
     if place and place != controlled_hosts.place_of(run):
         raise UserError(

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from impala_mm.config.printable import escape
-from launcher.commands.manage import connected, require_record
+from launcher.commands.manage import connected, read_rows, require_record
 from launcher.node.callbacks import Say
 from launcher.node.controlled_node import ORDERS, read_term
 from launcher.node.process_output import ProcessOutput
 from launcher.node.run_registry import Record, Run
 from launcher.plan import process_plan
 from launcher.plan.request import Request, UserError
-from launcher.plan.workers_csv import Worker, read
+from launcher.plan.workers_csv import Worker
 from launcher.remote import order_link
 from launcher.remote.hosts import Hosts, host_id_of
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
@@ -67,8 +67,7 @@ def control_run(run: Run, request: Request) -> int:
 @contextlib.contextmanager
 def _reach_by_ssh(run: Run, request: Request, record: Record, write: Say) -> Iterator[FollowedRun]:
     config = request.launcher
-    csv = config.workers_csv_path if "workers_csv_path" in request.given else ""
-    workers, _ = read(csv or record.csvs[0])
+    workers = read_rows(request, record)
     with connected(run, request) as (control, mirror):
         installation_of = connect.find_installations(workers, control.hosts, config.deploy, write)
         yield FollowedRun(

@@ -24,7 +24,7 @@ from launcher.plan import process_plan, slurm
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import BadCsv
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
-from launcher.running import follow, names
+from launcher.running import follow, names, remembered
 from launcher.running.console import say
 from launcher.ssh.ssh_config import Unreachable
 
@@ -47,6 +47,7 @@ def main(request: Request) -> int:
         run = Run(config.tmux_sess)
         if act not in (launch, emit_script):
             run = names.find(run.name, "tmux_sess" in request.given)
+            request = remembered.use(run, request)
         return act(run, request)
     except InvalidRunName as error:
         raise UserError(f"--tmux_sess: {error}") from None

@@ -17,7 +17,15 @@ from launcher.plan.process_plan import Process
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts, find_targets, host_id_of
-from launcher.running import connect, controlled_hosts, follow, mpirun_daemons, names, start
+from launcher.running import (
+    connect,
+    controlled_hosts,
+    follow,
+    mpirun_daemons,
+    names,
+    remembered,
+    start,
+)
 from launcher.running.console import say
 from launcher.running.followed_run import FollowedRun
 from launcher.running.recovery import Recovery
@@ -216,6 +224,7 @@ class _Launcher:
         except OSError as error:
             raise UserError(f"--logdir={self._expected_logdir}: {error.strerror}") from None
         run.create_state(self._request.make_token())
+        remembered.write(run, config)
         self._write_credentials(installation_of)
         learners_logdir = self._learners_logdir(first, logdir)
         shared = connect.is_shared_folder(

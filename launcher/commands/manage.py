@@ -12,6 +12,7 @@ from launcher.node.log_tail import LogTail
 from launcher.node.run_registry import Record, Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS
 from launcher.plan.request import Request, UserError, read_workers
+from launcher.plan.workers_csv import Worker, read
 from launcher.remote.hosts import Hosts
 from launcher.remote.state_mirror import StateMirror
 from launcher.running import connect, controlled_hosts, controller, follow, news, status
@@ -49,6 +50,22 @@ def connected(
         yield control, mirror
     finally:
         connect.disconnect(run, control.hosts)
+
+
+def read_rows(request: Request, record: Record) -> list[Worker]:
+    """Return the rows of the CSV that is given, or of the run's own.
+
+    Raises UserError, BadCsv.
+    """
+    if "workers_csv_path" in request.given:
+        return read(request.launcher.workers_csv_path)[0]
+    path = record.csvs[0]
+    if not Path(path).exists():
+        raise UserError(
+            f"{path}, with which {record.name} was started, is gone: give its rows by "
+            f"--workers_csv_path=FILE"
+        )
+    return read(path)[0]
 
 
 def show_status(run: Run, request: Request) -> int:

@@ -19,7 +19,7 @@ from launcher.node.callbacks import OnLine
 from launcher.remote.failures import HostUnavailable, OperationFailed
 from launcher.remote.ssh_channel import SILENT_SECONDS, AgentChannel, SshChannel
 from launcher.remote.stdin_feed import Readable
-from launcher.ssh.ssh_config import Settings, Target, find_route
+from launcher.ssh.ssh_config import Settings, Target, Unreachable, find_route
 
 if TYPE_CHECKING:
     from paramiko import Channel
@@ -64,8 +64,11 @@ class RemoteNode:
         `open_channel` opens a channel to the host, given its id; None: SSH does.
         """
         self.host_id = host_id
-        # The host's address, by which other hosts reach it, too.
-        self.address = target.ip if open_channel else find_route(target, settings).address
+        # The host's address, by which other hosts reach it, too. If its route cannot be found,
+        # `connect` says why.
+        self.address = target.ip
+        with contextlib.suppress(Unreachable):
+            self.address = target.ip if open_channel else find_route(target, settings).address
         self._open_channel: Callable[[str], AgentChannel] = (
             functools.partial(open_channel, host_id)
             if open_channel

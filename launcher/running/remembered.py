@@ -1,0 +1,48 @@
+"""The frontend's flags by which a run was started, which later commands of the run use, too.
+
+They are in a file of the run's folder on this machine that only its user can read, since --env may
+contain secrets. A flag that a command is given counts more.
+"""
+
+import dataclasses
+from typing import Any
+
+from launcher.node.run_registry import Run
+from launcher.node.task import read_json, write_json
+from launcher.plan.process_plan import common_environment
+from launcher.plan.request import Request
+from launcher.plan.settings import LauncherConfig
+
+_FILE = "start_flags.json"
+_FLAGS = (
+    *("mpirun_args", "env", "setup", "restart_learners", "max_restarts", "stall_secs"),
+    *("stop_secs", "orphan_secs", "lost_secs", "rejoin_secs", "mirror_logdir"),
+)
+
+
+def write(run: Run, config: LauncherConfig) -> None:
+    """Remember the flags of a start, and the values of variables that --env names."""
+    content: dict[str, Any] = {name: getattr(config, name) for name in _FLAGS}
+    content["env"] = [f"{name}={value}" for name, value in common_environment(config).items()]
+    write_json(run.folder / _FILE, content)
+
+
+def use(run: Run, request: Request) -> Request:
+    """Return the request of a later command, with the remembered flags that it does not give."""
+    default = LauncherConfig()
+    content = read_json(run.folder / _FILE)
+    if isinstance(content.get("env"), list):
+        content["env"] = tuple(map(str, content["env"]))
+    found = {
+        name: content[name]
+        for name in _FLAGS
+        if name not in request.given and _is_alike(content.get(name), getattr(default, name))
+    }
+    return request._replace(launcher=dataclasses.replace(request.launcher, **found))
+
+
+def _is_alike(value: object, default: object) -> bool:
+    """Return whether a value of the file has the type of its flag; a damaged file has others."""
+    if isinstance(default, (int, float)) and not isinstance(default, bool):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is type(default)
