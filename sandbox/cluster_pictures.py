@@ -27,6 +27,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else _ROOT / "sandbox"
     with tempfile.TemporaryDirectory() as work:
         os.environ |= {"XDG_STATE_HOME": f"{work}/state", "TMUX_TMPDIR": work}
+        os.environ.pop("TMUX", None)  # within tmux it would name the user's own server
         frontend = [sys.executable, _ROOT / "run_experiment_mm_raw.py", f"--tmux_sess={_NAME}"]
         example = f"--workers_csv_path={_ROOT / 'workers.csv.example'}"
         flags = ["--level_name=catch", "--stop_at_return=2", "--batch_size=4"]

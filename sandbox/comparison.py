@@ -81,7 +81,10 @@ def summarise(of: Comparison, out: Path, among: Sequence[str]) -> dict[str, Any]
     records = []
     for level in among:
         over = [
-            {int(p.parent.name.rpartition("-")[2]) for p in out.glob(f"{level}-{kind}-*/{RECORD}")}
+            {
+                int(p.parent.name.rpartition("-")[2])
+                for p in out.glob(f"{level}-{kind}-[0-9]*/{RECORD}")
+            }
             for kind in of.kinds
         ]
         seeds = sorted(set.intersection(*over))
@@ -103,6 +106,11 @@ def summarise(of: Comparison, out: Path, among: Sequence[str]) -> dict[str, Any]
         "machine": describe_machine(),
         "levels": levels,
     }
+
+
+def _seeds_over(out: Path, name: str) -> set[int]:
+    """Return the seeds of the runs of this name that are over."""
+    return {int(p.parent.name.rpartition("-")[2]) for p in out.glob(f"{name}-[0-9]*/{RECORD}")}
 
 
 def _curves(runs: Sequence[RunSeries], last: float) -> dict[str, Any]:

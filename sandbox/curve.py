@@ -23,7 +23,8 @@ from impala_mm.environments.make import level_spec, make_environments  # noqa: E
 
 _WIDTH, _HEIGHT = 64, 12
 _ASCII = str.maketrans("•┤│└─", "*||+-")  # for terminals that cannot show these characters
-_EPISODES = 100
+_COPIES, _GAMES = 10, 10  # environments of a random policy, and games of each
+_MOST_STEPS = 20_000  # of each; games that then have not ended may never end
 
 
 def draw_text_chart(frames: list[float], values: list[float]) -> str:
@@ -57,19 +58,27 @@ def draw_actions(actions: ActionSpec, step: types.Step, random: np.random.Genera
 
 
 def random_policy_return(level_name: str, options: dict) -> float:
-    """Return the mean return of complete games that a random policy plays."""
+    """Return the mean return of complete games that a random policy plays.
+
+    Each environment plays as many, so that short games do not count for more; NaN if they do not
+    end.
+    """
     known = level_spec(level_name, **options).scores
     if known:  # Atari's scores are published, and 100 games would take minutes
         return known[0]
-    environments = make_environments(level_name, 8, seed=0, **options)
+    environments = make_environments(level_name, _COPIES, seed=0, **options)
     random = np.random.default_rng(0)
-    returns: list[float] = []
+    returns: list[list[float]] = [[] for _ in range(_COPIES)]
     step = environments.reset()
-    while len(returns) < _EPISODES:
+    for _ in range(_MOST_STEPS):
         step = environments.step(draw_actions(environments.spec.actions, step, random))
-        returns += [e.episode_return for e in environments.episodes() if e.whole_game]
+        for episode in environments.episodes():
+            if episode.whole_game and len(returns[episode.environment]) < _GAMES:
+                returns[episode.environment].append(episode.episode_return)
+        if all(len(each) == _GAMES for each in returns):
+            break
     environments.close()
-    return float(np.mean(returns))
+    return float(np.mean(returns)) if all(len(each) == _GAMES for each in returns) else np.nan
 
 
 def main() -> None:
@@ -88,7 +97,10 @@ def main() -> None:
     elif not (logdir / "metrics.jsonl").exists():
         parser.error(f"{logdir} is not the folder of a run: it has no metrics.jsonl")
     known = read_curve(logdir)
-    settings = from_json((logdir / "settings.json").read_text())
+    try:
+        settings = from_json((logdir / "settings.json").read_text())
+    except (OSError, ValueError):
+        parser.error(f"{logdir} has no settings.json that can be read, which names the level")
     if not known:
         sys.exit(f"error: no game of the run in {logdir} has ended yet")
     level = settings["level_name"]
@@ -100,7 +112,8 @@ def main() -> None:
     options = {name: settings[name] for name in types.OPTION_FLAGS if name in settings}
     result = known[-1]["episode_return"]
     random = np.mean([random_policy_return(one.strip(), options) for one in level.split(",")])
-    print(f"\nmean return {result:.2f}; random: {random:.2f}   ({logdir})")
+    chance = "not known, its games do not end" if np.isnan(random) else f"{random:.2f}"
+    print(f"\nmean return {result:.2f}; random: {chance}   ({logdir})")
     print("\nNext:")
     programs, here = Path(sys.executable).parent, Path.cwd()
     place = programs.relative_to(here) if programs.is_relative_to(here) else programs

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.records.json_lines import drop_replaced, read_json_lines
-from impala_mm.runtime import provenance
+from impala_mm.runtime import gpus, provenance
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE_FOLDER = Path(__file__).resolve().parent / "reference"
@@ -298,7 +298,7 @@ def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
 
 def read_references(name: str) -> list[dict]:
     """Read what was recorded of each seed of a command."""
-    return [json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{name}-*.json"))]
+    return [json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{name}-[0-9]*.json"))]
 
 
 def read_metrics(logdir: Path) -> list[dict]:
@@ -313,4 +313,5 @@ def read_curve(logdir: Path) -> list[dict]:
 
 def describe_machine() -> str:
     """Describe this machine in the words that recorded curves contain."""
-    return f"{provenance.machine()}, no GPU"
+    names = [use.name for use in gpus.measure()]
+    return f"{provenance.machine()}, {', '.join(names) or 'no GPU'}"

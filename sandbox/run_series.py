@@ -5,6 +5,7 @@ last checkpoint, so its next rows have fewer frames and seconds than its last on
 after the resume count; the rows that they replace are left out.
 """
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -16,6 +17,7 @@ import numpy as np
 from documented_runs import read_metrics
 from plot_style import format_number
 
+from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.settings import Config
 from impala_mm.records.json_lines import find_current
 from impala_mm.runtime.strict_json import from_json
@@ -40,7 +42,9 @@ _IRRELEVANT_SETTINGS = {
         "test_levels",
         "deterministic",
     ),
-    *("render", "video_dir", "video_overlay", "export_dir", "updates"),
+    *("render", "video_dir", "video_overlay", "export_dir", "updates", "episodes", "record_dir"),
+    *("track_tags", "replay_spill", "quick", "dashboard", "dashboard_port"),
+    *("dashboard_token_file", "dashboard_control"),
 }
 # The usual names of folders of several seeds: name-1-rest, name_seed3, name-s3.
 _SEED_IN_NAME = re.compile(r"[-_ ](?:seed|s)?[-_]?\d{1,3}(?=$|[-_ ])")
@@ -103,9 +107,7 @@ def read_run(folder: Path) -> RunSeries:
             f"{folder / 'metrics.jsonl'} has no row yet: a run writes the first within seconds of "
             f"its first frames"
         )
-    keys = dict.fromkeys(
-        key for row in (*rows[:: max(1, len(rows) // 50)], rows[-1]) for key in row
-    )
+    keys = dict.fromkeys(key for row in rows for key in row)
     columns = {key: np.array([_to_float(row.get(key)) for row in rows]) for key in keys}
     settings = _read_settings(folder)
     _add_losses_per_step(columns, settings)
@@ -207,7 +209,8 @@ def _describe_differences(settings: dict[str, Any], differing: list[str]) -> str
     """
     named = [n for n in differing if n != "level_name"]
     if len(named) > 2:
-        named = [n for n in named if settings.get(n) != _default_of(n)]
+        defaults = _defaults(settings)
+        named = [n for n in named if settings.get(n) != defaults.get(n)]
     differences = [_format_setting(name, settings.get(name)) for name in named]
     if "level_name" in differing:
         differences.insert(0, str(settings.get("level_name")))
@@ -230,12 +233,16 @@ def _experiment_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """
     if not settings:
         return {}
-    defaults = {field.name: field.default for field in dataclasses.fields(Config)}
-    return {k: v for k, v in (defaults | settings).items() if k not in _IRRELEVANT_SETTINGS}
+    known = _defaults(settings) | settings
+    return {k: v for k, v in known.items() if k not in _IRRELEVANT_SETTINGS}
 
 
-def _default_of(name: str) -> Any:
-    return next((f.default for f in dataclasses.fields(Config) if f.name == name), None)
+def _defaults(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the default of each setting that a run of this algorithm has."""
+    config = Config
+    with contextlib.suppress(BadAlgorithm):  # its module is not on this machine
+        config = Config.of_algorithm(str(settings.get("algorithm", Config.algorithm)))
+    return {field.name: field.default for field in dataclasses.fields(config)}
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:

@@ -60,6 +60,8 @@ def describe_late_bottleneck(run: RunSeries) -> str:
         known = column[late & np.isfinite(column)]
         if known.size:
             row[key] = float(known.mean())
+    if row.get("actors") == 0.0 or run.settings.get("deterministic_run"):
+        return ""  # a source of its own, or turns: nothing below is about these
     actors = max(1, round(row["actors"])) if "actors" in row else None
     try:
         return describe_bottleneck(row, actors) if "wait_share" in row else ""

@@ -50,10 +50,13 @@ python experiment.py --mode=test --policy={name} --video_dir=videos
 
 def main() -> None:
     """Write the folder of a policy."""
+    if len(sys.argv) != 3:
+        sys.exit("error: give the run's folder and the policy's name")
     run, name = Path(sys.argv[1]), sys.argv[2]
     target = _POLICIES / name
+    trained = impala_mm.load_policy(run, best=True)
     shutil.rmtree(target, ignore_errors=True)
-    impala_mm.load_policy(run, best=True).save(target, half=True)
+    trained.save(target, half=True)
     policy = impala_mm.load_policy(target)
     level = policy.spec.level_name
     results = {

@@ -54,7 +54,10 @@ def commands(folder: Path, times: int) -> dict[str, tuple[list[str], dict[str, s
     """Return the command of each way and the variables that it adds."""
     rank = [sys.executable, __file__, "--rank", f"--times={times}"]
     binaries = Path(sys.executable).parent
-    by_mpi = [str(binaries / "mpirun"), *mpirun.OPTIONS, "-np", str(_RANKS), *rank]
+    program = mpirun.find(sys.executable)
+    if not program:
+        sys.exit("error: there is no mpirun: `make horovod` installs it")
+    by_mpi = [program, *mpirun.OPTIONS, "-np", str(_RANKS), *rank]
     task = Task(
         *("learners", "learner", "", by_mpi, dict(os.environ), str(folder), str(folder)),
         log="",

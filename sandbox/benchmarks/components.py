@@ -38,7 +38,7 @@ from progress import ShowProgress, StatusLine, TimeEstimate
 from wire_costs import WireCosts, measure_wire
 from worker_client import WorkerProcess, measure_concurrently, request_all
 
-from impala_mm.config import command_line
+from impala_mm.config import command_line, flags
 from impala_mm.config.flags import flag
 from impala_mm.config.settings import Config
 from impala_mm.runtime import provenance
@@ -231,6 +231,14 @@ _SETTING_NAMES = tuple(
 )
 
 
+def refuse_auto(config: Config) -> None:
+    """Refuse --num_envs=auto: nothing is known here of the run whose parts are measured."""
+    if config.num_envs == flags.AUTO:
+        flags.refuse(
+            "--num_envs=auto: give a number; auto means 32 for image observations, else 16"
+        )
+
+
 def candidate_batches(part: str, config: Config) -> list[int]:
     """Return the batches that may be tried besides the run's own --batch_size.
 
@@ -315,6 +323,7 @@ def main() -> None:
     (config, component_flags), _ = command_line.parse(
         sys.argv, __doc__ or "", Config, ComponentFlags
     )
+    refuse_auto(config)
     status_line = StatusLine("components")
     found = measure_components(config, component_flags.measured_seconds, status_line)
     status_line.clear()

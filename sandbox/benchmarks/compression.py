@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 
+import components
 import numpy as np
 from worker_client import WorkerProcess
 
@@ -93,6 +94,7 @@ def benchmark_steps(config: Config) -> None:
 def main() -> None:
     """Measure unrolls and steps, and print the results."""
     (config,), _ = command_line.parse(sys.argv, __doc__ or "", Config)
+    components.refuse_auto(config)
     benchmark_unrolls(config)
     benchmark_steps(config)
 

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import components
 import host_costs
 import throughput_model
 from cost_model import ClusterPlan, CostFactors, Host, WorkerSet
@@ -88,10 +89,7 @@ def main() -> None:
     (plan_flags, config), given = command_line.parse(sys.argv, __doc__ or "", PlanFlags, Config)
     if "level_name" not in given:
         config = dataclasses.replace(config, level_name=_LEVEL)
-    if config.num_envs == flags.AUTO:
-        flags.refuse(
-            "--num_envs=auto: give a number; auto means 32 for image observations, else 16"
-        )
+    components.refuse_auto(config)
     if config.inference == "auto":
         flags.refuse(
             "--inference=auto: give actor or learner; a run's first lines print what auto means"

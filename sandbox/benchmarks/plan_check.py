@@ -158,13 +158,20 @@ def measure_scenarios(
 
 
 def check_predictions(results: list[ScenarioResults]) -> dict[str, Any]:
-    """Fit the factors on the first scenarios, and predict all."""
+    """Fit the factors on the first of SCENARIOS, and predict all.
+
+    Without all of these, no factor is known, and each is 1.
+    """
     plans = [each.plan() for each in results]
-    factors = throughput_model.fit_cost_factors(
-        plans[:FITTED_COUNT], [each.rate for each in results[:FITTED_COUNT]], prior_weight=1.0
-    )
+    first = SCENARIOS[:FITTED_COUNT]
+    fitted = [(p, r.rate) for p, r in zip(plans, results, strict=True) if r.scenario in first]
+    factors = CostFactors()
+    if len(fitted) == len(first):
+        factors = throughput_model.fit_cost_factors(
+            [plan for plan, _ in fitted], [rate for _, rate in fitted], prior_weight=1.0
+        )
     rows = []
-    for number, (each, plan) in enumerate(zip(results, plans, strict=True)):
+    for each, plan in zip(results, plans, strict=True):
         fitted_plan = plan._replace(factors=factors)
         prediction = throughput_model.predict(fitted_plan)
         rows.append(
@@ -172,7 +179,7 @@ def check_predictions(results: list[ScenarioResults]) -> dict[str, Any]:
                 "shape": each.scenario.name,
                 "flags": each.scenario.flags,
                 "actors": each.scenario.actors,
-                "fitted": number < FITTED_COUNT,
+                "fitted": len(fitted) == len(first) and each.scenario in first,
                 "rates": [run.steps for run in each.runs],
                 "others": [run.others for run in each.runs],
                 "measured": each.rate,
@@ -202,7 +209,7 @@ def run_scenario(scenario: Scenario, seconds: float) -> RunMeasurement:
     """Measure some seconds of a real run."""
     address = f"--learner_hosts={real_run.free_address()}"
     flags = [*scenario.flags, f"--num_actors={scenario.actors}", address]
-    return real_run.measure_run([*flags, "--total_environment_frames=1e12"], seconds)
+    return real_run.measure_run(flags, seconds)
 
 
 def format_table(record: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@
 
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 import socket
@@ -61,6 +62,7 @@ def start_run(flags: Sequence[str]) -> Iterator[tuple[subprocess.Popen, Path]]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(ROOT / "experiment.py"), *flags]
         command += [f"--logdir={folder}/run", "--stop_at_return=1e9", "--max_seconds=1e9"]
+        command += ["--total_environment_frames=1e12"]
         with Path(folder, "output").open("w+") as output:
             process = subprocess.Popen(
                 command,
@@ -94,10 +96,10 @@ def _measure_window(
     begin = _Snapshot(process, rows, begin.row["seconds"], _START_TIMEOUT)
     end = _Snapshot(process, rows, begin.row["seconds"] + seconds - 1.0, seconds + 60)
     elapsed = end.time - begin.time
-    steps = (end.row["steps"] - begin.row["steps"]) / (end.row["seconds"] - begin.row["seconds"])
+    within = [row for row in read_rows(rows) if begin.row["seconds"] < row["seconds"]]
+    steps = _steps_per_second([begin.row, *within])
     by_stage, unknown = thread_cpu.cpu_seconds_by_stage(begin.processes, end.processes, place)
     cores = sum(by_stage.values()) / elapsed
-    within = [row for row in read_rows(rows) if begin.row["seconds"] < row["seconds"]]
     metrics = {}
     for name in (
         *("wait_share", "policy_lag", "queue_fill", "episode_return"),
@@ -114,6 +116,20 @@ def _measure_window(
         unknown={name: value / elapsed / steps for name, value in unknown.items()},
         metrics=metrics,
     )
+
+
+def _steps_per_second(rows: Sequence[dict]) -> float:
+    """Return the steps per second from the last update of the first row to that of the last one.
+
+    Raises RunFailed if no update ended between them.
+    """
+    seconds = 0.0
+    for before, row in itertools.pairwise(rows):
+        if row["updates"] > before["updates"]:  # `steps_per_second` is that of these updates
+            seconds += (row["steps"] - before["steps"]) / row["steps_per_second"]
+    if not seconds:
+        raise RunFailed("no update ended while it was measured: give more --seconds")
+    return (rows[-1]["steps"] - rows[0]["steps"]) / seconds
 
 
 def wait_until_training(process: subprocess.Popen, rows: Path) -> None:

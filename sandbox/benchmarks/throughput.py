@@ -223,7 +223,8 @@ class ThroughputBenchmark:
     def _run_all(self, points: list[GridPoint]) -> dict[GridPoint, list[real_run.RunMeasurement]]:
         results: dict[GridPoint, list[real_run.RunMeasurement]] = {}
         assert self.results
-        self.results = self.results._replace(runs=results)  # so that Ctrl-C prints partial results
+        if not self.results.runs:  # Ctrl-C prints what there is of the first sweep
+            self.results = self.results._replace(runs=results)
         progress = RunProgress(
             len(points) * self._sweep.repeats, self._sweep.seconds + _RUN_OVERHEAD_SECONDS
         )
@@ -293,6 +294,8 @@ def main() -> None:
         flags.refuse(str(error))
     if "level_name" not in given:
         config = dataclasses.replace(config, level_name=_PONG)
+    if config.num_envs == flags.AUTO:  # the wire is measured with these
+        config = dataclasses.replace(config, num_envs=points[0].envs)
     benchmark, code = ThroughputBenchmark(config, given, sweep), 0
     try:
         benchmark.measure(points, peers)

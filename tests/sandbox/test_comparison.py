@@ -72,6 +72,14 @@ def test_runs_that_are_not_over_are_not_summarised(tmp_path):
         comparison.summarise(replay_kinds.OF, tmp_path, FRAMES)
 
 
+def test_a_kind_whose_name_begins_with_anothers_has_seeds_of_its_own(tmp_path):
+    for name in ("catch-network-1", "catch-network-scratch-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / comparison.RECORD).touch()
+    assert comparison._seeds_over(tmp_path, "catch-network") == {1}
+    assert comparison._seeds_over(tmp_path, "catch-network-scratch") == {2}
+
+
 def test_one_seed_has_no_interval(tmp_path):
     _write_all(tmp_path, seeds=(1,))
     found = comparison.summarise(replay_kinds.OF, tmp_path, FRAMES)

@@ -172,6 +172,7 @@ def _runs(tmp_path, *many):
 
 def test_what_does_not_change_the_experiment_makes_no_other_line(tmp_path):
     same = {"seed": 2, "learner_hosts": "localhost:9", "keep_checkpoints": 9, "track": True}
+    same |= {"track_tags": "seed-2", "replay_spill": "/fast/b"}
     groups = run_series.group_runs(_runs(tmp_path, ("a", {"seed": 1}), ("b", same)))
     assert [group.label for group in groups] == ["CartPole-v1 (2 seeds)"]
 
@@ -183,6 +184,21 @@ def test_of_many_differences_those_from_the_defaults_are_named(tmp_path):
         "CartPole-v1",
         "catch, batch_size=32, unroll_length=40, learning_rate=0.01",
     ]
+
+
+def test_a_flag_that_a_run_did_not_have_yet_counts_as_its_algorithms_default(tmp_path):
+    ppo = dataclasses.asdict(Config.of_algorithm("ppo")()) | {"algorithm": "ppo"}
+    runs = _runs(tmp_path, ("new", ppo), ("old", ppo | {"seed": 2}), ("other", ppo | {"clip": 0.3}))
+    for name in ("loss_reduction", "epochs"):
+        del runs[1].settings[name]
+    labels = [group.label for group in run_series.group_runs(runs)]
+    assert labels == ["clip=0.2 (2 seeds)", "clip=0.3"]
+
+
+def test_a_column_of_few_rows_is_kept(tmp_path):
+    rows = [row(i, i) | ({"loss_per_step/total": 1.0} if i == 3 else {}) for i in range(1, 500)]
+    write(tmp_path, rows)
+    assert run_series.read_run(tmp_path).last("loss_per_step/total") == 1.0
 
 
 def test_runs_without_settings_go_by_name_or_by_the_pattern_that_is_given(tmp_path):

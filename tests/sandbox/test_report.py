@@ -199,6 +199,9 @@ def test_the_sentences_say_what_bound_it_and_whether_it_still_learnt(tmp_path):
         "needed"
     )
     assert run_summary.describe_late_bottleneck(rising) == said
+    write(tmp_path, [row(i, i, value=i) | more | {"actors": 0} for i in range(100)])
+    own_source = run_series.read_run(tmp_path)
+    assert run_summary.describe_late_bottleneck(own_source) == "", "it has no actors to add to"
     write(tmp_path, [row(i, i, value=min(i, 50)) for i in range(100)])
     level = run_series.read_run(tmp_path)
     assert "The return had levelled off" in " ".join(run_summary.summarise(level))

@@ -131,3 +131,20 @@ def test_a_package_that_is_missing_is_named_with_its_installation():
     assert code == 2, printed
     assert printed.startswith("error: minigrid needs a package that is not installed; install it")
     assert "`uv pip install --target extra -c constraints.lock 'minigrid'`" in printed
+
+
+def test_other_files_that_begin_with_a_runs_name_are_no_recorded_curves(tmp_path, monkeypatch):
+    monkeypatch.setattr(documented_runs, "REFERENCE_FOLDER", tmp_path)
+    for name in ("pong-1", "pong-12", "pong-students", "ppo-pong-1"):
+        (tmp_path / f"{name}.json").write_text(f'{{"name": "{name}"}}')
+    assert [each["name"] for each in documented_runs.read_references("pong")] == [
+        "pong-1",
+        "pong-12",
+    ]
+
+
+def test_seconds_of_a_fetched_run_are_compared_by_its_own_machine(tmp_path):
+    of = _run_folder(tmp_path, "pong")
+    (tmp_path / "starts.jsonl").write_text('{"machine": "96 cores of another machine"}\n')
+    printed = _verify("pong", of)[1]
+    assert "seconds are not compared: this is 96 cores of another machine" in printed

@@ -18,6 +18,7 @@ sys.path.append(
 
 import components
 import peer_programs
+import real_run
 import thread_cpu
 import throughput
 import throughput_tables
@@ -408,3 +409,15 @@ def test_help_teaches():
     assert "efficiency = steps per second" in printed
     assert "--peer_pattern" in printed
     assert "--agent_name" in printed, "flags of experiment.py go through"
+
+
+def test_steps_per_second_are_those_between_two_updates():
+    """Counters move only when an update ends, here after 10, 30 and 40 s."""
+
+    def row(updates, steps, rate):
+        return {"updates": updates, "steps": steps, "steps_per_second": rate}
+
+    rows = [row(1, 1000, 7.0), row(1, 1000, 7.0), row(2, 3000, 100.0), row(3, 4000, 100.0)]
+    assert real_run._steps_per_second(rows) == pytest.approx(3000 / 30)
+    with pytest.raises(real_run.RunFailed, match="no update ended while it was measured"):
+        real_run._steps_per_second(rows[:2])
