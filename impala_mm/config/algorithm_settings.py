@@ -32,7 +32,7 @@ BUILT_IN = {
     name: f"impala_mm.algorithms.{name}"
     for name in ("impala", "ppo", "a2c", "vpg", "awr", "vmpo", "dqn", "r2d2", "sac")
 }
-_TYPES = (int, float, bool, str, tuple[str, ...])
+_TYPES = (int, float, bool, str)
 
 
 class BadAlgorithm(Exception):
@@ -87,7 +87,7 @@ def _why_unsuitable(found: Any, base: type) -> str:
         if not {"text", "group", "own"} <= f.metadata.keys():
             return f".Settings.{name} is no flag: define it by impala_mm.config.flags.flag(...)"
         if kind not in _TYPES:
-            return f".Settings.{name}: a flag is an int, float, bool, str or tuple[str, ...]"
+            return f".Settings.{name}: a flag is an int, float, bool or str"
         before = shared.get(name, f)
         if (f.metadata, kind) != (before.metadata, before.type):
             return (

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from absl import flags as absl_flags
 
 from impala_mm.config import flags, help_page, own_packages, setting_files
+from impala_mm.config.errors import BadSettings
 from impala_mm.config.flags import AUTO, OldName, nearest, refuse
 from impala_mm.config.setting_files import Sourced
 
@@ -113,6 +114,9 @@ def parse_settings(settings: Mapping[str, Any], config: type) -> tuple[Any, list
 
     They are checked as on the command line.
     """
+    for name in ("help", "helpfull", "helpshort", "helpxml", "show_config"):
+        if name in settings:
+            raise BadSettings(f"{name} is only for the command line: leave it out")
     with flags.refusals_raised():
         own_packages.refuse_foreign()
         (made,), given = parse(["", *setting_files.to_arguments(settings)], "", config)

@@ -13,11 +13,11 @@ import dataclasses
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_mm.config import flags
+from impala_mm.config import environment_files, flags
 from impala_mm.config.errors import BadSettings
 
 COMMAND_LINE = "command line"
@@ -128,6 +128,7 @@ def _read_file(path: str) -> dict[str, Sourced]:
         flags.refuse(f"--config={path} is no {what}: {error}")
     given = _given(table) if is_json else set()
     if is_json:
+        table = environment_files.relocated(table, Path(path).parent)
         table = {name: v for name, v in table.items() if name not in {*HERE_ONLY, *_OF_A_START}}
     for name in HERE_ONLY:
         if name in table:
@@ -172,12 +173,16 @@ def to_text(value: Any) -> str:
     )
 
 
-def to_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """Return settings of Python as arguments of the command line; raise BadSettings."""
+def to_arguments(settings: Mapping[str, Any], repeated: Sequence[str] = ()) -> list[str]:
+    """Return settings of Python as arguments of the command line; raise BadSettings.
+
+    Each value in a list for a flag in `repeated` is an argument of its own.
+    """
     arguments = []
     for name, value in settings.items():
+        several = name in repeated and isinstance(value, (list, tuple))
         try:
-            arguments.append(f"--{name}={to_text(value)}")
+            arguments += [f"--{name}={to_text(each)}" for each in (value if several else [value])]
         except ValueError as error:
             raise BadSettings(f"{name}={value!r}: {error}") from None
     return arguments

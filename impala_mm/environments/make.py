@@ -1,8 +1,10 @@
 """Making environments by the name of their level, and reading a level's spec."""
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from impala_mm.config.auto import split_evenly
@@ -72,6 +74,14 @@ def observation_conversion(level_name: str, **options: Any) -> "ObservationConve
     """Return the conversion of what a level's environment returns; not for Atari's games."""
     level, _, chosen = _find_level_and_game(level_name, options)
     return _read_spaces(level, chosen)[0].observation
+
+
+def numbers_of_choices(level_name: str, **options: Any) -> Callable[[Any], np.ndarray]:
+    """Return the function by which --discretization turns a level's choices into numbers."""
+    level = _find_level_and_game(level_name, options)[0]
+    environment = level.open(False)
+    environment.close()
+    return environment.action
 
 
 def _find_level_and_game(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.environments.types import OPTION_FLAGS
 from impala_mm.evaluation import games, results, statistics
 from impala_mm.evaluation.games import Evaluation, KeepPlaying
 from impala_mm.policy.core import PolicyCore
@@ -59,7 +60,7 @@ class CheckpointTester:
             try:
                 if not self._due(path):
                     return False
-                return self._test(path, checkpoint.verify(path))
+                return self._test(path, checkpoint.describe(path))
             except (Damaged, Mismatch) as error:
                 if mark == _fingerprint(path):  # else it was deleted or rewritten in the meantime
                     self._bad.add(mark)
@@ -74,7 +75,7 @@ class CheckpointTester:
 
     def _test(self, path: Path, about: CheckpointInfo) -> bool:
         """Play all levels that are missing for a checkpoint; return whether any was played."""
-        if self._policy is None:
+        if self._policy is None or _differ(self._policy.about, about):
             self._levels = self._choose(about)
             self._policy = PolicyCore(path, about, self._levels[0], **self._changes)
         else:
@@ -121,6 +122,11 @@ class CheckpointTester:
             for name, value in named.items():
                 tf.summary.scalar(f"evaluation/{name}{suffix}", np.float32(value))
         self._events.flush()
+
+
+def _differ(before: CheckpointInfo, about: CheckpointInfo) -> bool:
+    """Return whether the run was resumed with another environment between two checkpoints."""
+    return any(before.settings.get(name) != about.settings.get(name) for name in OPTION_FLAGS)
 
 
 def _fingerprint(path: Path) -> tuple[str, int | None]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.config.errors import BadEnvironment
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
 from impala_mm.environments.faults import FaultLog, indented, make_fault
@@ -65,7 +66,7 @@ class Evaluation(NamedTuple):
         return statistics.normalised(self.returns, self.scores) if self.scores else []
 
 
-class Unplayable(Exception):
+class Unplayable(BadEnvironment):
     """Environments failed too often; the message says how."""
 
 

@@ -71,26 +71,37 @@ def record(
     step, state = environments.reset(), player.initial_state(num_envs)
     actions = environments.spec.actions.zeros(num_envs)
     streams.begin(step)
+    pending: list[tuple[int, float]] = []  # games whose ends are in unrolls not yet written
     while not streams.over.all() and meanwhile(played):
         step = rebuild_broken(environments, step, faults)
         entry = player.entry(step.observation, step.reward, actions, step.first, step.mask)
         actions, state, _ = player.step(entry, state, explore)
         step = environments.step(actions)
         idle = np.where((step.reward != 0) | step.first, 0, idle + 1)
-        streams.add(step, actions)
+        written = streams.add(step, actions)
         played = played._replace(steps=played.steps + int((~streams.over & ~step.first).sum()))
         for i, whole_game, episode_return, length in environments.episodes():
             if not whole_game or streams.over[i]:
                 continue
             cut = idle_steps > 0 and step.truncated[i] and idle[i] >= idle_steps
             played.games.append(Game(episode_return, length, bool(cut)))
-            data.count(length, episode_return)
+            pending.append((length, episode_return))
             games_of[i] += 1
             streams.over[i] = is_enough(i, int(games_of[i]), played.steps)
+        if written:
+            _count(pending, data)
     if streams.over.all():
         streams.fill()
+        _count(pending, data)
     faults.say_counts(now=True)
     return played
+
+
+def _count(games: list[tuple[int, float]], data: DataSetWriter) -> None:
+    """Count games as parts of the data set, and forget them."""
+    for steps, episode_return in games:
+        data.count(steps, episode_return)
+    games.clear()
 
 
 class _Streams:
@@ -116,8 +127,11 @@ class _Streams:
         self._writer.write_reset(step)
         self._writer.set_start_state([])
 
-    def add(self, step: Step, actions: Any) -> None:
-        """Write a step; after its last game, an environment shows resets."""
+    def add(self, step: Step, actions: Any) -> bool:
+        """Write a step, and return whether it completed the unrolls that are in the data set now.
+
+        After its last game, an environment shows resets.
+        """
         over = self.over
         step = step._replace(
             reward=np.where(over, 0, step.reward),
@@ -127,7 +141,7 @@ class _Streams:
         )
         self._last = step
         if not self._writer.write(step, actions, []):
-            return
+            return False
         unbroken = self._writer.unbroken
         contents = self._writer.take_unrolls()
         for environment, content in zip(unbroken, contents, strict=True):
@@ -136,6 +150,7 @@ class _Streams:
         self._begins_broken = step.fault.copy()
         self._number += 1
         self._writer.set_start_state([])
+        return True
 
     def _is_padding(self, content: bytes) -> bool:
         """Return whether an unroll has no step."""

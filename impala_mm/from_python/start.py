@@ -21,7 +21,10 @@ _PROGRAMS = Path(__file__).resolve().parents[2]
 _OF_FOLDERS = ("level_name", "logdir", "algorithm", "preset", "config")
 _OTHER_MODES = ("test", "record", "export", "rehearsal")
 # Flags by which experiment.py is one process, or something else than a training.
-_NOT_FOR_TRAINING = ("job_name", "task", "learner", "validate", "show_config", "export_dir")
+_NOT_FOR_TRAINING = (
+    *("job_name", "task", "learner", "validate", "show_config", "export_dir", "dashboard"),
+)
+REPEATED = ("env", "ssh_accept_key")  # flags of the frontend that take several values
 
 
 def train(
@@ -45,11 +48,6 @@ def train(
     for name in _NOT_FOR_TRAINING:
         if name in settings:
             raise BadSettings(f"{name} is no setting of a training: leave it out")
-    if settings.get("mode") in _OTHER_MODES:
-        raise BadSettings(
-            f"mode={settings['mode']} is no training: impala_mm.evaluate tests a policy, and "
-            f"impala_mm.load_policy(...).export writes it as a SavedModel"
-        )
     several = isinstance(level_name, list | tuple) and level_name
     levels: list[Any] = list(level_name) if several else [level_name]  # type: ignore[arg-type]
     if level_name is not None:
@@ -60,6 +58,11 @@ def train(
             f"environment; env_wrappers takes the names of wrappers"
         )
     config, _ = command_line.parse_settings(settings, Config)
+    if config.mode in _OTHER_MODES:
+        raise BadSettings(
+            f"mode={config.mode} is no training: impala_mm.evaluate tests a policy, and "
+            f"impala_mm.load_policy(...).export writes it as a SavedModel"
+        )
     logdir = _folder(config)
     if any(callable(level) for level in levels):
         paths = [
@@ -99,10 +102,14 @@ def launch(
     if level_name is not None:
         settings["level_name"] = _name(level_name)
     named = {name: settings[name] for name in _OF_FOLDERS if name in settings}
-    settings["logdir"] = logdir = _folder(command_line.parse_settings(named, Config)[0])
+    logdir = _folder(command_line.parse_settings(named, Config)[0])
+    # A path that is not absolute is below the project's folder on each host.
+    here, is_absolute = Path.cwd().resolve(), Path(settings.get("logdir", "")).is_absolute()
+    is_below = logdir.is_relative_to(here) and not is_absolute
+    settings["logdir"] = logdir.relative_to(here) if is_below else logdir
     settings["workers_csv_path"] = workers_csv_path
     program = _PROGRAMS / "run_experiment_mm_raw.py"
-    return Run(program, setting_files.to_arguments(settings), logdir, progress)
+    return Run(program, setting_files.to_arguments(settings, REPEATED), logdir, progress)
 
 
 def _folder(config: Config) -> Path:

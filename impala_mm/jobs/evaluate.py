@@ -30,7 +30,7 @@ _LINE_SECONDS = 3.0  # seconds between progress lines
 def run(config: Config, given: Sequence[str]) -> NoReturn:
     """Play the games and end the process; `given` names the flags on the command line."""
     ending: list[int] = []  # signals received
-    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
+    lifecycle.remember_end_signals(ending)
     refuse_bad_flags(config)
     _check_display(config)
     load_tensorflow_to_play(config, intra=0)

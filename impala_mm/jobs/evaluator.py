@@ -21,12 +21,11 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     ending: list[int] = []  # signals received
     stop = threading.Event()
 
-    def end(number: int, _: Any) -> None:
-        ending.append(number)
+    def end() -> None:
         if not stop.is_set():
             stop.set()
 
-    lifecycle.handle_end_signals(end)
+    lifecycle.remember_end_signals(ending, end)
     refuse_bad_flags(config)
     evaluate.load_tensorflow_to_play(config, intra=1)  # leaves the other cores to the run
     from impala_mm.environments import types  # noqa: PLC0415

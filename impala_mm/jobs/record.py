@@ -21,7 +21,7 @@ _LINE_SECONDS = 3.0  # seconds between progress lines
 def run(config: Config, given: Sequence[str]) -> NoReturn:
     """Play and record the games, and end the process; `given`: see `evaluate.run`."""
     ending: list[int] = []  # signals received
-    lifecycle.handle_end_signals(lambda number, _: ending.append(number))
+    lifecycle.remember_end_signals(ending)
     refuse_bad_flags(config)
     evaluate.load_tensorflow_to_play(config, intra=0)
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415

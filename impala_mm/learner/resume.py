@@ -11,6 +11,7 @@ from typing import Any
 
 from impala_mm.algorithms import networks
 from impala_mm.algorithms.distillation import UNKNOWN
+from impala_mm.config import environment_files
 from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
@@ -141,7 +142,7 @@ def _describe_differences(
     for name in _meanings(made_of):  # earlier versions recorded them among all flags, or had none
         if name in names and name not in about.made_of:
             theirs[name] = about.settings.get(name.removeprefix("--"), ours[name])
-    wrong = [name for name in names if ours[name] != theirs[name]]
+    wrong = [name for name in names if _place_free(ours[name]) != _place_free(theirs[name])]
     earlier = "observations" in wrong and "convert_observations" not in about.settings
     hint = " (earlier versions read them as --convert_observations=false does)" if earlier else ""
     return ", ".join(
@@ -149,6 +150,11 @@ def _describe_differences(
         f"{format_value(theirs[name])}{hint if name == 'observations' else ''}"
         for name in wrong
     )
+
+
+def _place_free(value: Any) -> Any:
+    """Return a property in which files of environments are named without their folders."""
+    return environment_files.without_folders(value) if isinstance(value, str) else value
 
 
 def resume_messages(about: CheckpointInfo, config: Config, learners: int) -> list[str]:

@@ -51,4 +51,6 @@ def why_not_replaceable(target: Path) -> str:
     if other or (held and "saved_model.pb" not in held):
         what = (other or sorted(held))[0]
         return f"it holds {what}, which no export writes; name a new folder or an earlier export"
+    if held and not held & _OURS:
+        return "it holds a SavedModel of another program; name a new folder or an earlier export"
     return ""

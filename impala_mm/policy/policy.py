@@ -11,7 +11,7 @@ policy.save("my_policy", half=True)             for load_policy and --checkpoint
 policy.export("exported")                       a SavedModel
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from impala_mm.config.errors import BadSettings
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
 from impala_mm.environments.choices import ChoiceSpec
-from impala_mm.environments.make import observation_conversion
+from impala_mm.environments.make import numbers_of_choices, observation_conversion
 from impala_mm.environments.observations import ObservationConversion
 from impala_mm.policy import export_folders, saved_model
 from impala_mm.policy.core import PolicyCore
@@ -41,6 +41,7 @@ class Policy(PolicyCore):
 
     _conversion: ObservationConversion | None = None
     _memory: Memory | None = None
+    _numbers: Callable[[Any], np.ndarray] | None = None  # of choices, by --discretization
 
     def reset(self) -> None:
         """Start new episodes with the next call."""
@@ -56,7 +57,8 @@ class Policy(PolicyCore):
         """Return the action for this observation; `reward` is that of the previous action.
 
         The action is the most likely one or, with `explore`, drawn as in tests. It is what the
-        environment's `step` takes: an int for Discrete actions, an array for a Box.
+        environment's `step` takes: an int for Discrete actions, an array for a Box, also if
+        --discretization makes choices of it.
 
         If the environment offers masks of its actions, `action_mask` is needed, unless it is a part
         of the observation; no action that it forbids is returned. ValueError is raised if it is
@@ -64,7 +66,7 @@ class Policy(PolicyCore):
         """
         masks = None if action_mask is None else [action_mask]
         action = self.act([observation], [reward], explore=explore, action_masks=masks)[0]
-        return int(action) if self.spec.actions.discrete else action
+        return int(action) if np.ndim(action) == 0 and self.spec.actions.discrete else action
 
     def act(
         self,
@@ -86,7 +88,7 @@ class Policy(PolicyCore):
         entry = self._entry(rows, rewards, memory, first, action_masks)
         actions, state, _ = self.step(entry, memory.state, explore)
         self._memory = Memory(state, actions)
-        return self.spec.actions.to_environments(actions)
+        return self._to_environments(actions)
 
     def values(
         self,
@@ -129,7 +131,7 @@ class Policy(PolicyCore):
         allowed = [action_masks] if is_one and action_masks is not None else action_masks
         entry = self._entry(rows, None, memory, first, allowed)
         actions, after, _ = self.step(entry, memory.state, not deterministic)
-        chosen = self.spec.actions.to_environments(actions)
+        chosen = self._to_environments(actions)
         return (chosen[0] if is_one else chosen), Memory(after, actions)
 
     def save(self, folder: str | Path, half: bool = False) -> None:
@@ -179,9 +181,23 @@ class Policy(PolicyCore):
         rewards = np.zeros(batch, np.float32) if rewards is None else rewards
         return self.entry(seen, rewards, memory.action, first, allowed)
 
+    def _to_environments(self, actions: Any) -> Any:
+        """Return actions as environments take them: by --discretization, choices are numbers."""
+        chosen = self.spec.actions.to_environments(actions)
+        if self.config.discretization == "none":
+            return chosen
+        if self._numbers is None:
+            options = from_flags.environment_options(self.config)
+            self._numbers = numbers_of_choices(self.spec.level_name, **options)
+        return np.stack([self._numbers(each) for each in chosen])
+
     def _rows(self, observations: Any) -> Sequence[Any]:
-        """Return observations as a sequence of them."""
-        if isinstance(observations, dict):
+        """Return observations as a sequence of them.
+
+        Those of a Dict or Tuple space may be one dictionary or tuple of arrays [B, ...].
+        """
+        parts = isinstance(observations, tuple) and isinstance(self.spec.observation, tuple)
+        if isinstance(observations, dict) or (parts and not self._is_one(observations[0])):
             return [nests.row(observations, i) for i in range(len(nests.flatten(observations)[0]))]
         return observations
 

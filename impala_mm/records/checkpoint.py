@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from impala_mm.config import environment_files
 from impala_mm.config.errors import BadCheckpoint, ImpalaError
 from impala_mm.config.messages import UserMistake
-from impala_mm.records import durable_folder, environment_files
+from impala_mm.records import durable_folder
 from impala_mm.records.checkpoint_paths import all_in, resolve, why_missing
 from impala_mm.records.durable_folder import Damaged
 from impala_mm.runtime.strict_json import from_json
@@ -84,20 +85,23 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
     if missing := why_missing(path):
         raise Missing(missing)
     if (path / "about.json").exists():
-        return path, _found(path)
+        return path, describe(path)
     found = all_in(path / "checkpoints")
     order = sorted(found, key=_mean_return) if best else found
     reasons = []
     for each in reversed(order):
         try:
-            return each, _found(each)
+            return each, describe(each)
         except Damaged as error:
             reasons.append(str(error))
     raise Damaged(f"no checkpoint of {path} is intact: {reasons[0]}")
 
 
-def _found(path: Path) -> CheckpointInfo:
-    """Return a checkpoint's description, with the paths that a moved run has now."""
+def describe(path: Path) -> CheckpointInfo:
+    """Return an intact checkpoint's description, with the paths that a moved run has now.
+
+    Raises Damaged if it is not intact.
+    """
     about = verify(path)
     return about._replace(settings=environment_files.relocated(about.settings, path))
 

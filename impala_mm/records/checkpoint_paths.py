@@ -3,6 +3,7 @@
 `checkpoint` reads what is in these folders.
 """
 
+import contextlib
 import difflib
 from pathlib import Path
 
@@ -19,10 +20,13 @@ def resolve(given: str | Path) -> Path:
 
     In an export, it is the folder with the weights.
     """
-    if not Path(given).exists() and str(given) in shipped_names():
-        return _SHIPPED / given
-    exported = Path(given) / "variables"
-    return exported if (exported / "about.json").exists() else Path(given)
+    with contextlib.suppress(OSError):  # `why_missing` says what is wrong with it
+        if not Path(given).exists() and str(given) in shipped_names():
+            return _SHIPPED / given
+        exported = Path(given) / "variables"
+        if (exported / "about.json").exists():
+            return exported
+    return Path(given)
 
 
 def all_in(folder: Path) -> list[Path]:
@@ -32,6 +36,13 @@ def all_in(folder: Path) -> list[Path]:
 
 def why_missing(path: Path) -> str:
     """Return why a path holds neither a checkpoint nor a run with one; empty if it holds one."""
+    try:
+        return _why_missing(path)
+    except OSError as error:  # such as a folder that this user may not enter
+        return f"{path}: {error.strerror}"
+
+
+def _why_missing(path: Path) -> str:
     if (path / "about.json").exists() or all_in(path / "checkpoints"):
         return ""
     if not path.is_dir():

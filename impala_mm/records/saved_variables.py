@@ -6,8 +6,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from impala_mm.config import environment_files
 from impala_mm.data.variables import Variables
-from impala_mm.records import durable_folder, environment_files
+from impala_mm.records import durable_folder
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch, Unwritable
 
 
@@ -81,7 +82,13 @@ def save_weights(
 
     kept = {"trained": map(halved, kinds["trained"]), "acting": kinds["acting"]}
     copies = {kind: [tf.Variable(value) for value in values] for kind, values in kept.items()}
-    reader = tf.train.load_checkpoint(str(source / "variables"))
+    try:
+        reader = tf.train.load_checkpoint(str(source / "variables"))
+    except (ValueError, tf.errors.OpError):
+        raise Unwritable(
+            f"{source}, from which the policy was loaded, has been deleted or replaced since: load "
+            f"the run's policy again"
+        ) from None
     names = (_key(f"weights/{i}") for i in itertools.count())
     found = itertools.takewhile(reader.has_tensor, names)
     copies["weights"] = [tf.Variable(reader.get_tensor(name)) for name in found]

@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +28,22 @@ def handle_end_signals(handler: Any) -> None:
     for number in _END_SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def remember_end_signals(ending: list[int], told: Callable[[], None] = lambda: None) -> None:
+    """Append signals that end the process to `ending`, and call `told`.
+
+    The same signal a second time ends the process at once: it may wait for an environment that
+    hangs.
+    """
+
+    def remember(number: int, _: Any) -> None:
+        if number in ending:
+            exit_now(128 + number)
+        ending.append(number)
+        told()
+
+    handle_end_signals(remember)
 
 
 def end_with_owner() -> None:

@@ -107,7 +107,7 @@ def test_an_algorithm_without_settings_has_the_shared_flags_alone(here):
         ),
         (
             SETTINGS + "    sizes: list = flags.flag((), '', group='Mine')",
-            "mine_settings.Settings.sizes: a flag is an int, float, bool, str or tuple[str, ...]",
+            "mine_settings.Settings.sizes: a flag is an int, float, bool or str",
         ),
         (
             SETTINGS + "    seed: int = flags.flag(3, '', group='Mine')",

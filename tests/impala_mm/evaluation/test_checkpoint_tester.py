@@ -140,3 +140,12 @@ def test_an_evaluation_that_was_cut_short_is_not_recorded(tmp_path):
     evaluator._meanwhile = lambda games, steps: steps < 5
     assert not evaluator.test_newest()
     assert not (tmp_path / "evaluations.jsonl").exists()
+
+
+def test_after_a_resume_with_another_environment_that_one_is_played(tmp_path):
+    evaluator = _evaluator(tmp_path, [], levels=("tmaze",))
+    for updates, length in ((1, 3), (2, 9)):
+        save(tmp_path, updates, level_name="tmaze", env_kwargs=f'{{"length": {length}}}')
+        assert evaluator.test_newest()
+    first, second = [row["mean_length"] for row in evaluations(tmp_path)]
+    assert second > first

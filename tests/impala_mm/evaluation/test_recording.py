@@ -88,13 +88,22 @@ def test_the_games_are_those_that_the_environments_showed(tmp_path):
                 assert entries.action[t] == actions[environment]
 
 
-def test_an_interrupted_recording_keeps_the_complete_games(tmp_path):
-    played, _, games, said, _ = _record(
-        tmp_path, 100, 5, meanwhile=lambda played: played.steps < 100
+@pytest.mark.parametrize("most", range(100, 118, 3))
+def test_an_interrupted_recording_keeps_and_counts_its_complete_games(tmp_path, most):
+    played, _, games, said, unroll = _record(
+        tmp_path, 100, 5, meanwhile=lambda played: played.steps < most
     )
     assert 9 <= len(played.games) <= 12
-    assert 80 < games.steps <= 110
-    assert "ends in the middle of 3 games" in said[0]
+    assert 80 < games.steps <= 120
+    if most == 100:
+        assert "ends in the middle of 3 games" in said[0]
+    codec, ends = UnrollCodec(unroll), 0
+    for i in range(len(games)):
+        entries = codec.arrays(np.zeros([1, codec.size], np.uint8)).entries
+        entries = tf.nest.map_structure(lambda x: x[0], entries)
+        games.write(i, entries)
+        ends += int(entries.terminated[1:].sum())
+    assert read_about(tmp_path).episodes == ends
 
 
 def test_nothing_of_a_first_reset_that_fails_is_recorded(tmp_path):

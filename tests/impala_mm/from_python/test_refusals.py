@@ -1,7 +1,9 @@
 """What is refused from Python before anything starts: typed errors of one sentence."""
 
+import dataclasses
 import fcntl
 import re
+import shutil
 import threading
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import pytest
 
 import impala_mm
 from impala_mm import errors
-from impala_mm.config import command_line
+from impala_mm.config import command_line, setting_files
 from impala_mm.config.settings import Config
+from impala_mm.from_python import start
+from launcher.plan.settings import LauncherConfig
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +36,8 @@ REFUSED = [
     ({"mlp_sizes": [64, "x"]}, "--mlp_sizes=64,x: it must be whole numbers"),
     ({"job_name": "actor"}, "job_name is no setting of a training: leave it out"),
     ({"mode": "test"}, "mode=test is no training: impala_mm.evaluate tests a policy"),
+    ({"dashboard": True}, "dashboard is no setting of a training: leave it out"),
+    ({"help": True}, "help is only for the command line: leave it out"),
     ({"preset": "atari"}, "--preset=atari: it must be atari-impala, "),
     ({"logdir": "/proc/nothing"}, "logdir=/proc/nothing: "),
 ]
@@ -42,6 +48,39 @@ def test_wrong_settings_are_refused_as_on_the_command_line(settings, said):
     with pytest.raises(errors.BadSettings) as error:
         impala_mm.train("CartPole-v1", **settings)
     assert str(error.value).startswith(said)
+
+
+def test_a_file_may_not_choose_another_mode(tmp_path):
+    (tmp_path / "other.toml").write_text('mode = "test"\n')
+    with pytest.raises(errors.BadSettings, match=r"^mode=test is no training"):
+        impala_mm.train("catch", config=tmp_path / "other.toml")
+
+
+def test_a_policy_is_no_page_of_help():
+    with pytest.raises(errors.BadSettings, match=r"^show_config is only for the command line"):
+        impala_mm.load_policy("cartpole", show_config=True)
+
+
+def test_each_variable_of_a_list_is_an_argument_of_its_own():
+    repeated = {f.name for f in dataclasses.fields(LauncherConfig) if f.type == tuple[str, ...]}
+    assert set(start.REPEATED) == repeated
+    settings = {"env": ["A=1,2", "B"], "mlp_sizes": [4, 5]}
+    found = setting_files.to_arguments(settings, start.REPEATED)
+    assert found == ["--env=A=1,2", "--env=B", "--mlp_sizes=4,5"]
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [({}, "runs/catch-"), ({"logdir": "a"}, "a"), ({"logdir": "{here}/a"}, "{here}/a")],
+)
+def test_the_folder_on_other_hosts_is_below_their_own(tmp_path, monkeypatch, given, passed):
+    arguments = []
+    monkeypatch.setattr(start, "Run", lambda program, words, *rest: arguments.extend(words))
+    given = {name: value.format(here=tmp_path) for name, value in given.items()}
+    impala_mm.launch("workers.csv", "catch", **given)
+    (logdir,) = [each for each in arguments if each.startswith("--logdir=")]
+    assert logdir.startswith(f"--logdir={passed.format(here=tmp_path)}")
+    shutil.rmtree(tmp_path / "runs", ignore_errors=True)
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,16 @@ def _write(target, content, end=None):
             raise end
 
 
+def test_a_saved_model_of_another_program_is_not_replaced(tmp_path):
+    for name in ("variables", "assets"):
+        (tmp_path / name).mkdir()
+    for name in ("saved_model.pb", "fingerprint.pb"):
+        (tmp_path / name).touch()
+    assert "of another program" in export_folders.why_not_replaceable(tmp_path)
+    (tmp_path / "signature.json").touch()
+    assert not export_folders.why_not_replaceable(tmp_path), "an export"
+
+
 def test_an_export_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
     target = tmp_path / "export"
     with pytest.raises(SystemExit):

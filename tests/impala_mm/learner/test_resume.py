@@ -66,6 +66,13 @@ def test_what_contradicts_a_checkpoint_is_refused_by_name(changes, said):
     assert ("(--mode=train_from --checkpoint=runs/x starts it" in str(refused.value)) == fits
 
 
+def test_a_moved_runs_environment_from_python_is_its_own():
+    about = CheckpointInfo(1, {}, MADE_OF | {"--level_name": "/old/Sign.environment"}, {})
+    resume.check_resumable(about, MADE_OF | {"--level_name": "/new/Sign.environment"}, "/new")
+    with pytest.raises(Mismatch, match=r"--level_name is /new/Other.environment here"):
+        resume.check_resumable(about, MADE_OF | {"--level_name": "/new/Other.environment"}, "/new")
+
+
 def test_a_preset_that_is_not_named_again_is_no_change():
     """Its values are compared; --config with the run's settings leaves its name out."""
     begun = dataclasses.replace(Config(), preset="catch-impala", seed=5)

@@ -1,5 +1,7 @@
 """A policy from a run's folder acts as the network did, in one environment or in many."""
 
+import shutil
+
 import acting
 import gymnasium
 import numpy as np
@@ -264,6 +266,61 @@ def test_predict_takes_masks_as_the_contributed_models_do(tmp_path):
     assert list(policy.predict([seen, seen], action_masks=[only, only])[0]) == [4, 4]
     with pytest.raises(ValueError, match=r"\(action_masks for predict and for batches\)"):
         policy.predict(seen)
+
+
+def test_predict_takes_the_arrays_of_a_tuple_space_one_or_many(tmp_path):
+    gymnasium.register("PairOfParts-v0", entry_point=Pair)
+    save(tmp_path, level_name="PairOfParts-v0")
+    policy = impala_mm.load_policy(tmp_path)
+    space = Pair.observation_space
+    space.seed(1)
+    seen = [space.sample() for _ in range(4)]
+    batch = tuple(np.stack(parts) for parts in zip(*seen, strict=True))  # as vector environments
+    many, _ = policy.predict(batch, deterministic=True)
+    alone = [policy.predict(each, deterministic=True)[0] for each in seen]
+    np.testing.assert_array_equal(many, alone)
+    two, _ = policy.predict(tuple(part[:2] for part in batch), deterministic=True)
+    np.testing.assert_array_equal(two, alone[:2])
+    np.testing.assert_array_equal(policy.act(tuple(seen)), alone)
+
+
+@pytest.mark.parametrize("spacing", ["lin", "log"])
+def test_choices_of_numbers_are_given_to_the_environment_as_numbers(tmp_path, spacing):
+    flags = {"discretization": spacing, "n_actions_per_dim": 3}
+    save(tmp_path, level_name="Pendulum-v1", sure=True, **flags)
+    policy = impala_mm.load_policy(tmp_path)
+    seen = np.float32([[1, 0, 8], [-1, 0, -8], [0, 1, 0]])
+    played = [policy(each) for each in seen]
+    assert {tuple(each) for each in played} <= {(-2.0,), (0.0,), (2.0,)}
+    assert all(each.dtype == np.float32 for each in played)
+    policy.reset()
+    np.testing.assert_array_equal(policy.act(seen), played)
+    np.testing.assert_array_equal(policy.predict(seen, deterministic=True)[0], played)
+
+
+def test_a_policy_whose_checkpoint_was_deleted_says_so_when_it_is_saved(tmp_path):
+    folder = save(tmp_path / "run", level_name="catch")
+    policy = impala_mm.load_policy(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(impala_mm.errors.ImpalaError, match="has been deleted or replaced since"):
+        policy.save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+class Pair(gymnasium.Env):
+    """Shows a vector and a number of choices."""
+
+    observation_space = gymnasium.spaces.Tuple(
+        [gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Box(-1, 1, (2, 2))]
+    )
+    action_space = gymnasium.spaces.Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
 
 
 class Bits(gymnasium.Env):

@@ -249,3 +249,9 @@ def test_what_it_says_of_itself_can_be_read_by_people(tmp_path, variables):
     written = json.loads((path / "about.json").read_text())
     assert (written["updates"], written["frames"], written["settings"]["batch_size"]) == (12, 3, 8)
     assert set(written["files"]) == {"variables.index", "variables.data-00000-of-00001"}
+
+
+def test_a_path_that_the_system_refuses_is_named_with_its_reason(tmp_path):
+    """So it is with a folder that this user may not enter, but root may enter any."""
+    with pytest.raises(Missing, match=r"/x+: File name too long$"):
+        checkpoint.find(tmp_path / ("x" * 300))

@@ -51,3 +51,19 @@ def test_a_process_may_open_more_files_as_far_as_the_system_allows(limits, wante
     )
     shell = ["bash", "-c", f'ulimit {limits}; exec "$@"', "bash", sys.executable, "-c", program]
     assert subprocess.check_output(shell, cwd=ROOT, text=True) == f"{soft}\n"
+
+
+def test_a_signal_that_comes_again_ends_a_process_that_hangs():
+    program = (
+        "import time; from impala_mm.runtime import lifecycle; ending = [];"
+        "lifecycle.remember_end_signals(ending, lambda: print('told', flush=True));"
+        "print('ready', flush=True);"
+        "[time.sleep(0.01) for _ in iter(int, 1)]"
+    )
+    process = Process(sys.executable, "-c", program)
+    process.until("ready")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process.process.send_signal(number)
+        process.until("told")
+    process.process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130

@@ -18,11 +18,14 @@ def of_checkpoint(path: Path) -> list[Path]:
 
 
 def relocated(settings: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return a checkpoint's settings in which files that are gone are those that it has now."""
+    """Return a checkpoint's settings in which the files are its own.
+
+    At the recorded path may be those of another run, if this one was moved.
+    """
     here = {each.name: str(each) for each in of_checkpoint(path)}
 
     def moved(found: re.Match) -> str:
-        return found[0] if Path(found[0]).exists() else here.get(Path(found[0]).name, found[0])
+        return here.get(Path(found[0]).name, found[0])
 
     named = {
         name: _PATH.sub(moved, settings[name])
@@ -30,3 +33,8 @@ def relocated(settings: dict[str, Any], path: Path) -> dict[str, Any]:
         if FILE_SUFFIX in str(settings.get(name))
     }
     return settings | named
+
+
+def without_folders(text: str) -> str:
+    """Return a text in which such files are named without their folders, as moving leaves them."""
+    return _PATH.sub(lambda found: Path(found[0]).name, text)
