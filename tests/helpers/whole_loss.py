@@ -15,6 +15,7 @@ def impala_loss(
     entropy_cost,
     reduction="sum",
     scale_advantages=False,
+    surrogate=None,
     lambda_=1.0,
     clip_rho_threshold=1.0,
     clip_c_threshold=1.0,
@@ -34,4 +35,5 @@ def impala_loss(
         baseline_cost=baseline_cost,
         reduction=reduction,
         scale_advantages=scale_advantages,
+        surrogate=surrogate,
     )

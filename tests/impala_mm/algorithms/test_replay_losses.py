@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import policies, replay_losses
+from impala_mm.algorithms import policies, replay_losses, targets
 from impala_mm.algorithms.advantages import VTrace
 from impala_mm.algorithms.impala_loss import vtrace_step
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context
 from impala_mm.distributed import gradients, group
+from tests.helpers import impala_by_numpy
+from tests.helpers.whole_loss import impala_loss
+from tests.impala_mm.algorithms.test_losses import unrolls
 from tests.impala_mm.algorithms.test_recorded import _played
 from tests.impala_mm.algorithms.test_vtrace import paper
 
@@ -121,10 +124,16 @@ def test_an_untrusted_step_teaches_nothing_and_cuts_the_trace():
     np.testing.assert_array_equal(step.trusted, trusted)
 
 
+def _impacts_gains(log_pi, log_mu, log_target, advantages, clip):
+    """Return what IMPACT's surrogate gains at each step, and its ratios."""
+    ratio = np.minimum(np.exp(log_mu - log_target), 2.0) * np.exp(log_pi - log_mu)
+    clipped = np.clip(ratio, 1 - clip, 1 + clip)
+    return np.minimum(ratio * advantages, clipped * advantages), ratio
+
+
 def test_the_surrogate_is_that_of_impact():
     log_pi, log_mu, log_target, advantages = RANDOM.normal(0, 1, (4, 50, 20))
-    ratio = np.minimum(np.exp(log_mu - log_target), 2.0) * np.exp(log_pi - log_mu)
-    defined = np.minimum(ratio * advantages, np.clip(ratio, 0.7, 1.3) * advantages)
+    defined, ratio = _impacts_gains(log_pi, log_mu, log_target, advantages, 0.3)
     inputs = [tf.constant(x, tf.float32) for x in (log_pi, log_mu, log_target, advantages)]
     with tf.GradientTape() as tape:
         tape.watch(inputs)
@@ -140,6 +149,53 @@ def test_the_surrogate_is_that_of_impact():
     assert gradients[2] is None
     far = tf.constant([[500.0]]), tf.zeros([1, 1]), tf.zeros([1, 1]), tf.constant([[-1.0]])
     assert np.isfinite(replay_losses.Surrogate(0.3).gains(*far)).all()
+
+
+def test_with_impact_v_trace_judges_the_target_policy_and_the_gains_depend_on_all_three():
+    random = np.random.default_rng(5)
+    inputs = unrolls(5, 6, 8, resets=0)
+    values, rewards = (inputs[name].astype(float) for name in ("values", "rewards"))
+    target = random.normal(0, 1, (7, 8, 3))
+    log_pi, log_target = (
+        impala_by_numpy.log_probs(x[:-1], inputs["actions"][1:])
+        for x in (inputs["parameters"], target)
+    )
+    log_mu = inputs["behaviour_log_probs"][1:].astype(float)
+    vs, advantages = paper(
+        *(log_target - log_mu, np.full((6, 8), 0.9), rewards[1:], values[:-1], values[-1]),
+        *(1.0, 1.0, 1.0, 0.95),
+    )
+    gains, _ = _impacts_gains(log_pi, log_mu, log_target, advantages, 0.3)
+    found = impala_loss(
+        **inputs, target_parameters=np.float32(target), surrogate=replay_losses.Surrogate(0.3),
+        discounting=0.9, lambda_=0.95, baseline_cost=0.5, entropy_cost=0.0,
+    )  # fmt: skip
+    np.testing.assert_allclose(found.policy, -gains.sum(), rtol=1e-4)
+    np.testing.assert_allclose(found.baseline, ((vs - values[:-1]) ** 2).sum() / 2, rtol=1e-4)
+
+
+def test_the_target_policy_of_an_update_is_the_copy_and_not_the_policy():
+    """The one that played, the policy and its copy all differ."""
+    _, algorithm, batch = _played(impact_clip=0.3, policy_init_scale=1.0)
+    policy, copies = algorithm._target._policy, algorithm._target.variables[:-1]
+    for variable, copy in zip(policy, copies, strict=True):
+        copy.assign(variable * 2.0)
+        variable.assign(variable * 1.5)
+    loss = algorithm._loss(batch, None, (), ())[1]
+    mine = [variable.numpy() for variable in policy]
+    targets.follow(policy, copies)
+    entries = algorithm._normaliser.read(batch.unrolls)
+    of_copy, _ = algorithm._unroll(entries, batch.start)
+    log_target = impala_by_numpy.log_probs(of_copy[:-1], entries.action[1:])
+    for variable, weights in zip(policy, mine, strict=True):
+        variable.assign(weights)
+    found = impala_by_numpy.learnt(algorithm, batch, log_target)
+    gains, _ = _impacts_gains(found.log_pi, found.log_mu, log_target, found.advantages, 0.3)
+    assert np.abs(found.log_pi - log_target).max() > 0.1
+    np.testing.assert_allclose(loss.policy, -gains[found.live].sum(), rtol=1e-4)
+    np.testing.assert_allclose(
+        loss.baseline, ((found.targets - found.values) ** 2).sum() / 2, rtol=1e-4
+    )
 
 
 def _weights_after(updates, **settings):
