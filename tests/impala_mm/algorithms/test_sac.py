@@ -84,6 +84,11 @@ def double(double_networks, monkeypatch):
     monkeypatch.setattr(normals.Normal, "sample", _noise)
 
 
+def _box(low, high, *shape):
+    count = math.prod(shape)
+    return Box(shape, (low,) * count, (high,) * count)
+
+
 def _fill(algorithm, seed=7):
     random = np.random.default_rng(seed)
     for variable in (*algorithm.variables.trained, *algorithm._targets.trainable_variables):
@@ -181,6 +186,19 @@ def test_the_temperature_moves_towards_the_target_entropy(fixed):
         assert np.sign(round(change, 6)) == (0 if fixed else sign)
 
 
+@pytest.mark.parametrize(
+    ("parts", "numbers"),
+    [
+        (_box(-2.0, 2.0, 3), 3),
+        ({"arm": _box(-2.0, 2.0, 2, 2), "rest": (_box(-1.0, 1.0), _box(0.0, 1.0, 2))}, 7),
+    ],
+)
+def test_the_target_entropy_is_given_for_each_number_of_an_action(parts, numbers):
+    environment = types.SimpleNamespace(actions=ActionSpec(parts))
+    kind = sac_actions.Numbers(_config(target_entropy=-0.7), environment)
+    assert kind.target_entropy(()) == pytest.approx(-0.7 * numbers)
+
+
 def test_losses_are_means_over_steps_and_the_settings_say_so():
     algorithm, exchange = _made(compile_updates=False)
     assert _config().loss_reduction == "mean"
@@ -251,6 +269,24 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
             np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
+def test_the_target_networks_follow_by_their_share():
+    algorithm, exchange = _made(
+        target_share=0.25, critic_rate=0.01, updates_per_step=0.25, compile_updates=False
+    )
+    _fill(algorithm)
+    before = [v.numpy() for v in algorithm._targets.trainable_variables]
+    metrics, _ = algorithm.update(_tensors(_batch(algorithm)), PROGRESS, exchange)
+    assert int(metrics["optimizer_steps"]) == 1
+    for target, was, critic in zip(
+        algorithm._targets.trainable_variables,
+        before,
+        algorithm._critics.trainable_variables,
+        strict=True,
+    ):
+        np.testing.assert_allclose(target, 0.75 * was + 0.25 * critic.numpy(), atol=1e-6)
+        assert np.abs(target - was).max() > 0.01
+
+
 def test_actors_play_at_random_until_the_first_update():
     algorithm, exchange = _made(random_steps=100, policy_init_scale=0.0, compile_updates=False)
     n = 4000
@@ -270,10 +306,7 @@ def test_actors_play_at_random_until_the_first_update():
 
 
 def test_numbers_without_bounds_are_drawn_from_the_policy_before_the_first_update():
-    def box(low, high, *shape):
-        return Box(shape, (low,) * np.prod(shape), (high,) * np.prod(shape))
-
-    parts = {"arm": box(-2.0, 2.0, 6), "free": box(-np.inf, np.inf, 2, 3)}
+    parts = {"arm": _box(-2.0, 2.0, 6), "free": _box(-np.inf, np.inf, 2, 3)}
     environment = level_spec("Pendulum-v1")._replace(actions=ActionSpec(parts))
     algorithm = sac.make(_config(random_steps=9, policy_init_scale=0.0), environment, Role.ACTOR)
     n = 2000
