@@ -18,6 +18,8 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import gradients, group
 from impala_mm.environments.make import make_environments
+from tests.helpers import impala_by_numpy
+from tests.impala_mm.algorithms.test_recorded import _played
 
 MAKING = threading.Lock()  # held while a learner seeds the initial weights that all share
 
@@ -77,6 +79,37 @@ def test_errors_count_in_units_of_the_running_mean_where_it_is_above_1(mean, div
     parts = metrics["loss/policy"] + 0.25 * metrics["loss/entropy"]
     expected = parts + 0.5 * metrics["loss/baseline"] / divisor
     np.testing.assert_allclose(metrics["loss/total"], expected, rtol=1e-5)
+
+
+def _moved(**settings):
+    """Return an algorithm whose policy has moved since it played a batch, and this batch."""
+    _, algorithm, batch = _played(policy_init_scale=1.0, **settings)
+    for variable in algorithm.variables.trained:
+        variable.assign(variable * 2.0)
+    return algorithm, batch
+
+
+def test_errors_of_the_baseline_count_linearly_beyond_a_multiple_of_their_root():
+    algorithm, batch = _moved(huber_delta=0.1)
+    _running_error(algorithm).assign(16.0)
+    found = impala_by_numpy.learnt(algorithm, batch)
+    errors = np.abs(found.targets - found.values)
+    inside = np.minimum(errors, 0.1 * 4.0)
+    assert 0 < (inside == errors).mean() < 1
+    loss = algorithm._loss(batch, None, (), ())[1]
+    expected = (inside * (errors - inside / 2)).sum()
+    assert float(loss.baseline) == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_policys_loss_weighs_steps_up_to_the_largest_importance_weight():
+    for threshold in (0.5, 1.5):
+        algorithm, batch = _moved(clip_pg_rho_threshold=threshold)
+        found = impala_by_numpy.learnt(algorithm, batch)
+        ratios = np.exp(found.log_pi - found.log_mu)
+        assert ratios.min() < threshold < ratios.max()
+        loss = algorithm._loss(batch, None, (), ())[1]
+        expected = -(found.log_pi * found.advantages).sum()
+        assert float(loss.policy) == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_loss_has_every_regulariser_times_its_cost():

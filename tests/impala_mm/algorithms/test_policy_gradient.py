@@ -123,8 +123,20 @@ def _surrogate(name, ratios, advantages):
         clipped = np.clip(ratios, 0.8, 1.2) * advantages
         active = ratios * advantages <= clipped
         return -np.minimum(ratios * advantages, clipped), -np.where(active, ratios * advantages, 0)
-    weights = np.minimum(ratios, 1) if name == "a2c" else 1
+    weights = np.minimum(ratios, 1.2) if name == "a2c" else 1
     return -weights * advantages * np.log(ratios), -weights * advantages
+
+
+def _record_another_policy(batch, log_probs):
+    """Let another policy have chosen the actions; return the log-ratios [T, B]."""
+    chosen = batch.unrolls.action[1:, :, None]
+    log_ratios = np.random.default_rng(1).uniform(-0.5, 0.5, [T, B])
+    picked = np.take_along_axis(log_probs, chosen, 2)[..., 0]
+    played = np.minimum(picked - log_ratios, -0.01)  # the log-probability when it was chosen
+    batch.unrolls.extras[1:] = np.where(
+        np.arange(ACTIONS) == chosen, played[..., None], np.log(-np.expm1(played))[..., None]
+    )
+    return picked - played
 
 
 # The quick tests have each name, each kind of minibatch and each reduction once.
@@ -146,19 +158,14 @@ OTHERS = [
 def test_loss_and_gradient_are_those_of_the_definition(name, minibatch_of, reduction):
     algorithm, exchange = _made(
         name, entropy_cost=0.02, baseline_cost=0.7, value_clip=0.3, gradients_clipping=-1.0,
-        minibatch_of=minibatch_of, loss_reduction=reduction,
+        huber_delta=0.5, minibatch_of=minibatch_of, loss_reduction=reduction,
+        **{"largest_ratio": 1.2} if name == "a2c" else {},
     )  # fmt: skip
     batch = _batch(algorithm)
     table = Table(algorithm, batch)
     log_probs, values = table.outputs()
     chosen = batch.unrolls.action[1:, :, None]
-    log_ratios = np.random.default_rng(1).uniform(-0.5, 0.5, [T, B])
-    picked = np.take_along_axis(log_probs, chosen, 2)[..., 0]
-    played = np.minimum(picked - log_ratios, -0.01)  # the log-probability when it was chosen
-    log_ratios = picked - played
-    batch.unrolls.extras[1:] = np.where(
-        np.arange(ACTIONS) == chosen, played[..., None], np.log(-np.expm1(played))[..., None]
-    )
+    log_ratios = _record_another_policy(batch, log_probs)
     live, weight = _live(batch), batch.weight
     advantages = _advantages(batch, values)
     scaled = (advantages - advantages[live].mean()) / (advantages[live].std() + 1e-6)
@@ -174,7 +181,10 @@ def test_loss_and_gradient_are_those_of_the_definition(name, minibatch_of, reduc
     exchange.apply = lambda optimizer, gradients, variables: found.update(gradients=gradients)
     algorithm.variables = algorithm.variables._replace(trained=[table.logits, table.values])
     metrics, _ = algorithm.update(_tensors(batch), PROGRESS, exchange)
-    expected = [reduced(terms), reduced(advantages**2 / 2), reduced(-entropies)]
+    inside = np.clip(advantages, -0.5, 0.5)
+    assert 0 < (inside == advantages)[live].mean() < 1
+    huber = inside * (advantages - inside / 2)
+    expected = [reduced(terms), reduced(huber), reduced(-entropies)]
     total = np.dot([1, 0.7, 0.02], expected)
     keys = ("total", "policy", "baseline", "entropy")
     for key, value in zip(keys, [total, *expected], strict=True):
@@ -200,7 +210,7 @@ def test_loss_and_gradient_are_those_of_the_definition(name, minibatch_of, reduc
     of_logits = slopes[..., None] * (one_hot - probs)
     of_logits += 0.02 * probs * (log_probs + entropies[..., None])
     factors = np.where(live, weight, 0) / size
-    of_logits, of_values = factors[..., None] * of_logits, factors * 0.7 * -advantages
+    of_logits, of_values = factors[..., None] * of_logits, factors * 0.7 * -inside
     dense = [tf.convert_to_tensor(g).numpy() for g in found["gradients"]]
     ours = dense[0].reshape(T + 1, B, ACTIONS), dense[1].reshape(T + 1, B)
     np.testing.assert_allclose(ours[0][:-1], of_logits, rtol=1e-3, atol=2e-5)

@@ -12,6 +12,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import gradients, group
 from impala_mm.environments.make import make_environments
+from tests.helpers import impala_by_numpy
 
 ELITE = "queue:0.5,elite:0.5:100"
 
@@ -67,3 +68,19 @@ def test_an_update_is_the_same_whatever_is_recorded_besides():
         weights.append([v.numpy() for v in algorithm.variables.trained])
     for a, b in zip(*weights, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_the_priority_of_an_unroll_is_the_mean_distance_of_its_values_from_their_targets():
+    """Steps that a reset makes, and unrolls of weight 0, add nothing; T divides all the same."""
+    _, algorithm, batch = _played()
+    first = batch.unrolls.first.numpy()
+    first[3, 1] = True
+    entries = batch.unrolls._replace(first=tf.constant(first))
+    batch = batch._replace(unrolls=entries, weight=tf.constant([1.0, 1.0, 0.5, 0.0]))
+    found = impala_by_numpy.learnt(algorithm, batch)
+    errors = found.targets - found.values
+    assert 0 < (errors > 0)[found.live].mean() < 1
+    expected = np.where(found.live, np.abs(errors), 0).mean(0)
+    priorities = algorithm._loss(batch, None, (), ())[-1]
+    np.testing.assert_allclose(priorities, expected, rtol=1e-4, atol=1e-6)
+    assert expected[3] == 0

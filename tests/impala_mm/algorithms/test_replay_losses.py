@@ -228,8 +228,16 @@ def test_the_target_policy_is_copied_every_few_updates():
     assert not set(map(id, copies)) & set(map(id, algorithm.variables.acting))
 
 
-@pytest.mark.parametrize("xla", [False, True])
-def test_an_update_has_the_terms_with_their_costs(xla):
+@pytest.mark.parametrize(
+    ("xla", "cloned", "fresh", "squared_error"),
+    [
+        (False, "replay", [True, True, False, False], 1.0),
+        (True, "replay", [True, True, False, False], 1.0),
+        (False, "all", [True] * 4, 50.0),
+    ],
+)
+def test_an_update_has_the_terms_with_their_costs(xla, cloned, fresh, squared_error):
+    """The cost of values is that of errors in units of their running mean."""
     totals = {}
     for policy_cost, value_cost in ((0.0, 0.0), (0.5, 0.25)):
         config, algorithm, batch = _played(
@@ -237,18 +245,21 @@ def test_an_update_has_the_terms_with_their_costs(xla):
             policy_cloning_cost=policy_cost,
             value_cloning_cost=value_cost,
             trust_region=0.3,
+            cloned=cloned,
             xla=xla,
         )
+        algorithm._unit.learning[0].assign(squared_error)
         for variable in algorithm.variables.trained:
             variable.assign(variable * 1.5)  # the policy has moved since
-        batch = batch._replace(fresh=tf.constant([True, True, False, False]))
+        batch = batch._replace(fresh=tf.constant(fresh))
         alone = gradients.GradientReducer(group.SingleLearner(), config)
         context = Context(tf.constant(0.0), tf.ones([]), tf.constant(0.0))
         update = tf.function(lambda: algorithm.update(batch, context, alone)[0], autograph=False)  # noqa: B023
         metrics = {name: float(value) for name, value in update().items()}
         assert 0 < metrics["trusted_share"] <= 1
         totals[policy_cost] = metrics["loss/total"]
-    added = 0.5 * metrics["loss/policy_cloning"] + 0.25 * metrics["loss/value_cloning"]
+    value_cost = 0.25 / squared_error
+    added = 0.5 * metrics["loss/policy_cloning"] + value_cost * metrics["loss/value_cloning"]
     assert metrics["loss/policy_cloning"] > 0
     assert metrics["loss/value_cloning"] > 0
     np.testing.assert_allclose(totals[0.5] - totals[0.0], added, rtol=1e-3)
