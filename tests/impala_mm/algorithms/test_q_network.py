@@ -99,6 +99,30 @@ def test_a_quantile_depends_on_its_level_and_on_no_other():
     np.testing.assert_allclose(few.mean, many.mean, atol=1e-6)  # of num_policy_quantiles
 
 
+@pytest.mark.parametrize("duelling", [False, True])
+def test_quantiles_are_those_of_implicit_quantile_networks(duelling):
+    """By equation 4 of arXiv 1806.06923, in float64."""
+    network = _network(**KINDS["quantiles"], duelling=duelling)
+    for variable in network.trainable_variables:  # biases, too, are not 0
+        variable.assign_add(0.1 * tf.random.normal(variable.shape))
+    layers = {"levels": network._of_levels, "advantages": network._advantages}
+    layers |= {"value": network._value} if duelling else {}
+    w, b = ({k: np.asarray(getattr(v, n), float) for k, v in layers.items()} for n in "wb")
+    entries, state = _entries(), network.initial_state(B)
+    e = tf.nest.map_structure(lambda x: x[0], entries)
+    psi, _ = network._body.step(e.observation, e.reward, e.action, e.first, state)
+    psi, taus = np.asarray(psi[0], float), np.array([1, 3, 5]) / 6
+    cosines = np.cos(np.pi * np.arange(64) * taus[:, None])
+    phi = np.maximum(cosines @ w["levels"] + b["levels"], 0)
+    assert 0 < (phi == 0).mean() < 1
+    quantiles = (psi * phi) @ w["advantages"] + b["advantages"]  # [N, A]
+    if duelling:
+        value = (psi * phi) @ w["value"] + b["value"]
+        quantiles += value - quantiles.mean(-1, keepdims=True)
+    found = network.unroll(entries, state, Calm(), 3).numbers
+    np.testing.assert_allclose(found[0, 0], quantiles.T, rtol=1e-4, atol=1e-5)
+
+
 def test_acting_has_noise_of_its_own_in_each_environment_and_none_where_it_is_greedy():
     network = _network(noisy=True, **KINDS["quantiles"])
     n = 400
