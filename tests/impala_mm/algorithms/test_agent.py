@@ -93,6 +93,17 @@ def test_actors_and_learners_of_an_algorithm_share_its_own_flags_but_those_for_l
     )
 
 
+def test_an_actor_that_scales_rewards_otherwise_is_refused():
+    learner, actor = (
+        agent.make_agent(Settings(level_name="catch", reward_scaling=scaling), 0).identity
+        for scaling in (1.0, 0.5)
+    )
+    said = handshake.refusal(actor, learner)
+    assert said.startswith("this actor's size of rewards (--reward_scaling, --max_abs_reward) is ")
+    assert "scaled by 0.5" in said.partition(", the learner's is ")[0]
+    assert "scaled by 1" in said.partition(", the learner's is ")[2]
+
+
 @pytest.mark.parametrize("algorithm", BUILT_IN)
 def test_an_actor_needs_none_of_the_flags_that_our_algorithms_read_in_learners_alone(algorithm):
     """Each of these flags is given another value here than an actor has."""

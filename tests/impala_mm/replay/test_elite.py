@@ -134,6 +134,35 @@ def test_attentive_prefers_unrolls_that_resemble_the_newest_state():
     assert sorted(store[slot].version for slot in draw.slots) == [2, 3]
 
 
+class Varying(Learner):
+    """Measures whose recorded features are other ones at each of three steps."""
+
+    STEPS = ([0, 0, 9], [4, 4, 4], [5, 6, 7])
+
+    def recorded(self, unrolls):
+        return np.array([self.STEPS[u.key] for u in unrolls], np.float32)[..., None]
+
+
+def test_the_distance_of_a_policy_is_the_mean_over_an_unrolls_steps():
+    store, unrolls = _store([0, 0, 0])
+    distance = PolicyDistance(store, l2, Varying().measures, max_age=10)
+    for unroll in unrolls:
+        store.add(unroll)
+    assert distance(np.arange(3)).tolist() == [3, 4, 6]
+
+
+def test_attentive_compares_every_step_with_the_last_one_of_the_newest_unroll():
+    """It is 7, from which the steps differ by 7, 7, 2; by 3, 3, 3; and by 2, 1, 0."""
+    store, unrolls = _store([0, 0, 0])
+    for unroll in unrolls:
+        store.add(unroll)
+    sampler = Attentive(store, np.random.default_rng(0), l2, Varying().measures, 3.0, 1.0)
+    draw = sampler.draw(1, 0.0)
+    assert store[draw.slots[0]].key == 2
+    assert draw.measured["distance"] == pytest.approx(1)
+    assert draw.measured["distance_of_candidates"] == pytest.approx((16 / 3 + 3 + 1) / 3)
+
+
 def test_elite_insertion_removes_the_most_distant_and_oldest_the_first():
     store, unrolls = _store([4, 9, 2])
     for unroll in unrolls:

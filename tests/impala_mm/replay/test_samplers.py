@@ -1,6 +1,7 @@
 """Uniform and prioritised draws, and the weights that correct for them."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,20 @@ def test_importance_weights_are_those_of_the_definition():
     found = importance_weights(priorities[1:], priorities.mean(), beta)
     np.testing.assert_allclose(found, defined[1:], rtol=1e-6)
     assert found[1] == 1 > found[2]
+
+
+@pytest.mark.parametrize(
+    ("progress", "correction"), [(0.0, 0.4), (0.25, 0.7), (0.5, 1.0), (1.0, 1.0)]
+)
+def test_the_correction_rises_to_1_over_its_share_of_the_run(progress, correction):
+    store, fill = _filled(4)
+    sampler = Prioritised(store, _random(), exponent=1.0, correction=0.4, anneal=0.5)
+    fill()
+    sampler.feedback(np.arange(4), np.array([1.0, 2.0, 4.0, 9.0]))
+    draw = sampler.draw(16, progress)
+    expected = importance_weights(sampler.scaled(draw.slots), 4.0, correction)
+    np.testing.assert_allclose(draw.weights, expected, rtol=1e-6)
+    assert draw.weights.min() < 1
 
 
 def test_one_unroll_that_is_learned_does_not_shrink_the_weights_of_all_others():

@@ -16,7 +16,7 @@ from supervising import until
 from impala_mm.data.compression import compress_lz4
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.runtime.process_use import Use
-from impala_mm.transport import chunks, connected_actors, messages
+from impala_mm.transport import chunks, connected_actors, handshake, messages
 from impala_mm.transport import rounds as rounds_module
 from impala_mm.transport.client import (
     Client,
@@ -497,20 +497,26 @@ def test_an_actor_of_a_run_takes_no_learner_that_was_started_by_hand(serve, monk
         _join(address)
 
 
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("level_name", "environment"),
-        ("options", "environment's options"),
-        ("emulator", "emulator"),
-        ("reward_clipping", "--reward_clipping"),
-        ("network", "network"),
-        ("unroll", "unroll layout"),
-        ("normalised", "normalisation"),
-        ("box", "policy of Box actions"),
-        ("protocol", "protocol version"),
-    ],
-)
+WORDS = {
+    "protocol": "protocol version",
+    "inference": "place of inference",
+    "level_name": "environment",
+    "options": "environment's options",
+    "emulator": "emulator",
+    "algorithm": "algorithm",
+    "reward_clipping": "--reward_clipping",
+    "deterministic_run": "--deterministic_run",
+    "network": "network",
+    "steps": "observations and actions",
+    "unroll": "unroll layout",
+    "normalised": "normalisation",
+    "rewards": "size of rewards",
+    "box": "policy of Box actions",
+    "acting": "layout of parameters",
+}
+
+
+@pytest.mark.parametrize(("key", "words"), WORDS.items())
 def test_an_actor_that_differs_is_refused_and_both_are_named(serve, key, words):
     events = []
     server, address = serve(events=events)
@@ -518,6 +524,10 @@ def test_an_actor_that_differs_is_refused_and_both_are_named(serve, key, words):
         _join(address, **{key: "OTHER"})
     assert server.refusals.count == 1
     assert "actor 0 on here refused" in events[0]
+
+
+def test_all_that_an_actor_is_refused_for_is_tested():
+    assert handshake._WORDS.keys() == WORDS.keys()
 
 
 def test_a_second_process_with_an_actors_number_displaces_the_first(serve):
