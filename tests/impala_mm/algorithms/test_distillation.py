@@ -18,8 +18,9 @@ from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.algorithms.regularisers import Regularisers
 from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Entry
+from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec
@@ -350,3 +351,36 @@ def test_flags_of_a_teacher_without_one_are_refused():
     for name, value in (("teacher_actions", "1,0"), ("teacher_return", 3.0)):
         with pytest.raises(ValueError, match=f"--{name}={value} has no effect without --teacher"):
             RegulariserSettings(**{name: value})
+
+
+class _Even:
+    """A teacher whose numbers are all 0."""
+
+    greedy = False
+
+    def parameters(self, entries):
+        return tf.zeros([*entries.reward.shape, 2])
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo", "sac"])
+def test_the_learning_rate_of_each_kind_of_student_follows_the_teachers_cost(name):
+    """After 300 of 400 frames a quarter of the cost is left."""
+    own = {"sac": {"compile_updates": False, "updates_per_step": 0.25}, "ppo": {"minibatches": 1}}
+    config = Config.of_algorithm(name)(
+        algorithm=name, level_name="Pendulum-v1", batch_size=2, unroll_length=2, teacher="x",
+        teacher_method="kickstarting", teacher_frames=400.0, teacher_rate=0.1, learning_rate=0.02,
+        learning_rate_schedule="constant", **own.get(name, {}),
+    )  # fmt: skip
+    algorithm = registry.make_algorithm(config, level_spec("Pendulum-v1"))
+    algorithm.distillation.begin([_Even()], 1)
+    entries = tf.nest.map_structure(
+        lambda spec: tf.zeros([3, 2, *spec.shape], spec.dtype), algorithm.unroll.step
+    )
+    numbers, fresh = tf.range(2, dtype=tf.int64), tf.ones([2], tf.bool)
+    batch = Batch(entries, algorithm.initial_state(2), numbers, tf.ones([2]), numbers, fresh)
+    exchange = GradientReducer(SingleLearner(), config)
+    metrics, _ = algorithm.update(batch, _context(300.0), exchange)
+    expected = 0.25 * 0.1 + 0.75 * 0.02
+    assert float(metrics["learning_rate"]) == pytest.approx(expected)
+    optimizer = algorithm._optimizers[1] if name == "sac" else algorithm._optimizer
+    assert float(optimizer.learning_rate) == pytest.approx(expected)

@@ -1,5 +1,6 @@
 """A learner's published parameters, and its messages for internal errors."""
 
+import math
 from types import SimpleNamespace
 
 import in_process
@@ -18,6 +19,7 @@ from impala_mm.environments.make import make_environments
 from impala_mm.learner.learner import Learner, between_updates, one_line
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.lockstep import AgreedStep
+from impala_mm.learner.offline_source import RECORDED
 from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.learner.train_step import GradientNotFinite
 
@@ -175,3 +177,40 @@ def test_a_learner_alone_saves_its_own_state_while_no_batch_comes(tmp_path, monk
 )
 def test_an_error_of_many_lines_is_said_in_the_one_that_counts(message, short):
     assert one_line(RuntimeError(message)) == short
+
+
+def test_a_batchs_composition_is_counted_by_hand():
+    """Two new unrolls, two replayed ones (one of an update that is still to come), and others."""
+    learner = SimpleNamespace(updates=10, _replays=False)
+    batch = Batch(
+        unrolls=(),
+        start=(),
+        version=np.array([9, 7, 3, 12, 5, 0]),
+        weight=np.array([1, 1, 1, 0.5, 0, 1]),  # the fifth is padding
+        key=np.array([0, 1, 2, 3, 4, RECORDED]),
+        fresh=np.array([True, True, False, False, True, False]),
+    )
+    new = batch._replace(key=np.arange(6), fresh=np.ones(6, bool))
+    assert Learner._composition(learner, new).keys() == {"policy_lag"}
+    assert Learner._composition(learner, batch) == {
+        "policy_lag": (0 + 2) / 2,
+        "recorded_share": 1 / 5,
+        "replay_share": 2 / 5,
+        "replay_age": (6 + 0) / 2,
+    }
+    assert Learner._composition(learner, new)["replay_share"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "threshold", "limits"),
+    [
+        ({}, None, (50e6, math.inf)),
+        ({}, 195.0, (50e6, 195.0)),
+        ({"stop_at_return": 100.0}, 195.0, (50e6, 100.0)),
+        ({"total_environment_frames": 1e6}, 195.0, (1e6, math.inf)),
+        ({"total_environment_frames": 1e6, "stop_at_return": 100.0}, 195.0, (1e6, 100.0)),
+    ],
+)
+def test_a_levels_threshold_ends_a_run_that_has_no_limit_of_its_own(flags, threshold, limits):
+    found = RunLimits(Config(**flags), threshold)
+    assert (found.frames, found.episode_return) == limits
