@@ -40,8 +40,9 @@ def watch_for_hangs(
             last = max(heartbeat.last, began)
             if last == reported or time.monotonic() - last < seconds:
                 continue
-            reported = last
+            # Between two calls of an environment none is found, and the next check looks again.
             if fault := _find_hang(seconds):
+                reported = last
                 faults.add(fault, "it waits for the one at this place")
 
     threading.Thread(target=watch, name="hangs", daemon=True).start()

@@ -28,15 +28,18 @@ def test_the_place_where_an_environment_hangs_is_reported_once(monkeypatch):
 
     environments = make_environments("tests.helpers.broken_levels:StepHangs-v0", 1, 1)
     environments.step(np.zeros(1, np.int32))  # it resets the environment
-    alive = Heartbeat()
-    watch_for_hangs(alive, tell, said.append, seconds=0.1)
+    watch_for_hangs(Heartbeat(), tell, said.append, seconds=0.1)
     assert not told.wait(0.4), "no environment is in a call"
-    alive.beat()
-    step = threading.Thread(target=lambda: environments.step(np.zeros(1, np.int32)))
+    # It hangs although no heartbeat has come since the checks that found nothing.
+    step = threading.Thread(
+        target=lambda: environments.step(np.zeros(1, np.int32)), name="step", daemon=True
+    )
     step.start()
-    until(told.is_set)
-    assert not go_on.wait(0.3)
-    go_on.set()
+    try:
+        until(told.is_set)
+        assert not go_on.wait(0.3)
+    finally:
+        go_on.set()
     step.join()
     environments.close()
     assert len(reported) == 1
