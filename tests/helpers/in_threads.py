@@ -3,6 +3,7 @@
 import threading
 
 import tensorflow as tf
+from deadlines import load
 
 from impala_mm.distributed import group
 
@@ -23,7 +24,8 @@ class Meeting:
             there = self._values.setdefault((name, number), {})
             there[rank] = value
             self._changed.notify_all()
-            assert self._changed.wait_for(lambda: len(there) == self.size, 20), f"alone at {name}"
+            met = self._changed.wait_for(lambda: len(there) == self.size, 20 * load())
+            assert met, f"alone at {name}"
             return [there[rank] for rank in range(self.size)]
 
 
@@ -69,6 +71,6 @@ def together(size, act):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)  # a busy machine takes its time
+        thread.join(120 * load())
         assert not thread.is_alive()
     return results
