@@ -51,11 +51,6 @@ def _run(here, *flags, **env):
     return run_in(*EXPERIMENT, f"--logdir={here / 'run'}", *flags, cwd=here, **env)
 
 
-def _last(rows, key):
-    """Return the newest value of a metric, which rows without an update lack."""
-    return [row[key] for row in rows if key in row][-1]
-
-
 def _numbers(here):
     """Return the numbers of the newest checkpoint's carried variables that are scalars."""
     newest = max((here / "run" / "checkpoints").iterdir())

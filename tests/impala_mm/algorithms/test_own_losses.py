@@ -6,7 +6,6 @@ import numpy as np
 import scipy.stats
 import tensorflow as tf
 
-from impala_mm.algorithms import targets
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
@@ -135,15 +134,6 @@ def test_sacs_replay_counts_each_unroll_once_and_forgets_the_oldest(tmp_path):
     again._draws = 4
     assert set(np.concatenate([again.next(1.0).key for _ in range(4)])) <= set(range(6, 12))
     assert again.next(1.0) is None
-
-
-def test_a_share_of_1_copies_exactly_and_one_of_0_changes_nothing():
-    online = [tf.Variable([0.1, 1e-30, 3e38])]
-    target = [tf.Variable([7.0, 8.0, 9.0])]
-    targets.follow(target, online, 0.0)
-    assert target[0].numpy().tolist() == [7.0, 8.0, 9.0]
-    targets.follow(target, online)
-    assert target[0].numpy().tolist() == online[0].numpy().tolist()
 
 
 def test_actors_hold_neither_optimizers_nor_targets_and_the_same_trained_variables():

@@ -17,11 +17,22 @@ from impala_mm.environments.actions import ActionSpec
 from tests.impala_mm.algorithms import test_policy_gradient as family
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_a_share_of_1_copies_a_target_network_and_0_leaves_it(share):
-    target, online = tf.Variable([3.0, -1.0]), tf.Variable([7.0, 1.0])
-    targets.follow([target], [online], share)
-    np.testing.assert_allclose(target, [3 + 4 * share, -1 + 2 * share])
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ((), [7.0, 1.0, 0.1, 1e-30, 3e38]),
+        ((1.0,), [7.0, 1.0, 0.1, 1e-30, 3e38]),
+        ((0.25,), [4.0, -0.5, 0.775, 1.5, 7.5e37]),
+        ((0.0,), [3.0, -1.0, 1.0, 2.0, 9.0]),
+    ],
+)
+def test_a_share_of_1_copies_a_target_network_exactly_and_0_leaves_it(shares, expected):
+    target, online = (
+        tf.Variable([3.0, -1.0, 1.0, 2.0, 9.0]),
+        tf.Variable([7.0, 1, 0.1, 1e-30, 3e38]),
+    )
+    targets.follow([target], [online], *shares)
+    np.testing.assert_array_equal(target, np.float32(expected))
 
 
 @pytest.mark.parametrize(

@@ -287,12 +287,6 @@ def _damaged(folder):
     return folder
 
 
-def _without_judge(folder):
-    about = json.loads((save(folder, level_name="catch") / "about.json").read_text())
-    assert about["settings"]["algorithm"] == "impala"
-    return folder
-
-
 REFUSED = {
     "gone": "gone does not exist (policies of this package: ",
     "cartpol": "did you mean cartpole?",
