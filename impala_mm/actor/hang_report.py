@@ -34,13 +34,14 @@ def watch_for_hangs(
     faults, began = FaultLog(say, tell), time.monotonic()
 
     def watch() -> None:
-        reported = began - 1.0  # the heartbeat after which a hang was reported
+        reported = looked = began - 1.0  # the heartbeat after which a hang was reported
         while True:
             time.sleep(min(_CHECK_SECONDS, seconds))
             last = max(heartbeat.last, began)
-            if last == reported or time.monotonic() - last < seconds:
+            if last == reported or time.monotonic() - max(last, looked) < seconds:
                 continue
-            # Between two calls of an environment none is found, and the next check looks again.
+            # Between two calls of an environment none is found, and a later check looks again.
+            looked = time.monotonic()
             if fault := _find_hang(seconds):
                 reported = last
                 faults.add(fault, "it waits for the one at this place")
