@@ -25,6 +25,8 @@ from run_series import RunSeries, read_run
 
 RECORD = "record.json"  # in the folder of a run that is over
 _POINTS = 60  # of a curve
+# Returns are means of so many games at least: the first ones to end are the short ones.
+_LEAST_GAMES = 30
 _AXES = {"frames": "environment frames", "seconds": "training time (s)"}
 
 
@@ -122,6 +124,8 @@ def _curves(runs: Sequence[RunSeries], last: float) -> dict[str, Any]:
         returns = []
         for run in runs:
             known = np.isfinite(run.columns["episode_return"])
+            games = run.columns["games"]
+            known &= games >= min(_LEAST_GAMES, games[known].max())
             at, values = run.columns[x][known], run.columns["episode_return"][known]
             returns.append(np.interp(grid, at, values).round(3).tolist())
         found[x] = {"at": grid.round(2).tolist(), "returns": returns}

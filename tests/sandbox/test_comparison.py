@@ -28,7 +28,8 @@ PROGRAM = ROOT / "sandbox" / "replay_kinds.py"
 def _write_run(folder, level, kind, seed, final, over=True):
     """Write a run whose return rises in a line to `final` over its frames, in 50 s."""
     frames = FRAMES[level]
-    rows = [row(frames * at / 10, 5.0 * at, final * at / 10) for at in range(11)]
+    rows = [row(frames * at / 10, 5.0 * at, final * at / 10) | {"games": 100} for at in range(11)]
+    rows.insert(1, row(frames / 20, 2.5, 99.0) | {"games": 2})  # the short games end first
     write(folder / f"{level}-{kind}-{seed}", rows)
     if over:
         arguments = shlex.join(replay_kinds.command(level, kind, seed, folder))
