@@ -1,9 +1,9 @@
 """Comparisons of ways to train, over several seeds.
 
-`replay_kinds.py` and `teacher_methods.py` say what is compared; this module makes the runs, sums
-them up, and draws them. Runs are made one at a time at the lowest priority, seed by seed. A
-comparison that was interrupted continues with the run that was not over. Lines are interquartile
-means over seeds, bands their 95% confidence intervals (`interquartile.py`).
+`replay_kinds.py`, `teacher_methods.py` and `teacher_changes.py` say what is compared; this module
+makes the runs, sums them up, and draws them. Runs are made one at a time at the lowest priority,
+seed by seed. A comparison that was interrupted continues with the run that was not over. Lines are
+interquartile means over seeds, bands their 95% confidence intervals (`interquartile.py`).
 """
 
 import argparse
@@ -82,13 +82,7 @@ def summarise(of: Comparison, out: Path, among: Sequence[str]) -> dict[str, Any]
     levels: dict[str, Any] = {}
     records = []
     for level in among:
-        over = [
-            {
-                int(p.parent.name.rpartition("-")[2])
-                for p in out.glob(f"{level}-{kind}-[0-9]*/{RECORD}")
-            }
-            for kind in of.kinds
-        ]
+        over = [_seeds_over(out, f"{level}-{kind}") for kind in of.kinds]
         seeds = sorted(set.intersection(*over))
         if not seeds:
             sys.exit(f"error: {out} has no seed of {level} that is over for each kind: `run`")
@@ -101,7 +95,8 @@ def summarise(of: Comparison, out: Path, among: Sequence[str]) -> dict[str, Any]
         levels[level] = {"seeds": seeds, "kinds": curves}
     return {
         "commands": [
-            record["command"] for record in records if "--seed=1" in shlex.split(record["command"])
+            *(shlex.join(each) for level in among for each in of.before.get(level, {}).values()),
+            *(each["command"] for each in records if "--seed=1" in shlex.split(each["command"])),
         ],
         "commits": sorted({record["commit"] for record in records}),
         "date": datetime.date.today().isoformat(),

@@ -21,8 +21,7 @@ from teacher_methods import GAMES
 
 _CATCH, _PONG = "catch", "PongNoFrameskip-v4"
 FRAMES = {_CATCH: 30_000, _PONG: 2_000_000}  # of Pong half a million steps
-# What the student has: of the first one another network, and so on. Without a teacher of its own
-# kind, `dqn-teacher` has the settings that IMPALA has for the level.
+# What each student has and its teacher has not. For `dqn-teacher` it is IMPALA itself.
 _STICKY = 'gymnasium.wrappers:StickyAction{"repeat_action_probability": 0.25}'
 _IMPALA = {_CATCH: ["--preset=catch-impala"], _PONG: GAMES[_PONG]}
 CHANGES = {

@@ -34,7 +34,8 @@ def watch_for_hangs(
     faults, began = FaultLog(say, tell), time.monotonic()
 
     def watch() -> None:
-        reported = looked = began - 1.0  # the heartbeat after which a hang was reported
+        reported = began - 1.0  # the heartbeat after which a hang was reported
+        looked = reported  # when one was last looked for
         while True:
             time.sleep(min(_CHECK_SECONDS, seconds))
             last = max(heartbeat.last, began)

@@ -30,7 +30,7 @@ def relocated(settings: dict[str, Any], path: Path) -> dict[str, Any]:
     named = {
         name: _PATH.sub(moved, settings[name])
         for name in ("level_name", "env_wrappers")
-        if FILE_SUFFIX in str(settings.get(name))
+        if isinstance(settings.get(name), str)
     }
     return settings | named
 

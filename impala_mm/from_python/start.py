@@ -104,9 +104,8 @@ def launch(
     named = {name: settings[name] for name in _OF_FOLDERS if name in settings}
     logdir = _folder(command_line.parse_settings(named, Config)[0])
     # A path that is not absolute is below the project's folder on each host.
-    here, is_absolute = Path.cwd().resolve(), Path(settings.get("logdir", "")).is_absolute()
-    is_below = logdir.is_relative_to(here) and not is_absolute
-    settings["logdir"] = logdir.relative_to(here) if is_below else logdir
+    given = settings.get("logdir") or Path("runs", logdir.name)
+    settings["logdir"] = given if (Path.cwd() / given).resolve() == logdir else logdir
     settings["workers_csv_path"] = workers_csv_path
     program = _PROGRAMS / "run_experiment_mm_raw.py"
     return Run(program, setting_files.to_arguments(settings, REPEATED), logdir, progress)

@@ -66,7 +66,8 @@ class Policy(PolicyCore):
         """
         masks = None if action_mask is None else [action_mask]
         action = self.act([observation], [reward], explore=explore, action_masks=masks)[0]
-        return int(action) if np.ndim(action) == 0 and self.spec.actions.discrete else action
+        is_choice = self.spec.actions.discrete and self.config.discretization == "none"
+        return int(action) if is_choice else action
 
     def act(
         self,

@@ -117,6 +117,7 @@ class DataSetWriter:
         self._folder, self.about = folder, about
         self._waiting: list[StoredUnroll] = []  # for the next file
         self._bytes, self._began = 0, time.monotonic()
+        self._written: About | None = None  # what was written beside the last file
         try:
             self._lock = claim(folder / ABOUT, "data set", self._go_on, BadData)
             keys = [u.key for path in files(folder) for u in intact(path)]
@@ -165,15 +166,18 @@ class DataSetWriter:
         )
 
     def flush(self) -> None:
-        """Write what has been added; raise BadData if that fails."""
-        if self._waiting:
-            path = self._folder / f"{self._next_file:010d}{unroll_files.SUFFIX}"
-            try:
+        """Write what has been added and counted; raise BadData if that fails."""
+        path = self._folder / ABOUT
+        try:
+            if self._waiting:
+                path = self._folder / f"{self._next_file:010d}{unroll_files.SUFFIX}"
                 whole_file.write(path, unroll_files.encode(self._waiting))
+                self._next_file += 1
+            if self._waiting or self._written not in (None, self.about):
                 self._write_about()
-            except OSError as error:
-                raise BadData(f"{path} cannot be written: {error.strerror}") from None
-            self._next_file += 1
+                self._written = self.about
+        except OSError as error:
+            raise BadData(f"{path} cannot be written: {error.strerror}") from None
         self._waiting, self._bytes, self._began = [], 0, time.monotonic()
 
     def _write_about(self) -> None:

@@ -39,7 +39,7 @@ def remember_end_signals(ending: list[int], told: Callable[[], None] = lambda: N
 
     def remember(number: int, _: Any) -> None:
         if number in ending:
-            exit_now(128 + number)
+            os._exit(128 + number)  # nothing is flushed: a write may be what hangs
         ending.append(number)
         told()
 

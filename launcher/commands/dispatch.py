@@ -39,6 +39,8 @@ def main(request: Request) -> int:
         **{"emit": emit_script, "check": launch, "dry_run": launch},
     }
     asked = {name: act for name, act in commands.items() if getattr(config, name)}
+    if "control" in asked:  # a controller has the other flags of the command that leaves it
+        asked = {"control": asked["control"]}
     if len(asked) > 1 and set(asked) != {"status", "json"}:
         first, second, *_ = asked
         raise UserError(f"--{first} and --{second} are two commands: give one of them")

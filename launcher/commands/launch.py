@@ -264,7 +264,7 @@ class _Launcher:
         reached = len(hosts.remote_nodes) - len(unreached)
         on_hosts = f" on {reached} host{'s' * (reached != 1)}" if hosts.remote_nodes else ""
         processes = f"{len(record.processes)} process{'es' * (len(record.processes) != 1)}"
-        say(
+        follower.tell(
             f"{run.name}: started {processes}{on_hosts} in "
             f"{time.monotonic() - started:.1f} s; results: {logdir}"
         )
@@ -280,7 +280,7 @@ class _Launcher:
         tmux_hint = (
             f"`tmux attach -t {run.name}`{on_each} shows the processes; " if record.socket else ""
         )
-        say(f"{tmux_hint}{follow.KEYS_HINT}")
+        follower.tell(f"{tmux_hint}{follow.KEYS_HINT}")
         recovery = Recovery(followed)
 
         def detach() -> int | None:

@@ -5,6 +5,7 @@ The frontend's machine records the complete run; another host records only its o
 
     ~/.local/state/impala_mm/runs/NAME/      ($XDG_STATE_HOME, where it is set); mode 0700
         run.json     what was started (`Record`); mode 0600
+        start_flags.json   the frontend's flags of the start, with the values of --env; mode 0600
         token        the secret that actors send to learners, and certificates; mode 0600
         orders       the credentials of `order_channel`, on the frontend's machine; mode 0600
         controlled.json    those for a controller on another host, and where hosts take its orders

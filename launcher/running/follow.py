@@ -72,6 +72,15 @@ class Follower:
         """Whether a signal other than Ctrl-C told the frontend to detach."""
         return any(number != signal.SIGINT for number in self._signals)
 
+    def tell(self, message: str) -> None:
+        """Print a message, unless Ctrl-C ended the reader of the output, too: `follow` stops it."""
+        try:
+            self._say(message)
+        except BrokenPipeError:
+            if not self.interrupted:
+                raise
+            discard_output()
+
     def wait_for_learners(self, seconds: float = _ADDRESSES_SECONDS) -> list[str]:
         """Wait until the learners have reported their addresses, and return these.
 

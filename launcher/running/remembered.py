@@ -5,6 +5,7 @@ contain secrets. A flag that a command is given counts more.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 from launcher.node.run_registry import Run
@@ -14,6 +15,7 @@ from launcher.plan.request import Request
 from launcher.plan.settings import LauncherConfig
 
 _FILE = "start_flags.json"
+_INF = "inf"  # JSON has no infinity
 _FLAGS = (
     *("mpirun_args", "env", "setup", "restart_learners", "max_restarts", "stall_secs"),
     *("stop_secs", "orphan_secs", "lost_secs", "rejoin_secs", "mirror_logdir"),
@@ -22,7 +24,8 @@ _FLAGS = (
 
 def write(run: Run, config: LauncherConfig) -> None:
     """Remember the flags of a start, and the values of variables that --env names."""
-    content: dict[str, Any] = {name: getattr(config, name) for name in _FLAGS}
+    values = {name: getattr(config, name) for name in _FLAGS}
+    content: dict[str, Any] = {n: _INF if v == math.inf else v for n, v in values.items()}
     content["env"] = [f"{name}={value}" for name, value in common_environment(config).items()]
     write_json(run.folder / _FILE, content)
 
@@ -33,6 +36,7 @@ def use(run: Run, request: Request) -> Request:
     content = read_json(run.folder / _FILE)
     if isinstance(content.get("env"), list):
         content["env"] = tuple(map(str, content["env"]))
+    content = {name: math.inf if value == _INF else value for name, value in content.items()}
     found = {
         name: content[name]
         for name in _FLAGS

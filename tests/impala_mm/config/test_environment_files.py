@@ -15,6 +15,8 @@ def test_a_moved_runs_own_file_counts_though_another_run_is_where_it_was(tmp_pat
     assert found["env_wrappers"] == f'x:wrap{{"path": "{now}/Sign.environment"}}'
     other = {"level_name": f"{before}/Lost.environment"}
     assert environment_files.relocated(other, now) == other, "it has none of this name"
+    several = {"level_name": ["a.environment", "catch"]}
+    assert environment_files.relocated(several, now) == several, "a file of a user's own"
 
 
 def test_without_folders_moving_changes_nothing():

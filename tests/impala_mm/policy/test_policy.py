@@ -298,6 +298,31 @@ def test_choices_of_numbers_are_given_to_the_environment_as_numbers(tmp_path, sp
     np.testing.assert_array_equal(policy.predict(seen, deterministic=True)[0], played)
 
 
+def test_choices_of_one_number_without_an_axis_are_given_as_that_number(tmp_path):
+    gymnasium.register("Scalar-v0", entry_point=Scalar)
+    save(tmp_path, level_name="Scalar-v0", sure=True, discretization="lin", n_actions_per_dim=4)
+    policy = impala_mm.load_policy(tmp_path)
+    seen = Scalar().observation_space.sample()
+    assert policy(seen).shape == ()
+    policy.reset()
+    assert float(policy(seen)) == pytest.approx(float(policy.act([seen], starts=[True])[0]))
+    assert float(policy(seen)) in np.float32([-0.5, -1 / 6, 1 / 6, 0.5])
+
+
+class Scalar(gymnasium.Env):
+    """Takes one number that has no axis."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Box(-0.5, 0.5, (), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
 def test_a_policy_whose_checkpoint_was_deleted_says_so_when_it_is_saved(tmp_path):
     folder = save(tmp_path / "run", level_name="catch")
     policy = impala_mm.load_policy(folder)

@@ -1,6 +1,7 @@
 """Later commands of a run use the flags of its start that they are not given."""
 
 import json
+import math
 
 import pytest
 
@@ -51,6 +52,7 @@ def test_a_damaged_file_and_none_leave_the_defaults(run, content):
     assert _used(run, stop_secs=3) == LauncherConfig(stop_secs=3)
 
 
-def test_what_is_remembered_is_what_json_can_hold(run):
-    content = json.loads((run.folder / "start_flags.json").read_text())
-    assert content["orphan_secs"] == LauncherConfig().orphan_secs
+def test_infinite_seconds_are_remembered_too(run):
+    remembered.write(run, LauncherConfig(lost_secs=math.inf))
+    json.loads((run.folder / "start_flags.json").read_text(), parse_constant=pytest.fail)
+    assert _used(run).lost_secs == math.inf
