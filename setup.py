@@ -17,6 +17,8 @@ _FILES = (
     *("pyproject.toml", "setup.py", "constraints.lock", "workers.csv.example"),
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile"),
     *("tests/helpers/replaying.py", "tests/helpers/dqn_like.py"),  # examples, as are those below
+    *("tests/test_policy_gradients.py", "tests/test_regularisers.py"),  # which pages name
+    "tests/test_value_learning.py",
 )
 _FOLDERS = ("docker", "sandbox", "tests/algorithms")
 # A link of a page to the code, which lies two folders above the copied pages.

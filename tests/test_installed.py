@@ -40,7 +40,7 @@ def test_the_wheel_holds_the_programs_the_presets_and_what_other_hosts_need(pack
 
 def test_the_commands_train_and_follow_a_cluster(package, tmp_path):
     said = package.run("impala-mm", "--preset=tictactoe-impala", "--max_seconds=3", cwd=tmp_path)
-    assert "results: runs/tictactoe-impala-" in said
+    assert "results: runs/sandbox.small_games-TicTacToe-v0-impala-" in said
     said = package.run("impala-mm-cluster", "--level_name=catch", "--dry_run", cwd=tmp_path)
     assert f"{package.commands.parent}/lib/" in said
     assert "--job_name=actor --task=2" in said, "the example CSV"

@@ -45,6 +45,15 @@ def _lines(text):
     return [line for line in text.splitlines() if line.strip()]
 
 
+def test_an_installed_package_has_each_test_to_which_a_page_leads():
+    named = re.findall(r'"(tests/[^"]+)"', (ROOT / "setup.py").read_text())
+    for page in PAGES:
+        for link in re.findall(r"\]\((?:\.\./)*(tests/[^)#]+)", (ROOT / page).read_text()):
+            assert link.startswith(tuple(named)), (
+                f"{page}: setup.py and MANIFEST.in leave {link} out"
+            )
+
+
 def test_the_page_about_algorithms_shows_all_of_its_example_and_nothing_else():
     settings, *parts = [text for _, text in blocks(ALGORITHM, "python")]
     assert _lines(settings) == _lines(_code("own_algorithm_settings.py"))
