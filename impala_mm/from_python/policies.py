@@ -1,11 +1,15 @@
 """Trained policies from Python: loading one, and playing complete games with it."""
 
+import contextlib
 import numbers
 import os
+import traceback
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from impala_mm.config import flags, own_packages
-from impala_mm.config.errors import BadSettings
+from impala_mm.config.errors import BadEnvironment, BadSettings, ImpalaError
+from impala_mm.config.messages import describe_error
 from impala_mm.runtime import tensorflow_import
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ def load_policy(
         raise BadSettings(f"logdir={logdir!r}: name the folder of a run or of a checkpoint")
     if not isinstance(level_name, str):
         raise BadSettings(f"level_name={level_name!r}: it must be a text, the id of a level")
-    with flags.refusals_raised():
+    with flags.refusals_raised(), _environments_that_can_be_made():
         own_packages.refuse_foreign()
         tensorflow_import.load()
         from impala_mm.policy import policy  # noqa: PLC0415
@@ -66,5 +70,21 @@ def evaluate(
         raise BadLevel(f"{logdir} was trained on {' and '.join(policy.levels)}: name one")
     idle = options.get("no_reward_steps")
     level = next(iter(policy.levels))
-    with flags.refusals_raised():
+    with flags.refusals_raised(), _environments_that_can_be_made():
         return evaluate_level(policy, level, num_episodes, num_envs, deterministic, seed, idle)
+
+
+@contextlib.contextmanager
+def _environments_that_can_be_made() -> Iterator[None]:
+    """Raise BadEnvironment for whatever the constructor of an environment raises."""
+    try:
+        yield
+    except ImpalaError:
+        raise
+    except Exception as error:
+        from impala_mm.environments import opening  # noqa: PLC0415
+
+        frames = traceback.extract_tb(error.__traceback__)
+        if not any(frame.filename == opening.__file__ for frame in frames):
+            raise
+        raise BadEnvironment(f"the environment cannot be made: {describe_error(error)}") from error

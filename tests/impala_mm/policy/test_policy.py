@@ -323,6 +323,30 @@ class Scalar(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
+def test_whatever_the_constructor_of_an_environment_raises_is_one_of_our_errors(
+    tmp_path, monkeypatch
+):
+    gymnasium.register("NeedsLicence-v0", entry_point=Licensed)
+    save(tmp_path, level_name="NeedsLicence-v0")
+    monkeypatch.setattr(Licensed, "valid", False)
+    for call in (impala_mm.load_policy, impala_mm.evaluate):
+        with pytest.raises(impala_mm.errors.BadEnvironment, match="RuntimeError: no licence") as e:
+            call(tmp_path)
+        assert isinstance(e.value.__cause__, RuntimeError)
+
+
+class Licensed(gymnasium.Env):
+    """Cannot be made once its licence is over."""
+
+    valid = True
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        if not self.valid:
+            raise RuntimeError("no licence")
+
+
 def test_a_policy_whose_checkpoint_was_deleted_says_so_when_it_is_saved(tmp_path):
     folder = save(tmp_path / "run", level_name="catch")
     policy = impala_mm.load_policy(folder)
