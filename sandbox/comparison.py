@@ -111,20 +111,29 @@ def _seeds_over(out: Path, name: str) -> set[int]:
 
 
 def _curves(runs: Sequence[RunSeries], last: float) -> dict[str, Any]:
-    """Return the mean returns of runs at the same frames, and at the same seconds."""
+    """Return the mean returns of runs at the same frames, and at the same seconds.
+
+    They begin where each run has one.
+    """
     longest = float(np.median([run.columns["seconds"][-1] for run in runs]))
+    known = [_has_return(run) for run in runs]
     found = {}
     for x, end in (("frames", float(last)), ("seconds", longest)):
-        grid = np.linspace(end / _POINTS, end, _POINTS)
-        returns = []
-        for run in runs:
-            known = np.isfinite(run.columns["episode_return"])
-            games = run.columns["games"]
-            known &= games >= min(_LEAST_GAMES, games[known].max())
-            at, values = run.columns[x][known], run.columns["episode_return"][known]
-            returns.append(np.interp(grid, at, values).round(3).tolist())
+        at = [run.columns[x][rows] for run, rows in zip(runs, known, strict=True)]
+        grid = np.linspace(max(end / _POINTS, *(each[0] for each in at)), end, _POINTS)
+        returns = [
+            np.interp(grid, places, run.columns["episode_return"][rows]).round(3).tolist()
+            for run, rows, places in zip(runs, known, at, strict=True)
+        ]
         found[x] = {"at": grid.round(2).tolist(), "returns": returns}
     return found
+
+
+def _has_return(run: RunSeries) -> np.ndarray:
+    """Return for each row of a run whether it has a mean return of enough games."""
+    known = np.isfinite(run.columns["episode_return"])
+    games = run.columns["games"]
+    return known & (games >= min(_LEAST_GAMES, games[known].max()))
 
 
 def draw(found: dict[str, Any], *paths: Path) -> None:
