@@ -42,6 +42,7 @@ class Comparison(NamedTuple):
     command: Callable[[str, str, int, Path], list[str]]
     # Runs that those of a level need, and which are made before them: folder -> arguments.
     before: Mapping[str, Mapping[str, Sequence[str]]] = {}
+    is_short: bool = False  # runs last seconds, and rows of metrics are two seconds apart
 
 
 def make_runs(of: Comparison, out: Path, seeds: int, levels: Sequence[str]) -> None:
@@ -120,7 +121,8 @@ def _curves(runs: Sequence[RunSeries], last: float) -> dict[str, Any]:
     found = {}
     for x, end in (("frames", float(last)), ("seconds", longest)):
         at = [run.columns[x][rows] for run, rows in zip(runs, known, strict=True)]
-        grid = np.linspace(max(end / _POINTS, *(each[0] for each in at)), end, _POINTS)
+        begin = max(end / _POINTS, *(each[0] for each in at))
+        grid = np.linspace(min(begin, end), end, _POINTS)
         returns = [
             np.interp(grid, places, run.columns["episode_return"][rows]).round(3).tolist()
             for run, rows, places in zip(runs, known, at, strict=True)
@@ -156,6 +158,26 @@ def draw(found: dict[str, Any], *paths: Path) -> None:
             plot_style.label_axis(axis.xaxis)
         row[0].set_ylabel("return, interquartile mean")
     axes[0][0].legend()
+    plot_style.save_figure(figure, *paths)
+
+
+def draw_ends(found: dict[str, Any], *paths: Path) -> None:
+    """Draw each level's returns at the end: of runs that are over before they have a curve."""
+    levels = found["levels"]
+    figure, axes = plot_style.pyplot().subplots(
+        *(1, len(levels)), figsize=(10, 2.6), squeeze=False, layout="constrained"
+    )
+    for axis, (level, about) in zip(axes[0], levels.items(), strict=True):
+        for place, (kind, colour) in enumerate(
+            zip(about["kinds"], plot_style.COLOURS, strict=False)
+        ):
+            ends = np.array(about["kinds"][kind]["frames"]["returns"])[:, None, -1]  # [seeds, 1]
+            band = bootstrap_band(ends)
+            axis.plot([band.low, band.high], [place, place], color=colour, linewidth=3, alpha=0.4)
+            axis.plot(interquartile_mean(ends), place, "o", color=colour)
+        axis.set(title=f"{level}, {_count(len(about['seeds']))}", xlabel="return at the end")
+        axis.set_yticks(range(len(about["kinds"])), about["kinds"])
+        axis.invert_yaxis()
     plot_style.save_figure(figure, *paths)
 
 
@@ -214,5 +236,5 @@ def main(description: str, comparisons: Sequence[Comparison]) -> None:
         return
     found = summarise(of, out, chosen)
     (given.to / f"{of.name}.json").write_text(json.dumps(found) + "\n")
-    draw(found, given.to / f"{of.name}.svg")
+    (draw_ends if of.is_short else draw)(found, given.to / f"{of.name}.svg")
     print(table(found, of.what))

@@ -126,7 +126,10 @@ def _games(name: str, level: str, kinds: tuple[str, ...]) -> Comparison:
 
 
 COMPARISONS = [
-    Comparison("policy-students", "method", tuple(POLICY_STUDENTS), POLICY_FRAMES, policy_student),
+    Comparison(
+        *("policy-students", "method", tuple(POLICY_STUDENTS), POLICY_FRAMES, policy_student),
+        is_short=True,
+    ),
     Comparison("value-students", "method", tuple(VALUE_STUDENTS), VALUE_FRAMES, value_student),
     _games("pong-students", "PongNoFrameskip-v4", PONG_STUDENTS),
     _games("breakout-students", "BreakoutNoFrameskip-v4", ("scratch", "qdagger-weak")),

@@ -159,3 +159,12 @@ def test_the_rule_for_catch_is_the_tests_own():
     random = np.random.default_rng(0)
     shown = random.random([50, 10, 5])
     np.testing.assert_array_equal(scripted_teacher.catch_the_ball(shown), catcher(shown))
+
+
+def test_returns_at_the_end_are_drawn_where_runs_have_no_curve(tmp_path):
+    _write_all(tmp_path)
+    found = comparison.summarise(replay_kinds.OF, tmp_path, ["catch"])
+    comparison.draw_ends(found, tmp_path / "ends.svg")
+    drawn = (tmp_path / "ends.svg").read_text()
+    assert "catch, 4 seeds" in drawn
+    assert all(kind in drawn for kind in replay_kinds.KINDS)
