@@ -8,7 +8,8 @@
 
 `run` can be interrupted: called again, it continues. `summarise` writes the curves of the runs that
 are over to sandbox/reference/NAME.json, draws them beside it, and prints a table (`comparison.py`).
-Teachers are the policy of CartPole-v1 that comes with this package, and a rule for catch.
+Teachers are the policies of CartPole-v1 and Pong that come with this package, a rule for catch, and
+on games also a run that ends early, which is made first.
 """
 
 import os
