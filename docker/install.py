@@ -41,10 +41,9 @@ _SCRIPTS = (
     *("docker/steps.py", "docker/horovod_wheel.py"),
 )
 
-# Debian runs this script before it starts a service; exit code 101 forbids it.
+# Debian runs this script before it starts a service; exit code 101 forbids it. If the set-up that
+# wrote it was killed, the script removes itself, so that the machine starts services again.
 _POLICY = Path("/usr/sbin/policy-rc.d")
-# Debian asks this file before it starts a service. If the set-up that wrote it is killed, the next
-# question removes it, so that the machine starts services again.
 _NO_SERVICES = """#!/bin/sh
 # The set-up of impala_mm wrote this file, and removes it when it ends.
 began=$(sed 's/.*) //' /proc/{pid}/stat 2>/dev/null | cut -d' ' -f20)

@@ -5,8 +5,6 @@ last checkpoint, so its next rows have fewer frames and seconds than its last on
 after the resume count; the rows that they replace are left out.
 """
 
-import contextlib
-import dataclasses
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -17,9 +15,8 @@ import numpy as np
 from documented_runs import read_metrics
 from plot_style import format_number
 
-from impala_mm.config.algorithm_settings import BadAlgorithm
-from impala_mm.config.settings import Config
 from impala_mm.records.json_lines import find_current
+from impala_mm.records.settings_table import default_settings
 from impala_mm.runtime.strict_json import from_json
 
 MAX_BINS = 300  # points of a long run's curve; more could not be told apart
@@ -209,7 +206,7 @@ def _describe_differences(settings: dict[str, Any], differing: list[str]) -> str
     """
     named = [n for n in differing if n != "level_name"]
     if len(named) > 2:
-        defaults = _defaults(settings)
+        defaults = default_settings(settings)
         named = [n for n in named if settings.get(n) != defaults.get(n)]
     differences = [_format_setting(name, settings.get(name)) for name in named]
     if "level_name" in differing:
@@ -233,16 +230,8 @@ def _experiment_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """
     if not settings:
         return {}
-    known = _defaults(settings) | settings
+    known = default_settings(settings) | settings
     return {k: v for k, v in known.items() if k not in _IRRELEVANT_SETTINGS}
-
-
-def _defaults(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the default of each setting that a run of this algorithm has."""
-    config = Config
-    with contextlib.suppress(BadAlgorithm):  # its module is not on this machine
-        config = Config.of_algorithm(str(settings.get("algorithm", Config.algorithm)))
-    return {field.name: field.default for field in dataclasses.fields(config)}
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import comparison
 from comparison import Comparison
 from documented_runs import ROOT
-from teacher_methods import GAMES
+from teacher_methods import DQN, GAME_OFFLINE, GAMES, OFFLINE
 
 _CATCH, _PONG = "catch", "PongNoFrameskip-v4"
 FRAMES = {_CATCH: 30_000, _PONG: 2_000_000}  # of Pong half a million steps
@@ -43,11 +43,8 @@ CHANGES = {
     "dqn-teacher": _IMPALA,
 }
 # An update of PPO on Pong has 13 times as many steps as one of IMPALA, four times each.
-_OFFLINE = {
-    _CATCH: ["--teacher_steps=5000", "--offline_updates=500"],
-    _PONG: ["--teacher_steps=50000", "--offline_updates=1000"],
-}
-_OFFLINE_PPO = [*_OFFLINE[_PONG][:1], "--offline_updates=50"]
+_OFFLINE = {_CATCH: OFFLINE, _PONG: GAME_OFFLINE}
+_OFFLINE_PPO = [GAME_OFFLINE[0], "--offline_updates=50"]
 KINDS = tuple(f"{change}{end}" for change in CHANGES for end in ("", "-scratch"))
 _TEACHER = {_CATCH: "catch-teacher", _PONG: "pong"}
 _DQN_TEACHER = {_CATCH: "catch-dqn-teacher", _PONG: "pong-dqn-teacher"}
@@ -58,7 +55,7 @@ BEFORE = {
             *("--stop_at_return=0.95", "--seed=100"),
         ],
         "catch-dqn-teacher": [
-            *("--level_name=catch", "--algorithm=dqn", "--epsilon_frames=5000"),
+            *DQN[_CATCH],
             *("--total_environment_frames=50000", "--stop_at_return=0.95", "--seed=100"),
         ],
     },

@@ -21,15 +21,15 @@ from comparison import Comparison
 from documented_runs import ROOT
 
 _TEACHERS = {"catch": "sandbox.scripted_teacher:catch_the_ball", "CartPole-v1": "cartpole"}
-_OFFLINE = ["--teacher_steps=5000", "--offline_updates=500"]
+OFFLINE = ["--teacher_steps=5000", "--offline_updates=500"]
 # With --teacher_cost=0 the teacher plays, and its student does not compare itself with it.
-_ONLY_PLAYS = ["--teacher_cost=0", *_OFFLINE]
+_ONLY_PLAYS = ["--teacher_cost=0", *OFFLINE]
 
 POLICY_FRAMES = {"catch": 30_000, "CartPole-v1": 80_000}
 POLICY_STUDENTS = {
     "scratch": [],
     "kickstarting": ["--teacher_method=kickstarting", "--teacher_cost=10"],
-    "qdagger": ["--teacher_method=qdagger", "--teacher_cost=10", *_OFFLINE],
+    "qdagger": ["--teacher_method=qdagger", "--teacher_cost=10", *OFFLINE],
     "cloning": ["--offline_updates=500"],  # of the games that were played for qdagger
     "jsrl": ["--teacher_cost=0"],
     "constant": ["--teacher_method=constant", "--teacher_cost=10"],
@@ -38,7 +38,7 @@ VALUE_FRAMES = {"catch": 15_000, "CartPole-v1": 30_000}
 VALUE_STUDENTS = {
     "scratch": [],
     "kickstarting": ["--teacher_method=kickstarting"],
-    "qdagger": ["--teacher_method=qdagger", *_OFFLINE],
+    "qdagger": ["--teacher_method=qdagger", *OFFLINE],
     "cql": [*_ONLY_PLAYS, "--cql_cost=1"],
     "dqfd": [*_ONLY_PLAYS, "--margin_cost=1", "--teacher_margin=0.8", "--teacher_data_share=0.2"],
     "jsrl": ["--teacher_cost=0"],
@@ -51,14 +51,15 @@ GAMES = {
     "BreakoutNoFrameskip-v4": ["--preset=breakout-impala"],
 }
 _WEAK = {"PongNoFrameskip-v4": 0, "BreakoutNoFrameskip-v4": 30}  # mean return of such a teacher
+GAME_OFFLINE = ["--teacher_steps=50000", "--offline_updates=1000"]
 GAME_METHODS = {
     "kickstarting": ["--teacher_method=kickstarting"],
-    "qdagger": ["--teacher_method=qdagger", "--teacher_steps=50000", "--offline_updates=1000"],
+    "qdagger": ["--teacher_method=qdagger", *GAME_OFFLINE],
 }
 PONG_STUDENTS = ("scratch", *(f"{m}-{t}" for t in ("weak", "strong") for m in GAME_METHODS))
 _GUIDE = {"catch": 9, "CartPole-v1": 200}  # steps of jsrl
 _PRESETS = {"catch": "catch-impala", "CartPole-v1": "classic-impala"}
-_DQN = {
+DQN = {
     "catch": ["--level_name=catch", "--algorithm=dqn", "--epsilon_frames=5000"],
     "CartPole-v1": ["--preset=classic-dqn", "--epsilon_frames=10000"],
 }
@@ -92,7 +93,7 @@ def policy_student(level: str, kind: str, seed: int, out: Path) -> list[str]:
 def value_student(level: str, kind: str, seed: int, out: Path) -> list[str]:
     """Return the arguments of a run of DQN."""
     frames = VALUE_FRAMES[level]
-    return _command(_DQN[level], VALUE_STUDENTS[kind], level, kind, seed, frames, out)
+    return _command(DQN[level], VALUE_STUDENTS[kind], level, kind, seed, frames, out)
 
 
 def _game(level: str, seed: int, stop_at: str, frames: int) -> list[str]:

@@ -114,8 +114,8 @@ def parse_settings(settings: Mapping[str, Any], config: type) -> tuple[Any, list
 
     They are checked as on the command line.
     """
-    for name in ("help", "helpfull", "helpshort", "helpxml", "show_config"):
-        if name in settings:
+    for name in settings:
+        if f"--{name}" in _HELP or name == "show_config":  # they print and end the program
             raise BadSettings(f"{name} is only for the command line: leave it out")
     with flags.refusals_raised():
         own_packages.refuse_foreign()

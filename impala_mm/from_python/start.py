@@ -22,7 +22,8 @@ _OF_FOLDERS = ("level_name", "logdir", "algorithm", "preset", "config")
 _OTHER_MODES = ("test", "record", "export", "rehearsal")
 # Flags by which experiment.py is one process, or something else than a training.
 _NOT_FOR_TRAINING = (
-    *("job_name", "task", "learner", "validate", "show_config", "export_dir", "dashboard"),
+    *("job_name", "task", "learner"),
+    *("validate", "show_config", "export_dir", "dashboard"),
 )
 REPEATED = ("env", "ssh_accept_key")  # flags of the frontend that take several values
 

@@ -76,7 +76,6 @@ class _Test:
     """A test of one checkpoint on one or several levels."""
 
     def __init__(self, config: Config, given: Sequence[str], ending: list[int]):
-
         self._config, self._given, self._ending = config, given, ending
         self._say = log.ProcessLogger("test")
         self._path, self._about = checkpoint.find(config.checkpoint or config.logdir)

@@ -41,7 +41,6 @@ from impala_mm.learner.silent_learners import SilentLearners
 from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled
 from impala_mm.learner.turn_source import TurnQueue, TurnSource
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
@@ -236,7 +235,7 @@ def _make_records(
     most = config.checkpoint_max_gb * 1e9
     checkpoints = Checkpoints(folder.path, variables, config.keep_checkpoints, most, say)
     settings = dataclasses.asdict(config)
-    about = CheckpointInfo(group.size, settings, agent.made_of, provenance.versions())
+    about = checkpoint.CheckpointInfo(group.size, settings, agent.made_of, provenance.versions())
     checkpointing = Checkpointing(
         config, checkpoints, variables, about, limits, outputs.event_hook, say
     )

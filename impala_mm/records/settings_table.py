@@ -18,12 +18,17 @@ class SettingRow(NamedTuple):
     changed: bool  # whether the value differs from the default
 
 
+def default_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the default of each setting that a run of the same algorithm has."""
+    config = Config
+    with contextlib.suppress(BadAlgorithm):  # its module is not on this machine
+        config = Config.of_algorithm(str(settings.get("algorithm", Config.algorithm)))
+    return {f.name: f.default for f in dataclasses.fields(config)}
+
+
 def list_settings(settings: dict[str, Any]) -> list[SettingRow]:
     """Return a row for each setting, those that differ from their defaults first."""
-    config = Config
-    with contextlib.suppress(BadAlgorithm):  # the module of the run is not on this machine
-        config = Config.of_algorithm(settings.get("algorithm", Config.algorithm))
-    defaults = {f.name: f.default for f in dataclasses.fields(config)}
+    defaults = default_settings(settings)
     rows = [
         SettingRow(
             name,
