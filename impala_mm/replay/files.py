@@ -66,21 +66,17 @@ class ReplayFiles:
                 self._keep_to_memory()
                 spill.delete_unused(self._is_stored)
 
-    def save(self, folder: Path) -> None:
-        """Write all stored unrolls to this folder; the caller holds the lock."""
-        shard.save(folder, self._codec, self._replays)
+    def save(self, folder: Path, mix: shard.MixState) -> None:
+        """Write all stored unrolls and the mix to this folder; the caller holds the lock."""
+        shard.save(folder, self._codec, self._replays, mix)
 
-    def restore(self, shares: Sequence[shard.Share]) -> int:
-        """Store these shares of what learners have saved; return the next unroll's key.
+    def restore(self, shares: Sequence[shard.Share]) -> tuple[int, shard.MixState | None]:
+        """Store these shares of what learners have saved.
 
-        The caller holds the lock. Raises ValueError if they are of another kind.
+        Return the next unroll's key, and the mix that was saved with them if it goes on. The caller
+        holds the lock. Raises ValueError if they are of another kind.
         """
         return shard.restore(shares, self._codec, self._replays)
-
-    def make_older(self, updates: int) -> None:
-        """Subtract a number from the policy versions of all unrolls; the caller holds the lock."""
-        for replay in self._replays:
-            replay.store.make_older(updates)
 
     def _keep_to_memory(self) -> None:
         """Let the replays take no more than fits in memory, since the disk takes no more."""

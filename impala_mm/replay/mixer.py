@@ -17,9 +17,10 @@ import numpy as np
 from impala_mm.config.replay_mix import divide
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.data.unroll_check import UnrollCheck
-from impala_mm.replay.contents import count_steps
+from impala_mm.replay.contents import count_steps, pack, unpack
 from impala_mm.replay.limiter import RateLimiter
 from impala_mm.replay.parts import Replay
+from impala_mm.replay.shard import MixState
 from impala_mm.replay.store import Store, StoredUnroll
 from impala_mm.runtime.log import Say
 
@@ -127,14 +128,37 @@ class Mixer:
             self._count_steps(self._new.popleft().content)
         return stored
 
-    def continue_with(self, next_key: int) -> None:
+    def state(self) -> MixState:
+        """Return what a resumed run needs besides the replays, to draw as this one will."""
+        waiting = [unroll._replace(content=pack(bytes(unroll.content))) for unroll in self._new]
+        counts = [self._counted, self._updates, self._arrived, self.discarded, self._bad]
+        return MixState(waiting, np.array(counts), self._rules())
+
+    def _rules(self) -> np.ndarray:
+        """Return the numbers without which those of `MixState` mean nothing."""
+        return np.array([*self._limiter, self._fresh_columns], np.float64)
+
+    def continue_with(self, next_key: int, state: MixState | None = None) -> None:
         """Give this key to the next unroll, now that the replays hold restored ones.
 
-        The first update does not wait for as many unrolls again as are stored already.
+        With the `state` of a mix with these rules, it goes on. Otherwise the first update does not
+        wait for as many unrolls again as are stored already.
         """
         self._received = next_key
-        if min(replay.store.size for replay in self._replays) >= self._limiter.minimum:
+        if state and np.array_equal(state.rules, self._rules()):
+            counts = state.counts.tolist()
+            self._counted, self._updates, self._arrived, self.discarded, self._bad = counts
+            size = self._codec.size
+            self._new.extend(u._replace(content=unpack(u.content, size)) for u in state.waiting)
+        elif min(replay.store.size for replay in self._replays) >= self._limiter.minimum:
             self._counted = self._limiter.minimum - self._fresh_columns
+
+    def make_older(self, updates: int) -> None:
+        """Subtract a number from the policy versions of all unrolls."""
+        for replay in self._replays:
+            replay.store.make_older(updates)
+        waiting = [unroll._replace(version=unroll.version - updates) for unroll in self._new]
+        self._new = deque(waiting)
 
     def _count_steps(self, content: bytes | memoryview) -> None:
         """Count the steps of an unroll that will be in no batch as a new one."""

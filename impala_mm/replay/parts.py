@@ -21,6 +21,7 @@ class Replay(NamedTuple):
     store: Store
     sampler: Sampler
     removal: Removal
+    random: np.random.Generator  # of which all replays of a learner draw
 
     def insert(self, unroll: StoredUnroll) -> None:
         """Store an unroll; remove others until there is room for it."""
@@ -37,6 +38,19 @@ class Replay(NamedTuple):
             while self.store.lacks_room(len(unroll.content)):
                 self.store.remove(self.store.oldest())
             self.store.add(unroll)
+
+    def fill_slots(self, unrolls: Sequence[StoredUnroll]) -> bool:
+        """Store unrolls in the slots 0, 1, ..., if the replay is empty and has room for all.
+
+        Return whether it has. Larger keys are newer.
+        """
+        size = sum(len(unroll.content) for unroll in unrolls)
+        if self.store.size or len(unrolls) > self.store.capacity or size > self.store.max_bytes:
+            return False
+        for unroll in unrolls:
+            self.store.add(unroll)
+        self.store.sort()
+        return True
 
     def limit(self, max_bytes: float) -> None:
         """Let the unrolls take no more bytes than these; the oldest are removed."""
@@ -79,4 +93,4 @@ def make_replay(
             sampler = Elite(store, random, moved, str(options["strategy"]), *candidates)
             if options["insertion"] == "elite":
                 removal = MostDistant(int(numbers["compared"]), moved, random)
-    return Replay(part.kind, columns, store, sampler, removal)
+    return Replay(part.kind, columns, store, sampler, removal, random)

@@ -2,8 +2,11 @@
 
     unrolls.bin     the unrolls' bytes as they are stored, one after the other
     index.npz       for each: its version and size; for each replay, by kind: which of them it
-                    holds, in their order, how often each was drawn, and priorities, with the
-                    largest so far
+                    holds, in their order, and for each of these its slot, how often it was drawn
+                    and its priority, with the largest so far; which ones wait to be in a batch as
+                    new ones; the counts of the mix, and the state of its random numbers
+
+A learner that reads its own shard again goes on exactly, but for what features it compares.
 
 `learner.own_state` decides where and when, and checks the files.
 """
@@ -15,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.replay import random_state
 from impala_mm.replay.parts import Replay
 from impala_mm.replay.samplers import Prioritised
 from impala_mm.replay.store import StoredUnroll
@@ -30,19 +34,33 @@ class Share(NamedTuple):
     of: int = 1
 
 
-def save(folder: Path, codec: UnrollCodec, replays: Sequence[Replay]) -> None:
-    """Write what the replays hold to a folder, each unroll once."""
-    unrolls = {unroll.key: unroll for each in replays for unroll in each.store.in_order()}
+class MixState(NamedTuple):
+    """What a mix goes on with besides its replays."""
+
+    waiting: list[StoredUnroll]  # not yet in a batch as new ones
+    counts: np.ndarray  # int64
+    rules: np.ndarray  # float64: a mix with others cannot go on with these counts
+
+
+def save(folder: Path, codec: UnrollCodec, replays: Sequence[Replay], mix: MixState) -> None:
+    """Write what the replays hold, and what waits, to a folder, each unroll once."""
+    unrolls = {unroll.key: unroll for unroll in mix.waiting}
+    unrolls |= {unroll.key: unroll for each in replays for unroll in each.store.in_order()}
     keys = np.array(sorted(unrolls), np.int64)
     index: dict[str, Any] = {
         "unroll": np.array(codec.digest),
         "versions": np.array([unrolls[key].version for key in keys.tolist()], np.int64),
         "sizes": np.array([len(unrolls[key].content) for key in keys.tolist()], np.int64),
+        "waiting": np.searchsorted(keys, np.array([u.key for u in mix.waiting], np.int64)),
+        "counts": mix.counts,
+        "rules": mix.rules,
     }
     for replay in replays:
         order = np.array([unroll.key for unroll in replay.store.in_order()], np.int64)
         slots = replay.store.slots_of(order)
         index[f"{replay.kind}/held"] = np.searchsorted(keys, order)
+        index[f"{replay.kind}/slots"] = slots
+        index[f"{replay.kind}/random"] = random_state.encode(replay.random)
         index[f"{replay.kind}/uses"] = replay.store.uses[slots]
         if isinstance(replay.sampler, Prioritised):
             index[f"{replay.kind}/priorities"] = replay.sampler.scaled(slots)
@@ -53,12 +71,15 @@ def save(folder: Path, codec: UnrollCodec, replays: Sequence[Replay]) -> None:
     np.savez(folder / _INDEX, **index)
 
 
-def restore(shares: Sequence[Share], codec: UnrollCodec, replays: Sequence[Replay]) -> int:
-    """Fill empty replays from shares of shards; return the number of unrolls, which get new keys.
+def restore(
+    shares: Sequence[Share], codec: UnrollCodec, replays: Sequence[Replay]
+) -> tuple[int, MixState | None]:
+    """Fill empty replays from shares of shards; return what a learner continues with.
 
-    Several shares are merged by the ages of their unrolls, so that the oldest of all are removed
-    where there is no room. A replay whose kind was not saved takes the newest unrolls of all.
-    Raises ValueError if a shard holds unrolls of another network or environment.
+    It is the number of unrolls, which get new keys, and the state of the mix if there is one whole
+    shard. Several shares are merged by the ages of their unrolls, so that the oldest of all are
+    removed where there is no room. A replay whose kind was not saved takes the newest unrolls of
+    all. Raises ValueError if a shard holds unrolls of another network or environment.
     """
     indices = [_read_index(share, codec) for share in shares]
     found = [
@@ -71,7 +92,15 @@ def restore(shares: Sequence[Share], codec: UnrollCodec, replays: Sequence[Repla
     unrolls = [StoredUnroll(key, each.version, each.content) for key, each in enumerate(found)]
     for replay in replays:
         _fill(replay, shares, indices, keys, unrolls)
-    return len(unrolls)
+    if not _is_whole(shares) or "rules" not in indices[0]:
+        return len(unrolls), None
+    waiting = [unrolls[number] for number in indices[0]["waiting"].tolist()]
+    return len(unrolls), MixState(waiting, indices[0]["counts"], indices[0]["rules"])
+
+
+def _is_whole(shares: Sequence[Share]) -> bool:
+    """Return whether these are all that one learner saved."""
+    return len(shares) == 1 and shares[0].of == 1
 
 
 class _Found(NamedTuple):
@@ -119,7 +148,8 @@ def _fill(
         kept.append((held - share.first) % share.of == 0)
         numbers = held[kept[-1]].tolist()
         keys_held.append(np.array([keys[share, number] for number in numbers], np.int64))
-    replay.fill([unrolls[key] for key in sorted(np.concatenate(keys_held).tolist())])
+    if not _fill_slots(replay, shares, indices, keys_held, unrolls):
+        replay.fill([unrolls[key] for key in sorted(np.concatenate(keys_held).tolist())])
     for index, wanted, mine in zip(indices, kept, keys_held, strict=True):
         slots = replay.store.slots_of(mine)
         stored = slots >= 0  # others were removed for lack of room
@@ -129,3 +159,23 @@ def _fill(
         if priorities is not None and isinstance(replay.sampler, Prioritised):
             largest = float(index.get(f"{replay.kind}/largest", 1.0))
             replay.sampler.set_scaled(slots[stored], priorities[wanted][stored], largest)
+
+
+def _fill_slots(
+    replay: Replay,
+    shares: Sequence[Share],
+    indices: Sequence[dict[str, np.ndarray]],
+    keys_held: Sequence[np.ndarray],
+    unrolls: Sequence[StoredUnroll],
+) -> bool:
+    """Let a replay go on as the only shard says, if there is room; return whether it does."""
+    if not _is_whole(shares):
+        return False
+    slots = indices[0].get(f"{replay.kind}/slots")
+    if slots is None:
+        return False
+    in_slots = keys_held[0][np.argsort(slots)]
+    if not replay.fill_slots([unrolls[key] for key in in_slots.tolist()]):
+        return False
+    random_state.decode(replay.random, indices[0][f"{replay.kind}/random"])
+    return True

@@ -143,7 +143,7 @@ class ReplaySource:
         """Write all stored unrolls to this folder."""
         with self._changed:
             self._mixer.write_priorities()
-            self._files.save(folder)
+            self._files.save(folder, self._mixer.state())
 
     def restore(self, folder: Path) -> None:
         """Store the unrolls that `save` wrote; raise ValueError if they are of another kind."""
@@ -152,12 +152,12 @@ class ReplaySource:
     def restore_shares(self, shares: Sequence[Share]) -> None:
         """Store these shares of what learners have saved; raise ValueError as `restore` does."""
         with self._changed:
-            self._mixer.continue_with(self._files.restore(shares))
+            self._mixer.continue_with(*self._files.restore(shares))
 
     def make_older(self, updates: int) -> None:
         """Subtract a number from the policy versions of all stored unrolls."""
         with self._changed:
-            self._files.make_older(updates)
+            self._mixer.make_older(updates)
 
     # -- the writer thread
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollSpec
+from impala_mm.replay import random_state
 
 
 class Fresh(Protocol):
@@ -140,14 +141,14 @@ class SavedStepReplay(StepReplay):
     def save(self, folder: Path) -> None:
         """Write what is held, and the state of the random numbers, to this folder."""
         batches.save(self._filled(), folder)
-        np.savez(folder / "state.npz", added=self._added, random=_encode(self._random))
+        np.savez(folder / "state.npz", added=self._added, random=random_state.encode(self._random))
 
     def restore(self, folder: Path) -> None:
         """Hold what `save` wrote; raise ValueError if it is of another size or kind."""
         saved = np.load(folder / "state.npz")
         self._added = int(saved["added"])
         batches.restore(self._filled(), folder)
-        _decode(self._random, saved["random"])
+        random_state.decode(self._random, saved["random"])
 
     def make_older(self, updates: int) -> None:
         """Subtract a number from the policy versions of what is held."""
@@ -160,20 +161,3 @@ class SavedStepReplay(StepReplay):
         unrolls = tf.nest.map_structure(lambda leaf: leaf[:, :size], held.unrolls)
         start, *rest = tf.nest.map_structure(lambda leaf: leaf[:size], list(held[1:]))
         return Batch(unrolls, start, *rest)
-
-
-def _encode(random: np.random.Generator) -> np.ndarray:
-    """Return the state of NumPy's generator, as 64-bit numbers."""
-    state = random.bit_generator.state
-    large = [state["state"]["state"], state["state"]["inc"]]
-    words = [(number >> shift) & (2**64 - 1) for number in large for shift in (64, 0)]
-    return np.array([*words, state["has_uint32"], state["uinteger"]], np.uint64)
-
-
-def _decode(random: np.random.Generator, words: np.ndarray) -> None:
-    """Give a generator the state that `_encode` returned."""
-    a, b, c, d, has, rest = map(int, words)
-    state = dict(random.bit_generator.state)
-    state["state"] = {"state": (a << 64) | b, "inc": (c << 64) | d}
-    state["has_uint32"], state["uinteger"] = has, rest
-    random.bit_generator.state = state

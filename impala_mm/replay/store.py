@@ -125,6 +125,10 @@ class Store:
         if len(self._order) > 2 * self.capacity:  # removed ones that `oldest` has not met
             self._order = deque(key for key in self._order if key in self._slots)
 
+    def sort(self) -> None:
+        """Let unrolls be the newer, the larger their keys, in whatever order they were added."""
+        self._order = deque(sorted(self._slots))
+
     def in_order(self) -> list[StoredUnroll]:
         """Return all unrolls, from the oldest to the newest."""
         return [self._unrolls[self._slots[key]] for key in self._order if key in self._slots]

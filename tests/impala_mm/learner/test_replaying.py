@@ -181,9 +181,11 @@ def test_a_source_is_saved_and_restored_with_its_unrolls(tmp_path):
     assert source.next(20) is not None
     source.save(tmp_path)
     queue.close()
-    _, again = _source(_config("uniform:1:100"))
+    queue, again = _source(_config("uniform:1:100"))
     again.restore(tmp_path)
+    _put(queue, *range(4, 8))
     batch = again.next(20)
-    assert set(batch.version.numpy().tolist()) <= set(range(4))
+    assert set(batch.version.numpy().tolist()) <= set(range(8))
     assert not batch.fresh.numpy().any()
-    assert again.take_stored_steps() == 0
+    assert again.take_stored_steps() == 4 * LENGTH
+    queue.close()

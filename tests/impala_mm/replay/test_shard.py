@@ -14,6 +14,7 @@ from impala_mm.replay.contents import pack, unpack
 from impala_mm.replay.parts import make_replay
 from impala_mm.replay.store import StoredUnroll
 
+MIX = shard.MixState([], np.zeros(5, np.int64), np.zeros(3))
 TEXT = "uniform:0.5:6,prioritised:0.5:4:exponent=1"
 
 
@@ -45,9 +46,9 @@ def test_a_shard_brings_back_unrolls_uses_and_priorities(tmp_path):
     before[0].store.uses[:] = np.arange(6)
     before[1].sampler.feedback(np.arange(4), np.array([9.0, 3.0, 2.0, 1.0]))
     before[1].sampler.feedback(np.arange(1), np.array([4.0]))
-    shard.save(tmp_path, CODEC, before)
+    shard.save(tmp_path, CODEC, before, MIX)
     after = _replays()
-    assert shard.restore([shard.Share(tmp_path)], CODEC, after) == 6
+    assert shard.restore([shard.Share(tmp_path)], CODEC, after)[0] == 6
     for old, new in zip(before, after, strict=True):
         assert _held(new) == _held(old)
         old_slots, new_slots = (
@@ -65,8 +66,23 @@ def test_a_shard_brings_back_unrolls_uses_and_priorities(tmp_path):
             assert newest == [[9.0], [9.0]], "the largest so far, whose unroll is gone"
 
 
+def test_a_shard_of_an_earlier_version_brings_back_its_unrolls_and_no_mix(tmp_path):
+    shard.save(tmp_path, CODEC, _filled(range(10)), MIX)
+    with np.load(tmp_path / "index.npz") as index:
+        kept = {
+            name: value
+            for name, value in index.items()
+            if not re.search("slots|random|waiting|counts|rules", name)
+        }
+    assert len(kept) == len(index.files) - 7
+    np.savez(tmp_path / "index.npz", **kept)
+    after = _replays()
+    assert shard.restore([shard.Share(tmp_path)], CODEC, after) == (6, None)
+    assert [_held(each) for each in after] == [list(range(4, 10)), list(range(6, 10))]
+
+
 def test_another_mix_takes_the_newest_unrolls_of_all(tmp_path):
-    shard.save(tmp_path, CODEC, _filled(range(10)))
+    shard.save(tmp_path, CODEC, _filled(range(10)), MIX)
     (smaller,) = _replays("uniform:1:3")
     shard.restore([shard.Share(tmp_path)], CODEC, [smaller])
     assert _held(smaller) == [7, 8, 9]
@@ -76,9 +92,9 @@ def test_two_shards_become_one_and_one_becomes_two(tmp_path):
     folders = [tmp_path / name for name in "ab"]
     for folder, numbers in zip(folders, (range(3), range(10, 13)), strict=True):
         folder.mkdir()
-        shard.save(folder, CODEC, _filled(numbers))
+        shard.save(folder, CODEC, _filled(numbers), MIX)
     merged = _replays()
-    assert shard.restore([shard.Share(f) for f in folders], CODEC, merged) == 6
+    assert shard.restore([shard.Share(f) for f in folders], CODEC, merged)[0] == 6
     assert _held(merged[0]) == [0, 1, 2, 10, 11, 12]
     halves = [_replays() for _ in range(2)]
     for first, half in enumerate(halves):
@@ -94,7 +110,7 @@ def test_of_shards_that_do_not_fit_into_one_the_newest_unrolls_of_all_are_kept(t
         before[0].store.uses[:] = numbers
         for slot, key in enumerate(before[1].store.keys.tolist()):
             before[1].sampler.feedback(np.array([slot]), np.array([float(key)]))
-        shard.save(folder, CODEC, before)
+        shard.save(folder, CODEC, before, MIX)
     merged = _replays()
     shard.restore([shard.Share(f) for f in folders], CODEC, merged)
     assert [_held(each) for each in merged] == [[6, 7, 8, 9, 10, 11], [8, 9, 10, 11]]
@@ -116,7 +132,7 @@ def test_of_shards_that_do_not_fit_into_one_the_newest_unrolls_of_all_are_kept(t
     ids=["length", "observations", "actions", "policy", "core"],
 )
 def test_unrolls_of_another_network_or_space_are_refused_by_name(tmp_path, other):
-    shard.save(tmp_path, CODEC, _filled(range(3)))
+    shard.save(tmp_path, CODEC, _filled(range(3)), MIX)
     replays = _replays()
     said = f"{tmp_path} holds unrolls of another network, environment or --unroll_length (layout"
     with pytest.raises(ValueError, match=re.escape(said)):

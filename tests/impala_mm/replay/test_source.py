@@ -1,6 +1,7 @@
 """The source that mixes: which unrolls are in a batch, who waits for whom, and what is counted."""
 
 import contextlib
+import copy
 import errno
 import itertools
 import os
@@ -9,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from deadlines import Deadline, within
 from supervising import until
 from unrolls import CODEC, LENGTH, Actors, decode, unroll
@@ -373,6 +375,46 @@ def test_with_an_actor_that_takes_turns_the_same_batches_are_drawn_each_time(rat
     assert new == sorted(set(new))
 
 
+@pytest.mark.parametrize("ratio", [None, 0.75, 3])
+def test_a_replay_that_is_restored_draws_what_it_would_have_drawn(tmp_path, ratio):
+    text = "queue:0.5,uniform:0.25:9,prioritised:0.25:7:exponent=1"
+    turns = Turns()
+    source, _ = _source(turns, text, ratio=ratio)
+
+    def draw(source, number):
+        batch = source.next(0.0)
+        source.feedback(batch.key, np.abs(np.sin(batch.version + number)))
+        return batch._replace(key=None)  # keys begin anew
+
+    for number in range(30):
+        draw(source, number)
+    source.save(tmp_path)
+    again, _ = _source(copy.deepcopy(turns), text, ratio=ratio)
+    again.restore(tmp_path)
+    assert again.filling() == (0, 0)
+    for number in range(30, 60):
+        expected, found = (draw(each, number) for each in (source, again))
+        tf.nest.map_structure(np.testing.assert_array_equal, expected, found)
+        assert again.metrics() == source.metrics()
+
+
+def test_at_another_ratio_a_restored_replay_neither_hurries_nor_waits(tmp_path):
+    text = "queue:0.5,uniform:0.5:100"
+    source, _ = _source(Turns(), text)
+    for _ in range(30):
+        source.next(0.0)
+    source.save(tmp_path)
+    for ratio in (0.25, 3):
+        turns = Turns()
+        again, _ = _source(turns, text, ratio=ratio)
+        again.restore(tmp_path)
+        turns.played = 100
+        updates = [again.next(0.0) for _ in range(12)]
+        taken = turns.played - 100 - len(turns.unused)
+        assert all(batch is not None for batch in updates)
+        assert abs(taken - 12 / ratio) <= BATCH
+
+
 def test_while_the_actors_turn_lasts_there_is_no_batch_and_no_turn_begins_too_early():
     turns = Turns()
     source, _ = _source(turns, "queue:0.5,uniform:0.5:100")
@@ -398,7 +440,8 @@ def test_a_spill_is_read_without_the_rule_of_removal_which_may_need_the_learner(
             raise NameError("learner")
 
     store = Store(6)
-    replay = Replay("elite", 4, store, Uniform(store, np.random.default_rng(0)), NotYet())
+    random = np.random.default_rng(0)
+    replay = Replay("elite", 4, store, Uniform(store, random), NotYet(), random)
     with contextlib.closing(Spill(tmp_path, Owner("/run", CODEC.digest), 4, print)) as spill:
         arguments = CODEC, decode, [replay], 0, RateLimiter(1, 4), "wait", lambda: 0.0
         ReplaySource(actors, *arguments, spill=spill)
