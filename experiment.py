@@ -33,7 +33,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from impala_mm.config import command_line, flags, own_packages, printable
+from impala_mm.config import command_line, flags, mode_flags, own_packages, printable
 from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle
 
@@ -48,6 +48,7 @@ def main(argv: list[str]) -> None:
     (config,), given = command_line.parse(argv, __doc__ or "", Config)
     if config.dashboard:
         show_dashboard(config)
+    mode_flags.refuse_idle(config)
     # Imported after the flags are parsed, so that --help and a misspelt flag answer at once.
     from impala_mm.jobs import (  # noqa: PLC0415
         actor,

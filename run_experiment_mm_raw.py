@@ -24,7 +24,7 @@ import os
 import signal
 import sys
 
-from impala_mm.config import command_line, flags, own_packages, user_sources
+from impala_mm.config import command_line, flags, mode_flags, own_packages, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint_paths, run_folder
 from impala_mm.runtime import certificates, lifecycle, ports, run_token
@@ -61,6 +61,7 @@ def main(argv: list[str]) -> None:
             )
         except CannotServe as error:
             flags.refuse(str(error))
+    mode_flags.refuse_idle(config, also=[mode_flags.EVALUATOR])
     request = Request(
         launcher=launcher,
         given=given,

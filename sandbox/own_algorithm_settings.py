@@ -1,6 +1,7 @@
 """The flags of sandbox/own_algorithm.py, the example of sandbox/own_algorithm.md."""
 
 import dataclasses
+from typing import ClassVar
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
@@ -10,6 +11,7 @@ from impala_mm.config.settings import Config
 class Settings(Config):
     """The settings of a process of PPO."""
 
+    rounds: ClassVar[bool] = True  # as the algorithm has; actors are counted by it
     # Other defaults for flags that all algorithms have.
     batch_size: int = flags.default(Config, "batch_size", 32)
     unroll_length: int = flags.default(Config, "unroll_length", 32)

@@ -189,6 +189,12 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
                 f"--td_cost={self.td_cost:g}: without the cost of a --teacher, --cql_cost and "
                 f"--margin_cost nothing is left to learn: give one of them, or leave it out"
             )
+        if self.epsilon > 0.05:
+            raise ValueError(
+                f"--epsilon={self.epsilon:g}: it is a constant of the optimizer, of 0.05 at most "
+                f"here; --epsilon_start, --epsilon_end and --epsilon_frames say how often actions "
+                f"are random"
+            )
         if self.margin_cost and not self.uses_recorded_games:
             raise ValueError(
                 f"--margin_cost={self.margin_cost:g} has no effect without recorded games: give "

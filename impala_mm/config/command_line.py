@@ -60,13 +60,15 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     configs = tuple(getattr(c, "of_arguments", lambda _, c=c: c)(extended) for c in configs)
     read = _without_idle_phase(read, extended, configs)
     fields = _all_fields(configs)
+    not_taken = {name for config in configs for name in getattr(config, "NOT_TAKEN", ())}
+    shown = [f for name, f in fields.items() if name not in {*not_taken, "origins"}]
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
     for option, _, words in (argument.partition("=") for argument in argv[1:]):
         if option in _HELP and words:
-            _print_and_exit(help_page.about_words(words, fields.values()))
+            _print_and_exit(help_page.about_words(words, shown))
         elif option in _HELP:
             program = Path(argv[0]).name
-            _print_and_exit(help_page.whole(program, about, fields.values(), old))
+            _print_and_exit(help_page.whole(program, about, shown, old))
     aliases = {n: of for config in configs for n, of in getattr(config, "ALIASES", {}).items()}
     # An algorithm may have a flag of this name.
     aliases = {name: of for name, of in aliases.items() if name not in fields}
@@ -91,7 +93,6 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
             refuse(f"{where}--{name}={values[name].value}: {why}")
     for name in filter(lambda name: values[name].present or name in read, old):
         print(f"note: {help_page.old_name(name, old[name])}", file=sys.stderr)
-    not_taken = {name for config in configs for name in getattr(config, "NOT_TAKEN", ())}
     _note_what_is_left_out(read, fields, {*sources, *not_taken})
     if "origins" in fields and not values["origins"].present:
         values["origins"].value = json.dumps(setting_files.by_source(sources))
@@ -103,8 +104,8 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     except ValueError as error:  # from a method __post_init__, which compares flags
         refuse(str(error))
     if "show_config" in fields and values["show_config"].value:
-        shown = map(setting_files.show, objects, bases, itertools.repeat(sources))
-        _print_and_exit("\n\n".join(shown))
+        files = map(setting_files.show, objects, bases, itertools.repeat(sources))
+        _print_and_exit("\n\n".join(files))
     given = [name for name in fields if name in sources and name not in setting_files.HERE_ONLY]
     return objects, given + ["origins"] * bool(read)
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from impala_mm.config import peer_names
 from impala_mm.config.errors import BadSettings, ImpalaError
 from impala_mm.config.printable import escape
 
@@ -113,9 +114,11 @@ def format_value(value: Any) -> str:
 
 
 def nearest(name: str, names: Any) -> str:
-    """Return "; did you mean --X?" for the most similar name, or a reference to --help."""
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f"; did you mean --{close[0]}?" if close else " (`--help` lists them)"
+    """Return what another trainer's flag is here, the most similar name, or a way to search."""
+    if ours := peer_names.here(name):
+        return f"; here it is {ours}"
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)
+    return f"; did you mean --{close[0]}?" if close else " (`--help=WORD` searches them)"
 
 
 _raises = contextvars.ContextVar("whether `refuse` raises BadSettings", default=False)

@@ -5,6 +5,7 @@ import shutil
 import textwrap
 from typing import Any
 
+from impala_mm.config import peer_names
 from impala_mm.config.flags import AUTO, OldName, refuse
 
 
@@ -24,8 +25,9 @@ def shown_default(f: dataclasses.Field) -> str:
 
 def whole(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str:
     """Return the page on all flags."""
-    lines = [about.strip(), "", f"usage: {program} [--name=value ...]", *_describe(fields), ""]
+    lines = [about.strip(), "", f"usage: {program} [--name=value ...]", ""]
     lines += ["--help=WORDS prints only the flags that are about these words: --help=checkpoint."]
+    lines += [*_describe(fields), ""]
     lines += ["--flagfile=PATH reads more flags from a file, one on each line.", ""]
     for name, was in old.items():
         lines += _wrap(f"{old_name(name, was)}.")
@@ -33,17 +35,22 @@ def whole(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str
 
 
 def about_words(words: str, fields: Any) -> str:
-    """Return the part on the flags that contain each word, in name, text or choices.
+    """Return the part on the flags that contain each word, in name, text, choices or other names.
 
     Words that no flag contains are refused.
     """
 
     def about(f: dataclasses.Field) -> str:
-        return _plain(" ".join((f.name, f.metadata["text"], *shown_choices(f))))
+        words = (f.name, f.metadata["text"], *shown_choices(f), peer_names.of_flag(f.name))
+        return _plain(" ".join(words))
 
     found = [f for f in fields if all(word in about(f) for word in _plain(words).split())]
     if not found:
-        refuse(f"--help={words}: no flag is about that (`--help` lists them all)")
+        ours = peer_names.here(words)
+        refuse(
+            f"--help={words}: no flag is about that"
+            + (f"; here it is {ours}" if ours else " (`--help` lists them all)")
+        )
     return "\n".join(_describe(found)[1:])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config import command_line, flags, setting_files
+from impala_mm.config import command_line, flags, mode_flags, setting_files
 from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import BadEnvironment, BadSettings
 from impala_mm.config.settings import Config
@@ -23,7 +23,7 @@ _OTHER_MODES = ("test", "record", "export", "rehearsal")
 # Flags by which experiment.py is one process, or something else than a training.
 _NOT_FOR_TRAINING = (
     *("job_name", "task", "learner"),
-    *("validate", "show_config", "export_dir", "dashboard"),
+    *("validate", "show_config", "dashboard"),
 )
 REPEATED = ("env", "ssh_accept_key")  # flags of the frontend that take several values
 
@@ -64,6 +64,8 @@ def train(
             f"mode={config.mode} is no training: impala_mm.evaluate tests a policy, and "
             f"impala_mm.load_policy(...).export writes it as a SavedModel"
         )
+    with flags.refusals_raised():
+        mode_flags.refuse_idle(config)
     logdir = _folder(config)
     if any(callable(level) for level in levels):
         paths = [

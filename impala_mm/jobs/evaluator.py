@@ -42,9 +42,8 @@ def refuse_bad_flags(config: Config) -> None:
     """Refuse contradictory flags, before TensorFlow is loaded."""
     if not config.logdir:
         flags.refuse("--job_name=evaluator follows the checkpoints of a run: give its --logdir")
-    for name in ("checkpoint", "render", "video_dir"):
-        if getattr(config, name):
-            flags.refuse(f"--{name} is for --mode=test: an evaluator tests each new checkpoint")
+    if config.checkpoint:
+        flags.refuse("--checkpoint is for --mode=test: an evaluator tests each new checkpoint")
 
 
 def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None:

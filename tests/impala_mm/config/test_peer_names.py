@@ -1,0 +1,49 @@
+"""What other trainers call our flags: each answer names flags that exist."""
+
+import dataclasses
+import re
+
+import pytest
+
+from impala_mm.config import flags, peer_names
+from impala_mm.config.algorithm_settings import BUILT_IN
+from impala_mm.config.settings import Config
+from launcher.plan.settings import LauncherConfig
+
+OURS = {
+    f.name
+    for config in (LauncherConfig, *map(Config.of_algorithm, BUILT_IN))
+    for f in dataclasses.fields(config)
+}
+
+
+@pytest.mark.parametrize("name", sorted(peer_names._HERE))
+def test_an_answer_names_flags_of_ours_and_the_name_is_none_itself(name):
+    assert name not in OURS
+    named = re.findall(r"--(\w+)", peer_names.here(name))
+    assert named
+    assert set(named) <= OURS
+
+
+def test_no_name_has_two_answers():
+    listed = [name for names in peer_names._ELSEWHERE.values() for name in names.split()]
+    assert len(listed) == len(set(listed))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gamma", "; here it is --discounting"),
+        ("capture-video", "; here it is --mode=test --video_dir=FOLDER"),
+        ("batchsize", "; did you mean --batch_size?"),
+        ("teapot", " (`--help=WORD` searches them)"),
+    ],
+)
+def test_a_flag_that_does_not_exist_is_answered(name, said):
+    assert flags.nearest(name, OURS) == said
+
+
+def test_a_search_finds_a_flag_by_its_name_elsewhere():
+    assert "gamma" in peer_names.of_flag("discounting").split()
+    assert not peer_names.of_flag("epsilon_base")
+    assert "start_e" not in peer_names.of_flag("epsilon").split(), "another flag's beginning"
