@@ -131,11 +131,11 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
             raise
         raise BadAlgorithm(f"make of {_where(module)} raises {describe_error(error)}") from error
     _check(made, module)
-    own_settings = type(config) is not Config
-    if own_settings and bool(optional(made, "rounds")) != config.rounds:
+    rounds = bool(optional(made, "rounds"))
+    if type(config) is not Config and rounds != config.rounds:
         raise BadAlgorithm(
-            f"{_where(module)} makes an algorithm with rounds = {optional(made, 'rounds')}, and its "
-            f"Settings have rounds = {config.rounds}: give both the same"
+            f"{_where(module)} makes an algorithm with rounds = {rounds}, and its Settings have "
+            f"rounds = {config.rounds}: give both the same"
         )
     return made
 

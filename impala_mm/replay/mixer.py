@@ -69,7 +69,8 @@ class Mixer:
         self._arrived = self.discarded = self._bad = 0
         self._measured: dict[str, float] = {}
         self._began = math.inf  # time.monotonic() when the first unroll had arrived
-        self._said_rate = False
+        self._stored_before = 0  # unrolls that earlier starts of the run had stored
+        self._said_begin = self._said_rate = False
         self._priorities: deque[tuple[np.ndarray, np.ndarray]] = deque()
 
     # -- what any thread may call, and never waits for a draw
@@ -150,15 +151,23 @@ class Mixer:
             self._counted, self._updates, self._arrived, self.discarded, self._bad = counts
             size = self._codec.size
             self._new.extend(u._replace(content=unpack(u.content, size)) for u in state.waiting)
-        elif min(replay.store.size for replay in self._replays) >= self._limiter.minimum:
+            self._stored_before = self._count_stored()
+        else:
+            self._skip_filling()
+
+    def _skip_filling(self) -> None:
+        """Count what the replays hold already, if it is enough for the first update."""
+        if min(replay.store.size for replay in self._replays) >= self._limiter.minimum:
             self._counted = self._limiter.minimum - self._fresh_columns
 
-    def make_older(self, updates: int) -> None:
-        """Subtract a number from the policy versions of all unrolls."""
+    def begin_anew(self, updates: int) -> None:
+        """Count from 0 with the replays of another run, whose policies are `updates` older."""
         for replay in self._replays:
             replay.store.make_older(updates)
-        waiting = [unroll._replace(version=unroll.version - updates) for unroll in self._new]
-        self._new = deque(waiting)
+        self._new.clear()
+        self._counted = self._updates = self._arrived = self.discarded = self._bad = 0
+        self._stored_before = 0
+        self._skip_filling()
 
     def _count_steps(self, content: bytes | memoryview) -> None:
         """Count the steps of an unroll that will be in no batch as a new one."""
@@ -224,15 +233,19 @@ class Mixer:
     def _note_progress(self) -> None:
         """Print once that training begins, and once how long the replays take to fill."""
         stores = [(replay.kind, replay.store) for replay in self._replays]
-        if not self._updates:
+        if not self._said_begin:
+            self._said_begin = True
             held = ", ".join(f"{kind}: {store.size:,}" for kind, store in stores)
             self._say(f"replay: training begins with this many unrolls: {held}")
         seconds = time.monotonic() - self._began
         if seconds > _RATE_SECONDS and not self._said_rate:
-            stored = self._arrived - self.discarded - self._bad
-            self._said_rate, rate = True, stored / seconds
+            self._said_rate = True
+            rate = (self._count_stored() - self._stored_before) / seconds
             held = "; ".join(self._describe(kind, store, rate) for kind, store in stores)
             self._say(f"replay: at this rate, {rate:,.1f} unrolls/s, {held}")
+
+    def _count_stored(self) -> int:
+        return self._arrived - self.discarded - self._bad
 
     def _describe(self, kind: str, store: Store, rate: float) -> str:
         """Return what a replay will hold, in words; `rate` is that of new unrolls, per second."""

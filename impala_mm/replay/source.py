@@ -155,9 +155,9 @@ class ReplaySource:
             self._mixer.continue_with(*self._files.restore(shares))
 
     def make_older(self, updates: int) -> None:
-        """Subtract a number from the policy versions of all stored unrolls."""
+        """Let what is restored be another run's, which made this number of updates."""
         with self._changed:
-            self._mixer.make_older(updates)
+            self._mixer.begin_anew(updates)
 
     # -- the writer thread
 

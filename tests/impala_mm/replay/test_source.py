@@ -5,6 +5,7 @@ import copy
 import errno
 import itertools
 import os
+import re
 import threading
 import time
 
@@ -210,16 +211,21 @@ def test_unrolls_of_another_run_are_older_than_all_of_this_one(actors, tmp_path)
     for _ in range(6):
         source.next(60)
     source.save(tmp_path)
-    again, restored = _source(actors, text)
+    turns = Turns()
+    again, restored = _source(turns, text)
     again.restore(tmp_path)
     before = [[u.version for u in replay.store.in_order()] for replay in restored]
     again.make_older(50)
+    assert again.filling()[1], "no update was made yet"
     for replay, versions in zip(restored, before, strict=True):
         assert max(versions) > 0
         held = replay.store.in_order()
         assert [u.version for u in held] == [version - 50 for version in versions]
         slots = replay.store.slots_of(np.array([u.key for u in held]))
         np.testing.assert_array_equal(replay.store.versions[slots], np.array(versions) - 50)
+    turns.played = 100
+    batch = again.next(0.0)
+    assert batch.version[batch.fresh].tolist() == [100, 101], "none of the other run's are new"
 
 
 def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
@@ -396,6 +402,27 @@ def test_a_replay_that_is_restored_draws_what_it_would_have_drawn(tmp_path, rati
         expected, found = (draw(each, number) for each in (source, again))
         tf.nest.map_structure(np.testing.assert_array_equal, expected, found)
         assert again.metrics() == source.metrics()
+
+
+def test_a_resumed_run_says_what_it_begins_with_and_at_which_rate_unrolls_arrive_now(
+    tmp_path, monkeypatch
+):
+    text = "queue:0.5,uniform:0.5:100"
+    turns, said, now = Turns(), [], [0.0]
+    source, _ = _source(turns, text)
+    for _ in range(100):
+        source.next(0.0)
+    source.save(tmp_path)
+    again, _ = _source(turns, text, say=said.append)
+    again.restore(tmp_path)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    before = turns.played
+    while not said[1:]:
+        again.next(0.0)
+        now[0] += 1.0
+    assert said[0] == "replay: training begins with this many unrolls: uniform: 100"
+    rate = float(re.search(r"at this rate, ([\d.]+) unrolls/s", said[1])[1])
+    assert rate == pytest.approx((turns.played - before) / now[0], rel=0.3)
 
 
 def test_at_another_ratio_a_restored_replay_neither_hurries_nor_waits(tmp_path):
