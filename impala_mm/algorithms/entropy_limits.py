@@ -39,7 +39,7 @@ def entropy_limits(actions: ActionSpec, box_policy: str) -> tuple[float, float]:
 def _limits(part: Part, box_policy: str) -> tuple[float, float]:
     if not isinstance(part, Box):
         return 0.0, sum(math.log(n) for n in part.choices)
-    kind = "clipped" if box_policy == "tanh" and not part.rescaled.all() else box_policy
+    kind = policies.box_policy(part, box_policy)
     ends = zip(*(np.ravel(bounds) for bounds in part.policy_bounds), strict=True)
     each = [_number_limits(float(low), float(high), kind) for low, high in ends]
     return sum(least for least, _ in each), sum(most for _, most in each)

@@ -16,12 +16,16 @@ _FLAGS = ("mlp_sizes", "activation", "layer_norm", "lstm_size", "separate_networ
 
 
 def make_network(
-    config: Config, environment: EnvironmentSpec, mean: Any = None, noise_scale: float = 0.0
+    config: Config,
+    environment: EnvironmentSpec,
+    mean: Any = None,
+    noise_scale: float = 0.0,
+    name: str = "",
 ) -> nets.Network:
     """Return a network that the flags describe, for the entries of this environment.
 
     `mean` is the algorithm's `Normaliser.mean`. With a `noise_scale`, the network's fully connected
-    layers are noisy (`nets.noisy`).
+    layers are noisy (`nets.noisy`). `name` replaces --agent_name.
     """
     if config.subtract_mean_image and mean is None:
         raise UserMistake(
@@ -30,7 +34,7 @@ def make_network(
             f"`Normaliser`"
         )
     return nets.make(
-        config.agent_name,
+        name or config.agent_name,
         environment.observation,
         environment.actions,
         environment.frame_stack,

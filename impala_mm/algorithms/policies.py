@@ -182,6 +182,11 @@ def _decisions(logits: tf.Tensor, mask: Any) -> Distribution:
     return MultiCategorical(tf.ensure_shape(flat, [*logits.shape[:-1], 2 * k]), (2,) * k, mask)
 
 
+def box_policy(leaf: Box, box: str) -> str:
+    """Return which of BOX_POLICIES a Box has: tanh needs two bounds of each number."""
+    return "clipped" if box == "tanh" and not leaf.rescaled.all() else box
+
+
 def _box(leaf: Box, box: str) -> Callable[..., Distribution]:
     """Return a function from [..., 2D] to the distribution of a Box's numbers."""
     if box not in BOX_POLICIES:
@@ -192,9 +197,10 @@ def _box(leaf: Box, box: str) -> Callable[..., Distribution]:
         mean, raw = tf.split(parameters, 2, axis=-1)
         # softplus, so that large values grow no faster than linearly
         deviation = _LEAST + tf.nn.softplus(raw + math.log(math.expm1(_INITIAL - _LEAST)))
-        if box == "normal":
+        kind = box_policy(leaf, box)
+        if kind == "normal":
             return Normal(mean, deviation)
-        if box == "tanh" and leaf.rescaled.all():
+        if kind == "tanh":
             return TanhNormal(mean, deviation)
         return ClippedNormal(mean, deviation, low, high)
 

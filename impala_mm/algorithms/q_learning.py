@@ -75,10 +75,12 @@ class QLearning:
         role: Role,
         overlap: int,
         burn_in: int = 0,
+        network: str = "",
     ):
         """Make the networks; unrolls have `overlap` entries of the unroll before.
 
-        The first `burn_in` of them only fill the network's memory.
+        The first `burn_in` of them only fill the network's memory. `network` is the name of another
+        one than --agent_name stands for.
         """
         self._config, self._burn_in = config, burn_in
         # In tests and evaluation, the share of random actions.
@@ -90,9 +92,9 @@ class QLearning:
                 f"alone are learnt, so after --offline_updates={config.offline_updates} the "
                 f"network only plays"
             )
-        self.network_name = networks.chosen_name(config, environment)
+        self.network_name = network or networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
-        self._online = QNetwork(config, environment, self._normaliser.mean)
+        self._online = QNetwork(config, environment, self._normaliser.mean, self.network_name)
         self._rule = q_values.Rule(config.discounting, config.n_steps, config.value_rescaling)
         state = self.initial_state(1)
         self.hindsight = hindsight.make(config, environment, bool(tf.nest.flatten(state)))
@@ -126,7 +128,7 @@ class QLearning:
     ) -> tuple[list[tf.Variable], list[tf.Variable]]:
         """Make what only `update` needs; return the target network's variables, and the others."""
         config, trained = self._config, list(self._online.trainable_variables)
-        self._target = QNetwork(config, environment, self._normaliser.mean)
+        self._target = QNetwork(config, environment, self._normaliser.mean, self.network_name)
         copied = list(self._target.trainable_variables)
         targets.follow(copied, trained)
         self._optimizer = optimizers.make(

@@ -30,14 +30,17 @@ class QNetwork(snt.Module):
 
     With --duelling, the numbers of an action are the sum of the observation's and of the action's
     own, whose mean over the actions is 0. With --noisy, the layers that are fully connected have
-    noise (`nets.noisy`). `mean` is the algorithm's `Normaliser.mean`.
+    noise (`nets.noisy`). `mean` is the algorithm's `Normaliser.mean`, and `network` the name of the
+    network, if it is not --agent_name.
     """
 
-    def __init__(self, config: Settings, environment: EnvironmentSpec, mean: Any = None):
+    def __init__(
+        self, config: Settings, environment: EnvironmentSpec, mean: Any = None, network: str = ""
+    ):
         super().__init__(name="q_network")
         self._config, self.num_actions = config, environment.num_actions
         _check_shift(config, environment)
-        self._body = networks.make_network(config, environment, mean, config.noise_scale)
+        self._body = networks.make_network(config, environment, mean, config.noise_scale, network)
         self._make_head(self._body.num_features, tf.float32)
 
     def _make_head(self, num_features: int, dtype: tf.DType) -> None:
@@ -63,9 +66,12 @@ class QNetwork(snt.Module):
         return self._body.initial_state(batch)
 
     @property
-    def remembers(self) -> bool:
-        """Whether the values depend on earlier entries."""
-        return bool(tf.nest.flatten(self._body.initial_state(1)))
+    def short_memory(self) -> str:
+        """What it remembers of earlier entries, in words; empty if it has a recurrent core."""
+        state = self._body.initial_state(1)
+        if tf.nest.flatten(state.core):
+            return ""
+        return "nothing but stacked frames" if tf.nest.flatten(state) else "nothing"
 
     def state_after(self, entries: Entry) -> Any:
         """Return the state after the frames of entries [N, B, ...] (`nets.Network`)."""

@@ -4,8 +4,6 @@ Before its steps, an unroll has `burn_in` entries of the unroll before, which on
 networks' memory, from the state that the actor recorded. So unrolls overlap by these.
 """
 
-import dataclasses
-
 from impala_mm.algorithms import networks
 from impala_mm.algorithms.interface import Role
 from impala_mm.algorithms.q_learning import QLearning
@@ -23,12 +21,12 @@ class R2D2(QLearning):
     """Q-learning with a memory, by default the LSTM that suits the observations."""
 
     def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role):
+        network = networks.chosen_name(config, environment)
         if config.agent_name == "auto":
-            name = networks.chosen_name(config, environment).replace("Agent", "LSTMAgent")
-            config = dataclasses.replace(config, agent_name=name)
-        super().__init__(config, environment, role, 1 + config.burn_in, config.burn_in)
-        if not self._online.remembers:
-            memory = f"R2D2 with {self.network_name}, which remembers nothing"
+            network = network.replace("Agent", "LSTMAgent")
+        super().__init__(config, environment, role, 1 + config.burn_in, config.burn_in, network)
+        if remembered := self._online.short_memory:
+            memory = f"R2D2 with {self.network_name}, which remembers {remembered}"
             if config.burn_in:
                 memory += (
                     f": --burn_in={config.burn_in} entries of each unroll are read for nothing: "

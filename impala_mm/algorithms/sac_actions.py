@@ -51,7 +51,8 @@ class Numbers:
         self.num_noise = sum(part.num_features for part in self._boxes)
         self._target_entropy = config.target_entropy * self.num_noise
         # At a bound the probability of a sample jumps, of which no gradient through it knows.
-        self._exact_entropy = config.box_policy == "clipped"
+        kinds = [policies.box_policy(part, config.box_policy) for part in self._boxes]
+        self._exact_entropy = "clipped" in kinds
 
     def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
         """Return the value of one sample, and its negative log-probability or the entropy."""

@@ -52,6 +52,16 @@ def test_flags_that_an_algorithm_did_not_read_are_named_if_they_were_given():
     assert _note(Settings(seed=5, num_envs=3, logdir="x", discounting=0.9), {"discounting"}) == ""
 
 
+@pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])
+def test_values_of_actions_leave_flags_of_policies_unread(algorithm):
+    config = Config.of_algorithm(algorithm)(
+        algorithm=algorithm, level_name="memory", baseline_cost=0.25, separate_networks=True
+    )
+    said = _note(config, agent.make_agent(config, 0).flags_read)
+    assert "--baseline_cost=0.25" in said
+    assert "--separate_networks=true" in said
+
+
 def test_impala_reads_what_its_networks_and_its_optimizer_need_when_it_is_made():
     config = Config(level_name="catch", layer_norm=True, momentum=0.5, policy_init_scale=1.0)
     read = agent.make_agent(config, 0).flags_read

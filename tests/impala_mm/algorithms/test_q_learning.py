@@ -376,7 +376,9 @@ def test_values_are_judged_in_the_unit_of_rewards():
 class DoubleQ(QNetwork):
     """A Q-network in float64."""
 
-    def __init__(self, config, environment, mean=None):
+    short_memory = ""
+
+    def __init__(self, config, environment, mean=None, network=""):
         snt.Module.__init__(self, name="q_network")
         self._config, self.num_actions = config, ACTIONS
         shape = environment.observation.shape

@@ -46,7 +46,7 @@ def _network(name="MLPAgent", **settings):
 @pytest.mark.parametrize("burn_in", [0, 2])
 def test_an_unroll_is_read_as_its_steps_are(name, burn_in, kind):
     network = _network(name, duelling=True, noisy=True, **KINDS[kind])
-    assert network.remembers == (name == "MLPLSTMAgent")
+    assert network.short_memory == ("" if name == "MLPLSTMAgent" else "nothing")
     entries, state = _entries(), network.initial_state(B)
     found = network.unroll(entries, state, Calm(), 5, burn_in).mean
     assert found.shape == (T - burn_in, B, MEMORY.num_actions)

@@ -89,6 +89,8 @@ def test_a_network_without_memory_is_allowed_and_said():
     assert "give --burn_in=0, or leave --agent_name out" in algorithm.note
     algorithm, _ = _made(agent_name="MLPAgent", burn_in=0)
     assert algorithm.note == "R2D2 with MLPAgent, which remembers nothing"
+    algorithm, _ = _made("PongNoFrameskip-v4", agent_name="ShallowConvAgent")
+    assert "ShallowConvAgent, which remembers nothing but stacked frames: --burn" in algorithm.note
 
 
 @pytest.mark.parametrize("guided", [False, True])

@@ -132,11 +132,16 @@ def _clipped_entropy(mean, deviation):
     return between - sum(p * np.log(p) for p in np.maximum(beyond, 1e-300))
 
 
-def test_the_gradient_of_a_clipped_policys_entropy_is_that_of_its_mass_at_the_bounds_too():
+@pytest.mark.parametrize(
+    ("box_policy", "box"),
+    [("clipped", Box((1,), (-2.0,), (2.0,))), ("tanh", Box((1,), (-1.0,), (math.inf,)))],
+)
+def test_the_gradient_of_a_clipped_policys_entropy_is_that_of_its_mass_at_the_bounds_too(
+    box_policy, box
+):
     """Of one sample's probability it would have the wrong sign where the mean is near a bound."""
-    config = _config(box_policy="clipped")
-    spec = level_spec("Pendulum-v1")
-    numbers = sac_actions.choose(config, spec)
+    config = _config(box_policy=box_policy)
+    numbers = sac_actions.Numbers(config, types.SimpleNamespace(actions=ActionSpec(box)))
     zeros = types.SimpleNamespace(values=lambda features, action: tf.zeros([2, *action.shape[:-1]]))
     mean, deviation = tf.constant([[0.5], [0.9], [1.5]], tf.float64), tf.constant(0.2, tf.float64)
     bounds = np.array([-1.0]), np.array([1.0])
