@@ -108,6 +108,24 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
                 f"--minibatch_steps={self.minibatch_steps}: raise it to at least that"
             )
 
+        self._check_entropy()
+
+    def _check_entropy(self) -> None:
+        """Refuse a target of the entropy that is not that of these actions, or not asked for."""
+        of_numbers, of_choices = "target_entropy", "target_entropy_share"
+        idle = {of_numbers: "--discrete_sac"} if self.discrete_sac else {}
+        if self.fixed_temperature:
+            names = (of_numbers, of_choices, "temperature_rate")
+            idle = dict.fromkeys(names, "--fixed_temperature")
+        elif not self.discrete_sac:
+            idle = {of_choices: "actions that are numbers, without --discrete_sac"}
+        for name, why in idle.items():
+            if (value := getattr(self, name)) != type(self).__dataclass_fields__[name].default:
+                other = f", or give --{of_choices}" if why == "--discrete_sac" else ""
+                raise ValueError(
+                    f"--{name}={value:g} has no effect with {why}: leave it out{other}"
+                )
+
     @property
     def compiles_updates(self) -> bool:
         """Whether XLA may compile all optimizer steps of an update."""

@@ -52,6 +52,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "prioritised": {
         "exponent": Option(0.6, most=10),
         "correction": Option(0.4, most=1),
+        "final": Option(1.0, most=1),
         "anneal": Option(1.0, most=1),
     },
     "attentive": {"distance": Option("l2", _DISTANCES), **_CANDIDATES},

@@ -132,6 +132,12 @@ class OwnState:
         if missing:
             self._say(f"starts without a part of its source: {missing}")
         self._say_restored(about)
+        saved_by = len(about.own_states)
+        if self._source and saved_by > self._size and not self._is_dealt(saved_by):
+            self._say(
+                f"{saved_by} learners saved the replay of the algorithm's own, which is not dealt "
+                f"out: {saved_by - self._size} of these are not used by {self._size}"
+            )
 
     def _say_restored(self, about: CheckpointInfo) -> None:
         """Print what was restored."""

@@ -67,7 +67,8 @@ class Prioritised:
     """A sampler that draws in proportion to priorities to the power of `exponent`.
 
     Until an update has given an unroll a priority, it has its own first one or the largest so far.
-    The power `correction` of the importance weights rises to 1 over the share `anneal` of the run.
+    The power of the importance weights goes from `correction` to `final` over the share `anneal` of
+    the run.
     """
 
     def __init__(
@@ -76,10 +77,11 @@ class Prioritised:
         random: np.random.Generator,
         exponent: float = 0.6,
         correction: float = 0.4,
+        final: float = 1.0,
         anneal: float = 1.0,
     ):
-        self._store, self._random = store, random
-        self._exponent, self._correction, self._anneal = exponent, correction, anneal
+        self._store, self._random, self._exponent = store, random, exponent
+        self._correction, self._final, self._anneal = correction, final, anneal
         self._tree = PriorityTree(store.capacity)
         self.largest = 1.0  # priority so far
         self.refused = 0  # priorities that were no numbers
@@ -91,7 +93,7 @@ class Prioritised:
         positions = (np.arange(number) + self._random.random(number)) / number * tree.total
         slots = tree.find(positions)
         drawn = tree.get(slots)
-        correction = annealed(self._correction, 1.0, progress, self._anneal)
+        correction = annealed(self._correction, self._final, progress, self._anneal)
         weights = importance_weights(drawn, tree.total / self._store.size, correction)
         measured = {
             "priority_largest": self.largest,

@@ -70,6 +70,22 @@ def test_source_and_local_variables_come_back(tmp_path):
     assert again.said[0].startswith("restored its source and its local variables (")
 
 
+def test_a_source_that_is_not_dealt_out_says_how_many_are_not_used(tmp_path):
+    first = Learner(tmp_path, rank=0, size=2)
+    first.fill(5)
+    about = ABOUT._replace(own_states=(first.state.save(7).digest, "other"))
+    alone = Learner(tmp_path, rank=0, size=1)
+    alone.state.restore(about)
+    assert alone.content == 5
+    assert alone.said[1] == (
+        "2 learners saved the replay of the algorithm's own, which is not dealt out: 1 of these "
+        "are not used by 1"
+    )
+    again = Learner(tmp_path, rank=0, size=2)
+    again.state.restore(about)
+    assert len(again.said) == 1
+
+
 def test_a_new_run_begins_with_the_source_of_another_one_and_variables_of_its_own(tmp_path):
     _, about = _saved(tmp_path / "old")
     again = Learner(tmp_path / "new")

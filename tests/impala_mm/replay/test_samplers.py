@@ -58,11 +58,14 @@ def test_importance_weights_are_those_of_the_definition():
 
 
 @pytest.mark.parametrize(
-    ("progress", "correction"), [(0.0, 0.4), (0.25, 0.7), (0.5, 1.0), (1.0, 1.0)]
+    ("progress", "final", "correction"),
+    [(0.0, 1, 0.4), (0.25, 1, 0.7), (0.5, 1, 1.0), (1.0, 1, 1.0), (0.25, 0.4, 0.4), (1, 0.4, 0.4)],
 )
-def test_the_correction_rises_to_1_over_its_share_of_the_run(progress, correction):
+def test_the_correction_goes_to_its_final_value_over_its_share_of_the_run(
+    progress, final, correction
+):
     store, fill = _filled(4)
-    sampler = Prioritised(store, _random(), exponent=1.0, correction=0.4, anneal=0.5)
+    sampler = Prioritised(store, _random(), exponent=1.0, correction=0.4, final=final, anneal=0.5)
     fill()
     sampler.feedback(np.arange(4), np.array([1.0, 2.0, 4.0, 9.0]))
     draw = sampler.draw(16, progress)
