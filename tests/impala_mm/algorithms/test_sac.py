@@ -182,9 +182,8 @@ def test_goals_of_clipped_actions_have_the_entropy_of_the_bounds_too(double):
 @pytest.mark.parametrize("fixed", [False, True])
 def test_the_temperature_moves_towards_the_target_entropy(fixed):
     for target, sign in ((-5.0, -1), (5.0, 1), (0.0, -1)):  # the entropy is above 0
-        algorithm, exchange = _made(
-            target_entropy=target, fixed_temperature=fixed, temperature=0.5, compile_updates=False
-        )
+        flags = {"fixed_temperature": True} if fixed else {"target_entropy": target}
+        algorithm, exchange = _made(temperature=0.5, compile_updates=False, **flags)
         metrics, _ = algorithm.update(_tensors(_batch(algorithm)), PROGRESS, exchange)
         assert -5 < float(metrics["entropy"]) < 5
         change = float(algorithm._log_temperature) - np.log(0.5)
