@@ -9,7 +9,6 @@ import tensorflow as tf
 from impala_mm.algorithms import masking
 from impala_mm.algorithms.interface import EnvironmentNumber
 
-SCHEDULES = ("ladder", "decay")
 _ALONE = 4.5  # the power of an environment that is the only one: the middle of the ladder
 
 

@@ -113,10 +113,10 @@ def make(config: Settings, environment: EnvironmentSpec, remembers: bool) -> Hin
             f"is then the sum of several, which the environment cannot say for another goal: leave "
             f"it 0"
         )
-    if remembers or environment.frame_stack > 1:
+    if remembers:
         raise UserMistake(
             f"{asked}: a step with another goal has no memory of earlier ones with that goal: use "
-            f"a network without an LSTM, and no --normalize_rewards"
+            f"a network without an LSTM or stacked frames, and no --normalize_rewards"
         )
     return Hindsight(config.her_ratio, config.her_window, environment)
 

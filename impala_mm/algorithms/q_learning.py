@@ -209,10 +209,7 @@ class QLearning:
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the greedy policy and its values."""
         values, _ = self._read(entry, core_state, q_draws.Calm())
-        best = masking.best_choice(values, entry.mask)
-        values = self._in_rewards(values)
-        value = tf.gather(values, best, batch_dims=1)
-        return PolicyOutput(tf.one_hot(best, values.shape[-1]), value, values=values)
+        return self._greedy(values, entry.mask)
 
     def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
         """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
@@ -223,9 +220,13 @@ class QLearning:
             q_draws.Calm(),
             self._config.num_policy_quantiles,
         ).mean
-        best = masking.best_choice(values, entries.mask)
+        return self._greedy(values, entries.mask)
+
+    def _greedy(self, values: tf.Tensor, mask: Any) -> PolicyOutput:
+        """Return the policy that takes the allowed action of the largest value, [..., A]."""
+        best = masking.best_choice(values, mask)
         values = self._in_rewards(values)
-        value = tf.gather(values, best, batch_dims=2)
+        value = tf.gather(values, best, batch_dims=best.shape.rank)
         return PolicyOutput(tf.one_hot(best, values.shape[-1]), value, values=values)
 
     def _in_rewards(self, values: tf.Tensor) -> tf.Tensor:

@@ -84,7 +84,6 @@ class Prioritised:
         self._correction, self._final, self._anneal = correction, final, anneal
         self._tree = PriorityTree(store.capacity)
         self.largest = 1.0  # priority so far
-        self.refused = 0  # priorities that were no numbers
         store.followers.append(self)
 
     def draw(self, number: int, progress: float) -> Draw:
@@ -105,7 +104,6 @@ class Prioritised:
         """Write the priorities of these slots; those that are no numbers count as the largest."""
         priorities = np.asarray(priorities, np.float64)
         good = np.isfinite(priorities) & (priorities >= 0)
-        self.refused += int((~good).sum())
         self.largest = max(self.largest, float(priorities[good].max(initial=0.0)))
         self._write(slots, np.where(good, priorities, self.largest))
 

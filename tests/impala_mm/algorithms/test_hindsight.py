@@ -156,7 +156,7 @@ def test_with_their_own_goals_steps_are_trained_on_as_without_hindsight(monkeypa
 class DoubleQ(QNetwork):
     """A Q-network in float64 that reads observation and goal: Q = w tanh(v (o, g))."""
 
-    def __init__(self, config, environment, mean=None):
+    def __init__(self, config, environment, mean=None, network=""):
         snt.Module.__init__(self, name="q_network")
         self.distribution = value_distributions.Expected(config.huber_delta)
         self.v = tf.Variable(tf.zeros([2 * BITS, 5], tf.float64))
@@ -262,8 +262,14 @@ def test_actors_leave_place_for_goals_and_learners_update(algorithm):
             "CartPole-v1: its observations are no Dict with the keys observation, achieved_goal, "
             "desired_goal: leave --her_ratio out, or change that in the environment",
         ),
-        ({"agent_name": "MLPLSTMAgent"}, "use a network without an LSTM, and no --normalize"),
-        ({"normalize_rewards": True}, "use a network without an LSTM, and no --normalize_rewards"),
+        (
+            {"agent_name": "MLPLSTMAgent"},
+            "use a network without an LSTM or stacked frames, and no --normalize",
+        ),
+        (
+            {"normalize_rewards": True},
+            "use a network without an LSTM or stacked frames, and no --normalize_rewards",
+        ),
     ],
 )
 def test_hindsight_that_is_not_possible_is_refused_in_a_sentence(capsys, given, said):

@@ -109,7 +109,6 @@ def test_priorities_that_are_no_numbers_count_as_the_largest():
     fill()
     sampler.feedback(np.array([0, 1, 2]), np.array([np.nan, 5.0, -1.0]))
     assert sampler.scaled(np.arange(3)).tolist() == [5, 5, 5]
-    assert sampler.refused == 2
     assert np.isfinite(sampler.draw(8, 0.0).weights).all()
 
 
