@@ -16,7 +16,7 @@ class Settings(family.Settings):
     # fmt: off
     largest_ratio: float = flag(
         1.0, group="A2C", learner_only=True, least=0,
-        text="Largest importance weight of a step: of the ratio of its action's probabilities "
-             "under the policy and the one that played. It matters with --rounds_overlap, or "
-             "with several minibatches or epochs. inf: no limit.")
+        text="Largest importance weight of a step: the ratio of its action's probability under the "
+             "policy to that under the one that played. It matters with --rounds_overlap, or with "
+             "several minibatches or epochs. inf: no limit.")
     # fmt: on

@@ -24,7 +24,7 @@ class Settings(Config):
              "the unroll, at 0 the errors of single steps.")
     n_steps: int = flag(
         5, group=GROUP, learner_only=True, least=1,
-        text="Steps of the returns of advantages=n_step.")
+        text="Number of steps in the returns of advantages=n_step.")
     vtrace_lambda: float = flag(
         0.95, group=GROUP, learner_only=True, least=0, most=1,
         text="V-trace's lambda. Below 1, value targets rely more on the value function and vary "

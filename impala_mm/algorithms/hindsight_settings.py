@@ -13,13 +13,13 @@ class Settings(Config):
     # fmt: off
     her_ratio: int = flag(
         0, group="Hindsight", least=0,
-        text="Hindsight experience replay (HER), for environments with goals: the number of goals "
-             "that the agent reached later in the episode and each step is trained with, for each "
-             "time with its own goal; usually 4. 0: off.")
+        text="Hindsight experience replay (HER), for environments with goals: how often a step is "
+             "trained with a goal that the agent reached later in the episode, for each time with "
+             "its own goal; usually 4. 0: off.")
     her_window: int = flag(
         50, group="Hindsight", least=1,
-        text="Steps from a step on, itself included, of which one reached its goal in hindsight; "
-             "fewer where the episode ends. An actor sends a step once it knows these.")
+        text="Number of steps, from a step on and including it, from which its goals in hindsight "
+             "are taken; fewer where the episode ends. An actor sends a step once it knows these.")
     # fmt: on
 
     def __post_init__(self) -> None:

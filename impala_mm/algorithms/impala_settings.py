@@ -32,7 +32,7 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
     policy_cloning_cost: float = flag(
         0.0, group=_REPLAY, learner_only=True, least=0,
         text="Weight in the loss of the divergence of the policy from the one that played, at the "
-             "steps that cloned names (CLEAR: 0.01).")
+             "steps that the flag cloned selects (CLEAR: 0.01).")
     value_cloning_cost: float = flag(
         0.0, group=_REPLAY, least=0,
         text="Weight in the loss of the squared distance of values from those of the policy that "
@@ -51,7 +51,7 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
     impact_clip: float = flag(
         0.0, group=_REPLAY, learner_only=True, least=0,
         text="Train the policy by IMPACT's surrogate: the ratio of its probability of an action "
-             "to that of a target policy, an older copy of it, gains nothing beyond 1 plus or "
+             "to that of a target policy, an older copy of it, brings no gain beyond 1 plus or "
              "minus this number (0.2, for example); V-trace then judges the target policy. 0: the "
              "policy gradient.")
     impact_target_updates: int = flag(

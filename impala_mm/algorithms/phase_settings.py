@@ -35,7 +35,7 @@ class PhaseSettings(Config):
         0.0, group=_GROUP, learner_only=True, least=0, most=0.99,
         text="Share of recorded games in each update while actors play, for DQN, R2D2 and SAC: "
              "unrolls, or steps of SAC, beside those of batch_size. They are never replaced, and "
-             "drawn alike. 0: none.")
+             "are drawn uniformly. 0: none.")
     teacher_steps: int = flag(
         50_000, group=_GROUP, learner_only=True, least=1,
         text="Steps that the teacher plays at the start of a run with offline_updates or "

@@ -26,17 +26,17 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
 
     n_steps: int = flag(
         1, group=GROUP, least=1,
-        text="Rewards in a target before it uses the target network's value. Fewer after a "
-             "termination, and before a truncation, where the value of the episode's last "
-             "observation follows.")
+        text="Number of rewards in a target before it uses the target network's value. Fewer where "
+             "the episode ends: no value follows a termination, and the value of the episode's "
+             "last observation follows a truncation.")
     double_q: bool = flag(
         True, group=GROUP, learner_only=True,
         text="Double Q-learning: the network chooses the action whose value the target network "
              "gives. Unset: the target network's largest value.")
     duelling: bool = flag(
         False, group=GROUP,
-        text="Let the network compute the observation's value and the actions' advantages apart, "
-             "of which the actions' values are the sum.")
+        text="Let the network compute the observation's value and the actions' advantages "
+             "separately; the actions' values are their sum.")
     value_distribution: str = flag(
         "none", group=GROUP, choices=("none", "categorical", "quantiles"),
         text="What is learnt of the return after an action. none: its mean. categorical: the "
@@ -66,17 +66,18 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     noisy: bool = flag(
         False, group=GROUP,
         text="Explore by noise, of a size that is trained, in the weights of all fully connected "
-             "layers (NoisyNet), but that of IQN's levels, instead of random actions. Each "
+             "layers (NoisyNet), except that of IQN's levels, instead of random actions. Each "
              "environment has noise of its own, drawn again at every step; an update has the same "
              "for its whole batch. Tests and evaluation have none.")
     noisy_scale: float = flag(
         0.5, group=GROUP, learner_only=True, least=0,
-        text="Size of the noise at the start, with noisy, in roots of a layer's inputs.")
+        text="Size of the noise at the start, with noisy: its deviation is this number divided by "
+             "the square root of the number of a layer's inputs.")
     random_shift: int = flag(
         0, group=GROUP, learner_only=True, least=0,
         text="Shift the images of each unroll in an update at random, by up to this number of "
-             "pixels in each direction; what comes in at the border repeats it (DrQ: 4). The "
-             "network and the target network see different shifts. 0: none.")
+             "pixels in each direction; the pixels of the border are repeated beyond it (DrQ: 4). "
+             "The network and the target network see different shifts. 0: none.")
     value_shifts: int = flag(
         1, group=GROUP, learner_only=True, least=1,
         text="Shifts over which an update's loss is averaged, with random_shift (DrQ's M).")
@@ -93,15 +94,15 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
         text="Updates between two times that the target network follows the network.")
     target_share: float = flag(
         0.005, group=GROUP, learner_only=True, least=0, most=1,
-        text="Share of the way to the network that the target network then goes. 1: it becomes a "
+        text="Share of the way to the network that the target network then moves. 1: it becomes a "
              "copy.")
     epsilon_schedule: str = flag(
         "auto", group=GROUP, choices=("auto", "ladder", "decay", "none"),
         text="Share of random actions. decay: the same in all environments, and falling over the "
-             "run. ladder: another one for each environment of the run, epsilon_base to the power "
-             "of 1 to 8 (4.5 for a single one), for the whole run. none: no random actions. auto: "
-             "none with noisy, otherwise decay for dqn and ladder for r2d2. Tests and evaluation "
-             "have eval_epsilon.")
+             "run. ladder: a different one for each environment of the run, epsilon_base to the "
+             "power of 1 to 8 (4.5 for a single one), for the whole run. none: no random actions. "
+             "auto: none with noisy, otherwise decay for dqn and ladder for r2d2. Tests and "
+             "evaluation use eval_epsilon.")
     epsilon_base: float = flag(
         0.4, group=GROUP, least=0, most=1,
         text="Share of random actions in the first environment, with epsilon_schedule=ladder; the "
@@ -114,11 +115,11 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
         text="Share of random actions after epsilon_frames, with epsilon_schedule=decay.")
     epsilon_frames: float = flag(
         50_000, group=GROUP, learner_only=True, least=0,
-        text="Environment frames of all learners over which the share of random actions falls in a "
-             "line from epsilon_start to epsilon_end.")
+        text="Environment frames of all learners over which the share of random actions falls "
+             "linearly from epsilon_start to epsilon_end.")
     largest_error_share: float = flag(
         0.9, group=GROUP, learner_only=True, least=0, most=1,
-        text="Share of an unroll's largest error in its priority; the rest is the mean error "
+        text="Weight of an unroll's largest error in its priority; the rest is the mean error "
              "(R2D2's eta).")
     td_cost: float = flag(
         1.0, group=GROUP, learner_only=True, least=0,

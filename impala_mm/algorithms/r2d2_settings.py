@@ -28,8 +28,8 @@ class Settings(family.Settings):
 
     burn_in: int = flag(
         10, group="R2D2", least=0,
-        text="Entries of the unroll before that both networks read, without gradients, to fill "
-             "their memory before an unroll's steps.")
+        text="Number of entries of the previous unroll that both networks read, without gradients, "
+             "to fill their memory before an unroll's steps.")
     # fmt: on
 
     usual_schedule: ClassVar[str] = "ladder"

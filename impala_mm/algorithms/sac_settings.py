@@ -48,7 +48,7 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     target_entropy: float = flag(
         -1.0, group=_GROUP, learner_only=True,
         text="Entropy of the policy that the temperature is trained for, in nats for each number "
-             "of an action; 0 is that of even actions over half of their range.")
+             "of an action; 0 is that of a uniform distribution over half of their range.")
     discrete_sac: bool = flag(
         False, group=_GROUP,
         text="Choose a Discrete or MultiDiscrete action: each Q-network returns the values of all "
@@ -59,8 +59,8 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
              "share of the largest one, the logarithm of the number of allowed choices.")
     target_share: float = flag(
         0.005, group=_GROUP, learner_only=True, least=0, most=1,
-        text="Share of the way to the Q-networks that their targets go in each optimizer step. 1: "
-             "they become copies.")
+        text="Share of the way to the Q-networks that their targets move in each optimizer step. "
+             "1: they become copies.")
     updates_per_step: float = flag(
         1.0, group=_GROUP, learner_only=True, least=0,
         text="Optimizer steps for each new step of a learner's environments; one update of the "

@@ -55,12 +55,12 @@ class TeacherSettings(PhaseSettings):
         text="Policy that the student learns from: the folder of a run, of one checkpoint or of "
              "an export, the name of a policy of this package, my_package:function for a "
              "function of yours, or a checkpoint of Dopamine's DQN or Rainbow; several, separated "
-             "by commas, teach alike. Every learner reads it when it starts. sandbox/teachers.md "
-             "explains it.")
+             "by commas, teach with equal weight. Every learner reads it when it starts. "
+             "sandbox/teachers.md explains it.")
     teacher_method: str = flag(
         "kickstarting", group=_GROUP, learner_only=True,
         choices=("kickstarting", "qdagger", "dqfd", "constant"),
-        text="How the teacher's cost falls. kickstarting: in a line from teacher_cost to 0 over "
+        text="How the teacher's cost falls. kickstarting: linearly from teacher_cost to 0 over "
              "teacher_frames. qdagger: it is teacher_cost x (1 - s), limited to between 0 and "
              "teacher_cost, for the student's score s, its mean return on a scale from 0 for a "
              "random policy to 1 for the teacher; after teacher_frames it is 0. dqfd: like "
@@ -118,12 +118,12 @@ class TeacherSettings(PhaseSettings):
     guide_steps: int = flag(
         0, group=_GROUP, least=0,
         text="Steps at the start of an episode in which the teacher acts in place of the student "
-             "(jump-start RL), for IMPALA, DQN, R2D2 and SAC: a number drawn evenly from 1 to this "
-             "one, which falls in a line to 0 until teacher_frames. Actors need the teacher then, "
-             "too. 0: it does not act.")
+             "(jump-start RL), for IMPALA, DQN, R2D2 and SAC: a number drawn uniformly from 1 to "
+             "this one, which falls linearly to 0 until teacher_frames. Actors need the teacher "
+             "then, too. 0: it does not act.")
     guide_share: float = flag(
         0.0, group=_GROUP, least=0, most=1,
-        text="Share of an episode's later steps in which the teacher acts, which falls likewise.")
+        text="Share of an episode's later steps in which the teacher acts; it falls likewise.")
     trust_teacher: bool = flag(
         False, group=_GROUP, learner_only=True,
         text="Load a teacher that is a SavedModel of another program, or a run whose algorithm is "

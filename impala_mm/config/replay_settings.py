@@ -16,24 +16,25 @@ class ReplaySettings(TrainingSettings):
         "", group="Replay", rewrite=replay_mix.rewrite,
         text="Train on old unrolls besides new ones: the parts of every batch as "
              "KIND:SHARE:CAPACITY, separated by commas, such as "
-             "queue:0.5,uniform:0.3:10000,elite:0.2:1000, or a file FILE.toml of them. queue: new "
-             "unrolls. uniform, prioritised, attentive, elite: unrolls that the replay of this "
-             "kind draws; it holds CAPACITY of them on each learner. sandbox/replay.md explains "
-             "the kinds and their options. Unset: no replay.")
+             "queue:0.5,uniform:0.3:10000,elite:0.2:1000, or a file FILE.toml that contains them. "
+             "queue: new unrolls. uniform, prioritised, attentive, elite: unrolls that the replay "
+             "of this kind draws; it holds CAPACITY of them on each learner. sandbox/replay.md "
+             "explains the kinds and their options. Unset: no replay.")
     replay_ratio: float = flag(
         0.0, group="Replay", least=0,
-        text="Updates for each new unroll of a learner, at most: if its actors are slower it "
-             "waits for them, and if they are faster they wait for it. Where fewer new unrolls "
+        text="Maximum number of updates for each new unroll of a learner: if its actors are slower "
+             "it waits for them, and if they are faster they wait for it. Where fewer new unrolls "
              "have arrived than the queue's share, old ones take their places. 0: one update for "
-             "as many new unrolls as the queue's share; without a queue, as a batch has unrolls.")
+             "as many new unrolls as the queue's share of a batch; without a queue, for as many as "
+             "a batch has.")
     replay_min: int = flag(
         0, group="Replay", least=0,
         text="Unrolls that each learner stores before its first update. 0: batch_size.")
     replay_max_gb: float = flag(
         AUTO, group="Replay", least=0, own=True, auto=True,
-        text="Most GB (1e9 bytes) that a learner's replay takes, compressed. The oldest unrolls "
-             "are removed once it is reached, or the capacity. auto: half of this machine's "
-             "memory, or with replay_spill of what its disk has free besides earlier unrolls, "
+        text="Maximum size in GB (1e9 bytes) of a learner's replay, compressed. Once this or the "
+             "capacity is reached, the oldest unrolls are removed. auto: half of this machine's "
+             "memory, or with replay_spill half of the disk that is free or holds earlier unrolls, "
              "divided by the learners on it.")
     replay_overflow: str = flag(
         "wait", group="Replay", choices=("wait", "keep_latest", "keep_oldest", "alternating"),
@@ -44,12 +45,12 @@ class ReplaySettings(TrainingSettings):
     replay_save: bool = flag(
         False, group="Replay", own=True,
         text="Save each learner's replay with every checkpoint, in its own folder "
-             "LOGDIR/own/learner-N on its host, so that a resumed run has it back. Training pauses "
+             "LOGDIR/own/learner-N on its host, so that a resumed run recovers it. Training pauses "
              "while it is written.")
     replay_spill: str = flag(
         "", group="Replay", own=True,
-        text="Folder on a fast disk of each learner's host, in which its replay lies instead of "
-             "in memory, in a folder for each learner. A learner that is started again, even "
-             "after kill -9, has its replay back but for the newest unrolls, fewer than a file of "
-             "them. Unset: the replay lies in memory.")
+        text="Folder on a fast disk of each learner's host that holds its replay, in a subfolder "
+             "for each learner. A learner that is restarted, even after kill -9, recovers its "
+             "replay, except for the newest unrolls that were not yet written to a file. Unset: "
+             "the replay is in memory.")
     # fmt: on

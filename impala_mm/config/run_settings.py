@@ -26,12 +26,12 @@ class RunSettings:
     preset: str = flag(
         "", group="Run", own=True, choices=("", *setting_files.preset_names()),
         text="Settings that come with this package; the files of impala_mm/presets/ show them. "
-             "The other flags, given here or in the file of config, count more.")
+             "Other flags, given here or in the file of config, take precedence.")
     config: str = flag(
         "", group="Run", own=True,
         text="File of settings: TOML, with lines such as batch_size = 64, or a run's "
-             "settings.json. Flags on the command line count more. A settings.json does not set "
-             "what belongs to a process or a machine: roles, numbers of learners and actors, "
+             "settings.json. Flags on the command line take precedence. A settings.json does not "
+             "set what belongs to a process or a machine: roles, numbers of learners and actors, "
              "addresses, folders, limits of disk.")
     show_config: bool = flag(
         False, group="Run", own=True,
@@ -42,7 +42,7 @@ class RunSettings:
              "the processes that it starts; settings.json records it.")
     logdir: str = flag(
         "", group="Run", own=True,
-        text="Folder of the run: settings, metrics, checkpoints and logs. A folder that holds a "
+        text="Folder of the run: settings, metrics, checkpoints and logs. If it holds a run, that "
              "run is resumed. Unset: a new folder, runs/<level>-<algorithm>-<time>.")
     mode: str = flag(
         "train", group="Run", choices=_MODES,
@@ -50,23 +50,24 @@ class RunSettings:
              "start a new run from the weights of --checkpoint. reincarnate: train a student of "
              f"teacher in all phases, with {_REINCARNATE} unless these are given. test: play "
              "complete games with the newest checkpoint in --logdir and print the returns. "
-             "export: write that checkpoint's policy as a SavedModel. record: let it play "
-             "complete games into a data set, from which students learn (teacher_data). "
-             "rehearsal: train a tiny network on generated data through the all-reduce of a real "
-             "run and compare the variables of all learners, which checks a new cluster.")
+             "export: write that checkpoint's policy as a SavedModel. record: let that policy "
+             "play complete games, and write them as a data set, from which students learn "
+             "(teacher_data). rehearsal: train a tiny network on generated data through the "
+             "all-reduce of a real run and compare the variables of all learners, which checks a "
+             "new cluster.")
     quick: bool = flag(
         False, group="Run", own=True,
         text="With --mode=reincarnate: make all phases so short that they take about a minute, to "
-             "see whether everything works. Flags on the command line count more.")
+             "see whether everything works. Flags on the command line take precedence.")
     validate: bool = flag(
         False, group="Run", own=True,
         text="Check the flags without starting anything. The exit code is 0 if they are valid, "
              "and a line says what they mean; it is 2 if they are not, and an error says why.")
     check_env_secs: float = flag(
         20, group="Run", least=0, own=True,
-        text="Most seconds that validate plays the environments of level_name in a process of its "
-             "own, in search of errors: resets and 100 random steps each. Before a training, the "
-             "same check takes at most 2 s. 0: no check.")
+        text="Maximum time in seconds for which validate plays the environments of level_name, in "
+             "a process of its own, to find errors: resets and 100 random steps each. Before a "
+             "training, the same check takes at most 2 s. 0: no check.")
     checkpoint: str = flag(
         "", group="Run", own=True,
         text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used, or the "
@@ -75,8 +76,8 @@ class RunSettings:
              "in --logdir. --policy is another name of this flag.")
     reload_optimizer: bool = flag(
         False, group="Run", learner_only=True,
-        text="With mode=train_from, go on with the state of the optimizer, too, and with all other "
-             "state of learning but schedules.")
+        text="With mode=train_from, also restore the optimizer's state and all other training "
+             "state except schedules.")
     reload_replay: bool = flag(
         False, group="Run", learner_only=True,
         text="With mode=train_from and replay_save, begin with the replay that the run of "
@@ -105,7 +106,7 @@ class RunSettings:
     max_seconds: float = flag(
         float("inf"), group="Run", least=0,
         text="Seconds after which the run ends, counted from the first unroll that a learner has "
-             "received; a resumed run adds those of its earlier starts. inf: never.")
+             "received; a resumed run also counts those of its earlier starts. inf: never.")
     save_checkpoint_secs: float = flag(
         60, group="Run", least=0,
         text="Seconds between checkpoints. A checkpoint holds everything that is needed to "
@@ -116,8 +117,8 @@ class RunSettings:
              "one for each tenth of total_environment_frames are kept as well.")
     checkpoint_max_gb: float = flag(
         20, group="Run", least=0, own=True,
-        text="Most GB that the checkpoints of a run take together. Beyond it, the oldest ones are "
-             "deleted, those for each tenth of the run first; the newest and the best one are "
+        text="Maximum size in GB of all checkpoints of a run together. Beyond it, the oldest ones "
+             "are deleted, those for each tenth of the run first; the newest and the best one are "
              "always kept.")
     log_max_mb: float = flag(
         20, group="Run", least=0.1, own=True,
@@ -133,13 +134,13 @@ class RunSettings:
     profile: str = flag(
         "", group="Run", own=True,
         text="START:STOP, such as 100:120: record a TensorBoard trace of rank 0's updates from "
-             "START up to, but without, STOP; update 0 is the first one of this process. Unset: "
-             "no trace.")
+             "update START up to, but not including, STOP; update 0 is the first one of this "
+             "process. Unset: no trace.")
     track: str = flag(
         "", group="Run", own=True, bare="wandb",
         text="Send rows, settings and files to a tracker as well: without a value to Weights & "
-             "Biases, which needs the package wandb, and no account with WANDB_MODE=offline in the "
-             "environment; or to a class of yours, as my_package.MyTracker.")
+             "Biases, which needs the package wandb and an account (none with WANDB_MODE=offline "
+             "in the environment); or to a class of yours, given as my_package.MyTracker.")
     track_tags: str = flag(
         "", group="Run", own=True,
         text="Tags of the run for its tracker, separated by commas.")

@@ -4,9 +4,10 @@
     mlp_sizes = [256, 256]
     env_kwargs = {is_slippery = false}
 
-`--config` reads TOML, or a run's settings.json. A value on the command line counts more than one of
-the file, which counts more than one of the preset; the rest are defaults. Where each value came
-from is kept in the flag `origins`, since only the program that the user starts reads the files.
+`--config` reads TOML, or a run's settings.json. A value on the command line takes
+precedence over one of the file, and that over one of the preset; the rest are defaults. Where each
+value came from is kept in the flag `origins`, since only the program that the user starts reads the
+files.
 """
 
 import dataclasses
@@ -61,7 +62,7 @@ def preset_names() -> tuple[str, ...]:
 
 
 def read(preset: str | None, config: str) -> dict[str, Sourced]:
-    """Return the values of a preset and of a file by the names of flags; the file's count more.
+    """Return the values of a preset and of a file by flags' names; the file's take precedence.
 
     A file that cannot be read is refused.
     """

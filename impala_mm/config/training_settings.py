@@ -25,7 +25,7 @@ class TrainingSettings(RunSettings):
              "batch_size.")
     min_pull_secs: float = flag(
         -1, group="Data",
-        text="Least number of seconds between two downloads of parameters to a host; all actors "
+        text="Minimum number of seconds between two downloads of parameters to a host; all actors "
              "of the host share a download. Negative: long enough that a host's downloads use at "
              "most 10% of a 1 Gbit/s link.")
     parameter_dtype: str = flag(
@@ -43,7 +43,8 @@ class TrainingSettings(RunSettings):
         "", group="Environment", rewrite=environment_flags.kwargs_text,
         text="Arguments with which environments are made, as a JSON object: "
              "--env_kwargs='{\"is_slippery\": false}'. gymnasium.make receives them, or the "
-             "function or class that level_name names; of several levels each one. Unset: none.")
+             "function or class that level_name names; with several levels, each of them does. "
+             "Unset: none.")
     env_wrappers: str = flag(
         "", group="Environment", rewrite=environment_flags.wrappers_text,
         text="Wrappers around each environment, separated by commas, the outermost last: "
@@ -52,7 +53,7 @@ class TrainingSettings(RunSettings):
              "'gymnasium.wrappers:TimeLimit{\"max_episode_steps\": 100}'. Unset: no wrappers.")
     discretization: str = flag(
         "none", group="Environment", choices=("none", "lin", "log"),
-        text="Replace the numbers of a Box action by choices among n_actions_per_dim numbers each. "
+        text="Replace each number of a Box action by a choice among n_actions_per_dim numbers. "
              "lin: evenly spaced between the bounds. log: the middle, and on both sides distances "
              "that grow by equal factors up to the bound. none: leave the actions as they are.")
     n_actions_per_dim: int = flag(
@@ -60,7 +61,8 @@ class TrainingSettings(RunSettings):
         text="Choices for each number of an action, with discretization.")
     action_ratio: float = flag(
         30.0, group="Environment", least=1,
-        text="With discretization=log: the largest distance to the middle, divided by the least.")
+        text="With discretization=log: the largest distance to the middle, divided by the "
+             "smallest.")
     num_action_repeats: int = flag(
         0, group="Environment", least=0,
         text="Environment frames per step: each action is repeated for this number of frames, "
@@ -118,8 +120,8 @@ class TrainingSettings(RunSettings):
     discount_per_frame: bool = flag(
         False, group="Algorithm",
         text="Discount by environment frames: a step's factor is discounting to the power of the "
-             "frames that it takes (num_action_repeats). So the same horizon in seconds of the "
-             "game needs no other value if the number of repeats changes.")
+             "frames that it takes (num_action_repeats). So discounting need not change with the "
+             "number of repeats to keep the same horizon in seconds of the game.")
     max_abs_reward: float = flag(
         float("inf"), group="Algorithm", least=1e-6,
         text="Largest absolute reward: larger ones are clipped to it, after normalize_rewards and "
@@ -143,10 +145,10 @@ class TrainingSettings(RunSettings):
     subtract_mean_image: bool = flag(
         False, group="Algorithm", auto=True,
         text="Read images of bytes as their differences from the mean of all images that the "
-             "learners have trained on, so that the network sees what moves. It suits games with "
-             "a picture that stays, such as Breakout. auto: what the run in logdir has recorded; "
-             "for a new run true for Atari, unless it begins with offline_updates or its replay "
-             "has no queue.")
+             "learners have trained on, so that the network sees what moves. It suits games with a "
+             "still background, such as Breakout. auto: what the run in logdir has recorded; for a "
+             "new run true for Atari, unless it begins with offline_updates or its replay has no "
+             "queue.")
     normalize_rewards: bool = flag(
         False, group="Algorithm", auto=True,
         text="Divide rewards by the running standard deviation of the discounted returns of all "
@@ -160,19 +162,19 @@ class TrainingSettings(RunSettings):
              "action contains numbers (Box), whose entropy has no upper limit, otherwise 0.005.")
     box_policy: str = flag(
         "clipped", group="Algorithm", choices=("auto", "clipped", "tanh", "normal"),
-        text="Distribution of actions from a Box with bounds. normal: a normal distribution, "
-             "whose actions only the environment gets clipped to its bounds. clipped: a normal "
-             "distribution whose numbers beyond a bound count as the bound; a policy far beyond "
-             "it no longer learns. tanh: the hyperbolic tangent of a normal distribution, "
-             "rescaled to the bounds; numbers that lack a bound are as with clipped. auto: what "
-             "the run in logdir has recorded, and normal for a new run.")
+        text="Distribution of actions from a Box with bounds. normal: a normal distribution, whose "
+             "actions are clipped to the bounds only for the environment. clipped: a normal "
+             "distribution whose numbers beyond a bound count as the bound; a policy far beyond it "
+             "no longer learns. tanh: the hyperbolic tangent of a normal distribution, rescaled to "
+             "the bounds; numbers that lack a bound are treated as with clipped. auto: what the "
+             "run in logdir has recorded, and normal for a new run.")
     box_deviation: str = flag(
         "shared", group="Algorithm", choices=("shared", "learnt"),
         text="Standard deviation of actions from a Box. shared: trained, and the same for all "
              "observations. learnt: computed by the network from each observation.")
     advantage_scaling: str = flag(
         "auto", group="Algorithm", choices=("auto", "batch", "none"),
-        text="How advantages are scaled before they weigh the policy's gradient. batch: less "
+        text="How advantages are scaled before they weight the policy's gradient. batch: minus "
              "their mean over the batches of all learners, and divided by their standard "
              "deviation, which keeps a policy of numbers from collapsing while the baseline is "
              "still wrong. auto: batch, but none for Discrete actions.")
@@ -248,10 +250,10 @@ class TrainingSettings(RunSettings):
         text="Learning rate at the start of the run; learning_rate_schedule says how it changes.")
     learning_rate_schedule: str = flag(
         "linear", group="Optimizer", choices=("linear", "constant", "polynomial"),
-        text="How the learning rate changes over total_environment_frames. linear: in a line "
-             "from learning_rate to learning_rate_end. polynomial: the same, but the difference "
-             "from learning_rate_end is multiplied by the remaining share of the frames to the "
-             "power of learning_rate_power. constant: not at all.")
+        text="How the learning rate changes over total_environment_frames. linear: in a straight "
+             "line from learning_rate to learning_rate_end. polynomial: the same, but the "
+             "difference from learning_rate_end is multiplied by the remaining share of the frames "
+             "to the power of learning_rate_power. constant: not at all.")
     learning_rate_end: float = flag(
         0.0, group="Optimizer", least=0,
         text="Learning rate at the end of the run, unless learning_rate_schedule is constant.")

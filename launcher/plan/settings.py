@@ -128,8 +128,9 @@ class LauncherConfig:
         text="Print the status once, as JSON.")
     attach: bool = flag(
         False, group="Instead of starting a run",
-        text="Follow a running run again, with the flags of its start unless they are given, such "
-             "as restart_learners and env. Repeat deploy and those of SSH. It reads the CSV.")
+        text="Follow a running run again, with the flags of its start, such as restart_learners "
+             "and env, unless they are given now. Give deploy and the flags of SSH again if the "
+             "run needs them. Reads the run's CSV.")
     control: bool = flag(
         False, group="Instead of starting a run",
         text="Be the controller of a running run, without a terminal, as the one that detach "

@@ -1,7 +1,7 @@
 """The frontend's flags by which a run was started, which later commands of the run use, too.
 
 They are in a file of the run's folder on this machine that only its user can read, since --env may
-contain secrets. A flag that a command is given counts more.
+contain secrets. A flag that a command is given takes precedence.
 """
 
 import dataclasses
