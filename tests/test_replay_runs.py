@@ -98,6 +98,6 @@ def test_a_replay_that_is_saved_with_checkpoints_is_there_when_the_run_is_resume
         total = f"--total_environment_frames={frames}"
         code, printed = run(*EXPERIMENT, _address(), *flags, total)
         assert code == 0, printed
-    assert "restored its source (" in printed
+    assert "restored its replay (" in printed
     begun = re.search(r"training begins with this many unrolls: uniform: (\d+)", printed)
     assert int(begun[1]) > 50

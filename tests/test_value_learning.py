@@ -47,7 +47,7 @@ def test_a_run_is_resumed_tested_and_exported(tmp_path, name):
     assert np.isfinite(before["loss/total"])
     assert before["replay_share"] > 0.5
     printed = _train(logdir, name, save, "--total_environment_frames=6000")
-    assert re.search(r"restored its source \(", printed), printed
+    assert re.search(r"restored its replay \(", printed), printed
     after = _last_update(logdir)
     assert after["updates"] > before["updates"]
     held = next(key for key in after if key.startswith("replay_unrolls/"))

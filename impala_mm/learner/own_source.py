@@ -1,6 +1,6 @@
-"""An algorithm's own source of batches, as the training loop uses it.
+"""The replay, or an algorithm's own source of batches, as the training loop uses it.
 
-    actors' queue ---fresh---> the algorithm's source ---batches---> OwnSource ---> Lockstep
+    actors' queue ---fresh---> the replay or source ---batches---> OwnSource ---> Lockstep
 
 With several learners the thread of `Lockstep` asks for the next batch while another thread trains,
 and a third one saves. `OwnSource` lets one thread at a time call the algorithm's source, which
@@ -22,6 +22,8 @@ from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
 from impala_mm.learner.batch_source import BatchSource, UnrollQueue
 from impala_mm.learner.turn_source import TurnQueue
 from impala_mm.replay.shard import Share
+from impala_mm.replay.source import ReplaySource
+from impala_mm.replay.steps import StepReplay
 
 _CPU = "/CPU:0"
 
@@ -31,7 +33,7 @@ class BadSource(Exception):
 
 
 class OwnSource:
-    """The batches of an algorithm's own source, on the training device.
+    """The batches of the replay, or of an algorithm's own source, on the training device.
 
     Priorities are passed on before the next batch is asked for, by the same thread.
     """
@@ -75,6 +77,12 @@ class OwnSource:
         self._priorities: deque[tuple[tf.Tensor, tf.Tensor]] = deque()
         # What the source said of itself when it was last asked for a batch: others ask meanwhile.
         self._filling, self._metrics = (0, 0), dict[str, float]()
+
+    @property
+    def noun(self) -> str:
+        """The word by which messages name the source."""
+        is_replay = isinstance(self._source, ReplaySource | StepReplay)
+        return "replay" if is_replay else "source"
 
     def next(self, timeout: float) -> Batch | None:
         """Return the source's next batch, or None; raises BadSource."""

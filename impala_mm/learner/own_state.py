@@ -1,4 +1,4 @@
-"""The state that each learner saves for itself: its source and its local variables.
+"""The state that each learner saves for itself: its replay or source, and its local variables.
 
     LOGDIR/own/learner-R/     on the host of learner R, below the folder of the run
         0000012000/           the state after that update, named like the checkpoint it belongs to
@@ -57,6 +57,7 @@ class OwnState:
         self._folder = folder / "own" / f"learner-{rank}"
         self._rank, self._size, self._say = rank, size, say
         self._source = source if source and source.saves else None
+        self._noun = self._source.noun if self._source else "source"  # in messages
         self._variables = list(variables)
         self._bytes = 0  # size of the last state
 
@@ -130,7 +131,7 @@ class OwnState:
             self._say(f"starts with {self._fresh()}: {error}")
             return
         if missing:
-            self._say(f"starts without a part of its source: {missing}")
+            self._say(f"starts without a part of its {self._noun}: {missing}")
         self._say_restored(about)
         saved_by = len(about.own_states)
         if self._source and saved_by > self._size and not self._is_dealt(saved_by):
@@ -143,7 +144,7 @@ class OwnState:
         """Print what was restored."""
         saved_by = len(about.own_states)
         if self._is_dealt(saved_by):
-            self._say(f"restored its source (from what {saved_by} learners saved)")
+            self._say(f"restored its {self._noun} (from what {saved_by} learners saved)")
             if self._variables:
                 self._say(f"starts with fresh local variables, since {saved_by} learners saved")
             return
@@ -207,13 +208,16 @@ class OwnState:
 
     def _what(self) -> str:
         """Return what this learner saves, in words."""
-        both = "its source" * bool(self._source), "its local variables" * bool(self._variables)
+        both = (
+            f"its {self._noun}" * bool(self._source),
+            "its local variables" * bool(self._variables),
+        )
         return " and ".join(filter(None, both))
 
     def _fresh(self) -> str:
         """Return what this learner starts with if nothing can be restored, in words."""
         both = (
-            "an empty source" * bool(self._source),
+            f"an empty {self._noun}" * bool(self._source),
             "fresh local variables" * bool(self._variables),
         )
         return " and ".join(filter(None, both))

@@ -14,6 +14,8 @@ from impala_mm.learner import replaying
 from impala_mm.learner.batch_source import UnrollQueue
 from impala_mm.learner.lockstep import Lockstep
 from impala_mm.learner.own_source import OwnSource
+from impala_mm.learner.own_state import OwnState
+from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.runtime.rank import ProcessRank
 
 ALGORITHM = SimpleNamespace(unroll=SPEC)
@@ -51,6 +53,18 @@ def test_batches_are_tensors_with_what_the_actors_sent():
         np.testing.assert_array_equal(batch.unrolls.reward[2], batch.version)
         source.feedback(batch.key, tf.cast(batch.key, tf.float32))
     assert batch.weight.numpy()[2:].min() < 1, "priorities differ by now"
+    queue.close()
+
+
+def test_messages_about_what_is_restored_call_a_replay_a_replay(tmp_path):
+    queue, source = _source(_config())
+    said = []
+    own = OwnState(tmp_path, 0, 1, source, [], said.append)
+    about = CheckpointInfo(2, {}, {}, {}, updates=7)
+    own.restore(about)
+    own.restore(about._replace(own_states=(own.save(7).digest,)))
+    assert said[0].startswith("starts with an empty replay: ")
+    assert said[1].startswith("restored its replay (")
     queue.close()
 
 
