@@ -116,6 +116,18 @@ def test_every_page_is_in_the_sites_navigation():
     assert set(map(str, PAGES)) | set(code_pages.pages()) == {*named} - {"sandbox/start.ipynb.md"}
 
 
+def test_the_index_of_the_sandbox_names_all_of_its_files():
+    text = (ROOT / "sandbox" / "README.md").read_text()
+    named = {*re.findall(r"\]\(([\w.]+)\)", text), *re.findall(r"`([\w.]+)/?`", text)}
+    there = {
+        path.name
+        for path in (ROOT / "sandbox").iterdir()
+        if path.suffix != ".svg" and path.name not in ("README.md", "__pycache__")
+    }
+    assert there <= named, there - named
+    assert len(there) > 80
+
+
 @pytest.fixture
 def type_page(tmp_path, package):
     """Return a function that makes a user who types a page's commands."""
