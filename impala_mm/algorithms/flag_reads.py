@@ -1,4 +1,4 @@
-"""Which flags an algorithm reads: a flag that it does not read has no effect, which a learner says.
+"""The flags that an algorithm reads; a learner reports those that it does not, as without effect.
 
 `registry` gives algorithms a config that records what is read of it.
 """

@@ -89,7 +89,7 @@ class Run:
         """Wait for the run's end and return it; Ctrl-C saves and stops the run.
 
         Raises BadSettings or TrainingFailed with the first error of any process, and TimeoutError
-        after `timeout` seconds, after which the run goes on.
+        after `timeout` seconds, after which the run continues.
         """
         try:
             code = self._process.wait(timeout)

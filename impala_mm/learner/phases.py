@@ -6,8 +6,8 @@
     online       actors play, and the student learns from them, and perhaps from these games
 
 A checkpoint says how many offline updates were made, and the mean returns are among its variables;
-complete games that were collected are in the run's folder. So a run that was killed goes on in the
-phase in which it was. `setup` calls this after `teaching.begin`.
+complete games that were collected are in the run's folder. So a run that was killed continues in
+the phase in which it was. `setup` calls this after `teaching.begin`.
 """
 
 import contextlib

@@ -30,7 +30,7 @@ class Tracker(Protocol):
     """
 
     def begin(self, run: TrackedRun) -> str:
-        """Begin, or go on with a run that was resumed; return a sentence for the user, or nothing.
+        """Begin, or continue a run that was resumed; return a sentence for the user, or nothing.
 
         It is called before the first row.
         """

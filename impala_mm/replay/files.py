@@ -73,8 +73,8 @@ class ReplayFiles:
     def restore(self, shares: Sequence[shard.Share]) -> tuple[int, shard.MixState | None]:
         """Store these shares of what learners have saved.
 
-        Return the next unroll's key, and the mix that was saved with them if it goes on. The caller
-        holds the lock. Raises ValueError if they are of another kind.
+        Return the next unroll's key, and the mix that was saved with them if it continues. The
+        caller holds the lock. Raises ValueError if they are of another kind.
         """
         return shard.restore(shares, self._codec, self._replays)
 

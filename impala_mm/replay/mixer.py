@@ -142,8 +142,8 @@ class Mixer:
     def continue_with(self, next_key: int, state: MixState | None = None) -> None:
         """Give this key to the next unroll, now that the replays hold restored ones.
 
-        With the `state` of a mix with these rules, it goes on. Otherwise the first update does not
-        wait for as many unrolls again as are stored already.
+        With the `state` of a mix with these rules, it continues. Otherwise the first update does
+        not wait for as many unrolls again as are stored already.
         """
         self._received = next_key
         if state and np.array_equal(state.rules, self._rules()):

@@ -6,7 +6,7 @@
                     and its priority, with the largest so far; which ones wait to be in a batch as
                     new ones; the counts of the mix, and the state of its random numbers
 
-A learner that reads its own shard again goes on exactly, but for what features it compares.
+A learner that reads its own shard again continues exactly, except for features that it compares.
 
 `learner.own_state` decides where and when, and checks the files.
 """
@@ -35,11 +35,11 @@ class Share(NamedTuple):
 
 
 class MixState(NamedTuple):
-    """What a mix goes on with besides its replays."""
+    """The state with which a mix continues, besides its replays."""
 
     waiting: list[StoredUnroll]  # not yet in a batch as new ones
     counts: np.ndarray  # int64
-    rules: np.ndarray  # float64: a mix with others cannot go on with these counts
+    rules: np.ndarray  # float64: a mix with others cannot continue with these counts
 
 
 def save(folder: Path, codec: UnrollCodec, replays: Sequence[Replay], mix: MixState) -> None:
@@ -168,7 +168,7 @@ def _fill_slots(
     keys_held: Sequence[np.ndarray],
     unrolls: Sequence[StoredUnroll],
 ) -> bool:
-    """Let a replay go on as the only shard says, if there is room; return whether it does."""
+    """Let a replay continue as the only shard says, if there is room; return whether it does."""
     if not _is_whole(shares):
         return False
     slots = indices[0].get(f"{replay.kind}/slots")

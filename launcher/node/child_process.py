@@ -58,7 +58,7 @@ def kill_group(process: subprocess.Popen) -> None:
 def kill_orphans() -> None:
     """Kill what a process has left behind; called once the process itself has ended.
 
-    The commands of --on_event go on: they may save what was written last.
+    The commands of --on_event continue: they may save what was written last.
     """
     until = time.monotonic() + _REAP_SECONDS
     # Again and again: a process may start another one while the others are being killed.

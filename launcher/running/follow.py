@@ -58,7 +58,7 @@ class Follower:
     def install_signal_handlers(self) -> None:
         """Record signals from now on, so that Ctrl-C while the run is starting is not lost."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # nohup has SIGHUP ignored: the frontend goes on following without its terminal.
+            # nohup has SIGHUP ignored: the frontend keeps following without its terminal.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, lambda number, _: self._signals.append(number))
 

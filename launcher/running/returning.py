@@ -1,7 +1,7 @@
 """The learners' hosts that were lost and answer again: when each is used again, and how often.
 
 `learner_recovery` restarts the learners with them. A host waits twice as long before each further
-return. At first it is on trial: if the learners do not work with it, they go on without it.
+return. At first it is on trial: if the learners do not work with it, they continue without it.
 """
 
 from collections.abc import Callable, Set
