@@ -162,7 +162,7 @@ LEARNING_GROUPS = (
             "student_score": _M(
                 "share",
                 "The mean return of the last 100 games, on a scale from 0 for a random policy to 1 "
-                "for the teacher; at 1 it needs the teacher no more. Only with "
+                "for the teacher; at 1 it no longer needs the teacher. Only with "
                 "`--teacher_method=qdagger` and `dqfd`.",
                 "rising",
             ),
