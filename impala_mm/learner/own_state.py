@@ -136,8 +136,8 @@ class OwnState:
         saved_by = len(about.own_states)
         if self._source and saved_by > self._size and not self._is_dealt(saved_by):
             self._say(
-                f"{saved_by} learners saved the replay of the algorithm's own, which is not dealt "
-                f"out: {saved_by - self._size} of these are not used by {self._size}"
+                f"{saved_by} learners saved a {self._noun} each, which this algorithm does not "
+                f"deal out: {saved_by - self._size} of them not used by {self._size}"
             )
 
     def _say_restored(self, about: CheckpointInfo) -> None:

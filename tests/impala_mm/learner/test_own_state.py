@@ -78,8 +78,8 @@ def test_a_source_that_is_not_dealt_out_says_how_many_are_not_used(tmp_path):
     alone.state.restore(about)
     assert alone.content == 5
     assert alone.said[1] == (
-        "2 learners saved the replay of the algorithm's own, which is not dealt out: 1 of these "
-        "are not used by 1"
+        "2 learners saved a source each, which this algorithm does not deal out: 1 of them not "
+        "used by 1"
     )
     again = Learner(tmp_path, rank=0, size=2)
     again.state.restore(about)
