@@ -1,4 +1,4 @@
-"""What other trainers call our flags: the answer to a flag that does not exist here.
+"""The names that other trainers give our flags: the answer to a flag that does not exist here.
 
 The names are those of CleanRL, Stable-Baselines3, RLlib, Sample Factory and SEED RL.
 """
