@@ -27,7 +27,8 @@ _IMPALA = {_CATCH: ["--preset=catch-impala"], _PONG: GAMES[_PONG]}
 CHANGES = {
     "network": {
         _CATCH: [*_IMPALA[_CATCH], "--agent_name=MLPLSTMAgent"],
-        _PONG: [*_IMPALA[_PONG], "--agent_name=ResNetLSTMAgent"],
+        # At the preset's rate, which is for a small network, this one learns nothing.
+        _PONG: [*_IMPALA[_PONG], "--agent_name=ResNetLSTMAgent", "--learning_rate=0.0002"],
     },
     "algorithm": {
         _CATCH: [
