@@ -75,13 +75,13 @@ def _check_training(config: Config) -> str:
     from impala_mm.learner import resume  # noqa: PLC0415
     from impala_mm.policy.policy import load_policy  # noqa: PLC0415
 
-    if (recorded := resume.recorded_flags(config, config.logdir)) is not None:
-        spec = next(iter(from_flags.level_specs(config).values()))
-        config = auto.for_task(config, spec, recorded)
+    levels = from_flags.level_specs(config)
+    spec = next(iter(levels.values()))
+    config = auto.for_task(config, spec, resume.recorded_flags(config, config.logdir))
     if config.job_name == "actor":
-        made = agent.make_agent(config, 0, role=Role.ACTOR)
+        made = agent.make_agent(config, 0, levels, Role.ACTOR)
     else:
-        made = agent.make_agent(config, 0, load_policy=load_policy)
+        made = agent.make_agent(config, 0, levels, load_policy=load_policy)
     _refuse_large(config, made)
     spaces = from_flags.describe_spaces(made.spec)
     is_known = made.made_of["--agent_name"] != "auto"

@@ -286,6 +286,17 @@ def test_the_teacher_is_checked(catch, capsys, settings, code, said):
     assert (ended.value.code, said in out + err) == (code, True), out + err
 
 
+def test_a_teacher_of_numbers_is_compared_with_what_auto_stands_for(tmp_path, capsys):
+    """A new run has recorded nothing yet that says which distribution its policy has."""
+    level = {"level_name": "Pendulum-v1"}
+    saved_run.save(tmp_path / "old", **level, box_policy="normal", algorithm="ppo")
+    config = Settings(**level, teacher=str(tmp_path / "old"))
+    with pytest.raises(SystemExit) as ended:
+        validate.run(config, list(level))
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out.startswith("valid: Pendulum-v1")) == (0, True), out + err
+
+
 def test_a_share_of_recorded_games_that_columns_do_not_make_is_refused(capsys):
     flags = {"algorithm": "dqn", "level_name": "catch", "teacher": "tests.helpers.scripted:catcher"}
     flags |= {"teacher_data_share": 0.01, "batch_size": 8}
