@@ -61,7 +61,9 @@ def _header(file: gzip.GzipFile) -> tuple[tuple[int, ...], np.dtype]:
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     if dtype.kind not in "biuf" or (fortran and len(shape) > 1):
         raise ValueError(f"an array of type {dtype}")
-    if math.prod(shape[:1]) > _MOST_ROWS or math.prod(shape[1:]) > _MOST_IN_ROW:
+    # Of a negative size, reading would return all that the file expands to.
+    negative = any(size < 0 for size in shape)
+    if negative or math.prod(shape[:1]) > _MOST_ROWS or math.prod(shape[1:]) > _MOST_IN_ROW:
         raise ValueError(f"an array of shape {shape}")
     return shape, dtype
 

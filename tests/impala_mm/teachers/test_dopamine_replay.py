@@ -1,6 +1,7 @@
 """Replays that the real Dopamine wrote (make_dopamine_replay.py), as unrolls; and damaged ones."""
 
 import gzip
+import io
 import itertools
 import re
 import shutil
@@ -114,6 +115,14 @@ def test_the_newest_replay_of_a_folder(tmp_path):
     assert dopamine_replay.find(tmp_path) is None
 
 
+def _header(shape):
+    """Return NumPy's header of an array of bytes with this shape."""
+    file = io.BytesIO()
+    about = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, about)
+    return file.getvalue()
+
+
 def _save(path, array, cut=None, **options):
     with gzip.open(path, "wb") as file:
         np.save(file, array, **options)
@@ -134,6 +143,10 @@ _BAD = {
     "objects": (
         lambda f: _save(f / _ACTIONS, np.array([None] * 100), allow_pickle=True),
         "is damaged or cut short (an array of type object)",
+    ),
+    "a negative size": (
+        lambda f: (f / _FRAMES).write_bytes(gzip.compress(_header((-1, 3, 2)) + bytes(600))),
+        "is damaged or cut short (an array of shape (-1, 3, 2))",
     ),
     "no array": (
         lambda f: (f / _ACTIONS).write_bytes(gzip.compress(b"nothing")),
