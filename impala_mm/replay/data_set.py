@@ -26,6 +26,7 @@ from impala_mm.runtime.strict_json import from_json, to_json
 FORMAT = 1  # of the folder; it grows when a reader of earlier formats would be wrong
 ABOUT = "data.json"
 _STREAM = 2**32  # keys from one stream to the next
+_MOST_ENTRIES = 2**20  # of an unroll, which is decompressed into as much memory as its length asks
 _FILE_BYTES, _FILE_SECONDS = 8e6, 5.0  # after which a file is written
 
 
@@ -106,6 +107,11 @@ def read_about(folder: Path) -> About:
         value = getattr(about, name)
         if kind is not Any and not isinstance(value, kind):
             raise BadData(f"{path} is damaged: its {name} is {value!r}: copy the folder again")
+    if not 1 <= about.unroll_length <= _MOST_ENTRIES:
+        raise BadData(
+            f"{path} is damaged: its unroll_length is {about.unroll_length}, and it must be from 1 "
+            f"to {_MOST_ENTRIES:,}: copy the folder again"
+        )
     return about
 
 

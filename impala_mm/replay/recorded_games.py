@@ -17,6 +17,8 @@ from impala_mm.replay.data_set import About, BadData, files, intact, place, read
 from impala_mm.replay.unroll_files import UnrollInFile
 from impala_mm.runtime.log import Say
 
+_MOST_BYTES = 2**30  # of an unroll
+
 
 class _Stream:
     """Entries of one environment in a row: those from a reset to the end of a complete game.
@@ -59,7 +61,13 @@ class _Stream:
     def unroll(self, number: int) -> Entry:
         """Return the entries [T+1, ...] of an unroll."""
         if self._decoded[0] != number:
-            content = unpack(self._unrolls[number].read(), self._codec.size)
+            packed = self._unrolls[number]
+            try:
+                content = unpack(packed.read(), self._codec.size)
+            except ValueError as error:
+                raise BadData(
+                    f"{packed.path} is damaged ({error}): delete it, or copy it again"
+                ) from None
             rows = np.frombuffer(content, np.uint8)[np.newaxis].copy()
             entries = tf.nest.map_structure(lambda x: x[0], self._codec.arrays(rows).entries)
             self._decoded = number, entries
@@ -154,6 +162,11 @@ def _read(
         raise BadData(
             f"{folder} holds unrolls of another layout ({about.layout}, here {codec.digest}): "
             f"record the data again with this version"
+        )
+    if codec.size > _MOST_BYTES:
+        raise BadData(
+            f"{folder} holds unrolls of {codec.size:,} bytes, and at most {_MOST_BYTES:,} can be "
+            f"read: record the data again with a smaller --unroll_length"
         )
     found: list[UnrollInFile] = []
     for path in files(folder):

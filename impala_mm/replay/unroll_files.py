@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from impala_mm.replay.store import StoredUnroll
+from impala_mm.runtime.strict_json import from_json
 
 SUFFIX = ".unrolls"
 
@@ -72,11 +73,19 @@ def _check(path: Path, file: IO[bytes]) -> tuple[list[UnrollInFile], memoryview]
     line = file.readline().rstrip(b"\n")
     if len(line) < 9 or int(line[:8], 16) != zlib.crc32(line[9:]):
         raise ValueError("its first line is damaged")
-    header, begin = json.loads(line[9:]), file.tell()
+    header, begin = from_json(line[9:]), file.tell()
+    keys, versions, sizes = (_numbers(header[name]) for name in ("keys", "versions", "sizes"))
     mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    content, sizes = mapped[begin:], header["sizes"]
+    content = mapped[begin:]
     if len(content) != sum(sizes) or zlib.crc32(content) != header["checksum"]:
         raise ValueError("its checksum differs")
     begins = (begin + np.cumsum(sizes) - sizes).astype(int).tolist()
-    found = zip(header["keys"], header["versions"], begins, sizes, strict=True)
+    found = zip(keys, versions, begins, sizes, strict=True)
     return [UnrollInFile(key, version, path, at, size) for key, version, at, size in found], mapped
+
+
+def _numbers(found: Any) -> list[int]:
+    """Return a list of a header; raise ValueError unless it has numbers that an int64 holds."""
+    if not (isinstance(found, list) and all(type(n) is int and 0 <= n < 2**63 for n in found)):
+        raise ValueError("its first line has no lists of whole numbers")
+    return found

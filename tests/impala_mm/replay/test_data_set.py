@@ -2,6 +2,7 @@
 
 import json
 import resource
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments.types import Step
-from impala_mm.replay import recorded_games
+from impala_mm.replay import recorded_games, unroll_files
 from impala_mm.replay.data_set import About, BadData, DataSetWriter, read_about
 from impala_mm.replay.recorded_games import RecordedGames
+from impala_mm.replay.store import StoredUnroll
 
 FLAG = tf.TensorSpec([], tf.bool)
 STEP = Entry(
@@ -249,6 +251,9 @@ def _spoil(folder, **changes):
         (lambda f: _spoil(f, observations="float32 [4]"), r"observations float32 \[4\], and catch"),
         (lambda f: _spoil(f, frame_stack=4), "with a stack of frames 4, and catch has 1"),
         (lambda f: _spoil(f, unroll_length="3"), "is damaged: its unroll_length is '3': copy the"),
+        (lambda f: _spoil(f, unroll_length=0), "is damaged: its unroll_length is 0, and it must"),
+        (lambda f: _spoil(f, unroll_length=-1), "is damaged: its unroll_length is -1, and it must"),
+        (lambda f: _spoil(f, unroll_length=2**31), "its unroll_length is 2147483648, and it must"),
         (lambda f: _spoil(f, mean_return=[1]), r"is damaged: its mean_return is \[1\]: copy the"),
         (
             lambda f: (f / "data.json").rename(f / "$store$_observation_ckpt.1.gz"),
@@ -262,6 +267,48 @@ def test_what_is_no_data_for_a_student_is_refused_in_a_sentence(tmp_path, spoil,
     _record(tmp_path, _steps([4, 4]), 3)
     spoil(tmp_path)
     with pytest.raises(BadData, match=said):
+        _read(tmp_path, 3)
+
+
+_HEADERS = {
+    "a text as a key": b'{"keys": ["0"], "versions": [0], "sizes": [%d], "checksum": %d}',
+    "a negative key": b'{"keys": [-1], "versions": [0], "sizes": [%d], "checksum": %d}',
+    "a key that no int64 holds": b'{"keys": [%d], "versions": [0], "sizes": [%%d], "checksum": %%d}'
+    % 2**70,
+    "a negative size": b'{"keys": [0, 1], "versions": [0, 0], "sizes": [%d, -1], "checksum": %d}',
+    "no lists": b'{"keys": 0, "versions": 0, "sizes": %d, "checksum": %d}',
+    "nested too deeply": b"[" * 100_000 + b"%d, %d" + b"]" * 100_000,
+}
+
+
+@pytest.mark.parametrize("header", _HEADERS.values(), ids=_HEADERS)
+def test_a_file_whose_header_is_no_header_counts_as_damaged_though_its_checksums_agree(
+    tmp_path, header
+):
+    _record(tmp_path, _steps([4, 4]), 3)
+    path = tmp_path / "0000000000.unrolls"
+    content = path.read_bytes().split(b"\n", 1)[1]
+    numbers = (len(content) + header.count(b"-1]"), zlib.crc32(content))
+    line = header % numbers
+    path.write_bytes(b"%08x %s\n" % (zlib.crc32(line), line) + content)
+    _, said, games = _read(tmp_path, 3)
+    assert f"{path} is damaged and left out" in said
+    assert games.steps == 4, "the second game"
+
+
+def test_unrolls_that_are_none_are_refused_though_their_checksums_agree(tmp_path):
+    data = DataSetWriter(tmp_path, _about(3))
+    path = tmp_path / "0000000000.unrolls"
+    path.write_bytes(unroll_files.encode([StoredUnroll(0, 0, b"nothing")]))
+    data.close()
+    with pytest.raises(BadData, match=r"0000000000.unrolls is damaged \(a stored unroll of 7 byt"):
+        _read(tmp_path, 3)
+
+
+def test_an_unroll_that_would_take_the_memory_is_refused(tmp_path, monkeypatch):
+    _record(tmp_path, _steps([4, 4]), 3)
+    monkeypatch.setattr(recorded_games, "_MOST_BYTES", 50)
+    with pytest.raises(BadData, match=r"holds unrolls of [0-9]+ bytes, and at most 50 can be read"):
         _read(tmp_path, 3)
 
 
