@@ -112,18 +112,10 @@ def make_agent(
         "--normalize_rewards": config.normalize_rewards,
         "--subtract_mean_image": config.subtract_mean_image,
         "--value_normalization": config.value_normalization,
-        **_meaning_of_choices(config),
+        **{f"--{name}": getattr(config, name) for name in from_flags.choice_flags(config)},
         **registry.optional(algorithm, "made_of"),
     }
     return Agent(algorithm, layout, levels, identity, made_of, flags_read)
-
-
-def _meaning_of_choices(config: Config) -> dict[str, Any]:
-    """Return the flags that say which numbers choices stand for, beside how many they are."""
-    if config.discretization == "none":
-        return {}
-    ratio = {"--action_ratio": config.action_ratio} if config.discretization == "log" else {}
-    return {"--discretization": config.discretization, **ratio}
 
 
 def _normalised(config: Config) -> str:

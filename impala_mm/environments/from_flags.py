@@ -34,6 +34,16 @@ def in_words(actions: int | str | None) -> str:
     return f"actions {actions}" if isinstance(actions, str) else f"{actions} actions"
 
 
+def choice_flags(config: Config) -> tuple[str, ...]:
+    """Return the names of the flags that say which numbers choices stand for, if any do.
+
+    How many choices there are is not among them: the actions say it.
+    """
+    if config.discretization == "none":
+        return ()
+    return ("discretization", "action_ratio")[: 1 + (config.discretization == "log")]
+
+
 def environment_options(config: Config) -> dict[str, Any]:
     """Return the options of the environments: those fields of `Options` that are flags."""
     return {name: getattr(config, name) for name in OPTION_FLAGS}

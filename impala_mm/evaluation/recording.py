@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments import from_flags
@@ -24,11 +26,15 @@ from impala_mm.runtime.log import Say
 SEED_OFFSET = 600_000_000
 
 
-def describe(spec: EnvironmentSpec, unroll: UnrollSpec, level: str, policy: str = "") -> About:
-    """Return the description of data that is recorded on a level, or that a student needs."""
+def describe(spec: EnvironmentSpec, unroll: UnrollSpec, config: Config, policy: str = "") -> About:
+    """Return the description of data that is recorded on a level, or that a student needs.
+
+    `config` names the level, and which numbers its choices stand for.
+    """
     spaces = from_flags.describe_spaces(spec)
+    choices = flags.arguments(config, from_flags.choice_flags(config))
     return About(
-        level=level,
+        level=config.level_name,
         actions=spaces["actions"],
         observations=spaces["observations"],
         masks=bool(tf.nest.flatten(spec.masks)),
@@ -37,6 +43,7 @@ def describe(spec: EnvironmentSpec, unroll: UnrollSpec, level: str, policy: str 
         unroll_length=unroll.length,
         layout=UnrollCodec(unroll).digest,
         policy=policy,
+        choices=" ".join(choices),
     )
 
 

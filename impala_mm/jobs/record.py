@@ -80,7 +80,7 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     policy = PolicyCore(path, about, level, **levels.changed_flags(config, given))
     target, count = folder(config), config.episodes
     unroll = data_set.unroll_spec(entry_spec(policy.spec, ()), policy.config.unroll_length)
-    described = recording.describe(policy.spec, unroll, level, str(path))
+    described = recording.describe(policy.spec, unroll, policy.config, str(path))
     data = data_set.DataSetWriter(target, described)
     say(f"recording {count} games of {level} with {path} ({about.frames:,.0f} frames) in {target}")
     begin, line = time.monotonic(), Interval(_LINE_SECONDS)

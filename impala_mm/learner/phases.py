@@ -181,7 +181,7 @@ def _make_sources(
 def find(agent: Agent, config: Any, run: Path, rank: int, describe: Callable[..., About]) -> Data:
     """Return the data of a student: that of --teacher_data, or its own in the run's folder."""
     unroll = unroll_spec(entry_spec(agent.spec, ()), config.unroll_length)
-    about = describe(agent.spec, unroll, config.level_name)
+    about = describe(agent.spec, unroll, config)
     folders = [Path(name.strip()) for name in config.teacher_data.split(",") if name.strip()]
     own = [run / "teacher_data" / f"learner-{rank}"]
     return Data(about, folders or own, not folders)

@@ -45,7 +45,7 @@ class PolicyTools(NamedTuple):
     mean_return: Callable[[Any, Any, EnvironmentSpec, Callable[[int, int, int], None]], float]
     # (teachers, settings, spec, folder, description, steps, seed, meanwhile, say): adds to data
     collect: Callable[..., None] = lambda *_: None
-    # (spec, layout of unrolls, level) -> the description of recorded data, `data_set.About`
+    # (spec, layout of unrolls, settings) -> the description of recorded data, `data_set.About`
     describe_data: Callable[..., Any] = lambda *_: None
     stopping: Callable[[], bool] = lambda: False  # whether the user wants the run to end
 

@@ -46,9 +46,14 @@ class About(NamedTuple):
     episodes: int = 0
     mean_return: float | int | None = None  # of the complete games; None without any
     format: int = FORMAT
+    # Flags that say which numbers choices of actions stand for; None: an earlier version wrote it.
+    choices: str | None = None
 
 
-_SHARED = ("level", "actions", "observations", "masks", "frame_stack", "unroll_length", "layout")
+_SHARED = (
+    *("level", "actions", "choices", "observations", "masks"),
+    *("frame_stack", "unroll_length", "layout"),
+)
 
 
 class BadData(UserMistake):
@@ -139,6 +144,8 @@ class DataSetWriter:
     def _go_on(self) -> None:
         """Continue the counts of a folder's data; refuse data of another kind."""
         found = read_about(self._folder)
+        if found.choices is None:
+            self.about = self.about._replace(choices=None)
         if differs := [n for n in _SHARED if getattr(found, n) != getattr(self.about, n)]:
             here, there = (getattr(each, differs[0]) for each in (self.about, found))
             raise BadData(

@@ -221,6 +221,17 @@ def _refuse_other(folder: Path, theirs: About, ours: About, say: Say) -> None:
                 f"{folder} was recorded on {theirs.level} with {what} {there}, and {ours.level} "
                 f"has {here}: a student learns from data with its own spaces only"
             )
+    if theirs.choices is None and ours.choices:
+        say(
+            f"the data in {folder} does not say which numbers its choices stand for: they are "
+            f"taken as those of {ours.choices}"
+        )
+    elif theirs.choices is not None and theirs.choices != ours.choices:
+        there, here = (each or "--discretization=none" for each in (theirs.choices, ours.choices))
+        raise BadData(
+            f"{folder} was recorded with {there}, and the student has {here}: the same choice "
+            f"would be another number, so give {there} here"
+        )
     if theirs.level != ours.level:
         say(f"the data in {folder} is of {theirs.level}, not of {ours.level}")
     if theirs.action_repeats != ours.action_repeats:

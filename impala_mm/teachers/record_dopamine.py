@@ -30,7 +30,8 @@ _LINE_UNROLLS = 2_000  # unrolls between progress lines
 
 def record(checkpoints: Path, folder: Path, level_name: str) -> About:
     """Add a replay's games to a data set, and return its description; raise UserMistake."""
-    spec = level_spec(level_name, **from_flags.environment_options(Config(level_name=level_name)))
+    config = Config(level_name=level_name)
+    spec = level_spec(level_name, **from_flags.environment_options(config))
     number = dopamine_replay.find(checkpoints)
     if number is None:
         raise NoTeacher(
@@ -40,7 +41,7 @@ def record(checkpoints: Path, folder: Path, level_name: str) -> About:
     replay = dopamine_replay.read(checkpoints, number, spec)
     unroll = unroll_spec(entry_spec(spec, ()), _UNROLL_LENGTH)
     policy = f"Dopamine's replay {checkpoints.resolve()}, {number}"
-    data = DataSetWriter(folder, recording.describe(spec, unroll, level_name, policy))
+    data = DataSetWriter(folder, recording.describe(spec, unroll, config, policy))
     print(f"replay {number}: {len(replay.action):,} transitions", flush=True)
     try:
         stream, data.next_stream = data.next_stream, data.next_stream + 1

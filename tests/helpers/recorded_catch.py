@@ -6,6 +6,7 @@
 import numpy as np
 
 from impala_mm.algorithms.interface import entry_spec
+from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.evaluation import recording
@@ -37,7 +38,8 @@ def record_catch(folder, games, length, function=None, num_envs=3):
     """Record that many games of each environment; return the description of the data."""
     environments = make_environments("catch", num_envs, 5)
     unroll = unroll_spec(entry_spec(environments.spec, ()), length)
-    data = DataSetWriter(folder, recording.describe(environments.spec, unroll, "catch", "test"))
+    config = Config(level_name="catch")
+    data = DataSetWriter(folder, recording.describe(environments.spec, unroll, config, "test"))
     recording.record(
         *(FunctionPlayer(environments.spec, function), environments, num_envs, unroll, data),
         lambda environment, of_it, steps: of_it >= games,

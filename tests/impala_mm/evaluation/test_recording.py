@@ -6,9 +6,10 @@ import tensorflow as tf
 from recorded_catch import FunctionPlayer
 
 from impala_mm.algorithms.interface import entry_spec
+from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.faults import make_fault
-from impala_mm.environments.make import make_environments
+from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.evaluation import recording
 from impala_mm.replay import data_set
 from impala_mm.replay.data_set import DataSetWriter, read_about, unroll_spec
@@ -48,7 +49,8 @@ def _record(folder, games, length, num_envs=3, breaks=(), meanwhile=lambda playe
     spied = _Spied(environments, breaks)
     step = entry_spec(environments.spec, ())
     unroll = unroll_spec(step, length)
-    about = recording.describe(environments.spec, unroll, "catch", "random")
+    config = Config(level_name="catch")
+    about = recording.describe(environments.spec, unroll, config, "random")
     data = DataSetWriter(folder, about)
     played = recording.record(
         *(FunctionPlayer(environments.spec), spied, num_envs, unroll, data),
@@ -135,3 +137,16 @@ def test_the_unroll_of_an_environment_that_breaks_is_left_out(tmp_path):
         for t in range(1, 6):
             if not entries.first[t] and balls[t] and balls[t - 1]:
                 assert rows[t] == rows[t - 1] + 1, "a step follows the one before it"
+
+
+def test_the_description_says_which_numbers_choices_stand_for():
+    def choices(**settings):
+        config = Config(level_name="catch", **settings)
+        return recording.describe(spec, unroll_spec(entry_spec(spec, ()), 5), config).choices
+
+    spec = level_spec("catch")
+    assert choices() == ""
+    assert choices(discretization="lin", action_ratio=7) == "--discretization=lin"
+    assert choices(discretization="log", action_ratio=7.0) == (
+        "--discretization=log --action_ratio=7.0"
+    )

@@ -33,7 +33,8 @@ STEP = Entry(
 
 def _about(length, **changes):
     layout = UnrollCodec(UnrollSpec(length, 1, STEP, ())).digest
-    return About("catch", 3, "pictures", False, 1, 1, length, layout, "runs/a")._replace(**changes)
+    about = About("catch", 3, "pictures", False, 1, 1, length, layout, "runs/a", choices="")
+    return about._replace(**changes)
 
 
 def _steps(lengths, lost_lives=()):
@@ -310,6 +311,40 @@ def test_an_unroll_that_would_take_the_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(recorded_games, "_MOST_BYTES", 50)
     with pytest.raises(BadData, match=r"holds unrolls of [0-9]+ bytes, and at most 50 can be read"):
         _read(tmp_path, 3)
+
+
+_LOG = "--discretization=log --action_ratio=30.0"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "student", "said"),
+    [
+        (_LOG, "--discretization=lin", f"with {_LOG}, and the student has --discretization=lin: "),
+        ("", _LOG, f"recorded with --discretization=none, and the student has {_LOG}: the same"),
+        (_LOG, "", f"the same choice would be another number, so give {_LOG} here"),
+    ],
+)
+def test_choices_that_stand_for_other_numbers_are_refused(tmp_path, recorded, student, said):
+    _record(tmp_path, _steps([4, 4]), 3, choices=recorded)
+    assert not _read(tmp_path, 3, choices=recorded)[1]
+    with pytest.raises(BadData, match=said):
+        _read(tmp_path, 3, choices=student)
+    with pytest.raises(BadData, match="holds data of another kind"):
+        _record(tmp_path, _steps([4]), 3, choices=student)
+
+
+def test_data_of_an_earlier_version_does_not_say_what_choices_stand_for(tmp_path):
+    _record(tmp_path, _steps([4, 4]), 3)
+    about = json.loads((tmp_path / "data.json").read_text())
+    del about["choices"]
+    (tmp_path / "data.json").write_text(json.dumps(about))
+    assert not _read(tmp_path, 3)[1]
+    assert (
+        "they are taken as those of --discretization=lin"
+        in _read(tmp_path, 3, choices="--discretization=lin")[1][0]
+    )
+    _record(tmp_path, _steps([4]), 3, choices="--discretization=lin")
+    assert read_about(tmp_path).choices is None, "the games before are still of any kind"
 
 
 def test_data_without_a_complete_game_is_refused(tmp_path):

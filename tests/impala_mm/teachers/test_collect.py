@@ -23,7 +23,7 @@ def test_a_lost_life_ends_an_episode_as_it_does_in_the_students_own_games(tmp_pa
         initial_state=lambda batch: (),
         step=lambda entry, state: (tf.zeros([len(entry.first), 4]), state),
     )
-    about = recording.describe(spec, unroll_spec(entry_spec(spec, ()), 20), level)
     config = RegulariserSettings(level_name=level, teacher="x")
+    about = recording.describe(spec, unroll_spec(entry_spec(spec, ()), 20), config)
     collect([teacher], config, spec, tmp_path, about, 200, 1, lambda: None, lambda line: None)
     assert terminations(tmp_path) == 5 * read_about(tmp_path).episodes, "five lives a game"
