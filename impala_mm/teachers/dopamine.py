@@ -13,8 +13,8 @@ import tensorflow as tf
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.teachers import dopamine_files
+from impala_mm.teachers.frames import Frames, ask_at_once
 from impala_mm.teachers.kinds import FitActions, NoTeacher
-from nets.frame_stack import FrameStack
 
 _KERNELS = (8, 4, 3)  # height and width of the convolutions, in pixels
 _STRIDES = (4, 2, 1)
@@ -45,8 +45,7 @@ class DopamineTeacher:
         self._layers = [
             [tf.Variable(weights, trainable=False) for weights in layer] for layer in layers
         ]
-        stacks = spec.frame_stack > 1
-        self._stack = FrameStack(spec.frame_stack, spec.observation) if stacks else None
+        self._frames = Frames(spec.observation, spec.frame_stack)
         self.notes = [
             f"{path} does not say on which game it was trained: its {self.num_actions} actions are "
             f"taken as those of {spec.level_name}, in the emulator's order"
@@ -59,23 +58,17 @@ class DopamineTeacher:
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
         """Return its memory at the start of `batch` episodes: the frames that it stacks."""
-        return self._stack.initial_state(batch) if self._stack else ()
+        return self._frames.initial_state(batch)
 
     def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
         """Return (parameters [B, P], memory) after entries [B, ...]."""
-        stack = entry.observation
-        if self._stack:
-            stack, state = self._stack.step(stack, entry.first, state)
+        stack, state = self._frames.step(entry, state)
         return self._values(stack) / self._temperature, state
 
     def parameters(self, entries: Entry) -> tf.Tensor:
         """Return the parameters [T+1, B, P] for entries [T+1, B, ...] of unrolls."""
-        stacks, sizes = entries.observation, tf.shape(entries.first)
-        if self._stack:
-            stacks, _ = self._stack.unroll(stacks, entries.first, self.initial_state(sizes[1]))
-        flat = tf.reshape(stacks, [-1, *stacks.shape[2:]])
-        values = tf.reshape(self._values(flat), [sizes[0], sizes[1], self.num_actions])
-        return values / self._temperature
+        stacks = self._frames.unroll(entries)
+        return ask_at_once(self._values, stacks, self.num_actions) / self._temperature
 
     def _values(self, stacks: tf.Tensor) -> tf.Tensor:
         """Return the values [N, A] of stacks uint8 [N, height, width, C]."""

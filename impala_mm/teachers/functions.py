@@ -4,7 +4,8 @@
         return observations[:, 2] > 0              # an action for each of N observations
 
 It takes N observations at once, NumPy arrays [N, ...] as the network reads them (a dict or tuple of
-arrays, if that is what observations are), and returns N actions, or their probabilities [N, A].
+arrays, if that is what observations are; of Atari's games stacks of frames, the newest one last),
+and returns N actions, or their probabilities [N, A].
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +17,8 @@ import tensorflow as tf
 from impala_mm.config import user_modules
 from impala_mm.config.messages import describe_error
 from impala_mm.data.trajectory import Entry
-from impala_mm.teachers.kinds import FitActions, NoTeacher
-
-_LEAST = 1e-6  # probability of an action that the function never takes
+from impala_mm.teachers.frames import Frames, ask_at_once
+from impala_mm.teachers.kinds import LEAST, FitActions, NoTeacher
 
 
 class FunctionTeacher:
@@ -37,11 +37,11 @@ class FunctionTeacher:
                 f"a function teaches Discrete actions, and {spec.level_name} takes "
                 f"{spec.actions.describe()}"
             )
-        self._structure = spec.observation
+        self._frames = Frames(spec.observation, spec.frame_stack)
         self._function = _find(name)
         nothing = [
             np.zeros([2, *leaf.shape], leaf.dtype.as_numpy_dtype)
-            for leaf in tf.nest.flatten(spec.observation)
+            for leaf in tf.nest.flatten(self._frames.specs)
         ]
         answer = self._ask_function(nothing)
         spec = fit(answer.shape[1] if answer.ndim == 2 else None)
@@ -50,21 +50,17 @@ class FunctionTeacher:
         self._call(*nothing)
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
-        """Return its memory: it has none."""
-        del batch
-        return ()
+        """Return its memory at the start of `batch` episodes: the frames that are stacked."""
+        return self._frames.initial_state(batch)
 
     def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
         """Return (parameters [B, P], memory) after entries [B, ...]."""
-        return self._ask(entry.observation), state
+        read, state = self._frames.step(entry, state)
+        return self._ask(read), state
 
     def parameters(self, entries: Entry) -> tf.Tensor:
         """Return the parameters [T+1, B, P] for entries [T+1, B, ...]."""
-        sizes = tf.shape(entries.first)
-        flat = tf.nest.map_structure(
-            lambda x: tf.reshape(x, [-1, *x.shape[2:]]), entries.observation
-        )
-        return tf.reshape(self._ask(flat), [sizes[0], sizes[1], self.num_actions])
+        return ask_at_once(self._ask, self._frames.unroll(entries), self.num_actions)
 
     def _ask(self, observations: Any) -> tf.Tensor:
         """Return the logits [N, A] for observations [N, ...]."""
@@ -75,7 +71,7 @@ class FunctionTeacher:
     def _ask_function(self, flat: Sequence[np.ndarray]) -> np.ndarray:
         """Return the function's answer to observations, arrays [N, ...]; raise NoTeacher."""
         try:
-            return np.asarray(self._function(tf.nest.pack_sequence_as(self._structure, flat)))
+            return np.asarray(self._function(tf.nest.pack_sequence_as(self._frames.specs, flat)))
         except Exception as error:
             raise NoTeacher(f"it raises {describe_error(error)}") from error
 
@@ -100,7 +96,7 @@ class FunctionTeacher:
             )
         if not (np.all(probabilities >= 0) and np.allclose(probabilities.sum(-1), 1, atol=1e-3)):
             raise NoTeacher("it returns probabilities that are negative, or whose sum is not 1")
-        return np.log(np.maximum(probabilities, _LEAST)).astype(np.float32)
+        return np.log(np.maximum(probabilities, LEAST)).astype(np.float32)
 
 
 def _find(name: str) -> Callable[[Any], Any]:

@@ -13,6 +13,8 @@ from impala_mm.config.messages import UserMistake
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.types import EnvironmentSpec
 
+LEAST = 1e-6  # probability that stands for 0 in a teacher's policy
+
 
 class NoTeacher(UserMistake):
     """A teacher of --teacher cannot teach this student; the message says why."""

@@ -1,8 +1,9 @@
 """A teacher that is a SavedModel of another program, or of an earlier version of this one.
 
-Its signature `serving_default` takes N observations, [N, ...] as the network reads them, and what
-else an export of ours takes (`policy.saved_model`) if it asks for it. Its output is named `policy`
-(the probabilities of Discrete actions, [N, A]), `logits`, or `values` (of actions).
+Its signature `serving_default` takes N observations, [N, ...] as the network reads them or, where
+frames are stacked, single ones, and what else an export of ours takes (`policy.saved_model`) if it
+asks for it. Its output is named `policy` (the probabilities of Discrete actions, [N, A]), `logits`,
+or `values` (of actions).
 """
 
 from pathlib import Path
@@ -12,9 +13,9 @@ import tensorflow as tf
 
 from impala_mm.config.messages import describe_error
 from impala_mm.data.trajectory import Entry, leaf_names
-from impala_mm.teachers.kinds import FitActions, NoTeacher
+from impala_mm.teachers.frames import Frames, ask_at_once
+from impala_mm.teachers.kinds import LEAST, FitActions, NoTeacher
 
-_LEAST = 1e-6  # probability of an action that the policy never takes
 _OUTPUTS = ("values", "logits", "policy")
 
 
@@ -55,13 +56,7 @@ class SavedModelTeacher:
 
     def _check(self, inputs: dict[str, tf.TensorSpec]) -> None:
         """Raise NoTeacher if it does not answer to entries of this environment."""
-        given = self._given(self._nothing())
-        for name, leaf in inputs.items():
-            if name in given and not leaf.shape.is_compatible_with(given[name].shape):
-                raise NoTeacher(
-                    f"its input {name} has shape {leaf.shape}, and in {self._spec.level_name} one "
-                    f"such entry is {given[name].shape}"
-                )
+        self._frames, given = self._choose_frames(inputs)
         outputs = self._act.structured_outputs
         state = [name for name in inputs if name not in given]
         self._begin = self._model.signatures.get("initial_state") if state else None
@@ -83,6 +78,24 @@ class SavedModelTeacher:
                 f"of {self._spec.level_name}, which has {self.num_actions} actions"
             )
 
+    def _choose_frames(self, inputs: dict[str, tf.TensorSpec]) -> tuple[Frames, Any]:
+        """Return the frames that it reads, stacks if these fit, and all that it may ask for."""
+        why = ""
+        for count in dict.fromkeys([self._spec.frame_stack, 1]):
+            frames, entry = Frames(self._spec.observation, count), self._nothing()
+            read, _ = frames.step(entry, frames.initial_state(1))
+            given = self._given(entry._replace(observation=read))
+            wrong = (
+                f"its input {name} has shape {leaf.shape}, and in {self._spec.level_name} one "
+                f"such entry is {given[name].shape}"
+                for name, leaf in inputs.items()
+                if name in given and not leaf.shape.is_compatible_with(given[name].shape)
+            )
+            if not (misfit := next(wrong, "")):
+                return frames, given
+            why = why or misfit
+        raise NoTeacher(why)
+
     def _nothing(self) -> Entry:
         """Return an entry [1, ...] of zeros."""
 
@@ -102,28 +115,34 @@ class SavedModelTeacher:
         )
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
-        """Return its memory at the start of `batch` episodes: tensors by name."""
-        return dict(self._begin(batch_size=tf.convert_to_tensor(batch))) if self._begin else {}
+        """Return its memory at the start of `batch` episodes: (stacked frames, its own by name)."""
+        own = dict(self._begin(batch_size=tf.convert_to_tensor(batch))) if self._begin else {}
+        return self._frames.initial_state(batch), own
 
     def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
         """Return (parameters [B, P], memory) after entries [B, ...]."""
-        given = self._given(entry)
+        read, frames = self._frames.step(entry, state[0])
+        logits, own = self._ask(entry._replace(observation=read), state[1])
+        return logits, (frames, own)
+
+    def _ask(self, read: Entry, own: dict[str, tf.Tensor]) -> tuple[tf.Tensor, Any]:
+        """Return (logits [N, A], its own memory) after entries [N, ...] as it reads them."""
+        given = self._given(read)
         asked = {name: given[name] for name in self._types if name in given}
         cast = {name: tf.cast(x, self._types[name]) for name, x in asked.items()}
-        answer = self._act(**cast, **state)
-        return self._logits(answer[self._output]), {name: answer[name] for name in state}
+        answer = self._act(**cast, **own)
+        return self._logits(answer[self._output]), {name: answer[name] for name in own}
 
     def parameters(self, entries: Entry) -> tf.Tensor:
         """Return the parameters [T+1, B, P] for entries [T+1, B, ...] of unrolls."""
-        sizes = tf.shape(entries.first)
-        read = entries._replace(terminated=(), truncated=(), extras=())
+        read = entries._replace(
+            observation=self._frames.unroll(entries), terminated=(), truncated=(), extras=()
+        )
         if not self._begin:
-            flat = tf.nest.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), read)
-            logits, _ = self.step(flat, {})
-            return tf.reshape(logits, [sizes[0], sizes[1], self.num_actions])
-        state, answers = self.initial_state(sizes[1]), []
+            return ask_at_once(lambda flat: self._ask(flat, {})[0], read, self.num_actions)
+        (_, own), answers = self.initial_state(tf.shape(entries.first)[1]), []
         for t in range(entries.first.shape[0]):
-            logits, state = self.step(tf.nest.map_structure(lambda x, t=t: x[t], read), state)
+            logits, own = self._ask(tf.nest.map_structure(lambda x, t=t: x[t], read), own)
             answers.append(logits)
         return tf.stack(answers)
 
@@ -151,5 +170,5 @@ class SavedModelTeacher:
         """Return the logits of what the output means."""
         answer = tf.cast(answer, tf.float32)
         if self._output == "policy":
-            return tf.math.log(tf.maximum(answer, _LEAST))
+            return tf.math.log(tf.maximum(answer, LEAST))
         return answer / self._temperature if self._output == "values" else answer

@@ -18,7 +18,10 @@ from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec
+from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.policy.policy import load_policy
 from impala_mm.teachers import trained
 from impala_mm.teachers.kinds import NoTeacher
@@ -175,6 +178,54 @@ def test_a_trusted_savedmodel_that_does_not_fit_is_refused(tmp_path, module, sai
     folder = _saved(module(), tmp_path / "foreign")
     with pytest.raises(NoTeacher, match=re.escape(said)):
         _load(folder, trust_teacher=True)
+
+
+class _Brightest(tf.Module):
+    """Another program's SavedModel: the brightness of each of three stacked frames."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2, 1, 3], tf.uint8, "stack")])
+    def __call__(self, stack):
+        return {"logits": tf.reduce_sum(tf.cast(stack, tf.float32), [1, 2])}
+
+
+class _Single(tf.Module):
+    """It reads single frames, as our exports do, whose memory has the earlier ones."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2, 1, 1], tf.uint8, "observation")])
+    def __call__(self, observation):
+        bright = tf.reduce_sum(tf.cast(observation, tf.float32), [1, 2])
+        return {"logits": tf.concat([bright, bright, bright], -1)}
+
+
+@pytest.mark.parametrize("kind", ["function", _Brightest, _Single])
+def test_where_frames_are_stacked_functions_and_savedmodels_read_stacks(tmp_path, kind):
+    observation = tf.TensorSpec([2, 1, 1], tf.uint8)
+    spec = EnvironmentSpec("small", observation, ActionSpec(Discrete(3)), 1, None, 3)
+    name = "tests.helpers.scripted:brightest_frame"
+    if kind != "function":
+        name = str(_saved(kind(), tmp_path / "foreign"))
+    config = RegulariserSettings(teacher=name, level_name="small", trust_teacher=True)
+    (teacher,) = load_teachers(config, spec)
+    frames = np.random.default_rng(0).integers(0, 256, [7, 2, 2, 1, 1]).astype(np.uint8)
+    first = np.zeros([7, 2], bool)
+    first[0], first[4, 1] = True, True
+    zeros = tf.zeros([7, 2])
+    entries = Entry(tf.zeros([7, 2], tf.int32), zeros, first, first, frames, tf.constant(first), ())
+    brightness = np.zeros([7, 2, 3], np.float32)  # of the frames of each stack, the oldest first
+    for t in range(7):
+        before = np.where(first[t, :, None], 0, brightness[t - 1, :, 1:])
+        brightness[t] = np.concatenate([before, frames[t].astype(int).sum((1, 2))], -1)
+    state, steps = teacher.initial_state(2), []
+    for t in range(7):
+        entry = tf.nest.map_structure(lambda x, t=t: tf.constant(x[t]), entries)
+        logits, state = teacher.step(entry, state)
+        steps.append(logits)
+    for found in (tf.function(teacher.parameters)(entries).numpy(), np.array(steps)):
+        if kind == "function":
+            np.testing.assert_array_equal(found.argmax(-1), brightness.argmax(-1))
+        else:
+            read = brightness if kind is _Brightest else brightness[..., [2, 2, 2]]
+            np.testing.assert_array_equal(found, read)
 
 
 def test_a_teacher_of_values_has_their_softmax(tmp_path):
