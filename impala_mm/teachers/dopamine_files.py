@@ -123,7 +123,7 @@ def _read_jax(path: Path) -> list[Layer]:
             f"which must stand beside it"
         )
     match content["online_params"]:
-        case {"params": dict(params)} if sorted(params) == sorted(LAYERS):
+        case {"params": dict(params)} if set(params) == set(LAYERS):
             layers = [_as_layer(params[name]) for name in LAYERS]
             if all(layers):
                 return [layer for layer in layers if layer]

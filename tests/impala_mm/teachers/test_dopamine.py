@@ -268,6 +268,11 @@ def _named_otherwise(folder, layers):
     return _write_jax(folder, layers, online_params={"params": {"encoder": {}, "Dense_0": {}}})
 
 
+def _with_a_number_for_a_name(folder, layers):
+    params = {"encoder": {}, 7: {}}
+    return _write_jax(folder, layers, online_params={"params": params})
+
+
 def _without_bias(folder, layers):
     return _write_jax(folder, layers, online_params={"params": {name: {} for name in _JAX_NAMES}})
 
@@ -305,6 +310,7 @@ _BAD = {
     _without_params: "has online_params that are no weights of layers",
     _without_bias: "has online_params that are no weights of layers",
     _named_otherwise: "has the layers encoder, Dense_0: only the Nature network of DQN and Rainbow",
+    _with_a_number_for_a_name: "has the layers encoder, 7: only the Nature network of DQN and Rain",
     _with(0, np.zeros([8, 8, 3, 2], "f4")): "reads stacks of 3 frames, and small has 4 of them",
     _with(0, np.zeros([6, 6, 4, 2], "f4")): "has layers of other shapes than Dopamine's network",
     _with(1, np.zeros([4, 4, 5, 3], "f4")): "has layers of other shapes than Dopamine's network",
