@@ -18,7 +18,10 @@ import tensorflow as tf
 from impala_mm.teachers import pickles
 from impala_mm.teachers.kinds import NoTeacher
 
-_FILE = re.compile(r"(ckpt\.|tf_ckpt-|sentinel_checkpoint_complete\.)(\d+)(\..*)?")
+_SENTINEL = "sentinel_checkpoint_complete."
+# By the beginning of its name, how the name of each file ends by which a checkpoint is found.
+_ENDS = {"ckpt.": None, "tf_ckpt-": ".index", _SENTINEL: None}
+_FILE = re.compile(rf"({'|'.join(map(re.escape, _ENDS))})(\d+)(\..*)?")
 LAYERS = ("Conv_0", "Conv_1", "Conv_2", "Dense_0", "Dense_1")
 # TensorFlow's names of these layers, and of their weights: those of tf.slim, then those of Keras.
 _TF_LAYERS = ("Conv", "Conv_1", "Conv_2", "fully_connected", "fully_connected_1")
@@ -39,12 +42,11 @@ def find(path: Path) -> Path | None:
     It may be one of its files, the folder that contains them, or the folder of a run. In a folder
     it is the newest complete one. Raises NoTeacher if there is none that is complete.
     """
-    if named := _FILE.fullmatch(path.name):
-        found = _numbers(path.parent)
-        number = int(named[2])
-        if path.is_dir() or not found:
+    if (named := _FILE.fullmatch(path.name)) and not path.is_dir():
+        found, _ = _contents(path.parent)
+        if not found:
             return None
-        if number not in found:
+        if (number := int(named[2])) not in found:
             raise NoTeacher(f"{path} does not exist: {path.parent} has {_listed(found)}")
         return found[number]
     for folder in (path / "checkpoints", path):
@@ -52,8 +54,8 @@ def find(path: Path) -> Path | None:
             raise NoTeacher(
                 f"{folder} is empty: give the folder of a run, or one of its checkpoints"
             )
-        sentinels = {int(n.name.rpartition(".")[2]) for n in _files(folder) if n.name[0] == "s"}
-        if not (found := _numbers(folder)) and not sentinels:
+        found, sentinels = _contents(folder)
+        if not (found or sentinels):
             continue
         complete = [number for number in found if number in sentinels or not sentinels]
         if not complete:
@@ -66,25 +68,15 @@ def find(path: Path) -> Path | None:
     return None
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return the files of checkpoints in a folder."""
-    paths = folder.iterdir() if folder.is_dir() else ()
-    return [path for path in paths if _FILE.fullmatch(path.name) and path.is_file()]
-
-
-def _numbers(folder: Path) -> dict[int, Path]:
-    """Return a folder's checkpoints by number.
-
-    TensorFlow's agents write a pickle, too, which has no weights.
-    """
-    found: dict[int, Path] = {}
-    for path in sorted(_files(folder), reverse=True):  # tf_ckpt comes before ckpt
-        kind, number, rest = _FILE.fullmatch(path.name).groups()  # type: ignore[union-attr]
-        if (kind, rest) == ("tf_ckpt-", ".index"):
-            found[int(number)] = path.with_suffix("")
-        elif (kind, rest) == ("ckpt.", None):
-            found.setdefault(int(number), path)
-    return found
+def _contents(folder: Path) -> tuple[dict[int, Path], set[int]]:
+    """Return a folder's checkpoints by number, and the numbers of its sentinels."""
+    found: dict[str, dict[int, Path]] = {kind: {} for kind in _ENDS}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        named = _FILE.fullmatch(path.name)
+        if named and _ENDS[named[1]] == named[3] and path.is_file():
+            found[named[1]][int(named[2])] = path.with_suffix("") if named[3] else path
+    # TensorFlow's agents write a pickle, too, which has no weights.
+    return found["ckpt."] | found["tf_ckpt-"], set(found[_SENTINEL])
 
 
 def _listed(numbers: Any) -> str:

@@ -257,6 +257,15 @@ def test_the_newest_complete_checkpoint_is_found(tmp_path):
             _load(each, spec=_small_spec())
 
 
+def test_an_editors_copies_of_files_are_no_checkpoints(tmp_path):
+    for number in (1, 2):
+        _write_jax(tmp_path, _small_layers(seed=number), number)
+    for name in ("ckpt.2", "sentinel_checkpoint_complete.2"):
+        (tmp_path / name).rename(tmp_path / f"{name}.bak")
+    found = _load(tmp_path, spec=_small_spec())
+    np.testing.assert_array_equal(found._layers[0][0], _small_layers(seed=1)[0][0])
+
+
 # -- what cannot teach
 
 
