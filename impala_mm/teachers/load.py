@@ -55,6 +55,11 @@ def _load(name: str, config: TeacherSettings, spec: EnvironmentSpec) -> PlayingT
             return _load_kind(name, config, spec, order)
     except (ImpalaError, nets.UnknownNetwork, nets.Unsuitable) as error:
         raise NoTeacher(f"--teacher={name}: {error}") from error.__cause__
+    except OSError as error:
+        raise NoTeacher(
+            f"--teacher={name}: {error.filename or resolve(name)} cannot be read: "
+            f"{error.strerror or error}: make it readable for this user, or give another teacher"
+        ) from None
 
 
 def _load_kind(

@@ -1,9 +1,11 @@
 """Teachers of every kind, loaded and asked; and those that cannot teach, each with its sentence."""
 
+import errno
 import json
 import pickle
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -381,6 +383,21 @@ def test_a_damaged_checkpoint_and_a_folder_of_something_else_are_refused(tmp_pat
     (tmp_path / "empty").mkdir()
     with pytest.raises(NoTeacher, match="empty is empty: give the folder of a run"):
         _load(tmp_path / "empty")
+
+
+def test_a_folder_that_the_user_may_not_enter_is_refused_in_a_sentence(tmp_path, monkeypatch):
+    """Tests may run as root, whom no permission stops."""
+    inside, kept = tmp_path / "saved_model.pb", Path.exists
+
+    def exists(path, **options):
+        if path == inside:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return kept(path, **options)
+
+    monkeypatch.setattr(Path, "exists", exists)
+    said = f"--teacher={tmp_path}: {inside} cannot be read: Permission denied: make it readable"
+    with pytest.raises(NoTeacher, match=re.escape(said)):
+        _load(tmp_path)
 
 
 def test_orders_that_do_not_fit_are_refused(run):
