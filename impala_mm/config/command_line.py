@@ -124,6 +124,30 @@ def parse_settings(settings: Mapping[str, Any], config: type) -> tuple[Any, list
     return made, given
 
 
+def why_refused(settings: Mapping[str, Any], config: type) -> str:
+    """Return which of these values of flags the command line refuses, and why; usually empty."""
+    fields = {f.name: f for f in dataclasses.fields(config)}
+    known = {name: value for name, value in settings.items() if name in fields}
+    for name, value in known.items():
+        if why := _why_no_such_value(value, fields[name]) or _why_wrong(value, fields[name]):
+            return f"--{name}={value}: {why}"
+    try:
+        config(**known)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _why_no_such_value(value: Any, f: dataclasses.Field) -> str:
+    """Return what a value must be if it is none of a flag's type; usually empty."""
+    if f.type == tuple[str, ...]:
+        return "" if isinstance(value, list | tuple) else "it needs a list of texts"
+    kind: Any = f.type
+    is_one = isinstance(value, int | float if kind is float else kind)
+    is_one &= kind is bool or not isinstance(value, bool)
+    return "" if is_one or (f.metadata["auto"] and value == AUTO) else f"it needs {_KINDS[kind]}"
+
+
 def _define_all(
     fields: Mapping[str, Any], old: Mapping[str, OldName], aliases: Mapping[str, str]
 ) -> absl_flags.FlagValues:

@@ -10,7 +10,7 @@ from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.environments import suites, types
 from impala_mm.environments.make import level_spec
-from impala_mm.policy.core import config_for_playing, why_unsuitable
+from impala_mm.policy.core import blaming_settings, config_for_playing, why_unsuitable
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.runtime.log import Say
 
@@ -35,7 +35,8 @@ def choose_levels(
     wanted = config.level_name if "level_name" in given else trained
     named = [part.strip() for part in (config.test_levels or wanted).split(",")]
     like = trained.split(",")[0].strip()
-    recorded = config_for_playing(about.settings, **changed_flags(config, given))
+    with blaming_settings(about.settings):
+        recorded = config_for_playing(about.settings, **changed_flags(config, given))
     options = {name: getattr(recorded, name) for name in types.OPTION_FLAGS}
     fitting, misfits = [], {}
     for name in named:

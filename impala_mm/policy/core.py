@@ -3,7 +3,9 @@
 `policy.Policy` adds what users call.
 """
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from impala_mm.algorithms import agent, networks, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role
 from impala_mm.config import auto, command_line
 from impala_mm.config.algorithm_settings import BadAlgorithm
+from impala_mm.config.errors import ImpalaError
 from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
@@ -44,6 +47,23 @@ class PolicyCore:
         replace the run's, such as `sticky_actions` and `seed`. Raises checkpoint.Mismatch where the
         network does not fit, or `eval_epsilon` has no effect.
         """
+        with blaming_settings(about.settings):
+            self._make(about, level_name, spec, changes, path)
+        self.load(path, about)
+        self._act = tf.function(registry.evaluated_act(self.algorithm), autograph=False)
+        self._judge = tf.function(self.algorithm.judge, autograph=False)
+        value_of = registry.optional(self.algorithm, "value_of")
+        self._value_of = tf.function(value_of, autograph=False) if value_of else None
+
+    def _make(
+        self,
+        about: checkpoint.CheckpointInfo,
+        level_name: str,
+        spec: EnvironmentSpec | None,
+        changes: dict[str, Any],
+        path: Path,
+    ) -> None:
+        """Make the algorithm with its network; raises as `__init__`."""
         self.config = config_for_playing(about.settings, level_name, **changes)
         levels = dict.fromkeys(self.config.level_name.split(","), spec) if spec else None
         options = from_flags.environment_options(self.config)
@@ -64,11 +84,6 @@ class PolicyCore:
                 f"or give --deterministic"
             )
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
-        self.load(path, about)
-        self._act = tf.function(registry.evaluated_act(self.algorithm), autograph=False)
-        self._judge = tf.function(self.algorithm.judge, autograph=False)
-        value_of = registry.optional(self.algorithm, "value_of")
-        self._value_of = tf.function(value_of, autograph=False) if value_of else None
 
     def load(self, path: Path, about: checkpoint.CheckpointInfo) -> None:
         """Load the weights of another checkpoint of the same run; raises Mismatch."""
@@ -174,6 +189,30 @@ def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> s
         f"{from_flags.in_words(there.get('actions'))} and {there.get('observations')}"
         f"{hint if spec.emulator and here['observations'] == there.get('observations') else ''}"
     )
+
+
+@contextlib.contextmanager
+def blaming_settings(recorded: dict[str, Any]) -> Iterator[None]:
+    """Raise checkpoint.Mismatch for an error to which a run's recorded flags have led.
+
+    Flags that this version refuses but does not read do no harm, so all is tried with them first.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError) as error:
+        if isinstance(error, ImpalaError):
+            raise
+        algorithm = recorded.get("algorithm", Config.algorithm)
+        if not isinstance(algorithm, str):
+            why = f"--algorithm={algorithm}: it needs text"
+        else:
+            why = command_line.why_refused(recorded, Config.of_algorithm(algorithm))
+        if not why:
+            raise
+        raise checkpoint.Mismatch(
+            f"the run has recorded flags that cannot be used ({why}): its checkpoint is damaged or "
+            f"of another version: copy it again, or give another one"
+        ) from None
 
 
 def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes: Any) -> Config:

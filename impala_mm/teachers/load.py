@@ -19,7 +19,7 @@ from impala_mm.environments import from_flags
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.types import EnvironmentSpec
-from impala_mm.policy.core import PolicyCore
+from impala_mm.policy.core import PolicyCore, blaming_settings
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.checkpoint_paths import resolve
@@ -108,7 +108,8 @@ def _load_kind(
             f"another one, so give the same here"
         )
     _check_choices(policy.config, config)
-    teacher = TrainedTeacher(name, policy, temperature)
+    with blaming_settings(about.settings):
+        teacher = TrainedTeacher(name, policy, temperature)
     _check_values(teacher, config, order)
     teacher.notes += _differences(name, about, config, spec)
     if "value" in config.distilled:

@@ -1,5 +1,7 @@
 """A policy from a run's folder acts as the network did, in one environment or in many."""
 
+import json
+import re
 import shutil
 
 import gymnasium
@@ -190,6 +192,35 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path):
         impala_mm.load_policy(tmp_path, level_name="CartPole-v77")
     with pytest.raises(checkpoint.Missing, match="does not exist"):
         impala_mm.load_policy(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"mlp_sizes": "abc"}, "--mlp_sizes=abc: it must be whole numbers of at least 1"),
+        ({"mlp_sizes": 5}, "--mlp_sizes=5: it needs text"),
+        ({"agent_name": 7}, "--agent_name=7: it needs text"),
+        ({"seed": [1]}, "--seed=[1]: it needs a whole number"),
+        ({"discounting": None}, "--discounting=None: it needs a number"),
+        ({"algorithm": 5}, "--algorithm=5: it needs text"),
+        ({"guide_steps": 5}, "--guide_steps=5 has no effect without --teacher"),
+    ],
+)
+def test_recorded_flags_that_cannot_be_used_are_named(tmp_path, changes, why):
+    path = save(tmp_path, level_name="catch")
+    about = json.loads((path / "about.json").read_text())
+    about["settings"] |= changes
+    (path / "about.json").write_text(json.dumps(about))
+    with pytest.raises(checkpoint.Mismatch, match=re.escape(f"cannot be used ({why}")):
+        impala_mm.load_policy(tmp_path)
+
+
+def test_recorded_flags_that_playing_does_not_read_may_be_those_of_another_version(tmp_path):
+    path = save(tmp_path, level_name="catch")
+    about = json.loads((path / "about.json").read_text())
+    about["settings"] |= {"batch_size": "many", "optimizer": "gone"}
+    (path / "about.json").write_text(json.dumps(about))
+    assert impala_mm.load_policy(tmp_path)
 
 
 def test_the_newest_the_best_or_one_that_is_named(tmp_path):
