@@ -7,7 +7,9 @@ a checkpoint of Dopamine                                       `dopamine`
 """
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import nets
 from impala_mm.algorithms.teacher_settings import TeacherSettings, action_numbers
@@ -37,6 +39,14 @@ _KINDS = (
     "package, my_package:function, a checkpoint of Dopamine or a SavedModel"
 )
 
+# Flags that say for which returns values stand.
+_OF_RETURNS = (
+    *("discounting", "reward_clipping", "normalize_rewards"),
+    *("reward_scaling", "max_abs_reward"),
+)
+# As Dopamine trains; its checkpoints do not have the discount.
+_DOPAMINES = {"reward_clipping": "abs_one", "normalize_rewards": False, "reward_scaling": 1.0}
+
 
 def load_teachers(config: TeacherSettings, spec: EnvironmentSpec) -> list[PlayingTeacher]:
     """Return the teachers of a student of levels with this spec; raise NoTeacher."""
@@ -52,7 +62,15 @@ def _load(name: str, config: TeacherSettings, spec: EnvironmentSpec) -> PlayingT
                 f"{spec.actions.describe()}"
             )
         with flags.refusals_raised():
-            return _load_kind(name, config, spec, order)
+            loaded = _load_kind(name, config, spec, order)
+        teacher = loaded.teacher
+        _check_values(teacher, config, order)
+        if "value" in config.distilled:
+            teacher.notes += _other_values(name, loaded.trained_with, config)
+        if not order:
+            return teacher
+        assert loaded.num_actions
+        return Reordered(teacher, order, loaded.num_actions)
     except (ImpalaError, nets.UnknownNetwork, nets.Unsuitable) as error:
         raise NoTeacher(f"--teacher={name}: {error}") from error.__cause__
     except OSError as error:
@@ -62,9 +80,17 @@ def _load(name: str, config: TeacherSettings, spec: EnvironmentSpec) -> PlayingT
         ) from None
 
 
+class _Loaded(NamedTuple):
+    """A teacher in its own order of actions."""
+
+    teacher: PlayingTeacher
+    num_actions: int | None  # None for numbers
+    trained_with: Mapping[str, Any]  # those of _OF_RETURNS that are known
+
+
 def _load_kind(
     name: str, config: TeacherSettings, spec: EnvironmentSpec, order: ActionOrder | None
-) -> PlayingTeacher:
+) -> _Loaded:
     fit = functools.partial(_with_actions, spec, order)
     path, temperature = resolve(name), config.teacher_temperature
     if ":" in name and not Path(name).exists():
@@ -72,8 +98,7 @@ def _load_kind(
             "; with more actions than --teacher_actions names, it must return their probabilities"
         )
         function = FunctionTeacher(name, fit, hint if order else "")
-        _check_values(function, config, order)
-        return _in_order(function, order, function.num_actions)
+        return _Loaded(function, function.num_actions, {})
     if (path / "saved_model.pb").exists():
         if not config.trust_teacher:
             raise NoTeacher(
@@ -82,12 +107,10 @@ def _load_kind(
                 "--trust_teacher if you know where it is from"
             )
         model = SavedModelTeacher(name, path, fit, temperature)
-        _check_values(model, config, order)
-        return _in_order(model, order, model.num_actions)
+        return _Loaded(model, model.num_actions, {})
     if bundle := dopamine_files.find(path):
         values = DopamineTeacher(name, bundle, fit, temperature)
-        _check_values(values, config, order)
-        return _in_order(values, order, values.num_actions)
+        return _Loaded(values, values.num_actions, _DOPAMINES)
     try:
         found, about = checkpoint.find(path, best=True)
     except Damaged as error:
@@ -110,11 +133,9 @@ def _load_kind(
     _check_choices(policy.config, config)
     with blaming_settings(about.settings):
         teacher = TrainedTeacher(name, policy, temperature)
-    _check_values(teacher, config, order)
     teacher.notes += _differences(name, about, config, spec)
-    if "value" in config.distilled:
-        teacher.notes += _other_values(name, policy.config, config)
-    return _in_order(teacher, order, theirs.actions.discrete)
+    trained_with = {flag: getattr(policy.config, flag) for flag in _OF_RETURNS}
+    return _Loaded(teacher, theirs.actions.discrete, trained_with)
 
 
 def _check_code(about: CheckpointInfo, config: TeacherSettings) -> None:
@@ -168,13 +189,16 @@ def _check_values(
         )
 
 
-def _other_values(name: str, theirs: Config, ours: Config) -> list[str]:
-    """Return why the teacher's values stand for other returns than the student's, as sentences."""
+def _other_values(name: str, theirs: Mapping[str, Any], ours: Config) -> list[str]:
+    """Return why the teacher's values stand for other returns than the student's, as sentences.
+
+    `theirs` are the values of flags with which the teacher was trained.
+    """
     return [
         f"the teacher {name} was trained with --{flag}={there}, and its student has {here}: their "
         f"values stand for different returns, which --distill compares"
-        for flag in ("discounting", "reward_clipping", "normalize_rewards")
-        if (there := getattr(theirs, flag)) != (here := getattr(ours, flag))
+        for flag, there in theirs.items()
+        if there != (here := getattr(ours, flag))
     ]
 
 
@@ -192,16 +216,6 @@ def _with_actions(
     order.check(spec.actions.discrete, known)
     actions = ActionSpec(Discrete(known))
     return spec._replace(actions=actions, masks=actions.mask_specs if spec.masks else ())
-
-
-def _in_order(
-    teacher: PlayingTeacher, order: ActionOrder | None, num_actions: int | None
-) -> PlayingTeacher:
-    """Return a teacher that reads and answers in the student's order of actions."""
-    if not order:
-        return teacher
-    assert num_actions
-    return Reordered(teacher, order, num_actions)
 
 
 def _hint(about: CheckpointInfo, spec: EnvironmentSpec, order: ActionOrder | None) -> str:

@@ -345,7 +345,7 @@ def test_what_cannot_teach_is_refused_in_a_sentence(tmp_path, number):
     assert "\n" not in str(refused.value)
 
 
-def test_values_of_actions_that_it_lacks_are_refused(tmp_path):
+def test_values_of_actions_that_it_lacks_or_of_other_rewards_are_named(tmp_path):
     path = _write_jax(tmp_path, _small_layers())
 
     def load(actions, **flags):
@@ -355,6 +355,13 @@ def test_values_of_actions_that_it_lacks_are_refused(tmp_path):
     assert len(load(3)) == len(load(3, teacher_actions="2,0,1")) == 1
     with pytest.raises(NoTeacher, match="--teacher_actions=0,1,2,- has actions that the teacher"):
         load(4, teacher_actions="0,1,2,-")
+    said = "was trained with --reward_clipping=abs_one, and its student has none: their values"
+    for clipping, notes in (("none", 1), ("abs_one", 0)):
+        flags = {"reward_clipping": clipping, "normalize_rewards": False}
+        for order in ("", "2,0,1"):
+            (teacher,) = load(3, teacher_actions=order, **flags)
+            assert len([note for note in teacher.notes if said in note]) == notes
+            assert not [note for note in teacher.notes if "and its student has False" in note]
 
 
 def test_levels_without_images_are_refused(tmp_path):

@@ -483,6 +483,11 @@ def test_values_of_a_teacher_that_has_none_are_refused(tmp_path):
     (teacher,) = _load(tmp_path, distill="value")
     said = "was trained with --discounting=0.9, and its student has 0.99: their values stand for"
     assert [note for note in teacher.notes if said in note]
+    for flag, value in (("reward_scaling", 0.5), ("max_abs_reward", 10.0)):
+        (teacher,) = _load(tmp_path, distill="value", **{flag: value})
+        assert [note for note in teacher.notes if f", and its student has {value}: their" in note]
+        (teacher,) = _load(tmp_path, **{flag: value})
+        assert not [note for note in teacher.notes if f", and its student has {value}: " in note]
 
     def load(teacher, **flags):
         config = dqn_settings.Settings(teacher=str(teacher), level_name="catch", **flags)
