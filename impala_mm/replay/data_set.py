@@ -48,6 +48,7 @@ class About(NamedTuple):
     format: int = FORMAT
     # Flags that say which numbers choices of actions stand for; None: an earlier version wrote it.
     choices: str | None = None
+    parts: Any = None  # of the steps, how many each part has, by the name that its writer gave it
 
 
 _SHARED = (
@@ -112,6 +113,9 @@ def read_about(folder: Path) -> About:
         value = getattr(about, name)
         if kind is not Any and not isinstance(value, kind):
             raise BadData(f"{path} is damaged: its {name} is {value!r}: copy the folder again")
+    parts = about.parts or {}
+    if not (isinstance(parts, dict) and all(type(n) is int for n in parts.values())):
+        raise BadData(f"{path} is damaged: its parts are {parts!r}: copy the folder again")
     if not 1 <= about.unroll_length <= _MOST_ENTRIES:
         raise BadData(
             f"{path} is damaged: its unroll_length is {about.unroll_length}, and it must be from 1 "
@@ -126,6 +130,7 @@ class DataSetWriter:
     def __init__(self, folder: Path, about: About):
         """Use a folder, which is made if it does not exist; raise BadData if it cannot serve."""
         self._folder, self.about = folder, about
+        self.part = ""  # the part to which what is counted belongs; empty: to none
         self._waiting: list[StoredUnroll] = []  # for the next file
         self._bytes, self._began = 0, time.monotonic()
         self._written: About | None = None  # what was written beside the last file
@@ -158,6 +163,7 @@ class DataSetWriter:
             steps=found.steps,
             episodes=found.episodes,
             mean_return=found.mean_return,
+            parts=found.parts,
         )
 
     def add(self, stream: int, number: int, content: bytes) -> None:
@@ -172,6 +178,9 @@ class DataSetWriter:
         """Count a complete game."""
         about, games = self.about, self.about.episodes + 1
         mean = about.mean_return or 0.0
+        if self.part:
+            parts = about.parts or {}
+            about = about._replace(parts=parts | {self.part: parts.get(self.part, 0) + steps})
         self.about = about._replace(
             steps=about.steps + steps,
             episodes=games,

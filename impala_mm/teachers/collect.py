@@ -30,8 +30,9 @@ def collect(
     meanwhile: Callable[[], None],
     say: Say,
 ) -> None:
-    """Add games of at least `steps` steps to a data set, of all teachers and levels alike.
+    """Add games of at least `steps` steps to a data set.
 
+    All teachers and levels shall have equal parts of it, those of an earlier start counted in.
     `about` describes the data. Games are played to their ends. `meanwhile` is called between steps,
     and may raise an exception. Raises BadData if the games cannot be written or played.
     """
@@ -42,8 +43,13 @@ def collect(
     line = _Progress(steps, say)
     say(f"collect: the teacher plays {steps:,} steps into {folder}")
     try:
-        for number, (teacher, level) in enumerate(parts):
-            most = steps * (number + 1) // len(parts) - steps * number // len(parts)
+        names = [f"{teacher.name} on {level}" for teacher, level in parts]
+        before = [(data.about.parts or {}).get(name, 0) for name in names]
+        for (teacher, level), data.part, most in zip(
+            parts, names, _fill(steps, before), strict=True
+        ):
+            if not most:
+                continue
             num_envs = max(1, min(games.NUM_ENVS, most // _STEPS_EACH))
             # Other games than those that are there already.
             start = seed * 1_000_003 + recording.SEED_OFFSET + data.next_stream
@@ -74,6 +80,20 @@ def collect(
     kept = data.about
     mean = "" if kept.mean_return is None else f", mean return {kept.mean_return:.2f}"
     say(f"collect: {kept.episodes:,} complete games, {kept.steps:,} steps{mean}")
+
+
+def _fill(steps: int, before: Sequence[int]) -> list[int]:
+    """Return how many of `steps` each part gets, of which `before` has so many, to be equal."""
+    filled = list(range(len(before)))
+    total = steps + sum(before)
+    while above := [i for i in filled if before[i] * len(filled) > total]:
+        filled = [i for i in filled if i not in above]
+        total = steps + sum(before[i] for i in filled)
+    found = [0] * len(before)
+    for number, i in enumerate(filled):
+        until, since = total * (number + 1) // len(filled), total * number // len(filled)
+        found[i] = until - since - before[i]
+    return found
 
 
 class _Progress:

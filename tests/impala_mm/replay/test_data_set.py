@@ -255,6 +255,11 @@ def _spoil(folder, **changes):
         (lambda f: _spoil(f, unroll_length=0), "is damaged: its unroll_length is 0, and it must"),
         (lambda f: _spoil(f, unroll_length=-1), "is damaged: its unroll_length is -1, and it must"),
         (lambda f: _spoil(f, unroll_length=2**31), "its unroll_length is 2147483648, and it must"),
+        (lambda f: _spoil(f, parts=[1]), r"is damaged: its parts are \[1\]: copy the folder again"),
+        (
+            lambda f: _spoil(f, parts={"a": "b"}),
+            "is damaged: its parts are {'a': 'b'}: copy the fo",
+        ),
         (lambda f: _spoil(f, mean_return=[1]), r"is damaged: its mean_return is \[1\]: copy the"),
         (
             lambda f: (f / "data.json").rename(f / "$store$_observation_ckpt.1.gz"),
