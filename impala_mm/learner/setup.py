@@ -15,6 +15,7 @@ import tensorflow as tf
 from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
 from impala_mm.algorithms.interface import Algorithm, Role
+from impala_mm.algorithms.teacher_flags import note_unused
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -131,7 +132,7 @@ def build_learner(
             f"{' and '.join(levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
             f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
         )
-        for note in (spec.note, registry.optional(algorithm, "note")):
+        for note in (spec.note, registry.optional(algorithm, "note"), note_unused(given)):
             if note:
                 say(note)
     chosen = auto.inference(config, agent.weights, devices.training_device(), rounds)
