@@ -82,7 +82,8 @@ class TeacherSettings(PhaseSettings):
     teacher_frames: float = flag(
         AUTO, group=_GROUP, learner_only=True, least=1, auto=True,
         text="Environment frames from which on the teacher's cost is 0. auto: half of "
-             "total_environment_frames; with teacher_method=constant never.")
+             "total_environment_frames; with teacher_method=constant never, though guide_steps and "
+             "guide_share fall as with the others.")
     teacher_rate: float = flag(
         0.0, group=_GROUP, learner_only=True, least=0,
         text="Learning rate while the teacher's cost is the one at the start; as the cost falls, "
