@@ -79,13 +79,14 @@ def losses_of(
     `taught` the `distillation.Taught` of the transitions, with values in their unit.
     """
     live = goals.live
+    estimates, targets = (losses.mask(live, x) for x in (values[:-1], goals.targets))
 
     def policy_of(given: tf.Tensor) -> Distribution:
         return make(tf.cast(losses.mask(live, given), parameters.dtype), goals.masks)
 
     policy = policy_of(parameters[:-1])
     if distillation:
-        student = Student(policy, policy_of, losses.mask(live, values[:-1]) / tf.sqrt(unit))
+        student = Student(policy, policy_of, estimates / tf.sqrt(unit))
         name, each = distillation.metric, distillation.terms(student, taught)
         counted = live & taught.known
         cost = distillation.cost(parameters.dtype)
@@ -93,18 +94,12 @@ def losses_of(
         name, each = "cloning_loss", -policy.log_prob(goals.actions)
         counted = live
         cost = tf.cast(getattr(config, "full_teacher_cost", 1.0), parameters.dtype)
-    left = losses.mask(live, values[:-1]) - losses.mask(live, goals.targets)
-    errors = value_targets.errors(
-        losses.mask(live, values[:-1]),
-        losses.mask(live, goals.targets),
-        tf.sqrt(unit),
-        huber_delta=config.huber_delta,
-    )
+    errors = value_targets.errors(estimates, targets, tf.sqrt(unit), huber_delta=config.huber_delta)
     baseline = losses.reduce(errors, live, weight, config.loss_reduction)
     of_policy = losses.reduce(each, counted, weight, config.loss_reduction)
     total = cost * of_policy + config.baseline_cost / unit * tf.cast(baseline, unit.dtype)
     metrics = {name: _mean(each, counted), "teacher_cost": cost}
-    return Losses(total, baseline, _mean(tf.square(left), live), metrics)
+    return Losses(total, baseline, _mean(tf.square(estimates - targets), live), metrics)
 
 
 def _mean(x: tf.Tensor, live: tf.Tensor) -> tf.Tensor:

@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 from impala_mm.algorithms import phase_settings, registry
 from impala_mm.algorithms.agent import Agent
 from impala_mm.algorithms.interface import Algorithm, entry_spec
-from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import LearnerGroup
-from impala_mm.environments.types import BadLevel
 from impala_mm.learner import teaching
 from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.offline_source import (
@@ -86,30 +84,23 @@ def begin(
     if not (left or config.teacher_data_share):
         return
     data = find(agent, config, run, group.rank, tools.describe_data)
-    games: RecordedGames | None = None
-    offline: BatchSource | None = None
-    beside: BatchSource | None = None
-    problem, stopped, beat = "", False, heartbeat.of_learner().beat
+    beat = heartbeat.of_learner().beat
 
     def meanwhile() -> None:
         beat()
         if tools.stopping():
             raise teaching.Stopped
 
-    try:
+    with teaching.agreeing(group):
         if data.is_own:
             _collect(agent, config, group, data, tools, meanwhile, say)
-        games = read(agent, data, say if not group.rank else _quiet, meanwhile)
+        try:
+            games = read(agent, data, say if not group.rank else _quiet, meanwhile)
+        except BadData as error:
+            raise error if data.is_own else BadData(f"--teacher_data: {error}") from None
         offline, beside = _make_sources(
             agent.algorithm, config, group, games, data.is_own, left, updates, meanwhile
         )
-    except (UserMistake, BadLevel) as error:
-        flag = "" if data.is_own or not isinstance(error, BadData) else "--teacher_data: "
-        problem = f"{flag}{error}"
-    except teaching.Stopped:
-        stopped = True
-    teaching.agree(group, problem, stopped)
-    assert games
     source.begin(offline, left, beside)
     if group.rank:
         return

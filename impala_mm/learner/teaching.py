@@ -4,9 +4,10 @@
 teachers, and rank 0 measures. A resumed run whose teachers' cost has fallen to 0 loads none.
 """
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from impala_mm.algorithms.distillation import UNKNOWN, Distillation, Returns
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader
 from impala_mm.config.messages import UserMistake
 from impala_mm.distributed.group import LearnerGroup
-from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.environments.types import BadLevel, EnvironmentSpec
 from impala_mm.runtime import heartbeat
 from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.interval import Interval
@@ -79,8 +80,7 @@ def begin(
     )
     is_needed = distillation is not None and distillation.needs_returns
     found: Sequence[Any] = ()
-    problem, stopped = "", False
-    try:
+    with agreeing(group):
         found = tools.load_teachers(config, spec)
         for note in (note for teacher in found for note in teacher.notes):
             tell(note)
@@ -89,11 +89,6 @@ def begin(
                 returns = _measure(found, config, known, spec, tools, say)
             if is_needed:
                 _check(returns, config.teacher)
-    except UserMistake as error:
-        problem = str(error)
-    except Stopped:
-        stopped = True
-    agree(group, problem, stopped)
     returns = group.gather(returns, "teachers")[0]
     if distillation:
         distillation.begin(found, spec.frame_stack)
@@ -103,8 +98,16 @@ def begin(
     return {"teacher_return": returns.teacher, "random_return": returns.random}
 
 
-def agree(group: LearnerGroup, problem: str, stopped: bool) -> None:
-    """Raise on all learners what one of them has found: UnfitTeacher or Stopped."""
+@contextlib.contextmanager
+def agreeing(group: LearnerGroup) -> Iterator[None]:
+    """Raise on all learners what a mistake or a stop on one of them is: UnfitTeacher or Stopped."""
+    problem, stopped = "", False
+    try:
+        yield
+    except (UserMistake, BadLevel) as error:
+        problem = str(error)
+    except Stopped:
+        stopped = True
     everyones = _gather(group, (problem, stopped))
     if problems := [each for each, _ in everyones if each]:
         raise UnfitTeacher(problems[0])

@@ -193,10 +193,10 @@ def test_a_learner_that_waits_for_another_ones_games_does_not_count_as_stalled(
     monkeypatch.setenv("IMPALA_MM_HEARTBEAT", str(beat))
 
     def start(of):
-        if of.rank:  # it still plays, and here sends no heartbeat itself
-            time.sleep(2.5)
-            ages.append(time.time() - beat.stat().st_mtime)
-        teaching.agree(of, "", False)
+        with teaching.agreeing(of):
+            if of.rank:  # it still plays, and here sends no heartbeat itself
+                time.sleep(2.5)
+                ages.append(time.time() - beat.stat().st_mtime)
 
     in_threads.together(2, start)
     assert ages[0] < 2.0
