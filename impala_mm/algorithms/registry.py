@@ -132,7 +132,7 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
         raise BadAlgorithm(f"make of {_where(module)} raises {describe_error(error)}") from error
     _check(made, module)
     rounds = bool(optional(made, "rounds"))
-    if type(config) is not Config and rounds != config.rounds:
+    if Config.of_algorithm(config.algorithm) is not Config and rounds != config.rounds:
         raise BadAlgorithm(
             f"{_where(module)} makes an algorithm with rounds = {rounds}, and its Settings have "
             f"rounds = {config.rounds}: give both the same"

@@ -104,6 +104,33 @@ def test_make_gets_the_role_if_it_takes_one(module, parameters, passed, role):
     assert sys.modules["own_one"].got == [role]
 
 
+def test_rounds_that_the_settings_of_a_users_algorithm_do_not_have_are_refused(module, capsys):
+    """Settings of its own count actors; an algorithm without any has those of all algorithms."""
+    path = module(
+        "from impala_mm.algorithms import impala\ndef make(config, environment):\n"
+        "    made = impala.make(config, environment)\n    made.rounds = True\n    return made\n"
+    )
+    settings = path.with_name("own_one_settings.py")
+    text = (
+        "import dataclasses\nfrom impala_mm.algorithms import impala_settings\n"
+        "@dataclasses.dataclass(frozen=True)\nclass Settings(impala_settings.Settings):\n    "
+    )
+    for line, is_refused in (("", False), ("rounds = False", True), ("rounds = True", False)):
+        if line:
+            settings.write_text(f"{text}{line}\n")
+        for name in ("own_one", "own_one_settings"):
+            sys.modules.pop(name, None)
+        config = Config.of_algorithm("own_one")(level_name="catch", algorithm="own_one")
+        if not is_refused:
+            assert registry.make_algorithm(config, level_spec("catch")).rounds
+            continue
+        with pytest.raises(SystemExit):
+            registry.make_algorithm(config, level_spec("catch"))
+        assert "makes an algorithm with rounds = True, and its Settings have rounds = False" in (
+            capsys.readouterr().err
+        )
+
+
 def test_only_a_learner_has_an_optimizer_and_all_roles_act_by_the_same_variables():
     config = Config(level_name="catch")
     made = {role: agent.make_agent(config, 0, role=role) for role in Role}
