@@ -31,7 +31,8 @@ def module(tmp_path, monkeypatch):
         return tmp_path / "own_one.py"
 
     yield write
-    sys.modules.pop("own_one", None)
+    for name in ("own_one", "own_one_settings"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(
