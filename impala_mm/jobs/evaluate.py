@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from impala_mm.config import auto, flags
+from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint, checkpoint_paths
 from impala_mm.runtime import lifecycle, log
@@ -40,7 +41,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 
     try:
         played = _Test(config, given, ending).run()
-    except (checkpoint.Damaged, checkpoint.Mismatch, checkpoint.Missing) as error:
+    except BadCheckpoint as error:
         flags.refuse(str(error))
     except (BadLevel, Unplayable) as error:
         flags.refuse(str(error))

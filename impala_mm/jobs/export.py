@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from impala_mm.config import flags
+from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.settings import Config
 from impala_mm.policy import export_folders
 from impala_mm.records import checkpoint
@@ -33,7 +34,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
         changed = "eval_epsilon" in given
         changes: dict[str, Any] = {"eval_epsilon": config.eval_epsilon} if changed else {}
         policy = PolicyCore(path, about, **changes)
-    except (checkpoint.Missing, checkpoint.Damaged, checkpoint.Mismatch) as error:
+    except BadCheckpoint as error:
         flags.refuse(f"{named}: {error}")
     except types.BadLevel as error:
         flags.refuse(str(error))

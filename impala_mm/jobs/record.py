@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from impala_mm.config import auto, flags
+from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.records import checkpoint, checkpoint_paths
@@ -30,7 +31,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 
     try:
         complete = _record(config, given, ending)
-    except (checkpoint.Damaged, checkpoint.Mismatch, checkpoint.Missing) as error:
+    except BadCheckpoint as error:
         flags.refuse(str(error))
     except BadData as error:
         flags.refuse(f"--record_dir: {error}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from impala_mm.config import auto, flags, setting_files
+from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
@@ -144,7 +145,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
         if config.mode == "train_from":
             path, about = resume.start_from(config, variables, made.made_of)
             return f"; training starts with the weights of {path} ({about.frames:,.0f} frames)"
-    except (checkpoint.Damaged, checkpoint.Mismatch, checkpoint.Missing) as error:
+    except BadCheckpoint as error:
         flags.refuse(str(error))
     return ""
 
@@ -227,7 +228,7 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
         if config.job_name == "evaluator":
             return f"{error}: an evaluator waits for the first checkpoint"
         flags.refuse(str(error))
-    except (checkpoint.Damaged, checkpoint.Mismatch, types.BadLevel) as error:
+    except (BadCheckpoint, types.BadLevel) as error:
         flags.refuse(str(error))
     return f"{' and '.join(levels)}, with {path} ({about.frames:,.0f} frames)"
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
+from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
@@ -34,7 +35,7 @@ from impala_mm.learner.row_writer import RowWriter
 from impala_mm.learner.run_status import COMMON_FAILURES, RunStatus
 from impala_mm.learner.timers import STALL_SECONDS, Timers
 from impala_mm.records.bottleneck import describe_filling, offline_line, progress_line
-from impala_mm.records.checkpoint import Damaged, Mismatch, Missing
+from impala_mm.records.checkpoint import Mismatch
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics import MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
@@ -120,7 +121,7 @@ class LearnerMonitor:
             try:
                 about = self._records.checkpointing.restore()
                 started_from = self._records.checkpointing.started_from
-            except (Damaged, Mismatch, Missing) as error:
+            except BadCheckpoint as error:
                 mismatch = str(error)
         found = self._group.gather((about, started_from, mismatch), "resume")[0]
         about, started_from, mismatch = found
