@@ -4,7 +4,6 @@ It stands apart from them because settings must not import TensorFlow.
 """
 
 import dataclasses
-from typing import ClassVar
 
 from impala_mm.config.flags import flag
 from impala_mm.config.messages import UserMistake
@@ -16,9 +15,6 @@ _GROUP = "Teacher"
 @dataclasses.dataclass(frozen=True)
 class PhaseSettings(Config):
     """The flags of an algorithm that may learn from recorded games before it plays."""
-
-    # Whether its updates need not know which policy played, so that recorded games may be in them.
-    learns_from_any_policy: ClassVar[bool] = False
 
     # fmt: off
     offline_updates: int = flag(

@@ -229,7 +229,7 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
         # Without images `Normaliser` would refuse it before `resume` says that the game differs.
         chosen["subtract_mean_image"] &= _has_image(environment.observation)
     is_new = recorded is None or config.mode == "train_from"
-    if is_new and getattr(config, "guides", False) and "kl_mu_pi_cost" in chosen:
+    if is_new and config.guides and "kl_mu_pi_cost" in chosen:
         # Where the teacher acts, it would pull the student to the teacher's policy.
         chosen["kl_mu_pi_cost"] = 0.0
     return adopt(config, chosen)

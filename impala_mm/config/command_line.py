@@ -206,7 +206,7 @@ def _with_flagfiles(argv: Sequence[str]) -> Sequence[str]:
 
 
 def _without_idle_phase(
-    read: dict[str, Sourced], argv: Sequence[str], configs: Sequence[type]
+    read: dict[str, Sourced], argv: Sequence[str], configs: Sequence[type[Any]]
 ) -> dict[str, Sourced]:
     """Return settings from files without the offline updates of a mode that learn from nothing."""
     added = read.get("offline_updates")
@@ -214,7 +214,7 @@ def _without_idle_phase(
         if added and added.source in setting_files.OF_MODES and hasattr(config, "teacher"):
             cost = peek(argv, config, "teacher_cost") != "0.0"
             games = peek(argv, config, "teacher") or peek(argv, config, "teacher_data")
-            if not (games and (cost or getattr(config, "learns_from_any_policy", False))):
+            if not (games and (cost or config.learns_from_any_policy)):
                 return {name: each for name, each in read.items() if name != "offline_updates"}
     return read
 

@@ -27,6 +27,8 @@ class Config(ReplaySettings):
     rounds: ClassVar[bool] = False
     # Whether the algorithm has a replay of its own, which --replay_save saves, instead of --replay.
     own_replay: ClassVar[bool] = False
+    # Whether its updates may be from recorded games: they need not know which policy played.
+    learns_from_any_policy: ClassVar[bool] = False
 
     # Other names of flags, by name.
     ALIASES: ClassVar = {"policy": "checkpoint"}
@@ -46,6 +48,21 @@ class Config(ReplaySettings):
     def compiled_threads(self) -> int:
         """The threads that make such an update fastest on a CPU."""
         return 1
+
+    @property
+    def guides(self) -> bool:
+        """Whether a teacher acts in actors."""
+        return False
+
+    @property
+    def follows_score(self) -> bool:
+        """Whether a teacher's cost follows the student's score."""
+        return False
+
+    @property
+    def uses_recorded_games(self) -> bool:
+        """Whether the run needs recorded games."""
+        return False
 
     @classmethod
     def of(cls, config: "Config") -> Self:

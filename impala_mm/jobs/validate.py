@@ -156,7 +156,6 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     The weights of a run that would be resumed must be loaded.
     """
     from impala_mm.algorithms import registry  # noqa: PLC0415
-    from impala_mm.learner import phases  # noqa: PLC0415
     from impala_mm.teachers.kinds import NoTeacher  # noqa: PLC0415
     from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
 
@@ -164,7 +163,7 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     guidance = registry.optional(made.algorithm, "guidance")
     asks = distillation and not distillation.is_over()
     # With --teacher_cost=0 it may still have to play the games that its student learns from.
-    plays = phases.uses_games(config) and not getattr(config, "teacher_data", "")
+    plays = config.uses_recorded_games and not getattr(config, "teacher_data", "")
     plays = plays and not (config.logdir and (Path(config.logdir) / "teacher_data").exists())
     evaluates = config.mode == "reincarnate"
     evaluates = evaluates and not (config.logdir and (Path(config.logdir) / "checkpoints").exists())
@@ -184,7 +183,7 @@ def _check_data(config: Config, made: "Agent") -> None:
     from impala_mm.learner import phases  # noqa: PLC0415
     from impala_mm.replay.data_set import BadData  # noqa: PLC0415
 
-    if not phases.uses_games(config):
+    if not config.uses_recorded_games:
         return
     if why := phases.why_unsuitable(config, made.algorithm):
         flags.refuse(why)

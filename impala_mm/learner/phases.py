@@ -48,11 +48,6 @@ def planned_updates(config: Config) -> int:
     return getattr(config, "offline_updates", 0)
 
 
-def uses_games(config: Config) -> bool:
-    """Return whether a run needs recorded games."""
-    return getattr(config, "uses_recorded_games", False)
-
-
 def why_unsuitable(config: Config, algorithm: Algorithm) -> str:
     """Return why the flags do not fit the algorithm, as a sentence; empty if they do."""
     if not planned_updates(config) or registry.optional(algorithm, "offline_update"):

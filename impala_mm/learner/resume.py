@@ -72,9 +72,8 @@ def check_teacher(about: CheckpointInfo, config: Config, where: str) -> None:
             f"--teacher={teacher}: the run in {where} had no teacher: leave it out, or start "
             f"another run with these weights (--mode=train_from --checkpoint={where})"
         )
-    measures = getattr(config, "follows_score", False)
     known = getattr(config, "teacher_return", UNKNOWN) != UNKNOWN
-    if teacher and teacher != former and measures and not known:
+    if teacher and teacher != former and config.follows_score and not known:
         raise Mismatch(
             f"--teacher={teacher}: the run in {where} learns from {former}, whose mean return its "
             f"checkpoint has: give that teacher, or the mean return of yours by --teacher_return"

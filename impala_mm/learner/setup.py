@@ -251,7 +251,7 @@ def _make_source(
     if why := phases.why_unsuitable(config, algorithm):
         flags.refuse(why)
     source, own = _make_online_source(config, algorithm, *rest)
-    return PhasedSource(source) if phases.uses_games(config) else source, own
+    return PhasedSource(source) if config.uses_recorded_games else source, own
 
 
 def _make_online_source(
