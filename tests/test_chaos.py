@@ -15,7 +15,7 @@ from processes import EXPERIMENT, ROOT, Process, free_port, needs_horovod, run
 from impala_mm.algorithms import agent
 from impala_mm.config.command_line import parse
 from impala_mm.config.settings import Config
-from impala_mm.environments import from_flags
+from impala_mm.environments import from_flags, seeds
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def test_after_50_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step
 
         def lives(task):
             """Count the instances of a task's first environment that were trained on so far."""
-            number = config.seed * 1_000_003 + task * 10_007
+            number = seeds.of_actor(config.seed, task)
             return sum(life[0] == np.float32(number) for life in witness.lives)
 
         def learn(count):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from impala_mm.config.errors import BadEnvironment
 from impala_mm.data.trajectory import Entry
-from impala_mm.environments import from_flags, nests
+from impala_mm.environments import from_flags, nests, seeds
 from impala_mm.environments.faults import FaultLog, indented, make_fault
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import Environments, ReferenceScores, Step
@@ -27,8 +27,6 @@ IDLE_STEPS = 1000  # steps without reward after which a deterministic game of At
 _FIELDS_READ = ("action", "reward", "observation", "first", "mask")
 NUM_ENVS = 16  # copies of a level that play at the same time, unless a flag says otherwise
 _FAULTS = 10  # broken environments that are rebuilt before the evaluation is given up
-# Keeps the seeds of the environments apart from those of actors.
-_SEED_OFFSET = 500_000_000
 
 
 class Game(NamedTuple):
@@ -113,7 +111,7 @@ def evaluate_level(
     environments = make_environments(
         level_name,
         num_envs,
-        seed * 1_000_003 + _SEED_OFFSET,
+        seeds.of_test(seed),
         renders=viewers is not None,
         life_loss_ends=False,
         **options,

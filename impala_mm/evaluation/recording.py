@@ -22,9 +22,6 @@ from impala_mm.evaluation.games import Game, Player, rebuild_broken
 from impala_mm.replay.data_set import About, DataSetWriter
 from impala_mm.runtime.log import Say
 
-# Keeps the seeds of these games apart from those of actors, evaluations and measured teachers.
-SEED_OFFSET = 600_000_000
-
 
 def describe(spec: EnvironmentSpec, unroll: UnrollSpec, config: Config, policy: str = "") -> About:
     """Return the description of data that is recorded on a level, or that a student needs.

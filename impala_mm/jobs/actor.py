@@ -271,14 +271,14 @@ def _make_groups(setup: _ActorSetup, level: str, sizes: list[int]) -> list[tuple
     If they cannot be made, try again; raise NothingPlayed after `_ATTEMPTS` attempts.
     """
     from impala_mm.actor.stepper import NothingPlayed  # noqa: PLC0415
-    from impala_mm.environments import from_flags  # noqa: PLC0415
+    from impala_mm.environments import from_flags, seeds  # noqa: PLC0415
     from impala_mm.environments.faults import FaultLog, make_fault  # noqa: PLC0415
     from impala_mm.environments.make import make_environments  # noqa: PLC0415
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.environments.worker_vector import WorkerVector  # noqa: PLC0415
 
     config, address = setup.config, setup.learners[setup.start]
-    options, seed = from_flags.environment_options(config), _first_seed(config)
+    options, seed = from_flags.environment_options(config), seeds.of_actor(config.seed, config.task)
     workers = max(config.env_workers // len(sizes), 1) if config.env_workers else 0
     faults, first = FaultLog(setup.say, lambda fault: setup.report(address, fault)), None
     for attempt in range(_ATTEMPTS):
@@ -317,11 +317,6 @@ def _close_groups(groups: list[tuple[Any, int]]) -> None:
 def _level_of_task(config: Config, levels: dict[str, Any]) -> str:
     """Return the level of --level_name that this actor plays."""
     return list(levels)[config.task % len(levels)]
-
-
-def _first_seed(config: Config) -> int:
-    """Return the seed of the first environment; no two environments of a run share a seed."""
-    return config.seed * 1_000_003 + config.task * 10_007
 
 
 def refuse_port_zero(learners: Sequence[str]) -> None:

@@ -64,7 +64,7 @@ def folder(config: Config) -> Path:
 def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     """Play and record the games; return whether all are complete."""
     from impala_mm.algorithms.interface import entry_spec  # noqa: PLC0415
-    from impala_mm.environments import from_flags  # noqa: PLC0415
+    from impala_mm.environments import from_flags, seeds  # noqa: PLC0415
     from impala_mm.environments.make import make_environments  # noqa: PLC0415
     from impala_mm.evaluation import games, levels, recording  # noqa: PLC0415
     from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
@@ -97,7 +97,7 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     options = from_flags.environment_options(policy.config)
     options["no_reward_steps"] = config.no_reward_steps if "no_reward_steps" in given else 0
     # Other games than those that are there already.
-    seed = config.seed * 1_000_003 + recording.SEED_OFFSET + data.next_stream
+    seed = seeds.of_recorded(config.seed, data.next_stream)
     environments = make_environments(level, num_envs, seed, **options)
     try:
         played = recording.record(

@@ -194,9 +194,8 @@ def _collect(
     teachers = distillation.teachers if distillation else ()
     teachers = teachers or tools.load_teachers(config, spec)
     about = data.about._replace(policy=config.teacher)
-    seed = config.seed + 1_000 * group.rank
     tell, (folder,) = (say if not group.rank else _quiet), data.folders
-    tools.collect(teachers, config, spec, folder, about, missing, seed, meanwhile, tell)
+    tools.collect(teachers, config, spec, folder, about, missing, group.rank, meanwhile, tell)
 
 
 def _quiet(message: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from impala_mm.algorithms.interface import entry_spec
 from impala_mm.algorithms.teacher_settings import TeacherSettings
+from impala_mm.environments import seeds
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.evaluation import games, recording
 from impala_mm.replay.data_set import About, BadData, DataSetWriter, unroll_spec
@@ -26,15 +27,16 @@ def collect(
     folder: Path,
     about: About,
     steps: int,
-    seed: int,
+    learner: int,
     meanwhile: Callable[[], None],
     say: Say,
 ) -> None:
     """Add games of at least `steps` steps to a data set.
 
     All teachers and levels shall have equal parts of it, those of an earlier start counted in.
-    `about` describes the data. Games are played to their ends. `meanwhile` is called between steps,
-    and may raise an exception. Raises BadData if the games cannot be written or played.
+    `about` describes the data, and `learner` is the rank of the learner whose teachers they are.
+    Games are played to their ends. `meanwhile` is called between steps, and may raise an exception.
+    Raises BadData if the games cannot be written or played.
     """
     levels = config.level_name.split(",")
     parts = [(teacher, level.strip()) for teacher in teachers for level in levels]
@@ -52,7 +54,7 @@ def collect(
                 continue
             num_envs = max(1, min(games.NUM_ENVS, most // _STEPS_EACH))
             # Other games than those that are there already.
-            start = seed * 1_000_003 + recording.SEED_OFFSET + data.next_stream
+            start = seeds.of_recorded(config.seed, data.next_stream, learner)
 
             def is_enough(environment: int, of_it: int, made: int, most: int = most) -> bool:
                 return made >= most

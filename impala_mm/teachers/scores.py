@@ -12,15 +12,12 @@ import tensorflow as tf
 from impala_mm.algorithms import policies
 from impala_mm.algorithms.teacher_settings import TeacherSettings
 from impala_mm.data.trajectory import Entry
-from impala_mm.environments import from_flags
+from impala_mm.environments import from_flags, seeds
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.evaluation import games
 from impala_mm.policy.core import make_entry
 from impala_mm.teachers.kinds import NoTeacher, PlayingTeacher
-
-# Keeps the seeds of these games apart from those of actors and of evaluations.
-_SEED_OFFSET = 700_000_000
 
 
 def mean_return(
@@ -45,7 +42,7 @@ def mean_return(
 
     for level in levels:
         copies = min(games.NUM_ENVS, config.teacher_episodes)
-        seed = config.seed * 1_000_003 + _SEED_OFFSET
+        seed = seeds.of_measured(config.seed)
         with TeachersGames(
             *(teacher, config, spec, level.strip(), copies, seed), life_loss_ends=False
         ) as made:

@@ -27,7 +27,7 @@ def test_a_lost_life_ends_an_episode_as_it_does_in_the_students_own_games(tmp_pa
     )
     config = RegulariserSettings(level_name=level, teacher="x")
     about = recording.describe(spec, unroll_spec(entry_spec(spec, ()), 20), config)
-    collect([teacher], config, spec, tmp_path, about, 200, 1, lambda: None, lambda line: None)
+    collect([teacher], config, spec, tmp_path, about, 200, 0, lambda: None, lambda line: None)
     assert terminations(tmp_path) == 5 * read_about(tmp_path).episodes, "five lives a game"
 
 
@@ -47,7 +47,7 @@ def test_after_a_kill_all_teachers_still_have_equal_parts(tmp_path, monkeypatch)
         return read_about(tmp_path).parts
 
     def play(steps):
-        collect(teachers, config, spec, tmp_path, about, steps, 1, lambda: None, lines.append)
+        collect(teachers, config, spec, tmp_path, about, steps, 0, lambda: None, lines.append)
 
     def kill(entry, state):
         raise _Killed
