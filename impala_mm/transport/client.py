@@ -197,14 +197,11 @@ class Client:
         refuse_denied(Reply(code))
         return Reply(code)
 
-    def get_parameters(self, min_version: int = 0) -> tuple[int, bytes] | None:
-        """Return the newest policy version and its complete parameters.
-
-        Returns None if the learner has no version of at least `min_version` yet.
-        """
+    def get_parameters(self) -> tuple[int, bytes] | None:
+        """Return the newest policy version and its complete parameters; None before the first."""
         version, parts, done, total = NO_POLICY, [], 0, 1
         while done < total:
-            request = ParametersRequest(version, done, self._reader, min_version)
+            request = ParametersRequest(version, done, self._reader)
             numbers, content = self._call(
                 "get_parameters", tf.constant(request, tf.int64), result=_BOTH
             )

@@ -11,12 +11,12 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-PROTOCOL = 12  # the version of everything below
+PROTOCOL = 13  # the version of everything below
 MAX_CONTENT = 3 << 20  # bytes of content in a message; gRPC's own limit is 4 MiB
 MAX_ENVIRONMENTS = 100_000  # of one actor; the limit of the CSV's column, too
 CONNECTION_BITS = 20  # low bits of an incarnation: they count the connections of one actor process
 UNROLLS = -1  # the stream of an actor's unrolls; groups of environments are streams 0, 1, 2...
-NO_POLICY = -1  # in place of a policy version: the learner has none yet, or none that is wanted
+NO_POLICY = -1  # in place of a policy version: the newest, or the learner has none
 STAY = -1  # in place of a learner's rank: the actor continues to feed the same learner
 CONTENT_OMITTED = -1  # in place of the number of chunks: an earlier call carried the content
 NO_NONCE = -1  # in place of a nonce, to a caller without the run's token
@@ -118,12 +118,11 @@ class MessageReply(NamedTuple):
 
 
 class ParametersRequest(NamedTuple):
-    """A request for a part of one version of the parameters; int64 [4]."""
+    """A request for a part of one version of the parameters; int64 [3]."""
 
     version: int  # or NO_POLICY for the newest
     offset: int  # bytes that the reader has received
     reader: int  # a random number that tells readers apart
-    min_version: int  # the learner sends nothing while its newest version is older
 
 
 class ParametersReply(NamedTuple):

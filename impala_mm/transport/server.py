@@ -375,9 +375,7 @@ class Server:
         """Return a ParametersReply to a ParametersRequest, and a part of the parameters."""
         request = ParametersRequest(*map(int, numbers))
         version = None if request.version == NO_POLICY else request.version
-        part, newest = None, self._parameters.version
-        if newest is not None and newest >= request.min_version:
-            part = self._parameters.read(version, request.offset, request.reader)
+        part = self._parameters.read(version, request.offset, request.reader)
         if part is None:
             return np.array(ParametersReply(NO_POLICY, 0, self.ledger.nonce)), np.array(b"", object)
         reply = ParametersReply(part.version, part.total, self.ledger.nonce)

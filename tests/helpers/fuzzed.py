@@ -95,7 +95,7 @@ class Served:
         """Return right arguments of a function; a message's number may have been used before."""
         header, content = tensor(self.header()), np.array([unrolls.unroll(1)], object)
         message = [header, tensor(content), tensor(np.zeros([0, 3], np.float32))]
-        request = tensor(np.array(ParametersRequest(-1, 0, 1, 0), np.int64))
+        request = tensor(np.array(ParametersRequest(-1, 0, 1), np.int64))
         of_function = {
             "hello": [tensor(self.hello())],
             "chunk": [header, tensor(np.zeros([2], np.int64)), tensor(b"x")],
@@ -198,7 +198,7 @@ def _with_wrong_number(
         changes = {draw(st.sampled_from(fields)): draw(_json)}
         return [tensor(served.hello(**changes))]
     if function == "get_parameters":
-        return [tensor(np.array(draw(st.lists(_numbers, min_size=4, max_size=4)), np.int64))]
+        return [tensor(np.array(draw(st.lists(_numbers, min_size=3, max_size=3)), np.int64))]
     changes = {draw(st.sampled_from(MessageHeader._fields)): draw(_numbers)}
     header = tensor(served.header(**changes))
     if function == "chunk":
