@@ -18,19 +18,19 @@ class UserMistake(ImpalaError):
     """
 
 
-def one_line(text: object) -> str:
+def join_lines(text: object) -> str:
     """Return the text in one line, with single spaces."""
     return " ".join(str(text).split())
 
 
 def error_message(error: Exception) -> str:
     """Return an error's message in one line, or the name of its type if it has no message."""
-    return one_line(error) or type(error).__name__
+    return join_lines(error) or type(error).__name__
 
 
 def describe_error(error: BaseException) -> str:
     """Return an error's type and message in one line, such as "ValueError: bad action"."""
-    return one_line(f"{type(error).__name__}: {error}")
+    return join_lines(f"{type(error).__name__}: {error}")
 
 
 def is_users_file(filename: str) -> bool:

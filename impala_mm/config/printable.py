@@ -24,7 +24,7 @@ def log_line(text: str) -> str:
     return escape(_COLOURS.sub("", text))
 
 
-def one_line(text: str, most: int = 500) -> str:
+def escape_line(text: str, most: int = 500) -> str:
     """Return text of another process as part of a line: escaped, without line breaks, and cut."""
     shown = text if len(text) <= most else f"{text[:most]}..."
     return escape(shown.replace("\n", "\\n").replace("\t", "\\t"))

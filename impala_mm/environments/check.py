@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from gymnasium import spaces
 
-from impala_mm.config.messages import describe_error, one_line, users_traceback
+from impala_mm.config.messages import describe_error, join_lines, users_traceback
 from impala_mm.environments import levels, masks, nests
 from impala_mm.environments.observation_check import find_problems
 from impala_mm.environments.spaces import SpaceConversion, read_spaces
@@ -305,7 +305,7 @@ def _kind(value: Any) -> str:
         return f"an array of shape {list(value.shape)}"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
-    text = one_line(repr(value))
+    text = join_lines(repr(value))
     kind = type(value)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     return f"{text[:60]}{'...' if len(text) > 60 else ''} ({name})"

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from impala_mm.config.messages import one_line
+from impala_mm.config.messages import join_lines
 from impala_mm.environments.types import BadLevel
 
 
@@ -26,11 +26,11 @@ class Discretised(gymnasium.ActionWrapper):
         if not isinstance(space, Box):
             raise BadLevel(
                 f"{flag} makes choices of a Box's numbers, and the actions are "
-                f"{one_line(space)}: leave it out"
+                f"{join_lines(space)}: leave it out"
             )
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
             raise BadLevel(
-                f"{flag} needs bounds, and the actions are {one_line(space)}: limit them by "
+                f"{flag} needs bounds, and the actions are {join_lines(space)}: limit them by "
                 f"--env_wrappers=MODULE:NAME, an ActionWrapper of yours whose space has bounds"
             )
         low, high = (np.ravel(ends).astype(np.float64) for ends in (space.low, space.high))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from impala_mm.config.messages import describe_error, one_line
+from impala_mm.config.messages import describe_error, join_lines
 
 _ROUNDING = 1e-6  # by which a number may exceed a bound, relative to it; the bound was rounded, too
 
@@ -56,7 +56,7 @@ def _name_part(part: str, problem: Problem) -> Problem:
 
 def _leaf_problems(observation: Any, space: spaces.Space) -> Iterator[Problem]:
     """Yield what is wrong with an observation of a space that is not made of others."""
-    shown, shape = one_line(space)[:120], space.shape or ()
+    shown, shape = join_lines(space)[:120], space.shape or ()
     try:
         array = np.asarray(observation)
         numbers = array.astype(np.float64)
@@ -95,9 +95,9 @@ def _choice_problems(
     advice: str,
 ) -> Iterator[Problem]:
     """Yield what is wrong with one choice, or several, of `count` from the space's start on."""
-    shown, chosen = f"the observation {one_line(observation)[:80]}", array.astype(np.int64)
+    shown, chosen = f"the observation {join_lines(observation)[:80]}", array.astype(np.int64)
     if not ((chosen >= space.start) & (chosen < space.start + count)).all():
-        what = f"{shown}, which is not in its space, {one_line(space)[:120]}"
+        what = f"{shown}, which is not in its space, {join_lines(space)[:120]}"
         yield Problem("state", True, what)
     elif array.dtype.kind not in "iu":
         yield Problem("dtype", False, f"{shown}, which is no integer: return {advice}")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from impala_mm.config.messages import one_line
+from impala_mm.config.messages import join_lines
 from impala_mm.environments import nests
 from impala_mm.environments.images import read_box
 from impala_mm.environments.types import BadLevel
@@ -132,7 +132,7 @@ def read_observations(
         raise BadLevel(_refusal(level_name, space, part))
 
     if (width or height) and not any(map(_is_image, _leaves(space))):
-        seen = one_line(space) if _is_nest(space) else list(read(space).shape)
+        seen = join_lines(space) if _is_nest(space) else list(read(space).shape)
         raise BadLevel(
             f"width and height resize images, and {level_name} observes {seen}: leave them 0"
         )
@@ -145,10 +145,10 @@ def _refusal(level_name: str, space: spaces.Space, part: spaces.Space) -> str:
     with contextlib.suppress(Exception):  # it need not be able to sample
         if isinstance(part.sample(), str):  # a space of another package
             known = _REMEDIES[spaces.Text]
-    inside = "" if part is space else f", with {one_line(part)} in it"
-    remedy = f"; {one_line(part)[:40]} is {known}" if known else ""
+    inside = "" if part is space else f", with {join_lines(part)} in it"
+    remedy = f"; {join_lines(part)[:40]} is {known}" if known else ""
     return (
-        f"{level_name} observes {one_line(space)}{inside}: only Box observations of numbers, "
+        f"{level_name} observes {join_lines(space)}{inside}: only Box observations of numbers, "
         f"Discrete, MultiDiscrete and MultiBinary ones, and Dict and Tuple of these are "
         f"supported{remedy}, or leave it out by "
         f"--env_wrappers='gymnasium.wrappers:FilterObservation{{\"filter_keys\": [...]}}'"

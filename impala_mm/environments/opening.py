@@ -15,7 +15,7 @@ import gymnasium
 
 from impala_mm.config import user_modules
 from impala_mm.config.environment_flags import WrapperCall, json_text, read_kwargs, read_wrappers
-from impala_mm.config.messages import describe_error, error_message, is_users_file, one_line
+from impala_mm.config.messages import describe_error, error_message, is_users_file, join_lines
 from impala_mm.environments.types import BadLevel
 
 # What a constructor raises for arguments that it does not accept.
@@ -176,4 +176,4 @@ def _what(found: Any) -> str:
     """Return what an object is, in a few words."""
     if found is None:
         return "None"
-    return f"{one_line(repr(found))[:60]} ({type(found).__name__})"
+    return f"{join_lines(repr(found))[:60]} ({type(found).__name__})"

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from impala_mm.config.messages import one_line
+from impala_mm.config.messages import join_lines
 from impala_mm.environments import action_parts
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.goals import why_none
@@ -59,11 +59,12 @@ def read_actions(level_name: str, environment: Any) -> ActionSpec:
         if isinstance(space, gymnasium.spaces.Tuple) and space.spaces:
             return tuple(read(part) for part in space.spaces)
         whole = environment.action_space
-        of = "" if space is whole else f", with {one_line(space)} in it"
+        of = "" if space is whole else f", with {join_lines(space)} in it"
         raise BadLevel(
-            f"{level_name} takes actions from {one_line(whole)}{of}: only Discrete, MultiDiscrete, "
-            "MultiBinary and Box actions are supported, and Dict and Tuple of these; a "
-            "gymnasium.ActionWrapper of yours can make one of them into what the level takes"
+            f"{level_name} takes actions from {join_lines(whole)}{of}: only Discrete, "
+            "MultiDiscrete, MultiBinary and Box actions are supported, and Dict and Tuple of "
+            "these; a gymnasium.ActionWrapper of yours can make one of them into what the level "
+            "takes"
         )
 
     return ActionSpec(read(environment.action_space))

@@ -155,7 +155,7 @@ class Learner(threading.Thread):
                 self._save_own_state()
         except BaseException as error:
             self.failure = error
-            self.end_reason = f"{type(error).__name__}: {one_line(error)}"
+            self.end_reason = f"{type(error).__name__}: {root_message(error)}"
         finally:
             self._profiler.stop()
 
@@ -304,8 +304,8 @@ class Learner(threading.Thread):
         return True
 
 
-def one_line(error: BaseException) -> str:
-    """Return an error's message as one line, without TensorFlow's graph history and hints."""
+def root_message(error: BaseException) -> str:
+    """Return the line of an error's message that says what failed; TensorFlow's have many."""
     noise = (" ", "\t", "Traceback", "Graph execution error", "Detected at node", "Hint:")
     several = ("successful operations", "derived errors ignored")
     lines = str(error).splitlines()

@@ -25,7 +25,7 @@ from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.records import checkpoint, saved_variables
 
 
-class NoTeacher(UserMistake):
+class CannotTeach(UserMistake):
     """A policy's algorithm has no method `judge_unroll`; the message says which."""
 
 
@@ -134,15 +134,15 @@ class PolicyCore:
         It computes with tensors, and may be called in a student's `update` with its
         `batch.unrolls`. `start` is this policy's own state before entry 0; where that is not known,
         `initial_state(B)` serves, if the student ignores the outputs for the first entries.
-        Raises NoTeacher if the policy's algorithm has no `judge_unroll`.
+        Raises CannotTeach if the policy's algorithm has no `judge_unroll`.
         """
         self.check_teaches()
         return registry.optional(self.algorithm, "judge_unroll")(entries, start)
 
     def check_teaches(self) -> None:
-        """Raise NoTeacher if the policy's algorithm has no `judge_unroll`."""
+        """Raise CannotTeach if the policy's algorithm has no `judge_unroll`."""
         if registry.optional(self.algorithm, "judge_unroll") is None:
-            raise NoTeacher(
+            raise CannotTeach(
                 f"{self.path} cannot teach: its --algorithm={self.config.algorithm} has no method "
                 f"judge_unroll (impala_mm/algorithms/interface.py explains it)"
             )

@@ -270,7 +270,7 @@ def load_policy(
 
     `logdir` may be the name of a policy that comes with this package. `changes`: see `PolicyCore`.
     Raises checkpoint.Missing, Damaged or Mismatch, and
-    environments.BadLevel; with `as_teacher` also NoTeacher, if it cannot `judge_unroll`.
+    environments.BadLevel; with `as_teacher` also CannotTeach, if it cannot `judge_unroll`.
     """
     policy = Policy(*checkpoint.find(logdir, best), level_name, **changes)
     if as_teacher:

@@ -35,7 +35,7 @@ class QueueClosed(Exception):
     """The actors' queue is closed, since the run ends."""
 
 
-class UnrollQueue(Protocol):
+class Unrolls(Protocol):
     """The actors' queue."""
 
     def size(self) -> int:
@@ -46,7 +46,7 @@ class UnrollQueue(Protocol):
 
 
 @runtime_checkable
-class TurnQueue(Protocol):
+class Turns(Protocol):
     """The unrolls of an actor that plays while the learner does not train, and waits otherwise."""
 
     def take_within(self, timeout: float, most: int) -> list[tuple[bytes, int]]:
@@ -58,7 +58,7 @@ class ReplaySource:
 
     def __init__(
         self,
-        actors: UnrollQueue | TurnQueue,
+        actors: Unrolls | Turns,
         codec: UnrollCodec,
         decode: Callable[[Columns], Batch],
         replays: Sequence[Replay],
@@ -76,7 +76,7 @@ class ReplaySource:
 
         `fresh_columns` of every batch are new unrolls, and the others are those of `replays`;
         `decode` makes the batch. `overflow` is --replay_overflow, and `progress` the share of the
-        run that is done. Threads begin to work when the first batch is asked for; with a TurnQueue
+        run that is done. Threads begin to work when the first batch is asked for; with `Turns`
         there are none, and `next` itself does their work, so that the same unrolls give the same
         batches. What lies in a `spill` is stored at once; once nothing more can be spilled, all
         replays together take up to `memory_bytes`. `first_priorities` returns those of new unrolls,
@@ -100,7 +100,7 @@ class ReplaySource:
 
     def next(self, timeout: float) -> Batch | None:
         """Return the next batch, or None if there is none within `timeout` seconds."""
-        if isinstance(self._actors, TurnQueue):
+        if isinstance(self._actors, Turns):
             return self._next_by_turns(self._actors, timeout)
         if not self._threads:
             self._threads = [
@@ -111,7 +111,7 @@ class ReplaySource:
                 thread.start()
         return self._ahead.next(timeout)
 
-    def _next_by_turns(self, actors: TurnQueue, timeout: float) -> Batch | None:
+    def _next_by_turns(self, actors: Turns, timeout: float) -> Batch | None:
         """Return the next batch, or None if the actor's turn lasts longer than `timeout`."""
         deadline = time.monotonic() + timeout
         while not self._mixer.may_draw():
@@ -161,7 +161,7 @@ class ReplaySource:
 
     # -- the writer thread
 
-    def _write(self, actors: UnrollQueue) -> None:
+    def _write(self, actors: Unrolls) -> None:
         """Store what actors send until the run ends."""
         thread_names.name_thread("replay-write")
         try:
@@ -183,7 +183,7 @@ class ReplaySource:
             self._changed.notify_all()
         self._files.spill([unroll for unroll in stored if unroll])
 
-    def _wait_for_room(self, actors: UnrollQueue) -> int:
+    def _wait_for_room(self, actors: Unrolls) -> int:
         """Wait until unrolls may be taken; return how many."""
         while True:
             most = min(max(actors.size(), 1), _MOST_AT_ONCE)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from impala_mm.config.messages import one_line
+from impala_mm.config.messages import join_lines
 from impala_mm.teachers.kinds import NoTeacher
 
 _MOST_ROWS, _MOST_IN_ROW = 2**27, 2**22  # Dopamine keeps a million frames of 84x84
@@ -99,5 +99,5 @@ def refusing_damage(path: Path) -> Iterator[None]:
         ) from None
     except (OSError, EOFError, ValueError, tokenize.TokenError, zlib.error) as error:
         raise NoTeacher(
-            f"{path} is damaged or cut short ({one_line(error)[:100]}): copy it again"
+            f"{path} is damaged or cut short ({join_lines(error)[:100]}): copy it again"
         ) from None

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config.messages import one_line
+from impala_mm.config.messages import join_lines
 from impala_mm.teachers.kinds import NoTeacher
 from impala_mm.teachers.pickle_names import Name, Objects, Refused, as_key
 
@@ -63,7 +63,7 @@ def interpret(content: bytes, name: str) -> Any:
         ) from None
     except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
         raise BadPickle(
-            f"{name} is damaged, cut short or not a pickle ({one_line(error)[:100]}): copy it "
+            f"{name} is damaged, cut short or not a pickle ({join_lines(error)[:100]}): copy it "
             f"again from where it was written"
         ) from None
     raise AssertionError("genops ends with STOP or raises")

@@ -32,7 +32,7 @@ class ActorFailures:
     def take(self, actor: int, host: str, failure: dict[str, str]) -> bool:
         """Log a report, each kind of fault once with its traceback; return whether it gave up."""
         kind, why, text = (
-            printable.one_line(str(failure[each])) for each in ("kind", "gave_up", "text")
+            printable.escape_line(str(failure[each])) for each in ("kind", "gave_up", "text")
         )
         with self._lock:
             is_new = kind not in self._shown and len(self._shown) < _SHOWN_KINDS

@@ -32,7 +32,7 @@ class Refusals:
     def unfit(self, asked: dict[str, Any], sentence: str) -> None:
         """Count and log an actor that does not fit the learner."""
         self.count += 1
-        shown = printable.one_line(sentence, _MAX_SHOWN)
+        shown = printable.escape_line(sentence, _MAX_SHOWN)
         self._say(f"actor {int(asked['actor'])} on {asked['host']} refused: {shown}")
 
     def of_another_run(self, asked: dict[str, Any], sentence: str) -> None:
@@ -43,7 +43,7 @@ class Refusals:
             return
         self._other_runs.add(actor)
         self.count += 1
-        self._say(f"actor {actor[1]} on {asked['host']} refused: {printable.one_line(sentence)}")
+        self._say(f"actor {actor[1]} on {asked['host']} refused: {printable.escape_line(sentence)}")
 
     def stranger(self) -> None:
         """Count a caller without the token."""

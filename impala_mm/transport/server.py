@@ -253,8 +253,8 @@ class Server:
         if mistake:
             self.refusals.malformed(mistake)
             return np.array(json.dumps(self._identity | {"refused": mistake}).encode(), object)
-        asked["host"] = printable.one_line(str(asked.get("host", "")), 100)  # as logs show it
-        asked["host_name"] = printable.one_line(asked.get("host_name") or asked["host"], 100)
+        asked["host"] = printable.escape_line(str(asked.get("host", "")), 100)  # as logs show it
+        asked["host_name"] = printable.escape_line(asked.get("host_name") or asked["host"], 100)
         answer = dict(self._identity)
         if other := other_run(asked, self._start):
             self.refusals.of_another_run(asked, other)

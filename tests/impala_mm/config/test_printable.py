@@ -19,8 +19,8 @@ def test_a_long_value_is_cut_and_its_length_added():
 
 
 def test_text_of_another_process_takes_one_line_of_bounded_length():
-    assert printable.one_line("a\x1b[2J\n\tb\u2028") == r"a\x1b[2J\n\tb\u2028"
-    assert printable.one_line("x" * 501) == "x" * 500 + "..."
+    assert printable.escape_line("a\x1b[2J\n\tb\u2028") == r"a\x1b[2J\n\tb\u2028"
+    assert printable.escape_line("x" * 501) == "x" * 500 + "..."
 
 
 @pytest.mark.parametrize(

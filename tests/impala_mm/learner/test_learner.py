@@ -16,7 +16,7 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed import consistency, group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.learner import Learner, between_updates, one_line
+from impala_mm.learner.learner import Learner, between_updates, root_message
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.lockstep import AgreedStep
 from impala_mm.learner.offline_source import RECORDED
@@ -176,7 +176,7 @@ def test_a_learner_alone_saves_its_own_state_while_no_batch_comes(tmp_path, monk
     ],
 )
 def test_an_error_of_many_lines_is_said_in_the_one_that_counts(message, short):
-    assert one_line(RuntimeError(message)) == short
+    assert root_message(RuntimeError(message)) == short
 
 
 def test_a_batchs_composition_is_counted_by_hand():

@@ -13,7 +13,7 @@ from saved_run import save
 import impala_mm
 from impala_mm.algorithms.impala import Impala
 from impala_mm.environments import types
-from impala_mm.policy.core import NoTeacher
+from impala_mm.policy.core import CannotTeach
 from impala_mm.records import checkpoint
 
 KINDS = {
@@ -129,7 +129,7 @@ def test_a_policy_without_judge_unroll_is_no_teacher(tmp_path):
     save(tmp_path, level_name="catch")
     policy = impala_mm.load_policy(tmp_path)
     policy.algorithm = object()
-    with pytest.raises(NoTeacher, match="its --algorithm=impala has no method judge_unroll"):
+    with pytest.raises(CannotTeach, match="its --algorithm=impala has no method judge_unroll"):
         policy.judge_unroll(None, None)
 
 
@@ -139,7 +139,7 @@ def test_a_teacher_that_cannot_teach_is_refused_when_it_is_loaded(tmp_path, monk
     monkeypatch.setattr(Impala, "judge_unroll", None)
     assert impala_mm.load_policy(tmp_path)
     with pytest.raises(
-        NoTeacher, match=r"/checkpoints/\d+ cannot teach: its --algorithm=impala has"
+        CannotTeach, match=r"/checkpoints/\d+ cannot teach: its --algorithm=impala has"
     ):
         impala_mm.load_policy(tmp_path, as_teacher=True)
 
