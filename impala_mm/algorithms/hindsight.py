@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import losses
 from impala_mm.algorithms.hindsight_settings import Settings
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import nets
 from impala_mm.config import flags
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.environments.types import EnvironmentSpec
 from nets.critic import ChoiceCritics, Critics

@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import losses, vtrace
 from impala_mm.config import auto
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer

@@ -5,8 +5,8 @@ It stands apart from them because settings must not import TensorFlow.
 
 import dataclasses
 
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.flags import flag
-from impala_mm.config.messages import UserMistake
 from impala_mm.config.settings import Config
 
 _GROUP = "Teacher"

@@ -20,7 +20,7 @@ from impala_mm.algorithms.policy_gradient_settings import Settings
 from impala_mm.algorithms.regularisers import Regularisation
 from impala_mm.algorithms.samples import Samples
 from impala_mm.config import auto
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec

@@ -9,7 +9,7 @@ import tensorflow as tf
 from impala_mm.algorithms import networks, value_distributions
 from impala_mm.algorithms.q_draws import Draws
 from impala_mm.algorithms.q_learning_settings import Settings
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.types import EnvironmentSpec
 from nets import noisy

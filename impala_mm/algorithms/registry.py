@@ -13,7 +13,8 @@ from impala_mm.algorithms import flag_reads
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role
 from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
-from impala_mm.config.messages import UserMistake, describe_error
+from impala_mm.config.errors import UserMistake
+from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.data.variables import Variables

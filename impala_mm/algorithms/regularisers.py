@@ -33,7 +33,7 @@ from impala_mm.algorithms.lagrange import Multiplier
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.algorithms.teacher_losses import Student
 from impala_mm.config import flags
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.actions import ActionSpec

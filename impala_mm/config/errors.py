@@ -5,6 +5,14 @@ class ImpalaError(Exception):
     """An error of impala_mm; the message is a sentence that says what to do about it."""
 
 
+class UserMistake(ImpalaError):
+    """A mistake of the user's; the message is one sentence that says what to do about it.
+
+    It is printed without a traceback. An algorithm's `make` may raise it, for example because a
+    flag names a file that does not exist.
+    """
+
+
 class BadSettings(ImpalaError):
     """Settings are wrong, do not fit together, or do not fit the environment or the folder."""
 

@@ -3,19 +3,25 @@
 import os
 import sys
 import traceback
+import warnings
 from pathlib import Path
+from typing import Any
 
-from impala_mm.config.errors import ImpalaError
+from impala_mm.config import errors
 
 _OURS = Path(__file__).parents[1]
 
 
-class UserMistake(ImpalaError):
-    """A mistake of the user's; the message is one sentence that says what to do about it.
-
-    It is printed without a traceback. An algorithm's `make` may raise it, for example because a
-    flag names a file that does not exist.
-    """
+def __getattr__(name: str) -> Any:
+    if name != "UserMistake":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(
+        f"{__name__}.UserMistake is now impala_mm.config.errors.UserMistake; the old name will be "
+        f"removed in the next version",
+        FutureWarning,
+        stacklevel=2,
+    )
+    return errors.UserMistake
 
 
 def join_lines(text: object) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from impala_mm.config import auto, flags
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data import compression
 from impala_mm.runtime import heartbeat, lifecycle, log, machine, ports, provenance, run_token

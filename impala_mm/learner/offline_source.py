@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.data import batches
 from impala_mm.data.one_ahead import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec

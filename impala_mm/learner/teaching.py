@@ -15,7 +15,7 @@ import numpy as np
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.distillation import UNKNOWN, Distillation, Returns
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import BadLevel, EnvironmentSpec
 from impala_mm.runtime import heartbeat

@@ -15,8 +15,7 @@ from impala_mm.algorithms import agent, networks, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role
 from impala_mm.config import auto, command_line
 from impala_mm.config.algorithm_settings import BadAlgorithm
-from impala_mm.config.errors import ImpalaError
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import ImpalaError, UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_mm.config import environment_files
-from impala_mm.config.errors import BadCheckpoint, ImpalaError
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import BadCheckpoint, ImpalaError, UserMistake
 from impala_mm.records import durable_folder
 from impala_mm.records.checkpoint_paths import all_in, resolve, why_missing
 from impala_mm.records.durable_folder import Damaged

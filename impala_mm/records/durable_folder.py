@@ -11,8 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config.errors import BadCheckpoint
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import BadCheckpoint, UserMistake
 from impala_mm.runtime import whole_file
 from impala_mm.runtime.strict_json import from_json, to_json
 

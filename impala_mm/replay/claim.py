@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 
 _LOCK = "lock"
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.replay import unroll_files
 from impala_mm.replay.claim import claim

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.replay import unroll_files
 from impala_mm.replay.claim import claim
 from impala_mm.replay.store import StoredUnroll

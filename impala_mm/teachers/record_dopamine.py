@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from impala_mm.algorithms.interface import entry_spec
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import level_spec

@@ -11,7 +11,7 @@ import tensorflow as tf
 import impala_mm
 from impala_mm.algorithms import losses, masking, networks, optimizers, policies, vtrace
 from impala_mm.algorithms.interface import PolicyOutput, Role, entry_spec, start_spec
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 

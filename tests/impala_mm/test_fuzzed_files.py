@@ -11,7 +11,7 @@ from damaging import damaged, damaged_json
 from hypothesis import HealthCheck, given, settings
 
 from impala_mm.actor.host_cache import HostParameterCache
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.data.variables import Variables
 from impala_mm.records import checkpoint, run_folder
 from impala_mm.records.checkpoint import CheckpointInfo

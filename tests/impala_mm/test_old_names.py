@@ -35,3 +35,12 @@ def test_what_algorithms_imported_from_their_package_is_found_where_it_is_now():
         assert algorithms.Variables is Variables
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         algorithms.Nothing  # noqa: B018
+
+
+def test_a_mistake_of_the_users_is_found_where_it_was():
+    from impala_mm.config import errors, messages  # noqa: PLC0415
+
+    with pytest.warns(FutureWarning, match=r"UserMistake is now impala_mm\.config\.errors\.UserM"):
+        assert messages.UserMistake is errors.UserMistake
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        messages.Nothing  # noqa: B018

@@ -17,7 +17,7 @@ from impala_mm.algorithms import (
 from impala_mm.algorithms.interface import Context, EnvironmentNumber, Role
 from impala_mm.algorithms.q_network import ActionValues, QNetwork
 from impala_mm.config import command_line
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import agent, networks
 from impala_mm.config import command_line
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
 from impala_mm.learner import resume

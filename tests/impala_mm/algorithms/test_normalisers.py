@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import normalisers, registry
 from impala_mm.algorithms.interface import EnvironmentNumber
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec

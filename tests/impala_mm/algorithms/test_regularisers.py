@@ -14,7 +14,7 @@ from scipy import special, stats
 from impala_mm.algorithms import losses, policies
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.algorithms.regularisers import Regularisers
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
 from impala_mm.distributed.gradients import GradientReducer

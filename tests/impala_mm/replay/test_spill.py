@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from processes import ROOT
 
-from impala_mm.config.messages import UserMistake
+from impala_mm.config.errors import UserMistake
 from impala_mm.replay import unroll_files
 from impala_mm.replay.spill import Owner, Spill
 from impala_mm.replay.store import StoredUnroll
