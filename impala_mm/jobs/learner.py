@@ -11,10 +11,11 @@ from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
 from impala_mm.jobs import counts, environment_check
+from impala_mm.learner import flag_conflicts
 from impala_mm.records import checkpoint_paths, tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import heartbeat, lifecycle, ports, provenance, run_token
+from impala_mm.runtime import heartbeat, lifecycle, ports, run_token
 from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.log import BoundedLog, ProcessLogger, Say
 from impala_mm.runtime.rank import process_rank, widen_core_binding
@@ -42,14 +43,13 @@ def run(config: Config) -> NoReturn:
             f"--job_name=learner and no --num_learners; start actors one by one"
         )
     address = _address(config, here.rank)
-    refuse_bad_flags(config)
-    counts.refuse_not_repeatable(config, here.size, provenance.num_actors())
+    flag_conflicts.refuse_before_loading(config, here.size)
     freed = widen_core_binding()
     if here.rank == 0:
         refuse_missing_checkpoint(config)
     token_file = run_token.describe(config)  # before TensorFlow is loaded and the folder is made
     if here.rank == 0 and not environment_check.was_made():
-        counts.check(config, here.local_size)
+        counts.warn_of_slow(config, here.local_size)
         environment_check.before_training(config)
     held, problem = None, ""
     try:
@@ -223,35 +223,6 @@ def hold(address: str, flag: str, reserved: Collection[int] = ()) -> ports.HeldA
                 "or where it listens in --bind_address, such as 0.0.0.0:8001"
             )
         raise OSError(f"the learner cannot listen: {error.strerror or error}{advice}") from None
-
-
-def refuse_bad_flags(config: Config) -> None:
-    """Exit with code 2 if flags contradict each other; call it before anything is started."""
-    begin, _, end = config.profile.partition(":")
-    if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
-        flags.refuse(
-            f"--profile={config.profile}: it must be two numbers of updates, such as 100:120"
-        )
-    if config.mode == "reincarnate" and not getattr(config, "teacher", ""):
-        flags.refuse(
-            "--mode=reincarnate needs --teacher: the policy that the student learns from (to start "
-            "from its weights, as --preset=reload does, leave --mode=reincarnate out)"
-        )
-    if (config.mode == "train_from") != bool(config.checkpoint):
-        flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
-    for flag in ("reload_optimizer", "reload_replay"):
-        if getattr(config, flag) and config.mode != "train_from":
-            flags.refuse(
-                f"--{flag} has no effect with --mode={config.mode}: give --mode=train_from "
-                f"--checkpoint=FOLDER, the run that it is of, or leave it out"
-            )
-    if config.reload_replay and not config.replay_save:
-        flags.refuse(
-            "--reload_replay without --replay_save: a run that is resumed would lack what it began "
-            "with: give both"
-        )
-    if config.quick and config.mode != "reincarnate":
-        flags.refuse(f"--quick has no effect with --mode={config.mode}: leave it out")
 
 
 def refuse_missing_checkpoint(config: Config) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.jobs import counts, environment_check, learner
+from impala_mm.learner import flag_conflicts
 from impala_mm.records import tracking
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import log, ports, provenance, run_token
@@ -52,15 +53,14 @@ def prepare(
         config = dataclasses.replace(config, learner_hosts=_FREE_PORT)
     addresses = local_learner_addresses(config) if several else ports.parse_learner_hosts(config)
     tracking.refuse_unusable(config.track)
-    learner.refuse_bad_flags(config)
+    flag_conflicts.refuse_before_loading(config, config.num_learners)
     learner.refuse_missing_checkpoint(config)
     _refuse_taken(config, addresses[: config.num_learners])
-    counts.refuse_rounds(config)
     num_actors = auto.num_actors(config)
-    if several and 0 < num_actors < config.num_learners:
-        _check_actors(config, num_actors)
+    if 0 < num_actors < config.num_learners:
+        _note_few_actors(config, num_actors)
     run_token.read_token(config)
-    counts.check(config, config.num_learners)
+    counts.warn_of_slow(config, config.num_learners)
     environment_check.before_training(config)
     folder = RunFolder(config)
     folder.leave_to_others()
@@ -91,13 +91,8 @@ def _refuse_taken(config: Config, addresses: Sequence[str]) -> None:
         flags.refuse(str(error))
 
 
-def _check_actors(config: Config, num_actors: int) -> None:
-    """Refuse too few actors for several learners, or print what follows from their number."""
-    if config.inference == "learner":
-        flags.refuse(
-            f"--inference=learner: {num_actors} actors cannot feed {config.num_learners} learners, "
-            f"since each stays with its own: --num_actors={config.num_learners} or more"
-        )
+def _note_few_actors(config: Config, num_actors: int) -> None:
+    """Print what follows from fewer actors than learners."""
     log.ProcessLogger("supervisor")(
         f"{config.num_learners} learners and {num_actors} actors: a learner without an actor "
         f"waits until one moves to it, every 5 s; --num_actors={config.num_learners} gives each "

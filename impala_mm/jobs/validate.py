@@ -26,6 +26,7 @@ from impala_mm.jobs import (
     local_run,
     record,
 )
+from impala_mm.learner import flag_conflicts
 from impala_mm.records import checkpoint, checkpoint_paths
 from impala_mm.runtime import lifecycle, ports
 
@@ -53,7 +54,9 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 
 def _check_training(config: Config) -> str:
     """Check the flags of an actor, of learners, or of both; return what they would start."""
-    several = config.num_learners > 1 and not config.job_name
+    learners = 1 if config.job_name else config.num_learners
+    flag_conflicts.refuse_before_loading(config, learners)
+    several = learners > 1
     hosts = (
         local_run.local_learner_addresses(config) if several else ports.parse_learner_hosts(config)
     )
@@ -62,10 +65,9 @@ def _check_training(config: Config) -> str:
     if config.job_name != "learner":
         actor.first_learner(config, len(hosts))
     if config.job_name != "actor":
-        learner.refuse_bad_flags(config)
         learner.refuse_missing_checkpoint(config)
         _refuse_unwritable(config.logdir)
-    counts.check(config, 1 if config.job_name else config.num_learners)
+    counts.warn_of_slow(config, learners)
     check = environment_check.start(config, config.check_env_secs)
     lifecycle.load_tensorflow(1, 1, "cpu")
     environment_check.refuse_broken(check)
@@ -82,7 +84,11 @@ def _check_training(config: Config) -> str:
         made = agent.make_agent(config, 0, levels, Role.ACTOR)
     else:
         made = agent.make_agent(config, 0, levels, load_policy=load_policy)
-    _refuse_large(config, made)
+    if config.job_name != "actor":
+        actors, is_local = 0 if config.job_name else auto.num_actors(config), not config.job_name
+        flag_conflicts.refuse_for_algorithm(config, made, learners, learners, actors, is_local)
+    if config.job_name != "learner":
+        _refuse_many_environments(config, made)
     spaces = from_flags.describe_spaces(made.spec)
     is_known = made.made_of["--agent_name"] != "auto"
     network = made.identity["network"] if is_known else "a network of its own"
@@ -98,30 +104,20 @@ def _check_training(config: Config) -> str:
     )
 
 
-def _refuse_large(config: Config, made: "Agent") -> None:
-    """Refuse numbers of unrolls and of environments that cannot work, as the processes do."""
+def _refuse_many_environments(config: Config, made: "Agent") -> None:
+    """Refuse numbers of environments and of their groups that cannot work, as actors do."""
     from impala_mm.algorithms import registry  # noqa: PLC0415
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
-    from impala_mm.learner import replaying, setup  # noqa: PLC0415
 
     observation, unroll_bytes = made.spec.observation, UnrollCodec(made.algorithm.unroll).size
     count = auto.num_envs(config, observation)
-    if config.job_name != "actor":
-        learners = 1 if config.job_name else config.num_learners
-        setup.refuse_large_batch(config, unroll_bytes, learners)
-        setup.refuse_overlap(config, made.algorithm)
-        if config.replay:
-            replaying.refuse_unsuitable(auto.for_task(config, made.spec), made.algorithm)
-    if not config.job_name:
-        setup.refuse_rounds(config, made, config.num_learners, auto.num_actors(config), True)
-    if config.job_name != "learner":
-        actors = 1 if config.job_name else auto.num_actors(config)
-        actor.refuse_many_environments(config, count, unroll_bytes, actors)
-        try:
-            rounds = registry.optional(made.algorithm, "rounds")
-            auto.group_sizes(config, count, observation, False, rounds)
-        except ValueError as error:
-            flags.refuse(str(error))
+    actors = 1 if config.job_name else auto.num_actors(config)
+    actor.refuse_many_environments(config, count, unroll_bytes, actors)
+    try:
+        rounds = registry.optional(made.algorithm, "rounds")
+        auto.group_sizes(config, count, observation, False, rounds)
+    except ValueError as error:
+        flags.refuse(str(error))
 
 
 def _check_weights(config: Config, made: "Agent") -> str:
@@ -184,8 +180,6 @@ def _check_data(config: Config, made: "Agent") -> None:
 
     if not config.uses_recorded_games:
         return
-    if why := phases.why_unsuitable(config, made.algorithm):
-        flags.refuse(why)
     try:
         if getattr(config, "teacher_data_share", 0):
             phases.share_beside(made.algorithm, config)

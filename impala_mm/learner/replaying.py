@@ -49,36 +49,6 @@ class Run(NamedTuple):
     is_new: bool  # it has not been started before
 
 
-def refuse_unsuitable(config: Config, algorithm: Algorithm) -> None:
-    """Refuse --replay for an algorithm that cannot use it.
-
-    In the config no flag that follows the environment is `auto`.
-    """
-    given = f"--replay={config.replay}: --algorithm={config.algorithm}"
-    if registry.optional(algorithm, "rounds"):
-        flags.refuse(
-            f"{given} learns only from unrolls of its newest policy: leave --replay out, or use "
-            f"--algorithm=impala"
-        )
-    if registry.optional(algorithm, "source"):
-        flags.refuse(f"{given} has a source of its own: leave --replay out")
-    mix = replay_mix.parse(config.replay)
-    statistics = ["normalize_observations", "subtract_mean_image", "normalize_rewards"]
-    on = [f"--{name}" for name in statistics if getattr(config, name)]
-    if on and not mix.queue.share:
-        flags.refuse(
-            f"--replay={config.replay}: {' and '.join(on)} would learn nothing, since new unrolls "
-            f"alone are counted and this mix has none: add a queue, such as queue:0.5, or start a "
-            f"new run with {' '.join(f'{flag}=false' for flag in on)}"
-        )
-    if mix.needs_features and not registry.optional(algorithm, "compare_features"):
-        kinds = [part.kind for part in mix.replays if part.kind in replay_mix.WITH_FEATURES]
-        flags.refuse(
-            f"{given} records no features, which {' and '.join(kinds)} compare: use uniform or "
-            f"prioritised instead"
-        )
-
-
 def make_own_source(
     config: Config,
     algorithm: Algorithm,

@@ -25,7 +25,7 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.inference.batched_inference import BatchedInference
-from impala_mm.learner import phases, replaying, resume, teaching
+from impala_mm.learner import flag_conflicts, phases, replaying, resume, teaching
 from impala_mm.learner.batch_source import BatchSource, QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoActorsLeft
@@ -46,10 +46,10 @@ from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import devices, lifecycle, machine, ports, provenance, run_token
+from impala_mm.runtime import devices, lifecycle, ports, provenance, run_token
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import process_rank
-from impala_mm.transport.rounds import Rounds, why_too_few, why_unfit
+from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
 # Exceptions that all learners of a run raise at the same point.
@@ -114,10 +114,11 @@ def build_learner(
     address = addresses[group.rank]
     algorithm, spec = agent.algorithm, agent.spec
     codec = UnrollCodec(algorithm.unroll)
-    refuse_large_batch(config, codec.size, process_rank().local_size)
+    here, actors, is_local = process_rank(), provenance.num_actors(), provenance.is_local_run()
+    flag_conflicts.refuse_for_algorithm(
+        config, agent, group.size, here.local_size, actors or 0, is_local
+    )
     rounds = registry.optional(algorithm, "rounds")
-    actors = provenance.num_actors() or 0
-    refuse_rounds(config, agent, group.size, actors, provenance.is_local_run())
     capacity = config.queue_capacity or config.batch_size
     # A round is in the queue before it is taken.
     if rounds:
@@ -248,8 +249,6 @@ def _make_source(
     config: Config, algorithm: Algorithm, *rest: Any
 ) -> tuple[BatchSource, OwnSource | None]:
     """Return what `_make_online_source` returns, after the batches of recorded games, if any."""
-    if why := phases.why_unsuitable(config, algorithm):
-        flags.refuse(why)
     source, own = _make_online_source(config, algorithm, *rest)
     return PhasedSource(source) if config.uses_recorded_games else source, own
 
@@ -265,7 +264,6 @@ def _make_online_source(
 ) -> tuple[BatchSource, OwnSource | None]:
     """Return the source that the learner reads; the second one is saved with it, if any."""
     if config.replay:
-        replaying.refuse_unsuitable(config, algorithm)
         mixed = replaying.make_own_source(
             config, algorithm, server, codec, position, run, process_rank(), say
         )
@@ -323,42 +321,6 @@ def _build_inference(config: Config, agent: Agent) -> BatchedInference:
     return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
 
 
-def refuse_rounds(config: Config, agent: Agent, learners: int, actors: int, alike: bool) -> None:
-    """Refuse actors that cannot fill the rounds.
-
-    `actors` is 0 if their number is not known; `alike`: all of them have the flags of this process.
-    """
-    if not registry.optional(agent.algorithm, "rounds"):
-        return
-    if why := why_too_few(learners, actors):
-        why += f": use --num_actors={learners}, or more rows of actors in the CSV"
-    elif alike:
-        why = why_unfit(config.batch_size, auto.num_envs(config, agent.spec.observation))
-    if why:
-        flags.refuse(f"--algorithm={config.algorithm}: {why}")
-
-
-def refuse_overlap(config: Config, algorithm: Algorithm) -> None:
-    """Refuse rounds that overlap with updates in a run that shall be repeatable."""
-    if config.deterministic_run and registry.optional(algorithm, "rounds_overlap"):
-        flags.refuse(
-            f"--deterministic_run: with --algorithm={config.algorithm} actors play while the "
-            f"learner trains, so that it depends on their speed which policy plays: leave out "
-            f"--rounds_overlap, or --deterministic_run"
-        )
-
-
-def refuse_large_batch(config: Config, unroll_bytes: int, learners: int) -> None:
-    """Refuse a batch and a queue that do not fit in memory, with `learners` on this machine."""
-    given = f"--batch_size={config.batch_size}"
-    if config.queue_capacity:
-        given += f" with --queue_capacity={config.queue_capacity}"
-    if learners > 1:
-        given += f" for {learners} learners"
-    unrolls = config.batch_size + (config.queue_capacity or config.batch_size)
-    machine.refuse_too_many_unrolls(given, learners * unrolls, unroll_bytes)
-
-
 def _listen(
     config: Config,
     address: str,
@@ -384,7 +346,6 @@ def _listen(
     rounds, alone = None, config.deterministic_run
     if registry.optional(agent.algorithm, "rounds"):
         overlap = registry.optional(agent.algorithm, "rounds_overlap")
-        refuse_overlap(config, agent.algorithm)
         rounds = Rounds(config.batch_size, say, overlap, alone)
         if overlap:
             say("rounds overlap: actors play one by the policy before the update on the last one")

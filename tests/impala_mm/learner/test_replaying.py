@@ -128,32 +128,6 @@ def test_memory_for_less_than_a_batch_is_refused(flags, said, monkeypatch, capsy
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "said"),
-    [
-        (SimpleNamespace(rounds=True), "learns only from unrolls of its newest policy"),
-        (SimpleNamespace(source=len), "has a source of its own"),
-        (SimpleNamespace(), "records no features, which elite compare"),
-    ],
-)
-def test_algorithms_that_cannot_use_it_are_refused(algorithm, said, capsys):
-    with pytest.raises(SystemExit):
-        replaying.refuse_unsuitable(_config("queue:0.5,elite:0.5:100"), algorithm)
-    assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("flag", ["normalize_rewards", "subtract_mean_image"])
-def test_a_mix_without_new_unrolls_cannot_normalise(capsys, flag):
-    config = _config("uniform:1:100", **{flag: True})
-    with pytest.raises(SystemExit):
-        replaying.refuse_unsuitable(config, ALGORITHM)
-    error = capsys.readouterr().err
-    assert f"--{flag} would learn nothing, since new unrolls alone are counted" in error
-    assert error.endswith(f"or start a new run with --{flag}=false\n")
-    replaying.refuse_unsuitable(_config(**{flag: True}), ALGORITHM)
-    replaying.refuse_unsuitable(_config("uniform:1:100"), ALGORITHM)
-
-
 class Comparing:
     """An algorithm whose features are rewards, recorded, and 0, computed now."""
 

@@ -1,0 +1,235 @@
+"""Refusals of flags that fit neither each other, the number of processes nor the algorithm.
+
+    refuse_before_loading     what the flags alone show, before TensorFlow is loaded
+    refuse_for_algorithm      what shows once the algorithm is made
+
+`jobs.local_run`, `jobs.learner` and `jobs.validate` call the first one, `setup` and `jobs.validate`
+the second one. They end the program with exit code 2 and one sentence. What only one process can
+know (its addresses, its folder, its memory) is refused where it is used.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from impala_mm.config import auto, flags, replay_mix
+from impala_mm.config.settings import Config
+from impala_mm.runtime import machine, provenance
+from impala_mm.transport.rounds import why_too_few, why_unfit
+
+if TYPE_CHECKING:
+    from impala_mm.algorithms.agent import Agent
+    from impala_mm.algorithms.interface import Algorithm
+
+
+def refuse_before_loading(config: Config, learners: int) -> None:
+    """Refuse flags that contradict each other; loading TensorFlow would take seconds.
+
+    `learners` is the number of learners that are started together.
+    """
+    actors = _num_actors(config)
+    if config.job_name != "actor":  # an actor lacks the flags that are for learners only
+        _refuse_modes(config)
+    _refuse_not_repeatable(config, learners, actors)
+    _refuse_replay(config)
+    if not config.job_name:
+        _refuse_too_few_actors(config, learners, actors or 0)
+    if config.num_envs != flags.AUTO:
+        try:
+            auto.check_groups(config, config.num_envs)
+        except ValueError as error:
+            flags.refuse(str(error))
+
+
+def refuse_for_algorithm(
+    config: Config, agent: "Agent", learners: int, learners_here: int, actors: int, is_local: bool
+) -> None:
+    """Refuse flags that do not fit the algorithm; none that follows the environment is `auto`.
+
+    The numbers are those of all learners, of those on this machine, and of all actors, or 0 if that
+    is not known. `is_local`: one program starts all of them here, with the flags of this process.
+    """
+    from impala_mm.algorithms import registry  # noqa: PLC0415
+    from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
+    from impala_mm.learner import phases  # noqa: PLC0415
+
+    algorithm = agent.algorithm
+    _refuse_large_batch(config, UnrollCodec(algorithm.unroll).size, learners_here)
+    if registry.optional(algorithm, "rounds"):
+        num_envs = auto.num_envs(config, agent.spec.observation) if is_local else None
+        _refuse_unfilled_rounds(config, learners, actors, num_envs, is_local)
+        if registry.optional(algorithm, "rounds_overlap"):
+            _refuse_overlap(config)
+    if config.replay:
+        _refuse_replay_of(config, algorithm)
+    if why := phases.why_unsuitable(config, algorithm):
+        flags.refuse(why)
+
+
+def _num_actors(config: Config) -> int | None:
+    """Return the number of actors that are started with the learners; None if it is not known."""
+    # The frontend says how many actors it starts; only a local run starts those of its flags.
+    if config.job_name or provenance.ACTORS_VARIABLE in os.environ:
+        return provenance.num_actors()
+    return auto.num_actors(config)
+
+
+def _refuse_modes(config: Config) -> None:
+    """Refuse flags of a mode without the mode, and a mode without its flags."""
+    begin, _, end = config.profile.partition(":")
+    if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
+        flags.refuse(
+            f"--profile={config.profile}: it must be two numbers of updates, such as 100:120"
+        )
+    if config.mode == "reincarnate" and not getattr(config, "teacher", ""):
+        flags.refuse(
+            "--mode=reincarnate needs --teacher: the policy that the student learns from (to start "
+            "from its weights, as --preset=reload does, leave --mode=reincarnate out)"
+        )
+    if (config.mode == "train_from") != bool(config.checkpoint):
+        flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
+    for flag in ("reload_optimizer", "reload_replay"):
+        if getattr(config, flag) and config.mode != "train_from":
+            flags.refuse(
+                f"--{flag} has no effect with --mode={config.mode}: give --mode=train_from "
+                f"--checkpoint=FOLDER, the run that it is of, or leave it out"
+            )
+    if config.reload_replay and not config.replay_save:
+        flags.refuse(
+            "--reload_replay without --replay_save: a run that is resumed would lack what it began "
+            "with: give both"
+        )
+    if config.quick and config.mode != "reincarnate":
+        flags.refuse(f"--quick has no effect with --mode={config.mode}: leave it out")
+
+
+def _refuse_not_repeatable(config: Config, learners: int, actors: int | None) -> None:
+    """Refuse --deterministic_run with more than one learner or actor; None: not known yet."""
+    if not config.deterministic_run:
+        return
+    for count, noun in ((learners, "learner"), (actors, "actor")):
+        if count not in {1, None}:
+            flags.refuse(
+                f"--deterministic_run: it takes one learner and one actor, since the order in "
+                f"which several work changes from run to run, and there are {count} {noun}s: "
+                f"use --num_{noun}s=1, or one row of the CSV"
+            )
+    if config.inference == "learner":
+        flags.refuse(
+            "--deterministic_run: it takes an actor that chooses its own actions: use "
+            "--inference=actor"
+        )
+
+
+def _refuse_overlap(config: Config) -> None:
+    """Refuse rounds that overlap with updates in a run that shall be repeatable."""
+    if config.deterministic_run:
+        flags.refuse(
+            f"--deterministic_run: with --algorithm={config.algorithm} actors play while the "
+            f"learner trains, so that it depends on their speed which policy plays: leave out "
+            f"--rounds_overlap, or --deterministic_run"
+        )
+
+
+def _refuse_too_few_actors(config: Config, learners: int, actors: int) -> None:
+    """Refuse a run on this machine whose actors cannot feed all learners."""
+    if config.rounds:
+        num_envs = None if config.num_envs == flags.AUTO else config.num_envs
+        _refuse_unfilled_rounds(config, learners, actors, num_envs, is_local=True)
+    if config.inference == "learner" and 0 < actors < learners:
+        flags.refuse(
+            f"--inference=learner: {actors} actors cannot feed {learners} learners, since each "
+            f"stays with its own: --num_actors={learners} or more"
+        )
+
+
+def _refuse_unfilled_rounds(
+    config: Config, learners: int, actors: int, num_envs: int | None, is_local: bool
+) -> None:
+    """Refuse actors that cannot fill the rounds of learners; None: their sizes are not known."""
+    why = ""
+    if too_few := why_too_few(learners, actors):
+        rows = "" if is_local else ", or more rows of actors in the CSV"
+        why = f"{too_few}: use --num_actors={learners}{rows}"
+    elif num_envs is not None:
+        why = why_unfit(config.batch_size, num_envs)
+    if why:
+        flags.refuse(f"--algorithm={config.algorithm}: {why}")
+
+
+def _refuse_replay(config: Config) -> None:
+    """Refuse --replay where the flags alone show that it cannot work, and its flags without it."""
+    if not config.replay:
+        unset = {"replay_ratio": 0, "replay_min": 0, "replay_spill": "", "replay_overflow": "wait"}
+        unset |= {"replay_max_gb": flags.AUTO}
+        unset |= {} if config.own_replay else {"replay_save": False}
+        values = {name: getattr(config, name) for name in unset}
+        given = [f"--{name}={value}" for name, value in values.items() if value != unset[name]]
+        if given:
+            flags.refuse(f"{given[0]} has no effect without --replay: give both, or leave it out")
+        return
+    _refuse_replay_in_rounds(config, config.rounds)
+    if config.replay_save and config.replay_spill:
+        flags.refuse(
+            f"--replay_save and --replay_spill={config.replay_spill}: give one of them, since the "
+            f"spill keeps the replay, too"
+        )
+    mix = replay_mix.parse(config.replay)
+    if config.replay_spill and any(p.options.get("insertion") == "elite" for p in mix.replays):
+        flags.refuse(
+            f"--replay={config.replay} and --replay_spill={config.replay_spill}: insertion=elite "
+            f"keeps old unrolls here and there, and with each the whole file in which it lies: "
+            f"use insertion=oldest, or leave out --replay_spill"
+        )
+    if why := replay_mix.why_unsuitable(mix, config.batch_size, config.replay_ratio):
+        flags.refuse(f"--replay={config.replay}: {why}")
+    least = min(part.capacity for part in mix.replays)
+    if config.replay_min > least:
+        flags.refuse(
+            f"--replay_min={config.replay_min}: --replay={config.replay} has room for {least} "
+            f"unrolls: lower replay_min or raise the capacity"
+        )
+
+
+def _refuse_replay_in_rounds(config: Config, rounds: bool) -> None:
+    """Refuse --replay for an algorithm with rounds."""
+    if rounds:
+        flags.refuse(
+            f"--replay={config.replay}: --algorithm={config.algorithm} learns only from unrolls of "
+            f"its newest policy: leave --replay out, or use --algorithm=impala"
+        )
+
+
+def _refuse_replay_of(config: Config, algorithm: "Algorithm") -> None:
+    """Refuse --replay for an algorithm that cannot use it."""
+    from impala_mm.algorithms import registry  # noqa: PLC0415
+
+    _refuse_replay_in_rounds(config, bool(registry.optional(algorithm, "rounds")))
+    given = f"--replay={config.replay}: --algorithm={config.algorithm}"
+    if registry.optional(algorithm, "source"):
+        flags.refuse(f"{given} has a source of its own: leave --replay out")
+    mix = replay_mix.parse(config.replay)
+    statistics = ["normalize_observations", "subtract_mean_image", "normalize_rewards"]
+    on = [f"--{name}" for name in statistics if getattr(config, name)]
+    if on and not mix.queue.share:
+        flags.refuse(
+            f"--replay={config.replay}: {' and '.join(on)} would learn nothing, since new unrolls "
+            f"alone are counted and this mix has none: add a queue, such as queue:0.5, or start a "
+            f"new run with {' '.join(f'{flag}=false' for flag in on)}"
+        )
+    if mix.needs_features and not registry.optional(algorithm, "compare_features"):
+        kinds = [part.kind for part in mix.replays if part.kind in replay_mix.WITH_FEATURES]
+        flags.refuse(
+            f"{given} records no features, which {' and '.join(kinds)} compare: use uniform or "
+            f"prioritised instead"
+        )
+
+
+def _refuse_large_batch(config: Config, unroll_bytes: int, learners: int) -> None:
+    """Refuse a batch and a queue that do not fit in memory, with `learners` on this machine."""
+    given = f"--batch_size={config.batch_size}"
+    if config.queue_capacity:
+        given += f" with --queue_capacity={config.queue_capacity}"
+    if learners > 1:
+        given += f" for {learners} learners"
+    unrolls = config.batch_size + (config.queue_capacity or config.batch_size)
+    machine.refuse_too_many_unrolls(given, learners * unrolls, unroll_bytes)

@@ -1,0 +1,56 @@
+"""Flags that fit neither each other nor the algorithm are refused; `test_validate` has more."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from impala_mm.config.settings import Config
+from impala_mm.learner import flag_conflicts
+
+
+def _config(text="queue:0.5,prioritised:0.5:100", **flags):
+    return Config(batch_size=4, replay=text, **flags)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        (SimpleNamespace(rounds=True), "learns only from unrolls of its newest policy"),
+        (SimpleNamespace(source=len), "has a source of its own"),
+        (SimpleNamespace(), "records no features, which elite compare"),
+    ],
+)
+def test_algorithms_that_cannot_use_it_are_refused(algorithm, said, capsys):
+    with pytest.raises(SystemExit):
+        flag_conflicts._refuse_replay_of(_config("queue:0.5,elite:0.5:100"), algorithm)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["normalize_rewards", "subtract_mean_image"])
+def test_a_mix_without_new_unrolls_cannot_normalise(capsys, flag):
+    config = _config("uniform:1:100", **{flag: True})
+    with pytest.raises(SystemExit):
+        flag_conflicts._refuse_replay_of(config, SimpleNamespace())
+    error = capsys.readouterr().err
+    assert f"--{flag} would learn nothing, since new unrolls alone are counted" in error
+    assert error.endswith(f"or start a new run with --{flag}=false\n")
+    flag_conflicts._refuse_replay_of(_config(**{flag: True}), SimpleNamespace())
+    flag_conflicts._refuse_replay_of(_config("uniform:1:100"), SimpleNamespace())
+
+
+def test_an_actor_lacks_the_flags_that_are_for_learners_only():
+    flags = {"mode": "train_from", "level_name": "catch"}
+    flag_conflicts.refuse_before_loading(Config(job_name="actor", **flags), 1)
+    with pytest.raises(SystemExit):
+        flag_conflicts.refuse_before_loading(Config(job_name="learner", **flags), 1)
+
+
+@pytest.mark.parametrize("actors", [0, 1, 3])
+def test_where_learners_infer_each_needs_an_actor_unless_actors_join_later(actors, capsys):
+    config = Config(inference="learner", num_learners=3, num_actors=actors)
+    if actors == 1:
+        with pytest.raises(SystemExit):
+            flag_conflicts.refuse_before_loading(config, 3)
+        assert "error: --inference=learner: 1 actors cannot feed 3 learn" in capsys.readouterr().err
+    else:
+        flag_conflicts.refuse_before_loading(config, 3)
