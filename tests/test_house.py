@@ -63,7 +63,10 @@ ALLOWED = {
     "impala_mm.config.printable",
 }
 # Deprecated modules that users' code may import for one more version.
-OLD_NAMES = {"impala_mm/film.py", "impala_mm/optimizers.py", "impala_mm/trajectory.py"}
+OLD_NAMES = {
+    *("impala_mm/film.py", "impala_mm/optimizers.py", "impala_mm/trajectory.py"),
+    "impala_mm/algorithms/value_targets.py",
+}
 # Folders of programs, whose files import each other by short names.
 PROGRAMS = ("docker", "sandbox", "sandbox/benchmarks")
 

@@ -20,7 +20,7 @@ from impala_mm.algorithms import (
     optimizers,
     policies,
     recorded,
-    value_targets,
+    value_units,
 )
 from impala_mm.algorithms.distillation import Distillation
 from impala_mm.algorithms.distributions import Distribution
@@ -73,7 +73,7 @@ class ActorCritic:
         self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=start)
         for head in (self._policy_head, self._baseline_head):  # creates their variables
             head(tf.zeros([1, self._network.num_features]))
-        self._unit = value_targets.make_unit(config.value_normalization, self._baseline_head)
+        self._unit = value_units.make_unit(config.value_normalization, self._baseline_head)
 
     def _make_optimizer(self) -> list[tf.Variable]:
         """Make the optimizer that the flags describe; return what only a learner needs."""

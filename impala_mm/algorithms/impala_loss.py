@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, policies, value_targets, vtrace
+from impala_mm.algorithms import losses, policies, value_units, vtrace
 from impala_mm.algorithms.advantages import Estimates, Estimator
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.regularisers import Regularisation
 from impala_mm.algorithms.replay_losses import Surrogate
-from impala_mm.algorithms.value_targets import RewardUnit, ValueUnit
+from impala_mm.algorithms.value_units import RewardUnit, ValueUnit
 
 
 class Losses(NamedTuple):
@@ -152,11 +152,11 @@ def impala_loss(
             log_probs, steps.behaviour_log_probs, target_log_probs, weights * advantages
         )
     policy_loss = losses.reduce(terms, steps.live, weight, reduction)
-    error = losses.reduce(value_targets.errors(values, targets), steps.live, weight, reduction)
+    error = losses.reduce(value_units.errors(values, targets), steps.live, weight, reduction)
     baseline_loss = error
     if huber_delta < math.inf:
         beyond = tf.sqrt(unit.squared())
-        terms = value_targets.errors(values, targets, beyond, huber_delta=huber_delta)
+        terms = value_units.errors(values, targets, beyond, huber_delta=huber_delta)
         baseline_loss = losses.reduce(terms, steps.live, weight, reduction)
     total = policy_loss + baseline_cost * baseline_loss + regularisation.loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)

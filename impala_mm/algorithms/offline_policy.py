@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, masking, value_targets
+from impala_mm.algorithms import losses, masking, value_units
 from impala_mm.algorithms.advantages import GeneralisedAdvantages
 from impala_mm.algorithms.distillation import Distillation
 from impala_mm.algorithms.distributions import Distribution
@@ -94,7 +94,7 @@ def losses_of(
         name, each = "cloning_loss", -policy.log_prob(goals.actions)
         counted = live
         cost = tf.cast(getattr(config, "full_teacher_cost", 1.0), parameters.dtype)
-    errors = value_targets.errors(estimates, targets, tf.sqrt(unit), huber_delta=config.huber_delta)
+    errors = value_units.errors(estimates, targets, tf.sqrt(unit), huber_delta=config.huber_delta)
     baseline = losses.reduce(errors, live, weight, config.loss_reduction)
     of_policy = losses.reduce(each, counted, weight, config.loss_reduction)
     total = cost * of_policy + config.baseline_cost / unit * tf.cast(baseline, unit.dtype)

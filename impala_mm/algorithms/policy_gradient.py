@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import advantages, losses, samples, value_targets
+from impala_mm.algorithms import advantages, losses, samples, value_units
 from impala_mm.algorithms.actor_critic import ActorCritic
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.policy_gradient_settings import Settings
@@ -214,7 +214,7 @@ class PolicyGradient(ActorCritic):
             values=compared,
         )
         unit = tf.cast(self._unit.squared(), values.dtype)
-        errors = value_targets.errors(
+        errors = value_units.errors(
             values,
             goals.targets,
             tf.sqrt(unit),

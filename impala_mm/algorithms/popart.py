@@ -5,7 +5,7 @@ The head's outputs have the unit and the mean of the value targets (van Hasselt 
 batch, the head's weights and bias are rescaled such that every value stays what it was. So a reward
 a thousand times larger than all before changes neither the values nor the size of the next step.
 
-`value_targets.make_unit` makes it for --value_normalization=popart.
+`value_units.make_unit` makes it for --value_normalization=popart.
 """
 
 import tensorflow as tf
@@ -23,7 +23,7 @@ LEAST, LEAST_SHARE = 1e-4, 1e-2
 
 
 class PopArt:
-    """A `value_targets.ValueUnit`: the standard deviation of the newest value targets."""
+    """A `value_units.ValueUnit`: the standard deviation of the newest value targets."""
 
     def __init__(self, weights: tf.Variable, bias: tf.Variable):
         """Rescale `weights` [F, 1] and `bias` [1] of a value head."""

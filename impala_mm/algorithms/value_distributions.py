@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import value_targets
+from impala_mm.algorithms import value_units
 
 KINDS = ("none", "categorical", "quantiles")
 _TINY = 1e-30  # below it, a probability counts as 0
@@ -66,7 +66,7 @@ class Expected:
     def losses(self, numbers: tf.Tensor, levels: tf.Tensor, targets: Outcomes) -> tf.Tensor:
         """Return half the squared differences from the targets' means, or Huber's loss."""
         del levels
-        return value_targets.errors(self.mean(numbers), targets.mean(), huber_delta=self._delta)
+        return value_units.errors(self.mean(numbers), targets.mean(), huber_delta=self._delta)
 
 
 class Categorical:
@@ -116,7 +116,7 @@ class Quantiles:
         sizes = tf.abs(errors)
         if self._delta:
             none = tf.zeros_like(errors)
-            sizes = value_targets.errors(none, errors, huber_delta=self._delta) / self._delta
+            sizes = value_units.errors(none, errors, huber_delta=self._delta) / self._delta
         terms = tf.abs(levels[..., tf.newaxis] - above) * sizes
         return tf.reduce_sum(terms * targets.probabilities[..., tf.newaxis, :], [-2, -1])
 

@@ -12,6 +12,7 @@ import pytest
         ("film", "evaluation.game_video", ["record_game"]),
         ("trajectory", "data.trajectory", ["Batch", "Entry", "Unroll", "UnrollSpec"]),
         ("optimizers", "algorithms.optimizers", ["Adam", "RMSProp", "make"]),
+        ("algorithms.value_targets", "algorithms.value_units", ["errors", "make_unit"]),
     ],
 )
 def test_a_module_by_its_old_name_is_the_new_one(old, new, names):

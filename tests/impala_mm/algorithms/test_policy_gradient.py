@@ -5,7 +5,7 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import registry, samples, value_targets
+from impala_mm.algorithms import registry, samples, value_units
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.policy_gradient import Goals, _fit
 from impala_mm.config import command_line
@@ -355,7 +355,7 @@ def _learn(group, columns, double, make=_made, updates=2, **settings):
         algorithm._policy_head, algorithm._baseline_head = heads
         for head in heads:
             head(tf.zeros([1, 8], tf.float64))
-        algorithm._unit = value_targets.make_unit(
+        algorithm._unit = value_units.make_unit(
             algorithm._config.value_normalization, algorithm._baseline_head
         )
         algorithm.variables = algorithm._group_variables(algorithm._make_optimizer())

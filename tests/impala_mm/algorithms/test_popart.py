@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.algorithms import popart, value_targets
+from impala_mm.algorithms import popart, value_units
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
 from impala_mm.distributed.gradients import GradientReducer
@@ -23,7 +23,7 @@ def made():
     head = snt.Linear(1)
     head(FEATURES)
     head.b.assign([0.3])
-    return head, value_targets.make_unit("popart", head)
+    return head, value_units.make_unit("popart", head)
 
 
 def see(unit, targets, live=None, exchange=ALONE):
@@ -191,7 +191,7 @@ def test_it_learns_targets_of_any_size_alike():
         def learn(head=head, unit=unit, targets=scale * (5 + truth)):
             see(unit, targets)
             with tf.GradientTape() as tape:
-                found = value_targets.errors(unit.values(head(FEATURES)), targets)
+                found = value_units.errors(unit.values(head(FEATURES)), targets)
                 loss = tf.reduce_mean(found) / unit.squared()
             for variable, slope in zip(
                 (head.w, head.b), tape.gradient(loss, [head.w, head.b]), strict=True

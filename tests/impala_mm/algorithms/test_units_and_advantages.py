@@ -1,0 +1,176 @@
+"""IMPALA and PPO with every unit of values and every estimate of advantages, in single updates."""
+
+import threading
+
+import in_process
+import in_threads
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from impala_mm.actor.actor import Player
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.interface import Context, Role
+from impala_mm.config.settings import Config
+from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.distributed import gradients
+from impala_mm.environments.make import level_spec, make_environments
+
+ESTIMATES = ("gae", "vtrace", "n_step")
+COLUMNS, MAKING = 4, threading.Lock()  # held while a learner seeds its initial weights
+
+
+def _config(algorithm, **settings):
+    """Return settings under which N learners with a share each are one with all columns."""
+    shared = {
+        "algorithm": algorithm, "level_name": "CartPole-v1", "unroll_length": 6,
+        "batch_size": COLUMNS, "normalize_observations": False, "normalize_rewards": False,
+        "loss_reduction": "mean", "optimizer": "rmsprop", "learning_rate": 0.01,
+        "gradients_clipping": -1.0,
+    }  # fmt: skip
+    if algorithm != "impala":
+        shared |= {"minibatches": 1, "epochs": 2}
+    return Config.of_algorithm(algorithm)(**shared | settings)
+
+
+def _made(config):
+    """Return the algorithm; its network reads no rewards, and all values are 0 at first."""
+    with MAKING:
+        algorithm = in_process.make(config)
+    algorithm._unit.for_network = tf.zeros_like
+    for variable in algorithm._baseline_head.trainable_variables:
+        variable.assign(tf.zeros_like(variable))
+    return algorithm
+
+
+def _trained(config, learners=1, updates=3):
+    """Return each learner's algorithm after updates on its share of the same unrolls."""
+    vector = make_environments(config.level_name, COLUMNS, seed=0)
+    player = Player(_made(config), [(vector, COLUMNS)])
+    played = [tf.constant(player.play()) for _ in range(updates)]
+
+    def learn(joined):
+        algorithm = _made(config)
+        exchange = gradients.GradientReducer(joined, config)
+        share = COLUMNS // joined.size
+        mine = slice(share * joined.rank, share * (joined.rank + 1))
+        for contents in played:
+            batch = in_process.decoded(UnrollCodec(algorithm.unroll), contents)
+            entries = tf.nest.map_structure(lambda x: x[:, mine], batch.unrolls)
+            rest = tf.nest.map_structure(lambda x: x[mine], batch._replace(unrolls=()))
+            context = Context(*tf.constant([0.0, 1e9, 0.0]))
+            algorithm.update(rest._replace(unrolls=entries), context, exchange)
+        return algorithm
+
+    made = in_threads.together(learners, learn)
+    for each in made:
+        if isinstance(each, Exception):
+            raise each
+    return made
+
+
+def _numbers(algorithm, group="trained"):
+    return [v.numpy() for v in getattr(algorithm.variables, group)]
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
+def test_with_popart_the_unit_of_the_rewards_does_not_matter(algorithm):
+    """Rewards a million times larger have the same policy, and values a million times larger."""
+    plain, large = (
+        _trained(_config(algorithm, value_normalization="popart", reward_scaling=scale))[0]
+        for scale in (1.0, 1e6)
+    )
+    for one, other in zip(_numbers(plain), _numbers(large), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-5)
+    for one, other in zip(plain._unit.acting, large._unit.acting, strict=True):
+        np.testing.assert_allclose(other, one * 1e6, rtol=1e-3)
+        assert float(one) > 0.1
+
+
+@pytest.mark.parametrize("algorithm", ["impala", pytest.param("ppo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("unit", ["popart", "error"])
+def test_learners_agree_on_the_unit_and_are_one_with_all_columns(algorithm, unit):
+    config = _config(algorithm, value_normalization=unit, reward_scaling=30.0)
+    (one,), several = _trained(config), _trained(config, 2)
+    for group in ("trained", "carried", "acting"):
+        alone, *both = (_numbers(each, group) for each in (one, *several))
+        for whole, first, second in zip(alone, *both, strict=True):
+            np.testing.assert_array_equal(first, second)
+            np.testing.assert_allclose(first, whole, rtol=1e-3, atol=1e-5)
+    assert all((v.numpy() > 1.0).all() for v in one._unit.learning)
+
+
+def test_what_reads_a_policy_gets_values_in_the_unit_of_the_rewards():
+    """Actors, evaluators and exports have the variables for acting, and judge as the learner."""
+    config = _config("impala", value_normalization="popart", reward_scaling=1000.0)
+    (learner,) = _trained(config)
+    learner._baseline_head.w.assign(tf.zeros_like(learner._baseline_head.w))
+    learner._baseline_head.b.assign([0.5])
+    reader = registry.make_algorithm(config, level_spec(config.level_name), Role.EVALUATOR)
+    reader._unit.for_network = tf.zeros_like
+    assert [v.name for v in reader.variables.carried] == ["value_mean:0", "value_deviation:0"]
+    assert reader.variables.weights == reader.variables.carried
+    layouts = [
+        ParameterLayout(each.variables.acting, each.variables.trained, "float32")
+        for each in (learner, reader)
+    ]
+    layouts[1].assign_bytes(layouts[0].pack(layouts[0].values()))
+    player = Player(learner, [(make_environments(config.level_name, COLUMNS, seed=1), COLUMNS)])
+    batch = in_process.decoded(UnrollCodec(learner.unroll), tf.constant(player.play()))
+    judged = [each.judge_unroll(batch.unrolls, batch.start).value for each in (learner, reader)]
+    np.testing.assert_array_equal(*judged)
+    mean, deviation = (float(v) for v in learner._unit.acting)
+    assert deviation > 500, "rewards are 1000"
+    np.testing.assert_allclose(judged[0], np.full([7, COLUMNS], mean + deviation / 2), rtol=1e-5)
+    last = tf.nest.map_structure(lambda x: x[-1], batch.unrolls)
+    np.testing.assert_allclose(reader.judge(last, batch.start).value, judged[0][-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "estimate"),
+    [
+        *(("impala", estimate) for estimate in ESTIMATES),
+        ("ppo", "vtrace"),  # a2c and vpg share its code: they are in `make test-slow`
+        *(pytest.param("ppo", estimate, marks=pytest.mark.slow) for estimate in ("gae", "n_step")),
+        *(
+            pytest.param(name, estimate, marks=pytest.mark.slow)
+            for name in ("a2c", "vpg")
+            for estimate in ESTIMATES
+        ),
+    ],
+)
+def test_every_estimate_of_advantages_trains_every_algorithm(algorithm, estimate):
+    """They differ from each other already in the first update."""
+    config = _config(algorithm, advantages=estimate, n_steps=2, huber_delta=0.5)
+    other = _config(algorithm, advantages="n_step", n_steps=1, huber_delta=0.5)
+    ours, theirs = (_numbers(_trained(each, updates=1)[0]) for each in (config, other))
+    assert all(np.isfinite(part).all() for part in ours)
+    apart = max(np.abs(a - b).max() for a, b in zip(ours, theirs, strict=True))
+    assert apart > 1e-4
+
+
+@pytest.mark.slow
+def test_hubers_loss_is_linear_in_large_errors_alone():
+    found = {}
+    for scale in (1e-3, 1e3):
+        for delta in (1.0, float("inf")):
+            config = _config(
+                "impala", reward_scaling=scale, huber_delta=delta, value_normalization="none",
+                entropy_cost=0.0, advantages="n_step",
+            )  # fmt: skip
+            algorithm = _made(config)
+            vector = make_environments(config.level_name, COLUMNS, seed=0)
+            played = Player(algorithm, [(vector, COLUMNS)]).play()
+            metrics = in_process.updater(algorithm, config, traced=False)(played, over=0.0)
+            found[scale, delta] = float(metrics["loss/baseline"])
+    assert found[1e-3, 1.0] == found[1e-3, float("inf")] > 0
+    assert found[1e3, 1.0] < 1e-2 * found[1e3, float("inf")]
+
+
+def test_a_discount_per_frame_is_one_of_all_the_frames_of_a_step():
+    level = level_spec("catch")._replace(action_repeats=4)
+    for per_frame, expected in ((False, 0.99), (True, 0.99**4)):
+        config = Config(level_name="catch", discount_per_frame=per_frame)
+        made = registry.make_algorithm(config, level)
+        assert made._config.discounting == pytest.approx(expected, abs=1e-12)
