@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from impala_mm import errors
-    from impala_mm.from_python.policies import evaluate, load_policy
+    from impala_mm.from_python.playing import evaluate, load_policy
     from impala_mm.from_python.start import launch, train
 
     __version__: str
@@ -23,8 +23,8 @@ __all__ = ["errors", "evaluate", "launch", "load_policy", "train"]
 _FOUND_IN = {
     "train": "from_python.start",
     "launch": "from_python.start",
-    "load_policy": "from_python.policies",
-    "evaluate": "from_python.policies",
+    "load_policy": "from_python.playing",
+    "evaluate": "from_python.playing",
 }
 
 

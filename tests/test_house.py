@@ -20,8 +20,8 @@ ALLOWED = {
     "impala_mm.runtime.certificates impala_mm.runtime.lifecycle impala_mm.runtime.ports "
     "impala_mm.runtime.run_token",
     "nets": "",
-    # The library, from the lowest floor up.
-    "impala_mm": "config.errors from_python",  # imports a name when it is accessed
+    # The library, from the lowest floor up; its own names are imported when they are accessed.
+    "impala_mm": "config.errors config.user_modules from_python",
     "impala_mm.config": "",
     "impala_mm.runtime": "config",
     "impala_mm.environments": "config runtime",
@@ -62,10 +62,11 @@ ALLOWED = {
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
     "impala_mm.config.printable",
 }
-# Deprecated modules that users' code may import for one more version.
+# Deprecated modules that users' code, or the commands of an earlier set-up, may import for one more
+# version.
 OLD_NAMES = {
     *("impala_mm/film.py", "impala_mm/optimizers.py", "impala_mm/trajectory.py"),
-    "impala_mm/algorithms/value_targets.py",
+    *("impala_mm/algorithms/value_targets.py", "impala_mm/from_python/commands.py"),
 }
 # Folders of programs, whose files import each other by short names.
 PROGRAMS = ("docker", "sandbox", "sandbox/benchmarks")

@@ -126,7 +126,7 @@ def test_the_programs_of_the_set_up_name_what_they_need(package):
         assert option in package.run("impala-mm", name, "--help")
     code = (
         "import sys; sys.path.append(sys.argv.pop(1));"
-        "from impala_mm.from_python import commands; commands.train()"
+        "from impala_mm import console; console.run_impala_mm()"
     )
     (packages,) = (package.commands.parent / "lib").glob("python3.*/site-packages")
     for name, needed, extras in (

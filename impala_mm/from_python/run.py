@@ -147,7 +147,7 @@ class Run:
 
         Raises BadCheckpoint before there is one; the first is written after a minute.
         """
-        from impala_mm.from_python.policies import load_policy  # noqa: PLC0415
+        from impala_mm.from_python.playing import load_policy  # noqa: PLC0415
 
         return load_policy(self.logdir, best=best)
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from impala_mm import console
 from impala_mm.config import algorithm_settings, help_page
 from impala_mm.config.settings import Config
-from impala_mm.from_python import commands
 from impala_mm.records import run_folder
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import COLUMNS
@@ -214,7 +214,7 @@ def _commands_page() -> str:
     """Return the programs, the modes, the frontend's commands and the targets of make."""
     mode = {f.name: f for f in dataclasses.fields(Config)}["mode"]
     targets = re.findall(r"^([a-z-]+):.*## (.*)$", (_ROOT / "Makefile").read_text(), re.MULTILINE)
-    installed = (commands.__doc__ or "").partition("\n\n")[2].strip()
+    installed = (console.__doc__ or "").partition("\n\n")[2].strip()
     instead = [flag.f for flag in dict(_grouped(_FRONTENDS))["Instead of starting a run"]]
     return "\n\n".join(
         [

@@ -1,0 +1,61 @@
+"""The commands of an installed package: impala-mm and impala-mm-cluster are the two programs.
+
+impala-mm --level_name=CartPole-v1              experiment.py
+impala-mm-cluster --workers_csv_path=FILE       run_experiment_mm_raw.py
+impala-mm docs                                  prints the folder of the pages and their examples
+impala-mm install-horovod                       builds Horovod for several learners
+impala-mm wheelhouse FOLDER                     downloads packages for hosts without internet
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from impala_mm.config.user_modules import SHIPPED
+
+_FOLDER = Path(__file__).resolve().parents[1]
+_PROJECT = SHIPPED if SHIPPED.exists() else _FOLDER
+
+
+class _SetUpProgram(NamedTuple):
+    """A program of docker/, and the optional sets of packages that have all it needs."""
+
+    file: str
+    modules: tuple[str, ...]
+    extras: str
+
+
+_SET_UP = {
+    "install-horovod": _SetUpProgram(
+        "docker/horovod_wheel.py",
+        ("tensorflow", "mpi4py", "cmake", "pip"),
+        "cpu,multi,openmpi,build-horovod",
+    ),
+    "wheelhouse": _SetUpProgram("docker/wheelhouse.py", ("uv", "pip", "setuptools"), "setup"),
+}
+
+
+def run_impala_mm() -> NoReturn:
+    """Run experiment.py, print the folder of the pages, or run a program of the set-up."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if sys.argv[1:] == ["docs"]:
+        print(_PROJECT)
+        sys.exit()
+    if name not in _SET_UP:
+        _run(_FOLDER / "experiment.py", sys.argv[1:])
+    program = _SET_UP[name]
+    if missing := [each for each in program.modules if not importlib.util.find_spec(each)]:
+        installs = f"pip install 'impala_mm[{program.extras}]'"
+        sys.exit(f"error: {name} needs {' and '.join(missing)}: {installs}")
+    _run(_PROJECT / program.file, sys.argv[2:])
+
+
+def run_impala_mm_cluster() -> NoReturn:
+    """Run run_experiment_mm_raw.py."""
+    _run(_FOLDER / "run_experiment_mm_raw.py", sys.argv[1:])
+
+
+def _run(program: Path, arguments: list[str]) -> NoReturn:
+    os.execv(sys.executable, [sys.executable, str(program), *arguments])
