@@ -9,7 +9,7 @@ import pytest
 from processes import ROOT, run
 
 from impala_mm.records import host_use, run_folder
-from impala_mm.runtime import heartbeat, ports, provenance
+from impala_mm.runtime import heartbeat, ports, starter
 from launcher.node import task
 
 # A package may import itself and the packages named here; "a.b" allows one module or package of a.
@@ -200,7 +200,9 @@ def test_supervisors_and_processes_mean_the_same_files_and_ports():
     assert task.FIRST_PORT == ports.FIRST_PORT
     assert task.SAVE_REQUEST == run_folder.SAVE_REQUEST
     assert host_use.FILE in task.ROW_FILES
-    assert task.HOST_NAME_VARIABLE == provenance.HOST_VARIABLE
+    assert task.HOST_NAME_VARIABLE == starter.HOST_VARIABLE
+    assert task.START_VARIABLE == starter.START_VARIABLE
+    assert task.ACTORS_VARIABLE == starter.ACTORS_VARIABLE
 
 
 def test_the_pictures_are_what_their_script_draws(tmp_path):

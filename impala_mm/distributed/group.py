@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from impala_mm.config.settings import Config
 from impala_mm.distributed import mpi
-from impala_mm.runtime import provenance
 from impala_mm.runtime.rank import process_rank
 
 
@@ -192,12 +191,12 @@ def join_group(config: Config) -> LearnerGroup:
     except ImportError as error:
         sys.exit(
             f"error: {size} learners were started, and Horovod, which connects them, does not load "
-            f"({error}): build it with `{provenance.BUILD_HOROVOD}`, or start one learner"
+            f"({error}): build it with `{mpi.BUILD_HOROVOD}`, or start one learner"
         )
     if group.size != size:
         sys.exit(
             f"error: the launcher started {size} processes, but Horovod sees {group.size}: "
             f"this mpirun is not the MPI that Horovod was built with "
-            f"(`{provenance.BUILD_HOROVOD}`)"
+            f"(`{mpi.BUILD_HOROVOD}`)"
         )
     return group

@@ -8,12 +8,15 @@ end it.
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from impala_mm.config import flags
-from impala_mm.runtime import provenance
 from impala_mm.runtime.rank import process_rank
 
+# The command that builds Horovod and installs MPI; an installed package has no Makefile.
+_IS_CLONE = (Path(__file__).resolve().parents[2] / "Makefile").exists()
+BUILD_HOROVOD = "make horovod" if _IS_CLONE else "impala-mm install-horovod"
 _POLL_SECONDS = 0.01
 
 
@@ -59,7 +62,7 @@ def _initialize() -> Any:
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
         flags.refuse(
             f"{size} learners were started, and mpi4py, through which they compare their settings, "
-            f"does not load ({error}): install it with `{provenance.BUILD_HOROVOD}`, or start one "
+            f"does not load ({error}): install it with `{BUILD_HOROVOD}`, or start one "
             f"learner"
         )
     if MPI.COMM_WORLD.size != size:
@@ -67,7 +70,7 @@ def _initialize() -> Any:
             f"the launcher started {size} processes, but MPI sees {MPI.COMM_WORLD.size}: this "
             f"mpirun does not belong to the MPI that mpi4py loads "
             f"({MPI.Get_library_version().split(',')[0]}); start the learners with that MPI's "
-            f"mpirun (`{provenance.BUILD_HOROVOD}` installs one)"
+            f"mpirun (`{BUILD_HOROVOD}` installs one)"
         )
     return MPI.COMM_WORLD
 

@@ -13,7 +13,7 @@ from impala_mm.config import auto, flags
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data import compression
-from impala_mm.runtime import heartbeat, lifecycle, log, machine, ports, provenance, run_token
+from impala_mm.runtime import heartbeat, lifecycle, log, machine, ports, run_token, starter
 from impala_mm.runtime.heartbeat import Heartbeat
 
 _ATTEMPTS = 5  # attempts to make the environments, with pauses of 1, 2, 4... s
@@ -185,7 +185,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     rounds = registry.optional(algorithm, "rounds")
     refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
     try:
-        sizes = auto.group_sizes(config, count, observation, provenance.is_local_run(), rounds)
+        sizes = auto.group_sizes(config, count, observation, starter.is_local_run(), rounds)
     except ValueError as error:
         flags.refuse(str(error))
     groups = _make_groups(setup, level, sizes)

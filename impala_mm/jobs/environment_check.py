@@ -10,7 +10,7 @@ from impala_mm.config.printable import escape
 from impala_mm.config.settings import Config
 from impala_mm.environments.check_process import CheckProcess
 from impala_mm.environments.types import GENERAL_FLAGS
-from impala_mm.runtime import provenance
+from impala_mm.runtime import starter
 
 _SECONDS_BEFORE_TRAINING = 2.0
 
@@ -40,7 +40,7 @@ def was_made() -> bool:
 
     `experiment.py` without a role has, and so has the frontend, among its checks of the hosts.
     """
-    return bool(provenance.start_id())
+    return bool(starter.start_id())
 
 
 def before_training(config: Config) -> None:

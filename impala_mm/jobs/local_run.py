@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
+from impala_mm.distributed import mpi
 from impala_mm.jobs import counts, environment_check, learner
 from impala_mm.learner import flag_conflicts
 from impala_mm.records import tracking
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import log, ports, provenance, run_token
+from impala_mm.runtime import log, ports, run_token, starter
 
 _FREE_PORT = "localhost:0"  # --learner_hosts of a run on this machine, if it was not given
 
@@ -46,8 +47,7 @@ def prepare(
     if several and not (has_mpirun and importlib.util.find_spec("horovod")):
         flags.refuse(
             f"--num_learners={config.num_learners} needs mpirun and Horovod: "
-            f"`{provenance.BUILD_HOROVOD}` "
-            f"installs them; one learner needs neither"
+            f"`{mpi.BUILD_HOROVOD}` installs them; one learner needs neither"
         )
     if "learner_hosts" not in given:
         config = dataclasses.replace(config, learner_hosts=_FREE_PORT)
@@ -72,9 +72,9 @@ def prepare(
         [[*common, "--job_name=actor", f"--task={task}"] for task in range(num_actors)],
         os.environ
         | {
-            provenance.COMMAND_VARIABLE: shlex.join(["python", *argv]),
-            provenance.START_VARIABLE: secrets.token_hex(4),
-            provenance.ACTORS_VARIABLE: str(num_actors),
+            starter.COMMAND_VARIABLE: shlex.join(["python", *argv]),
+            starter.START_VARIABLE: secrets.token_hex(4),
+            starter.ACTORS_VARIABLE: str(num_actors),
         },
         folder.path,
     )

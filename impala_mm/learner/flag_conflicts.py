@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from impala_mm.config import auto, flags, replay_mix
 from impala_mm.config.settings import Config
-from impala_mm.runtime import machine, provenance
+from impala_mm.runtime import machine, starter
 from impala_mm.transport.rounds import why_too_few, why_unfit
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def refuse_for_algorithm(
 def _num_actors(config: Config) -> int | None:
     """Return the number of actors that are started with the learners; None if it is not known."""
     # The frontend says how many actors it starts; only a local run starts those of its flags.
-    if config.job_name or provenance.ACTORS_VARIABLE in os.environ:
-        return provenance.num_actors()
+    if config.job_name or starter.ACTORS_VARIABLE in os.environ:
+        return starter.num_actors()
     return auto.num_actors(config)
 
 

@@ -40,7 +40,7 @@ from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics import MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.run_folder import take_save_request
-from impala_mm.runtime import heartbeat, provenance
+from impala_mm.runtime import heartbeat, starter
 from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server
 
@@ -107,7 +107,7 @@ class LearnerMonitor:
         self.seconds = 0.0  # seconds of training, including those before a resume
         self._counted_seconds = 0.0  # those since the first unroll, which --max_seconds limits
         has_source = registry.optional(algorithm, "source") is not None
-        self._first_unroll = FirstUnroll(provenance.num_actors(), has_source)
+        self._first_unroll = FirstUnroll(starter.num_actors(), has_source)
         self.finished = ""  # why a resumed run has nothing left to do
 
     def resume(self) -> bool:

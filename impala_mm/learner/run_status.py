@@ -14,7 +14,7 @@ from impala_mm.learner.learner_reports import EndlessUpdate, LearnerReport
 from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled
 from impala_mm.records.host_use import HostUse
 from impala_mm.records.metrics import Meter, MetricsAggregator
-from impala_mm.runtime import provenance
+from impala_mm.runtime import starter
 from impala_mm.runtime.gpus import GpuWatch
 from impala_mm.runtime.idle_cores import IdleCores
 from impala_mm.runtime.process_use import ProcessUse
@@ -89,7 +89,7 @@ class RunStatus:
 
     def _hosts(self) -> list[HostUse]:
         """Return what this learner and its actors use; also its host's GPUs, if it is the first."""
-        own = HostUse(provenance.host_name(), *self._use.newest(), self._gpus.newest)
+        own = HostUse(starter.host_name(), *self._use.newest(), self._gpus.newest)
         return [
             own,
             *(HostUse(host, *use) for host, use in self._server.actors.use_by_host().items()),

@@ -46,7 +46,7 @@ from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import devices, lifecycle, ports, provenance, run_token
+from impala_mm.runtime import devices, lifecycle, ports, provenance, run_token, starter
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.rounds import Rounds
@@ -114,7 +114,7 @@ def build_learner(
     address = addresses[group.rank]
     algorithm, spec = agent.algorithm, agent.spec
     codec = UnrollCodec(algorithm.unroll)
-    here, actors, is_local = process_rank(), provenance.num_actors(), provenance.is_local_run()
+    here, actors, is_local = process_rank(), starter.num_actors(), starter.is_local_run()
     flag_conflicts.refuse_for_algorithm(
         config, agent, group.size, here.local_size, actors or 0, is_local
     )
@@ -332,7 +332,7 @@ def _listen(
     agent: Agent,
     unroll_bytes: int,
 ) -> Server:
-    warning = ports.loopback_warning(held.address) if not provenance.is_local_run() else ""
+    warning = ports.loopback_warning(held.address) if not starter.is_local_run() else ""
     if warning:
         say(warning)
     if config.transport_security == "none":

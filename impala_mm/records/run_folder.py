@@ -16,7 +16,7 @@ from typing import Any
 from impala_mm.config import flags, setting_files, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import source_copy
-from impala_mm.runtime import provenance, whole_file
+from impala_mm.runtime import provenance, starter, whole_file
 from impala_mm.runtime.strict_json import from_json, to_json
 
 _STARTS = "starts.jsonl"
@@ -92,7 +92,7 @@ class RunFolder:
         (self.path / "README.txt").write_text(README)
         start: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "command": provenance.command(),
+            "command": starter.command(),
             "host": socket.gethostname(),
             "machine": provenance.machine(),
             "learners": learners,

@@ -4,10 +4,7 @@ import importlib.metadata
 import os
 import platform
 import re
-import shlex
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
 _PACKAGES = (
@@ -15,42 +12,6 @@ _PACKAGES = (
     *("gymnasium", "gym", "ale-py", "opencv-python-headless"),
 )
 _ROOT = Path(__file__).resolve().parents[2]
-# The command that builds Horovod: an installed package has no Makefile.
-BUILD_HOROVOD = "make horovod" if (_ROOT / "Makefile").exists() else "impala-mm install-horovod"
-# In the environment of processes that `experiment.py` started on this machine: the user's command.
-COMMAND_VARIABLE = "IMPALA_MM_COMMAND"
-# In the environment of learners and actors that one program started together: an id of this start.
-START_VARIABLE = "IMPALA_MM_START"
-# In the environment of learners that one program started with actors: the number of the actors.
-ACTORS_VARIABLE = "IMPALA_MM_ACTORS"
-# In the environment of processes that the launcher started: the name of their host in the CSV.
-HOST_VARIABLE = "IMPALA_MM_HOST"
-
-
-def command() -> str:
-    """Return the command by which the user started this process, or the run on this machine."""
-    return os.environ.get(COMMAND_VARIABLE) or shlex.join(["python", *sys.argv])
-
-
-def is_local_run() -> bool:
-    """Return whether `experiment.py` started this process, with all others on this machine."""
-    return COMMAND_VARIABLE in os.environ
-
-
-def start_id() -> str:
-    """Return the id of the start to which this process belongs; empty if it was started by hand."""
-    return os.environ.get(START_VARIABLE, "")
-
-
-def host_name() -> str:
-    """Return the name of this host in the CSV; of a process that was started by hand, its own."""
-    return os.environ.get(HOST_VARIABLE) or socket.gethostname()
-
-
-def num_actors() -> int | None:
-    """Return the number of actors that were started with this learner; None if it is not known."""
-    text = os.environ.get(ACTORS_VARIABLE, "")
-    return int(text) if text.isdecimal() and int(text) else None
 
 
 def versions() -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.runtime import provenance
+from impala_mm.runtime import starter
 from impala_mm.transport import route, rpc
 from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.messages import (
@@ -116,8 +116,8 @@ class Client:
         Raises Refused, with the learner's reason, if the learner does not accept the actor, and
         OtherRun if it belongs to another run.
         """
-        own = {"host": socket.gethostname(), "start": provenance.start_id()}
-        own["host_name"] = provenance.host_name()
+        own = {"host": socket.gethostname(), "start": starter.start_id()}
+        own["host_name"] = starter.host_name()
         request = {"protocol": PROTOCOL} | own | request
         identity = self._greet(request)
         if "other_run" in identity:

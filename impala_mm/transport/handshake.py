@@ -40,7 +40,7 @@ NO_TOKEN = (
 def other_run(asked: dict[str, Any], start: str) -> str:
     """Return a sentence if the learner belongs to another run than the caller; empty if not.
 
-    `start` is the learner's id of its start (`provenance.start_id`). A caller that was started by
+    `start` is the learner's id of its start (`starter.start_id`). A caller that was started by
     hand has none, and may join any run.
     """
     theirs = asked.get("start", "")

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.config import printable
-from impala_mm.runtime import ports, provenance
+from impala_mm.runtime import ports, starter
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.process_use import Use
 from impala_mm.transport.actor_failures import ActorFailures
@@ -141,7 +141,7 @@ class Server:
         self._dropped = 0  # unrolls that reached no learner, by the actors' reports
         self.environment_faults = 0  # by the actors' reports
         self.failures = ActorFailures(say)
-        self._start = provenance.start_id()
+        self._start = starter.start_id()
         self._inference, self.rounds = inference, rounds
         if inference:
             inference.attach(self.ledger, self.queue, self.numbers, rounds)

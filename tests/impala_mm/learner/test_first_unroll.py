@@ -4,7 +4,6 @@ import pytest
 
 from impala_mm.learner import first_unroll
 from impala_mm.learner.first_unroll import FirstUnroll
-from impala_mm.runtime import provenance
 
 WHY = "no environment has completed a step"
 
@@ -83,9 +82,3 @@ def test_the_lines_of_a_long_wait_become_rarer(monkeypatch):
         clock[0] = 100.0 + second
         printed += [second] if wait.is_line_due() else []
     assert printed == [5, 10, 20, 40, 80, 140, 200, 260]
-
-
-@pytest.mark.parametrize(("text", "known"), [("3", 3), ("0", None), ("", None), ("x", None)])
-def test_the_program_that_starts_actors_says_how_many(monkeypatch, text, known):
-    monkeypatch.setenv("IMPALA_MM_ACTORS", text)
-    assert provenance.num_actors() == known
