@@ -6,26 +6,23 @@
 import contextlib
 import dataclasses
 import os
-import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from impala_mm.algorithms import flag_reads, registry
-from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
-from impala_mm.algorithms.interface import Algorithm, Role
+from impala_mm.algorithms.agent import Agent, make_agent
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.algorithms.teacher_flags import note_unused
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
-from impala_mm.data.unroll_check import UnrollCheck
 from impala_mm.distributed import agreement, consistency
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
-from impala_mm.inference.batched_inference import BatchedInference
-from impala_mm.learner import flag_conflicts, phases, replaying, resume, teaching
+from impala_mm.learner import flag_conflicts, phases, replaying, resume, serving, teaching
 from impala_mm.learner.batch_source import BatchSource, QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoActorsLeft
@@ -49,7 +46,6 @@ from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, ports, provenance, run_token, starter
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import process_rank
-from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
 # Exceptions that all learners of a run raise at the same point.
@@ -111,77 +107,103 @@ def build_learner(
     agent = make_agent(config, group.rank, levels, load_policy=tools.load_policy)
     compared = {name: value for name, value in agent.identity.items() if name != "run_id"}
     agreement.check_equal(group.gather(compared, "identity"))
-    address = addresses[group.rank]
-    algorithm, spec = agent.algorithm, agent.spec
-    codec = UnrollCodec(algorithm.unroll)
     here, actors, is_local = process_rank(), starter.num_actors(), starter.is_local_run()
     flag_conflicts.refuse_for_algorithm(
         config, agent, group.size, here.local_size, actors or 0, is_local
     )
-    rounds = registry.optional(algorithm, "rounds")
-    capacity = config.queue_capacity or config.batch_size
-    # A round is in the queue before it is taken.
-    if rounds:
-        capacity = max(capacity, config.batch_size)
-    elif config.deterministic_run:
-        capacity = max(capacity, auto.num_envs(config, spec.observation))
+    capacity = serving.queue_capacity(config, agent)
     if folder:
-        of = f" on {group.size} learners" if group.size > 1 else ""
-        megabytes = capacity * codec.size / 1e6
-        precision = devices.resolve_precision(config.precision, spec.observation)
-        say(
-            f"{' and '.join(levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
-            f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
-        )
-        for note in (spec.note, registry.optional(algorithm, "note"), note_unused(given)):
-            if note:
-                say(note)
-    chosen = auto.inference(config, agent.weights, devices.training_device(), rounds)
-    path = str(folder.path) if folder else config.logdir
-    own = agent.identity["run_id"], chosen, path, not (folder and folder.has_started())
-    run_id, chosen, path_of_first, is_new = group.gather(own, "run")[0]
-    if folder and chosen.why:
-        say(f"inference at the {chosen.value}: {chosen.why}")
-    changed = {"run_id": run_id, "learners": addresses, "inference": chosen.value}
-    identity = agent.identity | changed
+        _describe(config, given, agent, group.size, capacity, say)
+    agreed = _agree_on_run(config, agent, group, folder, say)
     token = run_token.read_token(config)  # its own file: `Agreement` has found that all are equal
-    server = _listen(config, address, held, token, identity, capacity, say, agent, codec.size)
-    reached = f"; actors reach it at {address}" if address != held.address else ""
-    say(f"listening at {held.address}{reached} ({time.monotonic() - began:.1f} s)")
+    changed = {"run_id": agreed.id, "learners": addresses, "inference": agreed.inference}
+    server = serving.listen(
+        *(config, agent, addresses[group.rank], held, token, agent.identity | changed),
+        *(capacity, began, say),
+    )
     server.actors.rank = group.rank
-    limits = RunLimits(config, spec.reward_threshold if len(agent.levels) == 1 else None)
-    position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
-    own_folder = Path(path or path_of_first)
-    source, own_source = _make_source(
-        config, algorithm, server, codec, position, Run(own_folder, is_new), say
-    )
-    learner = Learner(
-        config,
-        algorithm,
-        group,
-        source,
-        server,
-        agent.layout,
-        limits,
-        spec.action_repeats,
-        UpdateProfiler(config.profile if folder else "", folder.path if folder else Path(), say),
-        OwnState(own_folder, group.rank, group.size, own_source, algorithm.variables.local, say),
-    )
+    limits = RunLimits(config, agent.spec.reward_threshold if len(agent.levels) == 1 else None)
+    learner, source = _make_learner(config, agent, group, server, limits, agreed.run, folder, say)
     records = _make_records(config, folder, agent, group, limits, outputs) if folder else None
     monitor = LearnerMonitor(
-        *(config, group, algorithm, learner, server, agent.levels, limits, records, say),
+        *(config, group, agent.algorithm, learner, server, agent.levels, limits, records, say),
         note=lambda: flag_reads.note_unread(given, agent.flags_read),
         silence=SilentLearners(addresses, group.rank, token).describe,
     )
     _resume(monitor, learner, agent, config, group, records, tools, say)
     if isinstance(source, PhasedSource) and not monitor.finished:
         phases.begin(
-            *(agent, config, group, own_folder, learner.offline_left, learner.updates),
+            *(agent, config, group, agreed.run.folder, learner.offline_left, learner.updates),
             *(source, tools, say),
         )
     if folder:
         _record_start(folder, config, given, addresses, learner.frames, say)
     return monitor, learner
+
+
+def _describe(
+    config: Config, given: Config, agent: Agent, learners: int, capacity: int, say: Say
+) -> None:
+    """Print what is trained, and the notes of the levels, the algorithm and the flags given."""
+    of = f" on {learners} learners" if learners > 1 else ""
+    megabytes = capacity * UnrollCodec(agent.algorithm.unroll).size / 1e6
+    precision = devices.resolve_precision(config.precision, agent.spec.observation)
+    say(
+        f"{' and '.join(agent.levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
+        f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
+    )
+    notes = agent.spec.note, registry.optional(agent.algorithm, "note"), note_unused(given)
+    for note in notes:
+        if note:
+            say(note)
+
+
+class _AgreedRun(NamedTuple):
+    """The run as rank 0 knows it, which tells the other learners."""
+
+    id: str
+    inference: str  # where actions are chosen: "actor" or "learner"
+    run: Run  # its folder on this host
+
+
+def _agree_on_run(
+    config: Config, agent: Agent, group: LearnerGroup, folder: RunFolder | None, say: Say
+) -> _AgreedRun:
+    """Return what rank 0 knows of the run; other learners may have a --logdir of their own."""
+    rounds = registry.optional(agent.algorithm, "rounds")
+    chosen = auto.inference(config, agent.weights, devices.training_device(), rounds)
+    path = str(folder.path) if folder else config.logdir
+    own = agent.identity["run_id"], chosen, path, not (folder and folder.has_started())
+    run_id, chosen, path_of_first, is_new = group.gather(own, "run")[0]
+    if folder and chosen.why:
+        say(f"inference at the {chosen.value}: {chosen.why}")
+    return _AgreedRun(run_id, chosen.value, Run(Path(path or path_of_first), is_new))
+
+
+def _make_learner(
+    config: Config,
+    agent: Agent,
+    group: LearnerGroup,
+    server: Server,
+    limits: RunLimits,
+    run: Run,
+    folder: RunFolder | None,
+    say: Say,
+) -> tuple[Learner, BatchSource]:
+    """Return the learner and the source of its batches."""
+    algorithm = agent.algorithm
+    position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
+    codec = UnrollCodec(algorithm.unroll)
+    source, own_source = _make_source(config, algorithm, server, codec, position, run, say)
+    profiled = config.profile if folder else "", folder.path if folder else Path()
+    local = algorithm.variables.local
+    learner = Learner(
+        *(config, algorithm, group, source, server, agent.layout, limits),
+        agent.spec.action_repeats,
+        UpdateProfiler(*profiled, say),
+        OwnState(run.folder, group.rank, group.size, own_source, local, say),
+    )
+    return learner, source
 
 
 def _resume(
@@ -312,51 +334,3 @@ def _for_task(
         elif spec.actions.has_box and (of_box := [n for n in chosen if n in auto.WITH_BOX]):
             say(f"actions are numbers (Box): {' '.join(flags.arguments(known, of_box))}")
     return adopted
-
-
-def _build_inference(config: Config, agent: Agent) -> BatchedInference:
-    """Return inference with a copy of the network, which does not change during an update."""
-    own = config_for_acting(config)
-    copy = make_agent(own, process_rank().rank, agent.levels, Role.INFERENCE)
-    return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
-
-
-def _listen(
-    config: Config,
-    address: str,
-    held: ports.HeldAddress,
-    token: str,
-    identity: dict[str, Any],
-    capacity: int,
-    say: Any,
-    agent: Agent,
-    unroll_bytes: int,
-) -> Server:
-    warning = ports.loopback_warning(held.address) if not starter.is_local_run() else ""
-    if warning:
-        say(warning)
-    if config.transport_security == "none":
-        say(
-            f"--transport_security=none: what actors send and receive is not encrypted, and "
-            f"whoever reaches {held.address} can slow this learner down or end it"
-        )
-    inference = None
-    if identity["inference"] == "learner":
-        inference = _build_inference(config, agent)
-    rounds, alone = None, config.deterministic_run
-    if registry.optional(agent.algorithm, "rounds"):
-        overlap = registry.optional(agent.algorithm, "rounds_overlap")
-        rounds = Rounds(config.batch_size, say, overlap, alone)
-        if overlap:
-            say("rounds overlap: actors play one by the policy before the update on the last one")
-    elif alone:
-        rounds = Rounds(auto.num_envs(config, agent.spec.observation), say, alone=True)
-    try:
-        offers_socket = config.transport_security == "auto"
-        return Server(
-            *(address, held, token, identity, capacity, say),
-            *(inference, unroll_bytes, rounds, offers_socket),
-            UnrollCheck(agent.algorithm.unroll, agent.spec.actions).mistake,
-        )
-    except OSError as error:
-        flags.refuse(f"the learner cannot listen: {error}")

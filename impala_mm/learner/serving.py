@@ -1,0 +1,89 @@
+"""The server by which actors reach a learner: its queue, and what its algorithm needs there.
+
+`setup` calls this; `transport.server` knows neither flags nor algorithms.
+"""
+
+import time
+from typing import Any
+
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
+from impala_mm.algorithms.interface import Role
+from impala_mm.config import auto, flags
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.data.unroll_check import UnrollCheck
+from impala_mm.inference.batched_inference import BatchedInference
+from impala_mm.runtime import devices, ports, starter
+from impala_mm.runtime.log import Say
+from impala_mm.runtime.rank import process_rank
+from impala_mm.transport.rounds import Rounds
+from impala_mm.transport.server import Server
+
+
+def queue_capacity(config: Config, agent: Agent) -> int:
+    """Return the number of unrolls for which the queue has room: at least those of a round."""
+    capacity = config.queue_capacity or config.batch_size
+    # A round is in the queue before it is taken.
+    if registry.optional(agent.algorithm, "rounds"):
+        return max(capacity, config.batch_size)
+    if config.deterministic_run:
+        return max(capacity, auto.num_envs(config, agent.spec.observation))
+    return capacity
+
+
+def listen(
+    config: Config,
+    agent: Agent,
+    address: str,
+    held: ports.HeldAddress,
+    token: str,
+    identity: dict[str, Any],
+    capacity: int,
+    began: float,
+    say: Say,
+) -> Server:
+    """Return a server that listens at `held`, which actors reach at `address`; print where.
+
+    `identity` is what it answers to the hello of an actor, and `began` when the process did.
+    """
+    if not starter.is_local_run() and (warning := ports.loopback_warning(held.address)):
+        say(warning)
+    if config.transport_security == "none":
+        say(
+            f"--transport_security=none: what actors send and receive is not encrypted, and "
+            f"whoever reaches {held.address} can slow this learner down or end it"
+        )
+    inference = _build_inference(config, agent) if identity["inference"] == "learner" else None
+    rounds, unroll = _make_rounds(config, agent, say), agent.algorithm.unroll
+    try:
+        server = Server(
+            *(address, held, token, identity, capacity, say, inference, UnrollCodec(unroll).size),
+            *(rounds, config.transport_security == "auto"),
+            UnrollCheck(unroll, agent.spec.actions).mistake,
+        )
+    except OSError as error:
+        flags.refuse(f"the learner cannot listen: {error}")
+    reached = f"; actors reach it at {address}" if address != held.address else ""
+    say(f"listening at {held.address}{reached} ({time.monotonic() - began:.1f} s)")
+    return server
+
+
+def _make_rounds(config: Config, agent: Agent, say: Say) -> Rounds | None:
+    """Return the rounds of an algorithm that has some, or the turns of --deterministic_run."""
+    alone = config.deterministic_run
+    if registry.optional(agent.algorithm, "rounds"):
+        overlap = registry.optional(agent.algorithm, "rounds_overlap")
+        if overlap:
+            say("rounds overlap: actors play one by the policy before the update on the last one")
+        return Rounds(config.batch_size, say, overlap, alone)
+    if alone:
+        return Rounds(auto.num_envs(config, agent.spec.observation), say, alone=True)
+    return None
+
+
+def _build_inference(config: Config, agent: Agent) -> BatchedInference:
+    """Return inference with a copy of the network, which does not change during an update."""
+    own = config_for_acting(config)
+    copy = make_agent(own, process_rank().rank, agent.levels, Role.INFERENCE)
+    return BatchedInference(copy.algorithm, copy.layout, devices.training_device())
