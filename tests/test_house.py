@@ -62,11 +62,10 @@ ALLOWED = {
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
     "impala_mm.config.printable",
 }
-# Deprecated modules that users' code, or the commands of an earlier set-up, may import for one more
-# version.
+# Deprecated modules that users' code may import for one more version.
 OLD_NAMES = {
     *("impala_mm/film.py", "impala_mm/optimizers.py", "impala_mm/trajectory.py"),
-    *("impala_mm/algorithms/value_targets.py", "impala_mm/from_python/commands.py"),
+    "impala_mm/algorithms/value_targets.py",
 }
 # Folders of programs, whose files import each other by short names.
 PROGRAMS = ("docker", "sandbox", "sandbox/benchmarks")

@@ -38,14 +38,6 @@ def test_what_algorithms_imported_from_their_package_is_found_where_it_is_now():
         algorithms.Nothing  # noqa: B018
 
 
-def test_the_commands_of_an_earlier_set_up_still_run():
-    from impala_mm import console  # noqa: PLC0415
-    from impala_mm.from_python import commands  # noqa: PLC0415
-
-    assert commands.train is console.run_impala_mm
-    assert commands.cluster is console.run_impala_mm_cluster
-
-
 def test_a_mistake_of_the_users_is_found_where_it_was():
     from impala_mm.config import errors, messages  # noqa: PLC0415
 
