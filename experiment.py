@@ -35,7 +35,7 @@ from typing import NoReturn
 
 from impala_mm.config import command_line, flags, mode_flags, own_packages, printable
 from impala_mm.config.settings import Config
-from impala_mm.runtime import lifecycle
+from impala_mm.runtime import lifecycle, starter
 
 
 def main(argv: list[str]) -> None:
@@ -48,7 +48,8 @@ def main(argv: list[str]) -> None:
     (config,), given = command_line.parse(argv, __doc__ or "", Config)
     if config.dashboard:
         show_dashboard(config)
-    mode_flags.refuse_idle(config)
+    # A frontend may start an evaluator beside the training whose flags it lets this check.
+    mode_flags.refuse_idle(config, [mode_flags.EVALUATOR] if starter.start_id() else ())
     # Imported after the flags are parsed, so that --help and a misspelt flag answer at once.
     from impala_mm.jobs import (  # noqa: PLC0415
         actor,

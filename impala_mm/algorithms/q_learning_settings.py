@@ -190,12 +190,6 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
                 f"--td_cost={self.td_cost:g}: without the cost of a --teacher, --cql_cost and "
                 f"--margin_cost nothing is left to learn: give one of them, or leave it out"
             )
-        if self.epsilon > 0.05:
-            raise ValueError(
-                f"--epsilon={self.epsilon:g}: it is a constant of the optimizer, of 0.05 at most "
-                f"here; --epsilon_start, --epsilon_end and --epsilon_frames say how often actions "
-                f"are random"
-            )
         if self.margin_cost and not self.uses_recorded_games:
             raise ValueError(
                 f"--margin_cost={self.margin_cost:g} has no effect without recorded games: give "
@@ -231,6 +225,15 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
                     f"--{name}={getattr(self, name)} has no effect without --random_shift: give "
                     f"that, such as 4, or leave this out"
                 )
+
+    def refuse_typed(self) -> None:
+        """Refuse an --epsilon that was meant for the exploration."""
+        if self.epsilon > 0.05:
+            raise ValueError(
+                f"--epsilon={self.epsilon:g}: it is a constant of the optimizer, of 0.05 at most "
+                f"here; --epsilon_start, --epsilon_end and --epsilon_frames say how often actions "
+                f"are random"
+            )
 
     def _check_categorical(self) -> None:
         if self.v_min >= self.v_max:

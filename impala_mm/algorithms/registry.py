@@ -133,7 +133,9 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
         raise BadAlgorithm(f"make of {_where(module)} raises {describe_error(error)}") from error
     _check(made, module)
     rounds = bool(optional(made, "rounds"))
-    if Config.of_algorithm(config.algorithm) is not Config and rounds != config.rounds:
+    trains = role in (Role.LEARNER, Role.ACTOR)
+    has_settings = Config.of_algorithm(config.algorithm) is not Config
+    if trains and has_settings and rounds != config.rounds:
         raise BadAlgorithm(
             f"{_where(module)} makes an algorithm with rounds = {rounds}, and its Settings have "
             f"rounds = {config.rounds}: give both the same"

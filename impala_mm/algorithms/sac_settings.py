@@ -108,9 +108,7 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
                 f"--minibatch_steps={self.minibatch_steps}: raise it to at least that"
             )
 
-        self._check_entropy()
-
-    def _check_entropy(self) -> None:
+    def refuse_typed(self) -> None:
         """Refuse a target of the entropy that is not that of these actions, or not asked for."""
         of_numbers, of_choices = "target_entropy", "target_entropy_share"
         idle = {of_numbers: "--discrete_sac"} if self.discrete_sac else {}

@@ -46,8 +46,9 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     A config type may have two methods: `of_arguments(argv)` returns the subclass that replaces it,
     and `elsewhere(name, argv)` tells which of its other subclasses has an unknown flag. NOT_TAKEN
     has flags of other types that it refuses. A method `__post_init__` may compare flags with each
-    other: it raises a ValueError with the error. If it has the flags `preset` and `config`, the
-    flags in these files count as given.
+    other: it raises a ValueError with the error. So does `refuse_typed`, about flags without
+    effect, which a recorded run may have. If it has the flags `preset` and `config`, the flags in
+    these files count as given.
 
     A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
     `about` and all flags, `--help=WORDS` those that are about these words, `--show_config` their
@@ -96,13 +97,7 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     _note_what_is_left_out(read, fields, {*sources, *not_taken})
     if "origins" in fields and not values["origins"].present:
         values["origins"].value = json.dumps(setting_files.by_source(sources))
-    try:
-        objects = tuple(
-            config(**{f.name: _value(values[f.name], f) for f in dataclasses.fields(config)})
-            for config in configs
-        )
-    except ValueError as error:  # from a method __post_init__, which compares flags
-        refuse(str(error))
+    objects = _make_all(configs, values)
     if "show_config" in fields and values["show_config"].value:
         files = map(setting_files.show, objects, bases, itertools.repeat(sources))
         _print_and_exit("\n\n".join(files))
@@ -146,6 +141,19 @@ def _why_no_such_value(value: Any, f: dataclasses.Field) -> str:
     is_one = isinstance(value, int | float if kind is float else kind)
     is_one &= kind is bool or not isinstance(value, bool)
     return "" if is_one or (f.metadata["auto"] and value == AUTO) else f"it needs {_KINDS[kind]}"
+
+
+def _make_all(configs: Sequence[type], values: absl_flags.FlagValues) -> tuple[Any, ...]:
+    try:
+        objects = tuple(
+            config(**{f.name: _value(values[f.name], f) for f in dataclasses.fields(config)})
+            for config in configs
+        )
+        for each in objects:
+            getattr(each, "refuse_typed", lambda: None)()
+    except ValueError as error:  # about flags that do not fit together
+        refuse(str(error))
+    return objects
 
 
 def _define_all(

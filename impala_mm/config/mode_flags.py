@@ -13,7 +13,6 @@ _READ_WITH = {
     "test_num_episodes": (_TEST, EVALUATOR),
     "test_levels": (_TEST, EVALUATOR),
     "deterministic": (_TEST, _RECORD, EVALUATOR),
-    "eval_epsilon": (_TEST, _RECORD, _EXPORT, EVALUATOR),
     "render": (_TEST,),
     "video_dir": (_TEST,),
     "video_overlay": (_TEST,),

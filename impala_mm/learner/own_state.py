@@ -133,12 +133,6 @@ class OwnState:
         if missing:
             self._say(f"starts without a part of its {self._noun}: {missing}")
         self._say_restored(about)
-        saved_by = len(about.own_states)
-        if self._source and saved_by > self._size and not self._is_dealt(saved_by):
-            self._say(
-                f"{saved_by} learners saved a {self._noun} each, which this algorithm does not "
-                f"deal out: {saved_by - self._size} of them not used by {self._size}"
-            )
 
     def _say_restored(self, about: CheckpointInfo) -> None:
         """Print what was restored."""
@@ -150,6 +144,11 @@ class OwnState:
             return
         megabytes = durable_folder.size(self._path(about.updates)) / 1e6
         self._say(f"restored {self._what()} ({megabytes:,.1f} MB)")
+        if self._source and saved_by > self._size:
+            self._say(
+                f"{saved_by} learners saved a {self._noun} each, which this algorithm does not "
+                f"deal out: {saved_by - self._size} of them not used by {self._size}"
+            )
 
     def _is_dealt(self, saved_by: int) -> bool:
         """Return whether another number of learners saved, so that shares are restored."""

@@ -70,7 +70,7 @@ class Mixer:
         self._measured: dict[str, float] = {}
         self._began = math.inf  # time.monotonic() when the first unroll had arrived
         self._stored_before = 0  # unrolls that earlier starts of the run had stored
-        self._said_begin = self._said_rate = False
+        self._said_begin = self._said_rate = self._said_bad = False
         self._priorities: deque[tuple[np.ndarray, np.ndarray]] = deque()
 
     # -- what any thread may call, and never waits for a draw
@@ -177,7 +177,8 @@ class Mixer:
 
     def _note_bad(self, version: int, mistake: str) -> None:
         self._bad += 1
-        if self._bad == 1:
+        if not self._said_bad:
+            self._said_bad = True
             self._say(
                 f"an unroll of policy version {version} is not trained on: {mistake}; further "
                 f"ones are counted as replay_nan"

@@ -6,7 +6,8 @@
                     and its priority, with the largest so far; which ones wait to be in a batch as
                     new ones; the counts of the mix, and the state of its random numbers
 
-A learner that reads its own shard again continues exactly, except for features that it compares.
+A learner that reads its own shard again continues exactly, except for a batch that was drawn ahead,
+and for features that it compares.
 
 `learner.own_state` decides where and when, and checks the files.
 """

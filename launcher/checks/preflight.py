@@ -16,6 +16,7 @@ from impala_mm.transport.rounds import why_too_few, why_unfit
 from launcher.checks.finding import Finding
 from launcher.checks.machine import MachineChecks
 from launcher.checks.network import NetworkChecks
+from launcher.node.task import START_VARIABLE
 from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
@@ -157,7 +158,8 @@ def _check_flags(planned: PlannedRun, learner: Worker) -> list[Finding]:
     code, printed = planned.hosts[installation.host_id].run_program(
         process_plan.with_setup(learner, planned.config, command),
         workdir=installation.workdir,
-        environment=planned.processes[0].environment,
+        # As a process of the frontend, it accepts the flags of evaluators.
+        environment=planned.processes[0].environment | {START_VARIABLE: "check"},
         seconds=120.0,
     )
     if printed.startswith(f"{installation.workdir}: "):  # it does not exist

@@ -1,8 +1,10 @@
 """Flags that only some modes read are refused in the others."""
 
 import dataclasses
+import sys
 
 import pytest
+from processes import run
 
 from impala_mm.config import command_line, mode_flags
 from impala_mm.config.settings import Config
@@ -44,3 +46,15 @@ def test_a_file_of_settings_may_have_flags_of_another_mode(tmp_path):
 @pytest.mark.parametrize("job", ["learner", "actor"])
 def test_processes_of_a_cluster_have_the_flags_of_its_evaluator(job):
     _refuse(f"--job_name={job}", "--test_num_episodes=3")
+
+
+@pytest.mark.parametrize(
+    ("environment", "code"), [({}, 2), ({"IMPALA_MM_START": "check"}, 0)], ids=["user", "frontend"]
+)
+def test_the_check_of_a_frontend_accepts_the_flags_of_its_evaluators(environment, code):
+    found, printed = run(
+        *(sys.executable, "experiment.py", "--validate", "--level_name=catch"),
+        *("--test_num_episodes=3", "--deterministic"),
+        **environment,
+    )
+    assert found == code, printed
