@@ -106,6 +106,17 @@ def summarise(of: Comparison, out: Path, among: Sequence[str]) -> dict[str, Any]
     }
 
 
+def with_other_levels(found: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """Return what `summarise` found, and what an earlier file has of other levels."""
+    if not (others := {k: v for k, v in earlier["levels"].items() if k not in found["levels"]}):
+        return found
+    return found | {
+        "commands": list(dict.fromkeys(earlier["commands"] + found["commands"])),
+        "commits": sorted({*earlier["commits"], *found["commits"]}),
+        "levels": others | found["levels"],
+    }
+
+
 def _seeds_over(out: Path, name: str) -> set[int]:
     """Return the seeds of the runs of this name that are over."""
     return {int(p.parent.name.rpartition("-")[2]) for p in out.glob(f"{name}-[0-9]*/{RECORD}")}
@@ -234,7 +245,9 @@ def main(description: str, comparisons: Sequence[Comparison]) -> None:
     if given.what == "run":
         make_runs(of, out, given.seeds, chosen)
         return
-    found = summarise(of, out, chosen)
-    (given.to / f"{of.name}.json").write_text(json.dumps(found) + "\n")
+    found, file = summarise(of, out, chosen), given.to / f"{of.name}.json"
+    if given.levels and file.exists():
+        found = with_other_levels(found, json.loads(file.read_text()))
+    file.write_text(json.dumps(found) + "\n")
     (draw_ends if of.is_short else draw)(found, given.to / f"{of.name}.svg")
     print(table(found, of.what))

@@ -105,6 +105,18 @@ def test_one_task_alone_may_be_compared(tmp_path):
     assert list(comparison.summarise(replay_kinds.OF, tmp_path, ["memory"])["levels"]) == ["memory"]
 
 
+def test_a_task_that_is_summarised_alone_leaves_the_others_of_the_file(tmp_path):
+    _write_all(tmp_path, seeds=(1,))
+    catch, both = (comparison.summarise(replay_kinds.OF, tmp_path, x) for x in (["catch"], FRAMES))
+    memory = comparison.summarise(replay_kinds.OF, tmp_path, ["memory"])
+    assert comparison.with_other_levels(catch, memory)["levels"] == both["levels"]
+    assert sorted(comparison.with_other_levels(catch, memory)["commands"]) == sorted(
+        both["commands"]
+    )
+    assert comparison.with_other_levels(memory, both)["levels"] == both["levels"]
+    assert comparison.with_other_levels(both, catch) == both
+
+
 def test_only_runs_that_are_not_over_are_made_and_a_failed_one_ends_it(tmp_path, monkeypatch):
     _write_all(tmp_path, seeds=(1,))
     _write_run(tmp_path, "memory", "elite", 2, 1.0, over=False)
