@@ -10,11 +10,9 @@ load.
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import itertools
 import json
-import math
 import os
 import shlex
 import sys
@@ -24,13 +22,12 @@ from typing import Any, NoReturn
 
 from absl import flags as absl_flags
 
-from impala_mm.config import flags, help_page, own_packages, setting_files
+from impala_mm.config import flag_values, flags, help_page, own_packages, setting_files
 from impala_mm.config.errors import BadSettings
 from impala_mm.config.flags import AUTO, OldName, nearest, refuse
 from impala_mm.config.setting_files import Sourced
 
 _HELP = {"--help", "-help", "-h", "--helpfull"}
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 def escape_unknown_characters() -> None:
@@ -88,7 +85,7 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
             _set(values[name], each, fields[name])
             sources[name] = each.source
     for name, f in fields.items():
-        if why := _why_wrong(values[name].value, f):
+        if why := flag_values.why_wrong(values[name].value, f):
             source = sources.get(name, setting_files.COMMAND_LINE)
             where = "" if source == setting_files.COMMAND_LINE else f"{source}: "
             refuse(f"{where}--{name}={values[name].value}: {why}")
@@ -117,30 +114,6 @@ def parse_settings(settings: Mapping[str, Any], config: type) -> tuple[Any, list
         own_packages.refuse_foreign()
         (made,), given = parse(["", *setting_files.to_arguments(settings)], "", config)
     return made, given
-
-
-def why_refused(settings: Mapping[str, Any], config: type) -> str:
-    """Return which of these values of flags the command line refuses, and why; usually empty."""
-    fields = {f.name: f for f in dataclasses.fields(config)}
-    known = {name: value for name, value in settings.items() if name in fields}
-    for name, value in known.items():
-        if why := _why_no_such_value(value, fields[name]) or _why_wrong(value, fields[name]):
-            return f"--{name}={value}: {why}"
-    try:
-        config(**known)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def _why_no_such_value(value: Any, f: dataclasses.Field) -> str:
-    """Return what a value must be if it is none of a flag's type; usually empty."""
-    if f.type == tuple[str, ...]:
-        return "" if isinstance(value, list | tuple) else "it needs a list of texts"
-    kind: Any = f.type
-    is_one = isinstance(value, int | float if kind is float else kind)
-    is_one &= kind is bool or not isinstance(value, bool)
-    return "" if is_one or (f.metadata["auto"] and value == AUTO) else f"it needs {_KINDS[kind]}"
 
 
 def _make_all(configs: Sequence[type], values: absl_flags.FlagValues) -> tuple[Any, ...]:
@@ -324,7 +297,7 @@ class _Parser(absl_flags.ArgumentParser):
         try:
             return argument if argument is None else self._kind(argument)
         except ValueError:
-            kinds = _KINDS[self._kind] + (" or auto" if self._auto else "")
+            kinds = flag_values.KINDS[self._kind] + (" or auto" if self._auto else "")
             raise ValueError(f"needs {kinds}") from None
 
     def flag_type(self) -> str:
@@ -377,31 +350,3 @@ def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
         except ValueError as error:
             refuse(f"--{f.name}={found.value}: {error}")
     return tuple(found.value or ()) if f.type == tuple[str, ...] else found.value
-
-
-def _why_wrong(value: Any, f: dataclasses.Field) -> str:
-    """Return what is wrong with the value of a flag; usually empty."""
-    choices, least, most = (f.metadata[key] for key in ("choices", "least", "most"))
-    if f.type is str and value != value.encode(errors="replace").decode():
-        return "it contains bytes that are not UTF-8, which TensorFlow needs"
-    if choices and value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        return f"it must be {_or(help_page.shown_choices(f))}{hint}"
-    if f.metadata["parse"]:
-        try:
-            f.metadata["parse"](value)
-        except ValueError as error:
-            return str(error)
-    if f.metadata["auto"] and value == AUTO:
-        return ""
-    if f.type in {int, float} and not least <= value <= most:  # NaN is refused, too
-        limits = [f"at least {least:g}"] * (least > -math.inf) + [f"at most {most:g}"] * (
-            most < math.inf
-        )
-        return f"it must be {' and '.join(limits) or 'a number'}"
-    return ""
-
-
-def _or(choices: Sequence[str]) -> str:
-    return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"

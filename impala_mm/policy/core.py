@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import agent, networks, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role
-from impala_mm.config import auto, command_line
+from impala_mm.config import auto, command_line, flag_values
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.errors import ImpalaError, UserMistake
 from impala_mm.config.settings import Config
@@ -205,7 +205,7 @@ def blaming_settings(recorded: dict[str, Any]) -> Iterator[None]:
         if not isinstance(algorithm, str):
             why = f"--algorithm={algorithm}: it needs text"
         else:
-            why = command_line.why_refused(recorded, Config.of_algorithm(algorithm))
+            why = flag_values.why_refused(recorded, Config.of_algorithm(algorithm))
         if not why:
             raise
         raise checkpoint.Mismatch(
