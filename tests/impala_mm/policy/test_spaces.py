@@ -73,11 +73,8 @@ def test_choices_of_one_number_without_an_axis_are_given_as_that_number(tmp_path
     assert float(policy(seen)) in np.float32([-0.5, -1 / 6, 1 / 6, 0.5])
 
 
-class Scalar(gymnasium.Env):
-    """Takes one number that has no axis."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
-    action_space = gymnasium.spaces.Box(-0.5, 0.5, (), np.float32)
+class Endless(gymnasium.Env):
+    """Shows anything, without an end."""
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -87,20 +84,20 @@ class Scalar(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-class Pair(gymnasium.Env):
+class Scalar(Endless):
+    """Takes one number that has no axis."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Box(-0.5, 0.5, (), np.float32)
+
+
+class Pair(Endless):
     """Shows a vector and a number of choices."""
 
     observation_space = gymnasium.spaces.Tuple(
         [gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Box(-1, 1, (2, 2))]
     )
     action_space = gymnasium.spaces.Discrete(4)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        return self.observation_space.sample(), 0.0, False, False, {}
 
 
 class Bits(gymnasium.Env):
