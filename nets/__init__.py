@@ -42,6 +42,10 @@ __all__ = [
 # A network's torso and core. A function that takes no style makes a network without choices.
 NETWORKS: dict[str, Callable[..., tuple[Torso, Core | None]]] = {
     "SimpleConvNetAgent": lambda style=DEFAULT: (conv.simple("VALID", style.noise_scale), None),
+    "SimpleConvNetLSTMAgent": lambda style=DEFAULT: (
+        conv.simple("VALID", style.noise_scale),
+        _lstm(style, 512),
+    ),
     "SimpleConvNetSameAgent": lambda style=DEFAULT: (conv.simple("SAME", style.noise_scale), None),
     "ResNetLSTMAgent": lambda style=DEFAULT: (ResNet(style.noise_scale), _lstm(style)),
     "ShallowConvAgent": lambda style=DEFAULT: (conv.shallow(style.noise_scale), None),

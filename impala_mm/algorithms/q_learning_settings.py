@@ -37,6 +37,10 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
         False, group=GROUP,
         text="Let the network compute the observation's value and the actions' advantages "
              "separately; the actions' values are their sum.")
+    duelling_units: int = flag(
+        0, group=GROUP, least=0,
+        text="Units of a hidden layer in each of the two parts of a duelling network (R2D2: 512). "
+             "0: both are linear in the features.")
     value_distribution: str = flag(
         "none", group=GROUP, choices=("none", "categorical", "quantiles"),
         text="What is learnt of the return after an action. none: its mean. categorical: the "
@@ -176,7 +180,7 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     @property
     def meaning(self) -> dict[str, Any]:
         """The flags that decide what the network's outputs mean, with their values."""
-        names = ["duelling", "noisy", "value_rescaling", "value_distribution"]
+        names = ["duelling", "duelling_units", "noisy", "value_rescaling", "value_distribution"]
         if self.value_distribution == "categorical":
             names += ["num_atoms", "v_min", "v_max"]
         return {f"--{name}": getattr(self, name) for name in names}
@@ -227,12 +231,17 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
                 )
 
     def refuse_typed(self) -> None:
-        """Refuse an --epsilon that was meant for the exploration."""
+        """Refuse an --epsilon that was meant for the exploration, and units without effect."""
         if self.epsilon > 0.05:
             raise ValueError(
                 f"--epsilon={self.epsilon:g}: it is a constant of the optimizer, of 0.05 at most "
                 f"here; --epsilon_start, --epsilon_end and --epsilon_frames say how often actions "
                 f"are random"
+            )
+        if self.duelling_units and not self.duelling:
+            raise ValueError(
+                f"--duelling_units={self.duelling_units} has no effect without --duelling: give "
+                f"that, or --duelling_units=0"
             )
 
     def _check_categorical(self) -> None:

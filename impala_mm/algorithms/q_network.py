@@ -29,7 +29,7 @@ class QNetwork(snt.Module):
     """The values of all actions, with a recurrent core or without.
 
     With --duelling, the numbers of an action are the sum of the observation's and of the action's
-    own, whose mean over the actions is 0. With --noisy, the layers that are fully connected have
+    own, whose mean over the actions is 0; --duelling_units gives both a hidden layer. With --noisy, the layers that are fully connected have
     noise (`nets.noisy`). `mean` is the algorithm's `Normaliser.mean`, and `network` the name of the
     network, if it is not --agent_name.
     """
@@ -57,6 +57,11 @@ class QNetwork(snt.Module):
         self._size = config.num_atoms if config.value_distribution == "categorical" else 1
         self._advantages = noisy.linear(self.num_actions * self._size, noise, name="advantages")
         self._value = noisy.linear(self._size, noise, name="value") if config.duelling else None
+        self._hidden = [
+            noisy.linear(config.duelling_units, noise, name=f"{part}_hidden")
+            for part in ("advantages", "value")
+            if config.duelling and config.duelling_units
+        ]
         self._of_levels = snt.Linear(num_features, name="levels") if self._has_levels else None
         nothing = tf.zeros([1, num_features], dtype)
         self._head(nothing, tf.zeros([1, 1], dtype) if self._has_levels else ())
@@ -143,10 +148,11 @@ class QNetwork(snt.Module):
         read = features
         if self._of_levels:
             read = features[:, tf.newaxis] * self._features_of(levels)
-        numbers = self._arrange(_apply(self._advantages, read), self.num_actions)
+        hidden = [tf.nn.relu(_apply(layer, read)) for layer in self._hidden] or [read, read]
+        numbers = self._arrange(_apply(self._advantages, hidden[0]), self.num_actions)
         if self._value is None:
             return numbers
-        value = self._arrange(_apply(self._value, read), 1)
+        value = self._arrange(_apply(self._value, hidden[1]), 1)
         return value + numbers - tf.reduce_mean(numbers, 1, keepdims=True)
 
     def _arrange(self, outputs: tf.Tensor, rows: int) -> tf.Tensor:

@@ -18,8 +18,9 @@ class Settings(family.Settings):
     reward_clipping: str = default(Config, "reward_clipping", "none")
     discounting: float = default(Config, "discounting", 0.997)
     learning_rate: float = default(Config, "learning_rate", 0.0005)
-    epsilon: float = default(Config, "epsilon", 0.001)
-    gradients_clipping: float = default(Config, "gradients_clipping", 40.0)
+    # Published are 40, and an epsilon of 0.001, for losses that are summed over an unroll. Here
+    # they are means, whose gradients are 20 times smaller.
+    gradients_clipping: float = default(Config, "gradients_clipping", 2.0)
     n_steps: int = default(family.Settings, "n_steps", 5)
     duelling: bool = default(family.Settings, "duelling", True)
     value_rescaling: float = default(family.Settings, "value_rescaling", 0.001)

@@ -185,6 +185,7 @@ def test_an_lstm_begins_by_remembering():
     ("name", "features", "parameters"),
     [
         ("SimpleConvNetAgent", 517, 1_686_718),
+        ("SimpleConvNetLSTMAgent", 512, 3_796_133),
         ("SimpleConvNetSameAgent", 517, 4_046_014),  # the predecessor's, as counted from its code
         ("ResNetLSTMAgent", 256, 1_620_949),  # the predecessor's, as counted from its code
         ("ShallowConvAgent", 261, 677_454),

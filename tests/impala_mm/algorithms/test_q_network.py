@@ -68,9 +68,10 @@ def test_no_gradient_passes_through_the_burn_in():
     assert gradient[2:].any()
 
 
+@pytest.mark.parametrize("units", [0, 6])
 @pytest.mark.parametrize("kind", KINDS)
-def test_duelling_advantages_have_the_mean_0(kind):
-    network = _network(duelling=True, **KINDS[kind])
+def test_duelling_advantages_have_the_mean_0(kind, units):
+    network = _network(duelling=True, duelling_units=units, **KINDS[kind])
     entries, state = _entries(), network.initial_state(B)
 
     def numbers():
@@ -85,6 +86,30 @@ def test_duelling_advantages_have_the_mean_0(kind):
     np.testing.assert_allclose(after, before + 2.0, atol=1e-5)
     bias("advantages").assign_add(tf.fill(bias("advantages").shape, 5.0))
     np.testing.assert_allclose(numbers(), after, atol=1e-5)
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_both_parts_of_a_duelling_network_have_a_hidden_layer_of_their_own(noisy):
+    """By equation 9 of arXiv 1511.06581, in float64."""
+    network = _network(duelling=True, duelling_units=6, noisy=noisy)
+    for variable in network.trainable_variables:  # biases, too, are not 0
+        variable.assign_add(0.1 * tf.random.normal(variable.shape))
+    entries, state = _entries(), network.initial_state(B)
+    e = tf.nest.map_structure(lambda x: x[0], entries)
+    features, _ = network._body.step(e.observation, e.reward, e.action, e.first, state)
+
+    def part(hidden, output):
+        weights = [np.asarray(x, float) for x in (hidden.w, hidden.b, output.w, output.b)]
+        inner = np.maximum(np.asarray(features, float) @ weights[0] + weights[1], 0)
+        assert inner.shape == (B, 6)
+        assert 0 < (inner == 0).mean() < 1
+        return inner @ weights[2] + weights[3]
+
+    advantages = part(network._hidden[0], network._advantages)
+    value = part(network._hidden[1], network._value)
+    expected = value + advantages - advantages.mean(-1, keepdims=True)
+    found = network.unroll(entries, state, Calm(), 1).numbers
+    np.testing.assert_allclose(found[0, ..., 0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_quantile_depends_on_its_level_and_on_no_other():

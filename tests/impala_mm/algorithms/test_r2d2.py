@@ -142,11 +142,28 @@ def test_the_steps_after_the_burn_in_are_trained_on_from_the_recorded_state():
     assert np.abs(read - again).max() > 1e-3, "the state before the burn-in matters"
 
 
+def test_gradients_of_the_mean_loss_are_far_above_the_optimizers_epsilon():
+    """Adam's first step is the learning rate for each weight, if its gradient is."""
+    algorithm, exchange = _made(learning_rate=0.01)
+    entries, start = _played(algorithm, T + 1 + BURN_IN)
+    batch = batches.zeros(algorithm.unroll, B)._replace(weight=np.ones(B, np.float32))
+    batch = tf.nest.map_structure(tf.constant, batch._replace(unrolls=entries, start=start))
+    before = [v.numpy() for v in algorithm.variables.trained]
+    algorithm.update(batch, PROGRESS, exchange)
+    pairs = zip(algorithm.variables.trained, before, strict=True)
+    moved = np.concatenate([np.abs(v.numpy() - was).ravel() for v, was in pairs]) / 0.01
+    assert np.median(moved[moved > 1e-3]) > 0.5, "with an epsilon of 0.001 it is 0.03"
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         (["--burn_in=21"], "--burn_in=21 is longer than --unroll_length=20: lower it"),
         (["--n_steps=21"], "--n_steps=21 is longer than --unroll_length=20, so no target"),
+        (
+            ["--duelling=false", "--duelling_units=8"],
+            "--duelling_units=8 has no effect without --duelling: give that, or --duelling_units=0",
+        ),
     ],
 )
 def test_lengths_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):

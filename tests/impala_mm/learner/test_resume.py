@@ -122,6 +122,7 @@ def test_the_unit_of_values_stays_and_only_popart_needs_other_weights():
         {"num_atoms": 11},
         {"value_distribution": "quantiles", "huber_delta": 1.0},
         {"duelling": "other"},
+        {"duelling_units": 8},
         {"noisy": True},
     ],
 )
