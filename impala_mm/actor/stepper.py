@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from impala_mm.environments import nests
-from impala_mm.environments.faults import FaultLog, indented, make_fault
+from impala_mm.environments.faults import FAILURES, FaultLog, indented, make_fault
 from impala_mm.environments.types import Environments, Episode, Fault, Step
 from impala_mm.runtime import thread_names
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -123,7 +123,7 @@ class EnvironmentStepper:
     def _rebuild(self, environment: int, step: Step) -> None:
         try:
             reset = self._environments.rebuild(environment)
-        except Exception as error:  # the environment stays broken: this is one more fault
+        except FAILURES as error:  # the environment stays broken: this is one more fault
             where = f"environment {environment}, when rebuilt"
             self._environments.faults.append(make_fault(where, error, environment))
             return

@@ -27,6 +27,19 @@ class _Part(NamedTuple):
     infinite: bool  # whether numbers that are no choices may be infinite; none may be NaN
 
 
+def choices_of(spec: tf.TensorSpec) -> np.ndarray | None:
+    """Return how many each number of an observation chooses among; None if it is no choice."""
+    among = getattr(spec, "choices", None)
+    return None if among is None else np.array(among, np.uint64)
+
+
+def lacking_choice(numbers: np.ndarray, choices: np.ndarray) -> np.generic | None:
+    """Return a number that none of its choices has, of [..., K] among `choices` [K]; or None."""
+    unsigned = numbers.view(f"u{numbers.dtype.itemsize}")  # in which none is negative
+    is_wrong = unsigned.reshape(-1, len(choices)) >= choices
+    return numbers.ravel()[is_wrong.ravel()][0] if is_wrong.any() else None
+
+
 class UnrollCheck:
     """The check of unrolls of one layout."""
 
@@ -47,7 +60,7 @@ class UnrollCheck:
         for i, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
             dtype = np.dtype(leaf.dtype.as_numpy_dtype)
             count = leaf.shape.num_elements() * (spec.length + spec.overlap if i < entries else 1)
-            among = choices[i] if i < len(choices) else None
+            among = choices[i] if i < len(choices) else choices_of(leaf)
             in_extras = name.startswith("/entries/extras")
             if among is not None or (dtype.kind == "f" and (extras or not in_extras)):
                 shown = name.removeprefix("/entries/").removeprefix("/")
@@ -64,9 +77,7 @@ class UnrollCheck:
                 if not part.infinite and not np.isfinite(numbers).all():
                     return f"its {part.name} contains NaN or infinity"
                 continue
-            unsigned = numbers.view(f"u{part.dtype.itemsize}")  # in which none is negative
-            is_wrong = unsigned.reshape(-1, len(part.choices)) >= part.choices
-            if is_wrong.any():
-                number, most = numbers[is_wrong.ravel()][0], part.choices.max()
+            if (number := lacking_choice(numbers, part.choices)) is not None:
+                most = part.choices.max()
                 return f"its {part.name} contains {number}, and there are {most} choices"
         return ""

@@ -26,6 +26,10 @@ _RETURNED = {
 _READERS = ("gym_vector", "observations", "spaces", "gym_adapter")
 
 
+# What the code of an environment may raise: a program for people may end itself.
+FAILURES = (Exception, SystemExit)
+
+
 class FaultElsewhere(Exception):
     """An exception that a worker process caught; `fault` describes it."""
 
@@ -35,7 +39,10 @@ class FaultElsewhere(Exception):
 
 
 def make_fault(
-    where: str, error: Exception, environment: int | None = None, called: tuple[Any, str] = ("", "")
+    where: str,
+    error: BaseException,
+    environment: int | None = None,
+    called: tuple[Any, str] = ("", ""),
 ) -> Fault:
     """Return the fault for an exception; `where` names the environment in words.
 
@@ -56,7 +63,7 @@ def make_fault(
     return Fault(f"{where}: {text}", kind, shown, environment)
 
 
-def format_traceback(error: Exception) -> str:
+def format_traceback(error: BaseException) -> str:
     """Return an exception's traceback as text, beginning at the first frame of the user's code.
 
     If no frame belongs to it, the traceback is complete.

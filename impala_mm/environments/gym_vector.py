@@ -13,8 +13,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from impala_mm.config.messages import describe_error
 from impala_mm.environments import goals, nests, render
-from impala_mm.environments.faults import make_fault
+from impala_mm.environments.faults import FAILURES, make_fault
 from impala_mm.environments.masks import RawMask, nothing_allowed, refuse_unexpected
 from impala_mm.environments.spaces import SpaceConversion
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Fault, Step
@@ -109,7 +110,7 @@ class GymVector:
                 elif states[i] == _ENDED:
                     first[i] = True
                     results[i] = self._reset(i)
-            except Exception as error:
+            except FAILURES as error:
                 self._break(i, error)
         for i, result in enumerate(results):
             try:
@@ -121,7 +122,7 @@ class GymVector:
                     states[i] = _RUNNING
                 else:
                     self._blank(i)
-            except Exception as error:
+            except FAILURES as error:
                 self._break(i, error)
         self._check_finite()
         if self._mask:
@@ -173,11 +174,16 @@ class GymVector:
     def picture(self) -> np.ndarray:
         """Return the picture that environment 0 draws, or else its observation as a picture."""
         if getattr(self._environments[0], "render_mode", None) == "rgb_array":
-            frame = self._environments[0].render()
+            try:
+                frame = self._environments[0].render()
+            except FAILURES as error:
+                raise BadLevel(
+                    f"{self.spec.level_name} cannot draw a picture: {describe_error(error)}"
+                ) from error
             # Classic gym returns a list of pictures.
             frame = frame[-1] if isinstance(frame, list) and frame else frame
             if isinstance(frame, np.ndarray):
-                return frame.astype(np.uint8)
+                return render.picture_in_colours(self.spec.level_name, frame)
         images = [array for array in self._observation if array.ndim in {3, 4}]
         shown = (images or self._observation)[0]
         return render.picture_of_observation(self.spec.level_name, shown[0])
@@ -276,7 +282,7 @@ class GymVector:
                 )
             self._returns[i] = self._lengths[i] = 0
 
-    def _break(self, i: int, error: Exception) -> None:
+    def _break(self, i: int, error: BaseException) -> None:
         number, one = self._first + i, self._environments[i]
         where = f"environment {number} of {self.spec.level_name}"
         called = one, "reset" if self._now.first[i] else "step"

@@ -28,6 +28,21 @@ def declared_modes(maker: Any) -> Collection[str]:
     return declared.get("render_modes", ()) if isinstance(declared, dict) else ()
 
 
+def picture_in_colours(level_name: str, drawn: np.ndarray) -> np.ndarray:
+    """Return a picture that an environment drew as uint8 [height, width, 3].
+
+    It may be grey, and have an alpha channel, which is left out; raise BadLevel for other shapes.
+    """
+    picture = drawn[..., None] if drawn.ndim == 2 else drawn
+    if picture.ndim != 3 or picture.shape[2] not in {1, 2, 3, 4}:
+        raise BadLevel(
+            f"{level_name} draws pictures of shape {list(drawn.shape)}: its render method must "
+            f"return [height, width, 3]"
+        )
+    channels = [0, 0, 0] if picture.shape[2] < 3 else [0, 1, 2]
+    return picture[..., channels].astype(np.uint8)
+
+
 def picture_of_observation(level_name: str, observation: np.ndarray) -> np.ndarray:
     """Return an image observation as uint8 [height, width, 3]; raise BadLevel if it is no image.
 

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from impala_mm.environments import gym_vector, level_spaces, levels, nests
-from impala_mm.environments.faults import make_fault
+from impala_mm.environments.faults import FAILURES, make_fault
 from impala_mm.environments.step_memory import SharedNest
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Fault, Options
 
@@ -118,7 +118,7 @@ def _answer(
         faults.clear()
     except BadLevel as error:
         reply = Reply(bad_level=str(error))
-    except Exception as error:
+    except FAILURES as error:
         reply = Reply(raised=make_fault(f"an environment of {work.level_name}", error))
     with contextlib.suppress(BrokenPipeError):  # the vector has ended, and so will this process
         connection.send(reply)

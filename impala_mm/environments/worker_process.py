@@ -23,6 +23,7 @@ _CHECK_SECONDS = 1.0  # seconds between two checks whether a busy worker still r
 _STACK_SECONDS = 0.2  # seconds in which a worker writes where it is
 _START = (
     "import json, signal, sys; signal.signal(signal.SIGINT, lambda *_: None); "
+    "signal.signal(signal.SIGUSR2, lambda *_: None); "  # until the worker answers it (`stack`)
     "path, files = json.loads(sys.argv[1]); sys.path[:] = path; "
     "from impala_mm.environments import worker; worker.run(*files)"
 )
@@ -101,11 +102,13 @@ class WorkerProcess:
 
     def stack(self) -> list[str]:
         """Return where the process is in the user's code, as lines of a traceback."""
-        begin = os.fstat(self._stacks.fileno()).st_size
-        with contextlib.suppress(ProcessLookupError):
+        try:
+            begin = os.fstat(self._stacks.fileno()).st_size
             self._process.send_signal(signal.SIGUSR2)
             time.sleep(_STACK_SECONDS)
-        return frames_of_stack(text_of(self._stacks, begin))
+            return frames_of_stack(text_of(self._stacks, begin))
+        except ValueError:  # another thread has closed it (`end`)
+            return []
 
     def close(self) -> None:
         """Ask the process to close its environments and end."""

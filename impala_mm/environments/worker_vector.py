@@ -61,6 +61,7 @@ class WorkerVector:
             for first, count in zip(firsts, sizes, strict=True)
         ]
         opened: list[float] = []  # the picture rate of each worker's environments
+        _vectors.add(self)
         try:
             self._workers += map(self._start, self._works)
             for number in range(len(sizes)):
@@ -72,7 +73,6 @@ class WorkerVector:
             self.close()
             raise
         self.picture_rate = opened[0]
-        _vectors.add(self)
 
     def reset(self) -> Step:
         """Reset all environments and drop their running episodes."""

@@ -14,7 +14,7 @@ from impala_mm.environments import from_flags
 from impala_mm.environments.action_names import action_names
 from impala_mm.evaluation import games
 from impala_mm.evaluation.overlay import overlay
-from impala_mm.evaluation.video_writer import VideoWriter
+from impala_mm.evaluation.video_writer import VideoFailed, VideoWriter
 from impala_mm.evaluation.viewers import GameFrame
 from impala_mm.policy.core import PolicyCore
 
@@ -30,13 +30,15 @@ class GameVideo:
         rate: float,
         name_of: Callable[[Any], str],
         needs_policy_output: bool = False,
+        failed: Callable[[str], None] | None = None,
     ):
         """Prepare a video of `rate` pictures per second.
 
         `name_of` returns a text for an action; `needs_policy_output`: whether action, value and
-        probabilities are drawn below each picture.
+        probabilities are drawn below each picture. `failed` is told why a complete video cannot be
+        finished; without it VideoFailed is raised.
         """
-        self._path, self._rate, self._name_of = path, rate, name_of
+        self._path, self._rate, self._name_of, self._failed = path, rate, name_of, failed
         self._bars = 0  # probabilities below the pictures
         self.needs_policy_output = needs_policy_output
         self._writer, self._game, self._ended = VideoWriter(path, rate), 0, False
@@ -57,10 +59,15 @@ class GameVideo:
 
     def close(self) -> None:
         """Finish the file, or leave none if no game has ended."""
-        if self._ended:
-            self._writer.close()
-        else:
+        if not self._ended:
             self._writer.discard()
+            return
+        try:
+            self._writer.close()
+        except VideoFailed as error:
+            if not self._failed:
+                raise
+            self._failed(str(error))
 
     def _draw(self, frame: GameFrame) -> np.ndarray:
         """Return the picture with action, value, return and probabilities below it."""

@@ -5,6 +5,7 @@ games that end first instead would favour short ones. The jobs `evaluate` and `e
 and record the results.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ import tensorflow as tf
 from impala_mm.config.errors import BadEnvironment
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests, seeds
-from impala_mm.environments.faults import FaultLog, indented, make_fault
+from impala_mm.environments.faults import FAILURES, FaultLog, indented, make_fault
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import Environments, ReferenceScores, Step
 from impala_mm.evaluation import statistics
@@ -128,9 +129,9 @@ def evaluate_level(
             say=say,
         )
     finally:
-        if feed:
-            feed.close()
-        environments.close()
+        with contextlib.closing(environments):
+            if feed:
+                feed.close()
     return Evaluation(
         level=level_name,
         checkpoint=str(policy.path),
@@ -270,7 +271,7 @@ def rebuild_broken(environments: Environments, step: Step, log: FaultLog) -> Ste
             )
         try:
             row = environments.rebuild(i)
-        except Exception as error:  # it stays broken until the next step tries again
+        except FAILURES as error:  # it stays broken until the next step tries again
             environments.faults.append(make_fault(f"environment {i}, rebuilt", error, i))
             continue
         nests.copy_row(step.observation, i, row.observation)

@@ -13,6 +13,7 @@
 The jobs `evaluate` and `evaluator` write it; the evaluator reads which checkpoints it has tested.
 """
 
+import errno
 import math
 import os
 import time
@@ -59,9 +60,11 @@ def append_row(logdir: Path, row: dict[str, Any]) -> Path:
     The row is one write, so that jobs that evaluate the same run do not mix their lines.
     """
     path = path_of(logdir)
+    line = (to_json(row) + "\n").encode()
     number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(number, (to_json(row) + "\n").encode())
+        if os.write(number, line) < len(line):  # the next row appends to this half
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(number)
     return path

@@ -6,6 +6,7 @@ frames.
 """
 
 import contextlib
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,11 @@ class VideoWriter:
     def add(self, frame: np.ndarray) -> None:
         """Add a frame: uint8 [H, W, 3], RGB, of the same size as all before."""
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-            raise ValueError(
+            raise VideoFailed(
                 f"a frame must be uint8 [H, W, 3], not {frame.dtype} {list(frame.shape)}"
             )
         if self._shape and frame.shape != self._shape:
-            raise ValueError(
+            raise VideoFailed(
                 f"a frame must be {list(self._shape)}, like the first one, not {list(frame.shape)}"
             )
         self._shape = frame.shape
@@ -63,9 +64,10 @@ class VideoWriter:
             return
         try:
             self._write(None)
-            self._file.close()
-            self._file = None
-            self._work.replace(self._path)
+            with self._failing():
+                self._file.close()
+                self._file = None
+                self._work.replace(self._path)
         except BaseException:
             self.discard()
             raise
@@ -93,9 +95,15 @@ class VideoWriter:
         self._stream = stream
 
     def _write(self, frame: Any) -> None:
-        try:
+        with self._failing():
             for packet in self._stream.encode(frame):
                 self._file.mux(packet)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Raise VideoFailed where the file cannot be written."""
+        try:
+            yield
         except (OSError, self._av.FFmpegError) as error:
             raise VideoFailed(f"{self._path} cannot be written: {error}") from None
 

@@ -28,6 +28,7 @@ from impala_mm.data.compression import decompress
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.step_codec import ArraysCodec, StepCodec
 from impala_mm.data.trajectory import Entry
+from impala_mm.data.unroll_check import choices_of, lacking_choice
 from impala_mm.environments.types import Step
 from impala_mm.inference.environment_group import EnvironmentGroup, Turn
 from impala_mm.inference.state_tables import StateTables
@@ -60,6 +61,7 @@ class BatchedInference:
         self._spec = algorithm.unroll
         step = self._spec.step
         self._codec = StepCodec(step.observation, step.mask)
+        self._choices = [choices_of(leaf) for leaf in tf.nest.flatten(step.observation)]
         self._answers = ArraysCodec(step.action)
         # The fields of an entry that the network reads, as lists of leaves.
         self._read = (step.observation, step.reward, step.action, step.first, step.mask)
@@ -321,14 +323,19 @@ class BatchedInference:
         return group
 
     def _decode_step(self, content: bytes, environments: int) -> Step | None:
-        """Return the step in a call's content; None if it has another size, NaN or infinity."""
+        """Return the step in a call's content.
+
+        None if it has another size, NaN, infinity, or a choice that does not exist.
+        """
         raw = decompress(content, self._codec.size * environments)
         if raw is None:
             return None
         step = self._codec.decode(raw, environments)
         numbers = tf.nest.flatten((step.reward, step.observation))
         is_finite = all(np.isfinite(x).all() for x in numbers if x.dtype.kind == "f")
-        return step if is_finite else None
+        chosen = zip(tf.nest.flatten(step.observation), self._choices, strict=True)
+        is_right = all(lacking_choice(x, c) is None for x, c in chosen if c is not None)
+        return step if is_finite and is_right else None
 
     def _join(self, newest: list[Entry]) -> list[np.ndarray]:
         """Return the leaves of what the network reads of several groups' newest entries."""

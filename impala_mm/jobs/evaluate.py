@@ -79,6 +79,7 @@ class _Test:
     def __init__(self, config: Config, given: Sequence[str], ending: list[int]):
         self._config, self._given, self._ending = config, given, ending
         self._say = log.ProcessLogger("test")
+        self._unwritten: list[str] = []  # why videos were not finished
         self._path, self._about = checkpoint.find(config.checkpoint or config.logdir)
         kept = self._path.resolve().parent
         own = kept.parent if kept.name == "checkpoints" else None  # the folder of its run
@@ -104,11 +105,15 @@ class _Test:
             results.append(result)
             print(tables.level_table(result), flush=True)
             video = video_path(self._config, policy, level) if self._config.video_dir else None
-            if video:
+            if self._unwritten:
+                video = None
+            if video and video.exists():
                 self._say(f"video: {video}")
             self._record(result, video)
         if len(results) > 1:
             print(tables.overview_table(results), flush=True)
+        if self._unwritten:
+            flags.refuse(f"--video_dir: {self._unwritten[0]}")
         return True
 
     def _play(self, policy: "PolicyCore", level: str) -> "Evaluation":
@@ -129,7 +134,7 @@ class _Test:
             deterministic=config.deterministic,
             seed=config.seed,
             no_reward_steps=given,
-            viewers=_viewers(config, policy, level),
+            viewers=_viewers(config, policy, level, self._unwritten.append),
             meanwhile=meanwhile,
             say=self._say,
         )
@@ -173,7 +178,7 @@ def _check_display(config: Config) -> None:
 
 
 def _viewers(
-    config: Config, policy: "PolicyCore", level: str
+    config: Config, policy: "PolicyCore", level: str, failed: Callable[[str], None]
 ) -> "Callable[[Environments], Sequence[Viewer]] | None":
     """Return a function that makes the viewers of the first environment; None if there are none."""
     from impala_mm.evaluation import game_video, viewers  # noqa: PLC0415
@@ -189,7 +194,9 @@ def _viewers(
             name_of = game_video.action_namer(policy, level)
             path = video_path(config, policy, level)
             found.append(
-                game_video.GameVideo(path, playing.picture_rate, name_of, config.video_overlay)
+                game_video.GameVideo(
+                    path, playing.picture_rate, name_of, config.video_overlay, failed
+                )
             )
         return found
 

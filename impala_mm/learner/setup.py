@@ -238,10 +238,13 @@ def _record_start(
     frames: float,
     say: Say,
 ) -> None:
+    is_new = not folder.has_started()
     try:
         kept = folder.write_start(config, addresses, frames, given)
     except OSError as error:
-        flags.refuse(f"--logdir={folder.path}: {error.strerror}")
+        if is_new:
+            flags.refuse(f"--logdir={folder.path}: {error.strerror}")
+        kept = f"this start is not recorded: {error.filename or folder.path}: {error.strerror}"
     if kept:
         say(kept)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ def parse_lines(lines: list[str]) -> list[dict[str, Any]]:
     """Return the objects of lines of such a file.
 
     A process that is killed may leave half a line, and the next one appends to it: then the object
-    at the line's end is returned.
+    at the line's end is returned, which is the largest one that begins within the line.
     """
     found = []
     for line in lines:
-        for text in (line, line[line.rfind("{") :]):
+        begins = (match.start() for match in re.finditer("{", line))
+        for begin in itertools.chain([0], begins):
             try:
-                value = from_json(text)
+                value = from_json(line[begin:])
             except ValueError:
                 continue
             found += [value] if isinstance(value, dict) else []

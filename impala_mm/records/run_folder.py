@@ -108,7 +108,7 @@ class RunFolder:
         try:
             files = user_sources.of_run(config)
             copy, said = source_copy.keep(files, self.path / "source")
-        except user_sources.TooManyFiles as error:
+        except (user_sources.TooManyFiles, OSError) as error:
             copy, said = "", f"the source of your modules is not kept: {error}"
         if copy:
             start["source"] = f"source/{copy}"

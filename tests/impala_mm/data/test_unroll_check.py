@@ -10,6 +10,7 @@ from impala_mm.data.trajectory import Entry, Unroll, UnrollCodec, UnrollSpec
 from impala_mm.data.unroll_check import UnrollCheck
 from impala_mm.environments.action_parts import Box, Discrete, MultiDiscrete
 from impala_mm.environments.actions import ActionSpec
+from impala_mm.environments.choices import ChoiceSpec
 
 _STEP = Entry(
     {"move": tf.TensorSpec([2], tf.int32), "push": tf.TensorSpec([3], tf.float32)},
@@ -69,6 +70,21 @@ def test_extras_may_be_infinite_and_are_searched_for_nan_if_that_is_asked_for():
     unroll.entries.extras[1] = np.nan
     assert _mistake(unroll) == ""
     assert _mistake(unroll, extras=True) == "its extras contains NaN"
+
+
+@pytest.mark.parametrize("value", [-1, 500, 10**6])
+def test_a_choice_that_an_observation_cannot_be_is_found(value):
+    spec = SPEC._replace(step=SPEC.step._replace(observation=ChoiceSpec((500, 500))))
+    numbers = np.full([4, 2], 499, np.int32)
+    unroll = _unroll()
+    unroll = unroll._replace(entries=unroll.entries._replace(observation=numbers))
+
+    def mistake():
+        return UnrollCheck(spec, ACTIONS).mistake(encoded(UnrollCodec(spec), unroll))
+
+    assert mistake() == ""
+    numbers[2, 1] = value
+    assert mistake() == f"its observation contains {value}, and there are 500 choices"
 
 
 def test_an_observation_may_have_the_name_of_extras():

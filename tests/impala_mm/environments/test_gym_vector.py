@@ -1,5 +1,7 @@
 """The step convention, statistics and faults of environments stepped in one process."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -149,6 +151,8 @@ class Faulty(Counting):
         if action == 3:
             if self.fault == "raises":
                 raise ValueError("boom\nand more")
+            if self.fault == "exits":
+                sys.exit(3)
             if self.fault == "reward":
                 reward = float("nan")
             if self.fault == "no reward":
@@ -168,6 +172,7 @@ class Faulty(Counting):
     ("fault", "line"),
     [
         ("raises", "ValueError: boom and more"),
+        ("exits", "SystemExit: 3"),
         ("reward", "ValueError: reward nan"),
         ("no reward", "ValueError: reward nan"),
         ("shape", "ValueError: observation of shape [3], and its space has the shape [1]"),

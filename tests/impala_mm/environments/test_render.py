@@ -1,7 +1,10 @@
 """Pictures of environment 0, which do not change its play."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
+from counting import Counting, level
 
 from impala_mm.environments import render
 from impala_mm.environments.make import make_environments
@@ -23,6 +26,45 @@ def _play(level, drawn, steps=60, **options):
     assert envs.faults == []
     envs.close()
     return entries, seen
+
+
+@pytest.mark.parametrize(
+    ("drawn", "picture"),
+    [
+        (np.full((4, 5), 7), [7, 7, 7]),
+        (np.full((4, 5, 1), 7), [7, 7, 7]),
+        (np.full((4, 5, 3), [1, 2, 3], np.uint8), [1, 2, 3]),
+        (np.full((4, 5, 4), [1, 2, 3, 255], np.uint8), [1, 2, 3]),
+    ],
+)
+def test_pictures_are_in_three_colours_without_alpha(drawn, picture):
+    found = render.picture_in_colours("a-level", drawn)
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, np.full((4, 5, 3), picture))
+
+
+@pytest.mark.parametrize(
+    ("drawn", "said"),
+    [
+        (lambda: np.zeros(3), r"draws pictures of shape \[3\]: its render method must return"),
+        (lambda: 1 / 0, "cannot draw a picture: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_picture_that_cannot_be_drawn_is_a_fault_of_the_level(drawn, said):
+    class Drawing(Counting):
+        metadata: ClassVar = {"render_modes": ["rgb_array"]}
+        render_mode = "rgb_array"
+
+        def __init__(self, render_mode=None):
+            super().__init__()
+
+        def render(self):
+            return drawn()
+
+    envs = make_environments(level(Drawing), 1, seed=1, renders=True)
+    envs.reset()
+    with pytest.raises(BadLevel, match=said):
+        envs.picture()
 
 
 @pytest.mark.parametrize(

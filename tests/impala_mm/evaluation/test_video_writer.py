@@ -1,5 +1,6 @@
 """Videos play in browsers, hold the frames that were added, and appear only when complete."""
 
+import resource
 import struct
 import sys
 
@@ -97,6 +98,20 @@ def test_without_a_frame_or_after_an_error_nothing_is_left(tmp_path):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["what was there"]
 
 
+def test_a_disk_that_is_full_when_the_file_is_closed_is_said(tmp_path):
+    writer = VideoWriter(tmp_path / "a.mp4")
+    for frame in _frames(3):
+        writer.add(frame)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))  # as a full disk does
+    try:
+        with pytest.raises(VideoFailed, match=r"a.mp4 cannot be written: .*File too large"):
+            writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
+
+
 def _and_then_fail():
     yield from _frames(3)
     raise KeyError
@@ -120,7 +135,7 @@ def _and_then_fail():
     ],
 )
 def test_a_frame_of_another_kind_is_refused(tmp_path, frame, said):
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(VideoFailed, match=said):
         _record(tmp_path / "a.mp4", [*_frames(1), frame])
     assert not list(tmp_path.iterdir())
 

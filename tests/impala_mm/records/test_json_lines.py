@@ -11,6 +11,11 @@ def test_lines_that_were_cut_off_cost_themselves_alone(tmp_path):
     assert read_json_lines(path) == [{"a": 1}, {"a": 4}, {"a": 5, "b": {}}]
 
 
+def test_a_row_that_contains_objects_is_read_after_half_a_line(tmp_path):
+    (tmp_path / "rows").write_text('{"a": 1, "o": {"b"{"a": 2, "o": {"b": 1}}\n')
+    assert read_json_lines(tmp_path / "rows") == [{"a": 2, "o": {"b": 1}}]
+
+
 def test_rows_that_a_resumed_run_made_again_count_once():
     """It was killed after 40 frames, and went on from the checkpoint of 20."""
     rows = [{"frames": n, "seconds": n / 10} for n in (10, 20, 30, 40, 25, 35)]

@@ -7,9 +7,11 @@ import os
 import pytest
 from processes import ROOT
 
+from impala_mm.config import user_sources
 from impala_mm.config.settings import Config
+from impala_mm.learner import setup
 from impala_mm.records.run_folder import RunFolder, recorded_settings
-from impala_mm.runtime import provenance
+from impala_mm.runtime import provenance, whole_file
 
 
 def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
@@ -74,6 +76,38 @@ def test_settings_are_replaced_at_once_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         folder.write_start(Config(seed=6), ["a:1"], frames=0.0)
     assert recorded_settings(tmp_path)["seed"] == 5
+
+
+def test_a_users_file_that_vanishes_costs_the_copy_of_the_source_alone(tmp_path, monkeypatch):
+    missing = tmp_path / "gone.py"
+    monkeypatch.setattr(user_sources, "of_run", lambda config: {"gone.py": missing})
+    folder = RunFolder(Config(logdir=str(tmp_path / "run")))
+    said = folder.write_start(Config(), ["a:1"], frames=0.0)
+    assert said.startswith("the source of your modules is not kept: ")
+    assert str(missing) in said
+    assert "source" not in json.loads((tmp_path / "run" / "starts.jsonl").read_text())
+
+
+def test_a_start_that_cannot_be_recorded_ends_no_run_that_has_begun(tmp_path, monkeypatch, capsys):
+    folder, said = RunFolder(Config(logdir=str(tmp_path))), []
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "settings.json"))
+
+    def record():
+        setup._record_start(folder, Config(), Config(), ["a:1"], 0.0, said.append)
+
+    with monkeypatch.context() as full:
+        full.setattr(whole_file, "write", fail)
+        with pytest.raises(SystemExit):
+            record()
+        assert f"--logdir={tmp_path}: No space left on device" in capsys.readouterr().err
+    record()
+    monkeypatch.setattr(whole_file, "write", fail)
+    record()
+    assert said == [
+        f"this start is not recorded: {tmp_path}/settings.json: No space left on device"
+    ]
 
 
 def test_each_start_leaves_what_it_was_and_changes_of_the_code(tmp_path, monkeypatch):
