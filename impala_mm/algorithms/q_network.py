@@ -29,9 +29,9 @@ class QNetwork(snt.Module):
     """The values of all actions, with a recurrent core or without.
 
     With --duelling, the numbers of an action are the sum of the observation's and of the action's
-    own, whose mean over the actions is 0; --duelling_units gives both a hidden layer. With --noisy, the layers that are fully connected have
-    noise (`nets.noisy`). `mean` is the algorithm's `Normaliser.mean`, and `network` the name of the
-    network, if it is not --agent_name.
+    own, whose mean over the actions is 0; --duelling_units gives both a hidden layer. With --noisy,
+    the layers that are fully connected have noise (`nets.noisy`). `mean` is the algorithm's
+    `Normaliser.mean`, and `network` the name of the network, if it is not --agent_name.
     """
 
     def __init__(

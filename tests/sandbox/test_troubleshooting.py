@@ -6,9 +6,6 @@ import re
 import pytest
 from processes import ROOT
 
-from impala_mm.config.settings import Config
-from launcher.plan.settings import LauncherConfig
-
 PAGE = (ROOT / "sandbox" / "troubleshooting.md").read_text()
 SOURCES = ("impala_mm", "launcher", "nets", "docker")
 HOLE = "\0"  # stands for the values in an f-string
@@ -101,11 +98,3 @@ def test_each_entry_says_what_to_do():
         if line.startswith("**`"):
             assert lines[number + 1] == "", line
             assert re.match(r"[A-Z`]", lines[number + 2]), f"nothing explains {line}"
-
-
-def test_flags_that_the_page_names_exist():
-    named = set(re.findall(r"(?<![\w-])--(\w[\w-]+)", PAGE))
-    assert len(named) > 15
-    assert named <= set(Config.__dataclass_fields__) | set(LauncherConfig.__dataclass_fields__) | {
-        "help"
-    }
