@@ -2,16 +2,16 @@
 
     /tmp/impala_mm-<uid>/                       mode 0700; its owner is checked
         <network namespace>-<address>-<port>    a learner that listens there
-        <pid>-<number>                          an actor's end of a connection by TLS
+        <random number>                         an actor's end of a connection by TLS
 
 Sockets have mode 0755 whatever the umask is, so it is the folder that keeps others out.
 """
 
 import contextlib
 import errno
-import itertools
 import os
 import re
+import secrets
 import socket
 import stat
 import tempfile
@@ -25,7 +25,6 @@ from impala_mm.runtime import ports
 _FOLDER = Path("/tmp") / f"impala_mm-{os.geteuid()}"
 _LEFT_SECONDS = 60.0  # a socket of this age on which nobody listens belongs to no process
 _WILDCARDS = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
-_numbers = itertools.count()
 
 
 def path_of_learner(sockets: Iterable[socket.socket]) -> Path:
@@ -58,9 +57,8 @@ def _new() -> Path:
         folder = _own_folder()
     except OSError:
         folder = Path(tempfile.mkdtemp(prefix="impala_mm-"))
-    path = folder / f"{os.getpid()}-{next(_numbers)}"
-    path.unlink(missing_ok=True)  # of an earlier process with this number
-    return path
+    # Containers that share the folder have processes of equal numbers.
+    return folder / secrets.token_hex(8)
 
 
 def find_learner(address: str) -> Path | None:

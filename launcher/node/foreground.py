@@ -122,7 +122,7 @@ class _Foreground:
             log="" if is_learners else str(self._log(name)),  # a learner keeps its own log
             log_max_mb=self._local_run.log_max_mb,
             leader="" if is_learners else LEARNERS,
-            lease_secs=0.0,
+            lease_secs=None,
             rows=str(self._local_run.folder.absolute() / "metrics.jsonl") if is_learners else "",
             has_other_hosts=False,
             restarts=0 if is_learners else MAX_CRASHES - 1,

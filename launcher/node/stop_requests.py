@@ -19,7 +19,7 @@ class StopRequests:
     def __init__(self, task: Task, heartbeat: HeartbeatMonitor):
         self._task, self._heartbeat, self._run_folder = task, heartbeat, Path(task.folder)
         self._process_folder = self._run_folder / task.name
-        self._lease = Lease(self._run_folder / "news", task.lease_secs)
+        self._lease = Lease(self._run_folder / "news", task.lease_secs or 0.0)
         self._created = time.monotonic()
         self.signals: list[int] = []  # those that the supervisor received
         self.passed_on = ""  # the request that the supervisor passed on: "save" or "now"
@@ -51,7 +51,7 @@ class StopRequests:
     def _has_leader_ended(self) -> bool:
         if not self._task.leader:
             return False
-        if self._task.lease_secs:
+        if self._task.lease_secs is not None:
             return self._lease.has_expired(self._heartbeat.frames())
         leader = read_state(self._run_folder / self._task.leader)
         if not leader:  # it has not been started yet, or never will be

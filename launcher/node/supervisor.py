@@ -9,6 +9,7 @@ end of the login that started it ends it; `experiment.py` starts one for each of
 """
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -40,6 +41,10 @@ _HOSTS_CHECK_SECONDS = 0.05  # the same while actors may wait for the learners' 
 _READ_BYTES = 1 << 16  # bytes of output that are read at once
 _ANSWER_SECONDS = 2.0  # seconds between attempts to reach the supervisors on other hosts
 _KILL_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
+# Why a program never starts; others, such as ENOMEM, may pass.
+_MISTAKES = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.E2BIG),
+}
 _LOCK_SECONDS = 8.0  # seconds that the supervisor of an ended process may need to exit
 
 
@@ -57,6 +62,7 @@ class Supervisor:
         self._requests = StopRequests(task, self._heartbeat)
         self._started = time.monotonic()
         self._process: subprocess.Popen | None = None
+        self._start_code = USER_ERROR  # how a process counts that could not be started
         self._stop_signals: list[
             tuple[signal.Signals, float]
         ] = []  # still to be sent: (signal, seconds until the next one)
@@ -166,6 +172,7 @@ class Supervisor:
                 f"error: {error.filename or self._task.command[0]}: {error.strerror}"
             )
             self._process = None
+            self._start_code = USER_ERROR if error.errno in _MISTAKES else 1
             return
         process = [self._process.pid, procfs.start_time(self._process.pid)]
         self._started = time.monotonic()
@@ -174,7 +181,7 @@ class Supervisor:
     def _run_to_end(self) -> int:
         process = self._process
         if process is None:
-            return USER_ERROR
+            return self._start_code
         assert process.stdout
         pipe = process.stdout.fileno()
         open_still = True

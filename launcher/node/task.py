@@ -70,8 +70,8 @@ class Task(NamedTuple):
     log_max_mb: float  # size of the log in MiB before a new one is begun
     leader: str  # the process whose end ends this one; "" for the learners
     # If the leader is on another host: seconds without progress and without a connected frontend
-    # after which this process ends. 0: the leader is on this machine.
-    lease_secs: float
+    # after which this process ends; 0: it never does. None: the leader is on this machine.
+    lease_secs: float | None
     rows: str  # file that grows once there is something to save by SIGUSR1; "": there never is
     has_other_hosts: bool  # whether it is an mpirun that starts learners on other hosts, too
     restarts: int  # crashes in a row after which the process is restarted

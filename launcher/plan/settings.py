@@ -51,15 +51,15 @@ class LauncherConfig:
         text="Maximum number of consecutive restarts of a process, after delays of 0.5 s, 1 s, 2 s "
              "and so on up to 30 s. The count starts over once a process has run for 10 minutes.")
     stall_secs: float = flag(
-        120, group="Cluster", least=0,
+        120, group="Cluster", least=0, most=1e9,
         text="Seconds without a heartbeat after which a process is killed and restarted; five "
              "times as long while it is starting. 0: never.")
     stop_secs: float = flag(
-        120, group="Cluster", least=1,
+        120, group="Cluster", least=1, most=1e9,
         text="Seconds that learners have to save a checkpoint when the run is stopped, before they "
              "are killed.")
     orphan_secs: float = flag(
-        600, group="Cluster", least=0,
+        600, group="Cluster", least=0, most=1e9,
         text="Seconds after which a process on another host exits by itself if it makes no "
              "progress and no frontend is connected to its host. 0: never.")
     skip_check: bool = flag(

@@ -282,7 +282,7 @@ def _make_task(process: Process, config: LauncherConfig, record: Record, log_max
         log=log,
         log_max_mb=log_max_mb,
         leader="" if is_learners else LEARNERS,
-        lease_secs=0.0
+        lease_secs=None
         if process.installation.host_id == record.host_id_of(LEARNERS)
         else config.orphan_secs,
         rows=str(Path(process.logdir) / "metrics.jsonl") if is_learners else "",

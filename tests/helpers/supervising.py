@@ -41,19 +41,22 @@ class Supervised:
             "log": str(self.log),
             "log_max_mb": 1.0,
             "leader": "",
-            "lease_secs": 0.0,
+            "lease_secs": None,
             "has_other_hosts": False,
             "rows": "",
             "restarts": 0,
             "stall_secs": 0.0,
             "grace_secs": 5.0,
         }
+        # The program of the supervisor; a test's own begins with what it changes.
+        own = changes.pop("program", None)
+        program = ["-c", own] if own else ["-ES", "-m", "launcher.node.supervisor"]
         self.folder.mkdir(exist_ok=True)
         task = self.folder / "task.json"
         write_json(task, Task(**settings | changes)._asdict())
         self._shown = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-ES", "-m", "launcher.node.supervisor", task],
+            [sys.executable, *program, task],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=self._shown,

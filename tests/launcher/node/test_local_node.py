@@ -43,7 +43,7 @@ def _learners(folder, hosts):
         **{"name": "learners", "job": "learner", "host": hosts[0], "environment": {}},
         **{"command": command if len(hosts) > 1 else program, "workdir": "/"},
         **{"folder": str(folder), "log": str(folder / "log"), "log_max_mb": 1.0, "leader": ""},
-        **{"lease_secs": 0.0, "rows": "", "has_other_hosts": False, "restarts": 0},
+        **{"lease_secs": None, "rows": "", "has_other_hosts": False, "restarts": 0},
         **{"stall_secs": 0.0, "grace_secs": 1.0},
     }
 

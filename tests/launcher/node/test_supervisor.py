@@ -118,6 +118,31 @@ def test_one_that_refuses_its_flags_is_not_started_again(supervise):
     assert told.state["restarts"] == 0
 
 
+_FAILS_ONCE = """
+import errno, os, pathlib, sys
+from launcher.node import child_process, supervisor
+
+real, calls = child_process.start, []
+
+def start(*given, **named):
+    calls.append(1)
+    if len(calls) == 1:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    return real(*given, **named)
+
+child_process.start = start
+sys.exit(supervisor.main(pathlib.Path(sys.argv[1])))
+"""
+
+
+def test_a_machine_without_memory_for_a_process_is_asked_again(supervise):
+    told = supervise(["true"], restarts=1, program=_FAILS_ONCE)
+    assert told.wait() == 0
+    assert told.state["restarts"] == 1
+    assert "error: true: Cannot allocate memory" in told.log.read_text()
+    assert "it exited with code 1; it will be restarted in 0.5 s" in told.log.read_text()
+
+
 def test_a_program_that_is_not_there_is_named(supervise):
     told = supervise(["/no/such program"], restarts=5)
     assert told.wait() == 2

@@ -46,13 +46,28 @@ def test_a_state_is_replaced_by_another_id_and_not_by_one_that_cannot_be_read(tm
 
 def test_a_process_goes_on_while_nobody_can_read_whether_its_leader_does(tmp_path, failing):
     task = Task(**dict.fromkeys(Task._fields) | {"name": "a", "folder": tmp_path, "leader": "b"})
-    task = task._replace(lease_secs=0.0)
     requests = StopRequests(task, HeartbeatMonitor(tmp_path / "beat"))
     requests._created -= 100
     (tmp_path / "a").mkdir()
     assert requests.newest() == "save", "it was never started"
     failing()
     assert requests.newest() == ""
+
+
+def test_a_process_without_a_lease_outlives_learners_of_another_host(tmp_path):
+    task = Task(**dict.fromkeys(Task._fields) | {"name": "a", "folder": tmp_path, "leader": "b"})
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    for lease, request in ((0.0, ""), (None, "save")):
+        requests = StopRequests(task._replace(lease_secs=lease), HeartbeatMonitor(tmp_path / "x"))
+        requests._created -= 100
+        assert requests.newest() == request, "its learners' state is not on this machine"
+        # A copy of the state of the other machine, whose supervisor is no process of this one.
+        copied = {"name": "b", "job": "learner", "host": "far", "state": "running", "log": ""}
+        copied |= {"supervisor": [4194303, 7], "process": None, "restarts": 0, "failure": None}
+        write_json(tmp_path / "b" / "state.json", copied)
+        assert requests.newest() == request
+        (tmp_path / "b" / "state.json").unlink()
 
 
 def test_heartbeats_that_cannot_be_listed_report_nothing(tmp_path, failing):
