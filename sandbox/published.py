@@ -1,7 +1,7 @@
 """Recorded curves of several seeds beside the results that others publish: a table and a picture.
 
 `record.py` writes both. A result is the mean return of the last 100 games of training, as in
-CleanRL's tables.
+CleanRL's tables. The table has the runs that reached their last frame; the picture has all.
 """
 
 import shlex
@@ -26,7 +26,9 @@ def table(recorded: Recorded) -> list[str]:
         "| the published mean was reached after |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, runs in recorded.items():
+    for name, begun in recorded.items():
+        if not (runs := list(filter(_is_complete, begun))):
+            continue
         returns = [run["episode_return"] for run in runs]
         tested = [run["deterministic_return"] for run in runs if "deterministic_return" in run]
         lines.append(
@@ -80,9 +82,17 @@ def _level(name: str) -> str:
 
 
 def _steps(name: str, run: dict) -> str:
-    """Return the steps of a recorded run; the documented command may have changed since."""
-    frames = settings_of(shlex.split(run["command"])[1:]).total_environment_frames
-    return plot_style.format_number(frames / _repeats(name))
+    """Return the steps of a complete run."""
+    return plot_style.format_number(_planned_frames(run) / _repeats(name))
+
+
+def _is_complete(run: dict) -> bool:
+    return run["frames"] >= _planned_frames(run)
+
+
+def _planned_frames(run: dict) -> float:
+    """Return the frames that a run's own command plans; the documented one may have changed."""
+    return settings_of(shlex.split(run["command"])[1:]).total_environment_frames
 
 
 def _repeats(name: str) -> int:
