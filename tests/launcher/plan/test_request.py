@@ -1,7 +1,9 @@
 """What the frontend is asked for: which of experiment.py's modes it plans for a CSV's processes."""
 
+import re
 import sys
 
+import pytest
 from processes import ROOT, run
 
 
@@ -28,3 +30,10 @@ def test_two_learners_and_their_actors_reincarnate_a_teacher(tmp_path):
     code, printed = _dry_run(csv, "--mode=test")
     assert code == 2
     assert "--mode=test is one process: give it to experiment.py itself" in printed
+
+
+@pytest.mark.parametrize("flag", ["stop_secs", "stall_secs", "orphan_secs"])
+def test_seconds_that_a_task_cannot_hold_are_refused(tmp_path, flag):
+    code, printed = _dry_run(tmp_path / "none.csv", f"--{flag}=inf")
+    assert code == 2
+    assert re.search(rf"error: --{flag}=inf: it must be at least \d and at most 1e\+09", printed)
