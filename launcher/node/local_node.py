@@ -4,6 +4,7 @@ Arguments and results consist of JSON types.
 """
 
 import contextlib
+import dataclasses
 import os
 import signal
 import time
@@ -169,7 +170,8 @@ class LocalNode:
         record = self.run.record
         assert record
         names = {process["name"] for process in entries}
-        record.processes[:] = [p for p in record.processes if p["name"] not in names] + entries
+        others = [each for each in record.processes if each["name"] not in names]
+        record = dataclasses.replace(record, processes=others + entries)
         self.run.write_record(record)
         return record
 

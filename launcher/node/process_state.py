@@ -30,7 +30,11 @@ _FAILURE = {"time": 0.0, "code": 1, "why": "it failed", "lines": [], "next": ""}
 
 def read_state(folder: Path) -> dict[str, Any]:
     """Return the state of the process with this folder; empty if it has none, or a damaged one."""
-    state = read_json(folder / "state.json")
+    return parse_state(read_json(folder / "state.json"))
+
+
+def parse_state(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state with this content, with all fields; empty if it is damaged."""
     if not is_state(state):
         return {}
     state = _OPTIONAL | state

@@ -19,6 +19,7 @@ Commands about a run read only these files, so they work from any terminal and w
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -28,14 +29,15 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from launcher.node import file_lock, procfs
 from launcher.node.json_types import fields_fit
 from launcher.node.leftovers import remove_shared_parameters
-from launcher.node.process_state import read_state
+from launcher.node.parsed_file import ParsedFile
+from launcher.node.process_state import parse_state
 from launcher.node.task import FINAL_STATES, HEARTBEAT, LEARNERS, read_json, write_json
 
 _TASK_SECONDS = 60.0  # seconds within which a supervisor must read its task
@@ -62,7 +64,7 @@ class UnreadableRecord(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A run as it was started."""
+    """A run as it was started; callers share it, and change a copy (`dataclasses.replace`)."""
 
     name: str
     id: str  # of this start of the run
@@ -95,7 +97,12 @@ class Record:
 
     def host_id_of(self, name: str) -> str:
         """Return the id of a process's host; "" if the run has no such process."""
-        return next((p.get("place", "") for p in self.processes if p["name"] == name), "")
+        return self._host_ids.get(name, "")
+
+    @functools.cached_property
+    def _host_ids(self) -> dict[str, str]:
+        """The id of each process's host, by the process's name."""
+        return {p["name"]: p.get("place", "") for p in reversed(self.processes)}
 
 
 class Run:
@@ -107,12 +114,14 @@ class Run:
             raise InvalidRunName(f"{name!r} is not a valid name: use letters, digits, - and _")
         self.name = name
         self.folder = (folder or runs_folder()) / name
+        self._record = ParsedFile(self.folder / "run.json", _parse_record)
+        self._states: dict[str, ParsedFile[dict[str, Any]]] = {}  # by process
 
     @property
     def record(self) -> Record | None:
         """The record; None if there is no such run. Raises UnreadableRecord."""
         path = self.folder / "run.json"
-        if record := _parse_record(read_json(path)):
+        if record := self._record.read():
             return record
         if not path.exists():  # asked now, since another frontend may just have removed it
             return None
@@ -137,15 +146,20 @@ class Run:
         record = self.record
         if record is None:
             return {}
-        rebooted = record.boot != boot_id()
-        return {p["name"]: self._process_state(p, rebooted) for p in record.processes}
+        rebooted, why_away = record.boot != boot_id(), functools.cache(self.why_away)
+        return {p["name"]: self._process_state(p, rebooted, why_away) for p in record.processes}
 
-    def _process_state(self, process: dict[str, Any], rebooted: bool) -> dict[str, Any]:
+    def _process_state(
+        self, process: dict[str, Any], rebooted: bool, why_away: Callable[[str], str]
+    ) -> dict[str, Any]:
         folder = self.folder / process["name"]
-        state = read_state(folder)
+        if (file := self._states.get(process["name"])) is None:
+            file = ParsedFile(folder / "state.json", parse_state)
+            self._states[process["name"]] = file
+        state = dict(file.read())
         if host_id := process.get("place"):
             state = state or process | {"state": "starting", "supervisor": None}
-            if state["state"] not in (*FINAL_STATES, "lost") and (why := self.why_away(host_id)):
+            if state["state"] not in (*FINAL_STATES, "lost") and (why := why_away(host_id)):
                 state |= {"state": "away", "last": why}
             return state | {"place": host_id}
         if rebooted:

@@ -141,7 +141,14 @@ def has_other_id(path: Path, own: object) -> bool:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; empty if there is none, or it cannot be read."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        content = json.loads(path.read_text())
+    with contextlib.suppress(OSError):
+        return parse_object(path.read_bytes())
+    return {}
+
+
+def parse_object(text: bytes) -> dict[str, Any]:
+    """Return the object that a text of JSON contains; empty if it is none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        content = json.loads(text)
         return content if isinstance(content, dict) else {}
     return {}

@@ -1,6 +1,8 @@
 """Tests of the copies of states and logs, which several frontends may write at the same time."""
 
 import base64
+import dataclasses
+import os
 import threading
 import time
 import types
@@ -8,6 +10,7 @@ import types
 import pytest
 from supervising import until
 
+from launcher.node import run_registry
 from launcher.node.controlled_node import CONTROLLER
 from launcher.node.daemon_supervisor import DAEMON
 from launcher.node.run_registry import Record, Run, boot_id
@@ -179,3 +182,34 @@ def test_contacts_of_another_frontend_do_not_count_as_those_of_this_one(tmp_path
         copies=False,
     )
     assert reports == ["there"]
+
+
+def test_reports_of_hosts_parse_the_record_once_until_another_frontend_replaces_it(
+    tmp_path, monkeypatch
+):
+    """It has a megabyte if the run has thousands of processes."""
+    parse, parsed = run_registry._parse_record, []
+    monkeypatch.setattr(
+        run_registry, "_parse_record", lambda content: parsed.append(1) or parse(content)
+    )
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    process = {"name": "actor-0", "job": "actor", "host": "h", "place": "here", "log": "/l"}
+    rest = (time.time(), boot_id(), str(tmp_path), "", [process], {}, [], 1)
+    record = Record("impala", "id", *rest)
+
+    def replace(record):
+        Run("impala", tmp_path).write_record(record)
+        os.utime(run.folder / "run.json", (1.0, len(parsed)))  # a new file is parsed each time
+
+    mirror, state = StateMirror(run, Hosts(), {}), process | {"state": "running"}
+    replace(record)
+    for _ in range(100):
+        mirror.on_states("here", {"actor-0": state})
+    assert len(parsed) == 1
+    replace(dataclasses.replace(record, processes=[process | {"place": "there"}]))
+    for _ in range(100):
+        mirror.on_states("here", {"actor-0": state | {"state": "ended"}})
+        mirror.on_states("there", {"actor-0": state | {"state": "saving"}})
+    assert len(parsed) == 2
+    assert run.states()["actor-0"]["state"] == "saving", "it runs on that host now"

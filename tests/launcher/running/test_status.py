@@ -14,7 +14,6 @@ from rich.console import Console
 from impala_mm.config import command_line
 from launcher.checks.finding import Finding
 from launcher.checks.preflight import show_findings
-from launcher.node import run_registry
 from launcher.node.procfs import start_time
 from launcher.node.run_registry import (
     InvalidRunName,
@@ -25,7 +24,6 @@ from launcher.node.run_registry import (
     boot_id,
     run_names,
 )
-from launcher.node.task import read_json
 from launcher.remote.state_mirror import DAEMONS_FOLDER
 from launcher.running import status
 from launcher.running.console import say
@@ -291,12 +289,13 @@ def test_a_record_that_another_frontend_removes_meanwhile_is_no_unreadable_one(
     """Its supervisors need a moment to exit after they have written their last state."""
     _write(run, tmp_path, LEARNERS)
 
-    def read_too_late(path):
-        if path.name == "run.json":
-            path.unlink()
-        return read_json(path)
+    read = run._record.read
 
-    monkeypatch.setattr(run_registry, "read_json", read_too_late)
+    def read_too_late():
+        (run.folder / "run.json").unlink()
+        return read()
+
+    monkeypatch.setattr(run._record, "read", read_too_late)
     assert run.record is None
 
 
