@@ -115,6 +115,11 @@ class ConnectedActors:
             if actor not in self._movable or actor not in self.heard:
                 return None
             choose = choose_learner_without_actors if self._in_rounds else choose_learner
+            # To count the active actors takes long. More of them never keep an actor here, so
+            # nearly all messages are answered as if all connected actors were active.
+            most = LearnerLoad(0.0, queue_fill, len(self.heard), self._is_settled())
+            if choose(self.rank, most, self.loads) is None:
+                return None
             learner = choose(self.rank, self._load(0.0, queue_fill, playing), self.loads)
             if learner is not None:
                 del self.heard[actor]
@@ -128,4 +133,7 @@ class ConnectedActors:
             actor in playing or now - heard < 2 * SETTLE_SECONDS
             for actor, heard in self.heard.items()
         )
-        return LearnerLoad(wait_share, queue_fill, active, now - self.changed_at > SETTLE_SECONDS)
+        return LearnerLoad(wait_share, queue_fill, active, self._is_settled())
+
+    def _is_settled(self) -> bool:
+        return time.monotonic() - self.changed_at > SETTLE_SECONDS

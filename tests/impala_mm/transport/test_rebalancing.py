@@ -1,10 +1,18 @@
 """The choice of the learner that an actor feeds next."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impala_mm.transport.rebalancing import LearnerLoad, choose_learner
+from impala_mm.transport.connected_actors import ConnectedActors
+from impala_mm.transport.rebalancing import (
+    SETTLE_SECONDS,
+    LearnerLoad,
+    choose_learner,
+    choose_learner_without_actors,
+)
 
 FULL = LearnerLoad(wait_share=0.0, queue_fill=1.0, actors=3, settled=True)
 STARVES = LearnerLoad(wait_share=0.9, queue_fill=0.0, actors=1, settled=True)
@@ -56,3 +64,55 @@ def test_nobody_is_sent_to_where_they_are_or_to_who_waits_less(everybody, data):
         assert place != rank
         assert everybody[place].wait_share == max(load.wait_share for load in everybody)
         assert everybody[place].wait_share > everybody[rank].wait_share
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """Return the three actors of a learner beside one that starves, and a list of their counts."""
+    actors, counts = ConnectedActors(), []
+    for actor in range(3):
+        actors.join(actor, {}, movable=True)
+    actors.changed_at -= 2 * SETTLE_SECONDS
+    actors.loads = [FULL, STARVES._replace(actors=0)]
+    count = actors._load
+    monkeypatch.setattr(actors, "_load", lambda *rest: counts.append(rest) or count(*rest))
+    return actors, counts
+
+
+@pytest.mark.parametrize("why", ["room", "sent one", "starves, too", "no need", "unrolls there"])
+def test_active_actors_are_not_counted_while_none_may_move(full, why):
+    """Each message with unrolls asks, and a learner may have thousands of actors."""
+    actors, counts = full
+    mine, other = actors.loads
+    if why == "sent one":
+        actors.changed_at = time.monotonic()
+    if why == "starves, too":
+        mine = mine._replace(wait_share=0.2)
+    if why == "no need":
+        other = other._replace(wait_share=0.05)
+    if why == "unrolls there":
+        other = other._replace(queue_fill=0.8)
+    actors.loads = [mine, other]
+    assert actors.redirect(1, 0.5 if why == "room" else 1.0) is None
+    assert not counts
+
+
+def test_an_actor_moves_by_the_number_of_active_ones(full):
+    actors, counts = full
+    for actor in (0, 2):
+        actors.heard[actor] -= 2 * SETTLE_SECONDS  # they are silent
+    actors.loads[1] = STARVES
+    assert actors.redirect(1, 1.0) is None, "it would leave the learner without an active one"
+    assert actors.redirect(1, 1.0, playing=(0, 2)) == 1
+    assert len(counts) == 2
+    assert actors.heard.keys() == {0, 2}
+
+
+@given(st.lists(loads, min_size=1, max_size=6), st.data())
+def test_more_actors_of_a_learner_never_keep_one_there(everybody, data):
+    rank = data.draw(st.integers(0, len(everybody) - 1))
+    own = data.draw(loads)
+    more = own._replace(actors=own.actors + data.draw(st.integers(0, 9)))
+    for choose in (choose_learner, choose_learner_without_actors):
+        place = choose(rank, own, everybody)
+        assert place is None or choose(rank, more, everybody) == place
