@@ -109,20 +109,30 @@ class NetworkChecks:
         return findings
 
     def _check_bandwidth(self) -> list[Finding]:
-        """Measure the bandwidth from each actor's host to its learner's port.
+        """Measure the bandwidth from each actor's host to the port of one of its learners.
 
-        For a learner that chooses its port itself, it is measured to a port that is free now.
+        The host only connects to the others, since a measurement fills the network for a while.
+        For a learner that chooses its port itself, a port is used that is free now.
         """
-        pairs: dict[tuple[str, int], None] = {}  # (host id of actors, number of their learner)
+        wanted: dict[str, dict[int, None]] = {}  # numbers of learners, by host id of their actors
         for actor, number in first_learners([*self._learners, *self._actors]):
             host_id = self._installation_of(actor).host_id
             if host_id != self._installation_of(self._learners[number]).host_id:
-                pairs[host_id, number] = None
-        ports, findings = self._start_servers(sorted({number for _, number in pairs}))
+                wanted.setdefault(host_id, {})[number] = None
+        ports, findings = self._start_servers(sorted(set().union(*wanted.values())))
+        to_measure: list[tuple[str, int]] = []
+        to_connect: list[tuple[str, int]] = []
+        for i, (host_id, numbers) in enumerate(wanted.items()):
+            if pairs := [(host_id, number) for number in numbers if number in ports]:
+                to_measure.append(pairs.pop(i % len(pairs)))  # in turn, so that all are measured
+                to_connect += pairs
+
+        def send(pair: tuple[str, int], seconds: float = 0.0) -> Finding:
+            return self._send(pair[0], self._learners[pair[1]], ports[pair[1]], seconds)
+
+        findings += parallel.map_ordered(send, to_connect)
         findings += parallel.map_ordered(
-            lambda pair: self._measure(pair[0], self._learners[pair[1]], ports[pair[1]]),
-            [pair for pair in pairs if pair[1] in ports],
-            _MAX_SENDERS,
+            lambda pair: send(pair, _SEND_SECONDS), to_measure, _MAX_SENDERS
         )
         for host_id in {self._installation_of(self._learners[number]).host_id for number in ports}:
             with contextlib.suppress(HostUnavailable, OperationFailed):
@@ -148,11 +158,12 @@ class NetworkChecks:
                 findings.append(Finding("network", False, message, "", host_id))
         return ports, findings
 
-    def _measure(self, host_id: str, learner: Worker, port: int) -> Finding:
+    def _send(self, host_id: str, learner: Worker, port: int, seconds: float) -> Finding:
+        """Measure the bandwidth to a learner's port for `seconds`; 0: only connect to it."""
         address = self._installation_of(learner).address
         try:
             rate = self._hosts.call(
-                host_id, "measure_bandwidth", host=address, port=port, seconds=_SEND_SECONDS
+                host_id, "measure_bandwidth", host=address, port=port, seconds=seconds
             )
         except (HostUnavailable, OperationFailed, OSError) as error:
             message = f"cannot reach its learner at {address}:{port}: {error}"
@@ -160,6 +171,8 @@ class NetworkChecks:
             if not learner.tf_port:
                 remedy += ", or name an open one in the column tf_port"
             return Finding("network", False, message, remedy, host_id)
+        if not seconds:
+            return Finding("network", True, f"can connect to {address}:{port}", "", host_id)
         is_slow = rate < _MIN_MBIT_PER_SECOND
         message = f"{rate:,.0f} Mbit/s to {address}:{port}"
         if is_slow:
