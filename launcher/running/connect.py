@@ -24,7 +24,7 @@ _FIRST_CONTACT_SECONDS = 10.0  # timeout for the first status report of all host
 
 
 def find_installations(
-    rows: Sequence[Worker], hosts: Hosts, deploys: bool, say: Say
+    rows: Sequence[Worker], hosts: Hosts, deploys: bool, say: Say | None = None
 ) -> InstallationOf:
     """Find the project folder, Python and mpirun of each row on its host.
 

@@ -131,13 +131,17 @@ class FollowedRun:
             self.run.write_record(record)
         return record
 
-    def begin_if_unknown(self, record: Record, host_id: str) -> None:
-        """Begin the run on a host that does not know it, such as one that was rebooted."""
+    def begin_if_unknown(self, record: Record, host_id: str, prepares: bool = True) -> None:
+        """Begin the run on a host that does not know it, such as one that was rebooted.
+
+        Unless it `prepares` all hosts for a controller, the caller does so.
+        """
         if not self.hosts.call(host_id, "has_start", start=record.id):
             if self.orders:
                 raise OperationFailed(f"{host_id} does not know the run: it waits for a frontend")
-            start.begin_on_hosts(self.run, self.hosts, record, [host_id], self.say)
-            controlled_hosts.prepare(self.run, self.hosts, record, self.config, self.say)
+            start.begin_on_hosts(self.run, self.hosts, record, [host_id])
+            if prepares:
+                controlled_hosts.prepare(self.run, self.hosts, record, self.config, self.say)
             self.mirror.on_connected(host_id)
 
     def restart(self, names: set[str], record: Record) -> list[str]:
@@ -145,6 +149,8 @@ class FollowedRun:
 
         Processes whose row was removed from the CSV are left out.
         """
+        if not names:
+            return []
         if self.orders:
             restarted = self.orders.restart(record, names)
             if left := sorted(names - set(restarted)):
@@ -154,17 +160,18 @@ class FollowedRun:
                 )
             return restarted
         rows = [*self.workers, *connect.rows_of(record)]  # --apply may have added rows
-        self.find_installations(rows)
-        found = []
-        for entry in record.processes:
+        chosen: dict[str, Worker] = {}
+        for entry in [each for each in record.processes if each["name"] in names]:
             rows_alike = [w for w in rows if process_plan.row_signature(w) == entry["kind"]]
-            if entry["name"] in names and rows_alike:
-                row = dataclasses.replace(rows_alike[0], job=entry["job"])
-                found.append(
-                    process_plan.make_process(
-                        entry["name"], row, self.config, record.flags, self.installation_of
-                    )
-                )
+            if rows_alike:
+                chosen[entry["name"]] = dataclasses.replace(rows_alike[0], job=entry["job"])
+        installation_of = connect.find_installations(
+            list(chosen.values()), self.hosts, self.config.deploy
+        )
+        found = [
+            process_plan.make_process(name, row, self.config, record.flags, installation_of)
+            for name, row in chosen.items()
+        ]
         self.start(found, self._with_logs(record, found))
         return [process.name for process in found]
 

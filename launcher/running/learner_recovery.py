@@ -133,7 +133,6 @@ class LearnerRecovery:
         rows = [worker for worker in self._learner_rows if self._place_of(worker) in used | due]
         rows.sort(key=lambda worker: self._place_of(worker) != first)
         names = join_names([worker.ip for worker in rows])
-        self._followed.find_installations([*self._followed.workers, *rows])
         self._say(f"saving, to restart the learners on {names} from this checkpoint")
         self._restarting.touch(mode=0o600)
         self._followed.control.request_stop("save", LEARNERS)

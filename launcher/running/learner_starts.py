@@ -111,6 +111,7 @@ class LearnerStarts:
             return True
         for host_id in {self._place_of(worker) for worker in left} - {""}:
             self._followed.begin_if_unknown(record, host_id)
+        self._followed.find_installations([*self._followed.workers, *left])
         others = [worker for worker in self._followed.workers if worker.job != "learner"]
         rows = [*left, *[dataclasses.replace(worker, learner=ANY_LEARNER) for worker in others]]
         first = self._followed.installation_of(left[0])

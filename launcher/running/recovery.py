@@ -7,6 +7,8 @@ restarted on any machine. `learner_recovery` restarts learners.
 
 import contextlib
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from launcher.node.run_registry import Record
 from launcher.node.task import LEARNERS
@@ -80,12 +82,13 @@ class Recovery:
             record = self._takeover.refuse_earlier(record)
         if not is_ours and not self._followed.has_controller_elsewhere():
             self._followed.restore_times.clear()
-        for host_id in [p for p, due in self._followed.restore_times.items() if due < now]:
+        due = [p for p, at in self._followed.restore_times.items() if at < now]
+        for host_id in due:
             del self._followed.restore_times[host_id]
-            if is_ours:
-                self._restore_host(host_id)
-            else:
-                self._help_controller(host_id, record)
+        if due and is_ours:
+            self._restore_hosts(due)
+        elif due:
+            self._help_controller(due, record)
         if not is_ours:
             return
         self._restart_lost(record, now)
@@ -104,16 +107,17 @@ class Recovery:
             self._hosts.remote_nodes[host_id].stay_connected(self._followed.mirror)
 
     def _check_hosts(self, record: Record, now: float) -> None:
+        were_away = []  # for a moment
         for host_id in self._hosts.remote_nodes:
             why = self._run.why_away(host_id)
             if not why:
                 if (since := self._followed.away_since.pop(host_id, None)) is None:
                     continue
-                if host_id in self._reported_away:
-                    self._reported_away.remove(host_id)
-                    self._say(f"{host_id} is connected again after {now - since:.0f} s")
-                elif self._knows_run(host_id, record):
-                    continue  # it was away for a moment, and was not rebooted
+                if host_id not in self._reported_away:
+                    were_away.append(host_id)
+                    continue
+                self._reported_away.remove(host_id)
+                self._say(f"{host_id} is connected again after {now - since:.0f} s")
                 self._followed.restore_times[host_id] = now + SETTLE_SECONDS
                 continue
             silent = now - self._followed.away_since.setdefault(host_id, now)
@@ -125,63 +129,120 @@ class Recovery:
                     f"{host_id} is unreachable ({why}); processes on it: {join_names(names)}; "
                     f"trying to reconnect"
                 )
+        for host_id, knows in self._ask_whether_known(were_away, record).items():
+            if knows is not True:  # it was rebooted, or is asked again when it is restored
+                self._followed.restore_times[host_id] = now + SETTLE_SECONDS
 
-    def _knows_run(self, host_id: str, record: Record) -> bool:
-        try:
-            return self._hosts.call(host_id, "has_start", start=record.id)
-        except FAILURES:  # asked again when it is restored
-            return False
+    def _try_each(self, function: Callable[[str], Any], host_ids: Sequence[str]) -> dict[str, Any]:
+        """Call a function for many hosts at a time; return results and failures by host id.
 
-    def _help_controller(self, host_id: str, record: Record) -> None:
-        """Do what a controller on a host of the CSV cannot: prepare a host that it cannot reach.
-
-        The host may have been rebooted, or have learners from before a frontend moved them.
+        The frontend reads no keys meanwhile, so hosts do not wait for each other: after an outage
+        of its own network, all of them are restored.
         """
-        try:
-            if not self._hosts.call(host_id, "has_start", start=record.id):
-                self._restore_host(host_id)
+
+        def attempt(host_id: str) -> Any:
+            try:
+                return function(host_id)
+            except FAILURES as error:
+                return error
+
+        found = self._hosts.for_each(attempt, host_ids, self._say) if host_ids else {}
+        return {host_id: found[host_id] for host_id in host_ids}
+
+    def _ask_whether_known(self, host_ids: Sequence[str], record: Record) -> dict[str, Any]:
+        """Ask hosts whether they know the run; return answers and failures."""
+        return self._try_each(
+            lambda host_id: self._hosts.call(host_id, "has_start", start=record.id), host_ids
+        )
+
+    def _help_controller(self, host_ids: Sequence[str], record: Record) -> None:
+        """Do what a controller on a host of the CSV cannot: prepare hosts that it cannot reach.
+
+        They may have been rebooted, or have learners from before a frontend moved them.
+        """
+        known = self._ask_whether_known(host_ids, record)
+        failed = {h: error for h, error in known.items() if isinstance(error, Exception)}
+        self._restore_hosts([host_id for host_id in host_ids if not known[host_id]])
+
+        def plan_on(host_id: str) -> None:
             self._end_moved_learners(host_id, record)
             self._learners.plan_on(host_id, record)
-            controlled_hosts.prepare(self._run, self._hosts, record, self._config, self._say)
-        except FAILURES as error:
+
+        planned = self._try_each(plan_on, [h for h in host_ids if h not in failed])
+        failed |= {host_id: error for host_id, error in planned.items() if error}
+        if ready := [host_id for host_id in host_ids if host_id not in failed]:
+            try:
+                controlled_hosts.prepare(self._run, self._hosts, record, self._config, self._say)
+            except FAILURES as error:
+                failed |= dict.fromkeys(ready, error)
+        for host_id, why in failed.items():
             self._followed.restore_times[host_id] = time.monotonic() + RETRY_SECONDS
-            if not isinstance(error, HostUnavailable):  # which `_check_hosts` reports
-                self._followed.say_once(f"could not prepare {host_id} for the controller: {error}")
+            if not isinstance(why, HostUnavailable):  # which `_check_hosts` reports
+                self._followed.say_once(f"could not prepare {host_id} for the controller: {why}")
 
     def _end_moved_learners(self, host_id: str, record: Record) -> None:
         """End learners that ran on a host before they were moved to another."""
         if host_id != record.host_id_of(LEARNERS):
             self._hosts.call(host_id, "request_stop", mode="now", name=LEARNERS)
 
-    def _restore_host(self, host_id: str) -> None:
-        """Restart the processes that should run on a reconnected host and do not."""
+    def _restore_hosts(self, host_ids: Sequence[str]) -> None:
+        """Restart the processes that should run on reconnected hosts and do not."""
         if (record := self._run.record) is None:  # meanwhile somebody has stopped the run
             return
-        states = self._run.states()
-        stopping = {n for n in states if (self._run.folder / n / "stop").exists()}
-        state_of = {
-            name: state["state"]
-            for name, state in states.items()
-            if (state.get("place") or "") == host_id and name not in {*stopping, LEARNERS}
-        }
-        if {"ending", "saving"} & set(state_of.values()):  # because the learners have ended
-            self._followed.restore_times[host_id] = time.monotonic() + SETTLE_SECONDS
-            return
-        gone = {n for n, state in state_of.items() if state in ("lost", "starting", "stopped")}
-        try:
-            for name in stopping & {p["name"] for p in record.processes if p["place"] == host_id}:
+        gone, stopping = self._find_gone(host_ids)
+
+        def begin(host_id: str) -> None:
+            for name in stopping[host_id]:
                 # The host was unreachable when the stop was requested.
                 self._hosts.call(host_id, "request_stop", mode="save", name=name)
-            self._followed.begin_if_unknown(record, host_id)
-            # First, since a controller of an earlier term may be starting something.
-            controlled_hosts.prepare(self._run, self._hosts, record, self._config, self._say)
+            self._followed.begin_if_unknown(record, host_id, prepares=False)
+
+        def restart(host_id: str) -> list[str]:
             self._end_moved_learners(host_id, record)
             if host_id not in record.learner_places:
                 self._hosts.call(host_id, "kill_learners", start=record.id)
-            if names := self._followed.restart(gone, record):
-                self._say(f"{host_id or 'this machine'}: restarted {join_names(names)}")
+            return self._followed.restart(gone[host_id], record)
+
+        begun = self._try_each(begin, list(gone))
+        ready = [host_id for host_id, error in begun.items() if not error]
+        failures = [error for error in begun.values() if error]
+        try:
+            if ready:  # first, since a controller of an earlier term may be starting something
+                controlled_hosts.prepare(self._run, self._hosts, record, self._config, self._say)
         except FAILURES as error:
-            self._say(f"could not restart the processes of a host: {error}")
+            failures.append(error)
+            ready = []
+        for host_id, names in self._try_each(restart, ready).items():
+            if isinstance(names, Exception):
+                failures.append(names)
+            elif names:
+                self._say(f"{host_id or 'this machine'}: restarted {join_names(names)}")
+        for why in failures:
+            self._say(f"could not restart the processes of a host: {why}")
+
+    def _find_gone(
+        self, host_ids: Sequence[str]
+    ) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+        """Return which processes do not run, and which are to stop, by host.
+
+        A host whose processes are ending, since the learners have ended, is looked at again later.
+        """
+        gone: dict[str, set[str]] = {host_id: set() for host_id in host_ids}
+        stopping: dict[str, set[str]] = {host_id: set() for host_id in host_ids}
+        ending = set()
+        for name, state in self._run.states().items():
+            if (host_id := state.get("place") or "") not in gone:
+                continue
+            if (self._run.folder / name / "stop").exists():
+                stopping[host_id].add(name)
+            elif name != LEARNERS and state["state"] in ("ending", "saving"):
+                ending.add(host_id)
+            elif name != LEARNERS and state["state"] in ("lost", "starting", "stopped"):
+                gone[host_id].add(name)
+        for host_id in ending:
+            self._followed.restore_times[host_id] = time.monotonic() + SETTLE_SECONDS
+            del gone[host_id]
+        return gone, stopping
 
     def _restart_lost(self, record: Record, now: float) -> None:
         """Restart actors and evaluators whose supervisor was killed, while the learners run."""

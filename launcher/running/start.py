@@ -151,7 +151,7 @@ def learner_host_ids(learners: Process) -> list[str]:
 
 
 def begin_on_hosts(
-    run: Run, hosts: Hosts, record: Record, host_ids: Sequence[str], say: Say
+    run: Run, hosts: Hosts, record: Record, host_ids: Sequence[str], say: Say | None = None
 ) -> None:
     """Create the run's state on other hosts. Raises OperationFailed."""
     token = (run.folder / "token").read_text()
