@@ -50,7 +50,8 @@ class LocalFiles:
     def list_files(self, folder: str) -> dict[str, FileInfo]:
         """Return the files under a run's folder that copies of it have, by relative path.
 
-        A link to something in the folder is listed as a link; any other link as its target.
+        A link to something in the folder that is not hidden is listed as a link; any other link as
+        its target.
         """
         found: dict[str, FileInfo] = {}
         _walk(os.path.realpath(folder), folder, "", frozenset(), found)
@@ -59,6 +60,13 @@ class LocalFiles:
     def file_infos(self, paths: Sequence[str]) -> list[FileInfo | None]:
         """Return the information on each path, None if it does not exist; follow no links."""
         return [_file_info(path) for path in paths]
+
+    def leading_out(self, folder: str, paths: Sequence[str]) -> list[str]:
+        """Return the paths that lead out of a folder, through links or by `..`."""
+        base = os.path.realpath(folder)
+        return [
+            path for path in paths if os.path.commonpath([base, os.path.realpath(path)]) != base
+        ]
 
     def digests(self, parts: Sequence[Any]) -> list[str]:
         """Return the SHA-256 of parts of files, each [path, [[offset, bytes], ...]].
@@ -169,7 +177,7 @@ def _walk(
 
 
 def _target_inside(base: str, path: str, name: str) -> str:
-    """Return the target of a link, relative to the folder; empty if it is outside."""
+    """Return the target of a link, relative to the folder; empty if it is outside or hidden."""
     real, text = os.path.realpath(path), os.readlink(path)
     target = os.path.normpath(os.path.join(os.path.dirname(name), text))
     if (
@@ -178,7 +186,7 @@ def _target_inside(base: str, path: str, name: str) -> str:
         to = target
     else:
         to = os.path.relpath(real, base)
-    return "" if to == "." or to.startswith(("..", "/")) else to
+    return "" if to[0] == "/" or any(part[0] == "." for part in to.split("/")) else to
 
 
 def _file_info(path: str) -> FileInfo | None:

@@ -24,6 +24,9 @@ class FileStore(Protocol):
     def file_infos(self, paths: Sequence[str]) -> list[FileInfo | None]:
         """Return the `FileInfo` of each path; None if it does not exist."""
 
+    def leading_out(self, folder: str, paths: Sequence[str]) -> list[str]:
+        """Return the paths that lead out of a folder, as far as that is refused."""
+
     def digests(self, parts: Sequence[Any]) -> list[str]:
         """Return the SHA-256 of parts of files."""
 
@@ -88,6 +91,11 @@ class RemoteFiles:
     def file_infos(self, paths: Sequence[str]) -> list[FileInfo | None]:
         """See `FileStore`."""
         return self._call("file_infos", list(paths)) if paths else []
+
+    def leading_out(self, folder: str, paths: Sequence[str]) -> list[str]:
+        """Return none: what is uploaded follows the links that the user made on the host."""
+        del folder, paths
+        return []
 
     def digests(self, parts: Sequence[Any]) -> list[str]:
         """See `FileStore`."""

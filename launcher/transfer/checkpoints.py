@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from launcher.node.task import read_json
 from launcher.remote.remote_files import FileStore
-from launcher.transfer.copy import FilePart, FolderCopy, OfferedFile, TransferResult, partial_path
+from launcher.transfer.copy import FilePart, FolderCopy, TransferResult, partial_path
+from launcher.transfer.offers import OfferedFile
 
 _CHECKPOINTS = "checkpoints"
 _ABOUT_FILE = "about.json"

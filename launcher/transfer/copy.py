@@ -16,20 +16,14 @@ from launcher.node.file_service import FOLDER, FileInfo
 from launcher.node.json_types import fields_fit
 from launcher.node.task import ROW_FILES, read_json, write_json
 from launcher.remote.remote_files import FileStore
+from launcher.transfer.offers import LINK, OfferedFile, folders_above, refusal, safe_offers
 
 _COMPARE_ALL_BYTES = 1 << 20  # files up to this size are compared completely
 # Bytes that are compared of a longer file that has grown, at its start and where the copy ends.
 _SAMPLE_BYTES = 1 << 16
 _MIRRORED_FILES = ("learners.log", *ROW_FILES)  # `state_mirror` writes these copies, too
-_SIZE, _INODE, _LINK = 0, 2, 3  # in `FileInfo`
+_SIZE, _INODE = 0, 2  # in `FileInfo`
 _MOVE_ASIDE = "aside"
-
-
-class OfferedFile(NamedTuple):
-    """A file that the source offers."""
-
-    path: str
-    info: FileInfo
 
 
 class FilePart(NamedTuple):
@@ -119,6 +113,32 @@ class FolderCopy:
         """Return the path of a file in the copy."""
         return posixpath.join(self.folder, name)
 
+    def accept(
+        self, offers: Mapping[str, OfferedFile], result: TransferResult
+    ) -> dict[str, OfferedFile]:
+        """Return the offers that stay within the folder; the result's errors name the others.
+
+        Copied links that have become folders at the source are removed first. Raises
+        HostUnavailable, OperationFailed, OSError.
+        """
+        safe = safe_offers(offers)
+        self._remove_links_above(safe)
+        places = {name: self._places(name, offer) for name, offer in safe.items()}
+        out = set(self.store.leading_out(self.folder, sorted(set().union(*places.values()))))
+        inside = {name: offer for name, offer in safe.items() if out.isdisjoint(places[name])}
+        for refused, why in (
+            (offers.keys() - safe, "no run has such names and links: find out who uses that host"),
+            (safe.keys() - inside, f"a link in {self.folder} leads out of it: make it a folder"),
+        ):
+            if refused and (message := refusal(refused, why)) not in result.errors:
+                result.errors.append(message)
+        return inside
+
+    def _places(self, name: str, offer: OfferedFile) -> set[str]:
+        """Return the paths that must be in the folder: the file's own folder, a link's target."""
+        parent, link = posixpath.dirname(self.path(name)), offer.info[LINK]
+        return {parent, posixpath.join(parent, link)} if link else {parent}
+
     def copy_files(
         self,
         source: FileStore,
@@ -126,21 +146,19 @@ class FolderCopy:
         offers: Mapping[str, OfferedFile],
         result: TransferResult,
     ) -> None:
-        """Copy files that are missing or differ; after a failure the next call continues.
+        """Copy accepted files that are missing or differ; after a failure the next call continues.
 
         Raises HostUnavailable, OperationFailed, OSError.
         """
         known_files = self.state.files
-        offers = {name: offer for name, offer in offers.items() if is_safe(name, offer)}
-        self._remove_links_above(offers)
         present = self._local_infos(offers)
         new = {
             name: offer
             for name, offer in offers.items()
             if known_files.get(name) != [origin, offer.info, present[name] or ""]
         }
-        self._make_links(origin, {n: o for n, o in new.items() if o.info[_LINK]}, present)
-        new = {name: offer for name, offer in new.items() if not offer.info[_LINK]}
+        self._make_links(origin, {n: o for n, o in new.items() if o.info[LINK]}, present)
+        new = {name: offer for name, offer in new.items() if not offer.info[LINK]}
         partial = self._local_infos(new, partial_path)
         matching = self._compare(source, new, present, partial, offers)
         actions = self._choose_actions(new, present, matching)
@@ -223,10 +241,10 @@ class FolderCopy:
 
     def _remove_links_above(self, names: Iterable[str]) -> None:
         """Remove copied links that have become folders at the source, above the named files."""
-        above = {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}
-        for name in above & set(self.state.files):
+        above = {folder for name in names for folder in folders_above(name)}
+        for name in sorted(above & set(self.state.files)):  # a link before what is below it
             info = self.state.files[name][2]
-            if info and info[_LINK] not in ("", FOLDER):
+            if info and info[LINK] not in ("", FOLDER):
                 self.store.remove(self.path(name))
                 del self.state.files[name]
 
@@ -235,8 +253,8 @@ class FolderCopy:
     ) -> None:
         for name, offer in links.items():
             info = present[name]
-            if info is None or info[_LINK] != offer.info[_LINK]:
-                self.store.make_link(self.path(name), offer.info[_LINK])
+            if info is None or info[LINK] != offer.info[LINK]:
+                self.store.make_link(self.path(name), offer.info[LINK])
         for name, info in self._local_infos(links).items():
             self.state.files[name] = [origin, links[name].info, info]
 
@@ -258,7 +276,7 @@ class FolderCopy:
             path, info, begun = self.path(name), present[name], partial[name]
             if begun and begun[_SIZE] <= offer.info[_SIZE]:
                 comparisons[name, "partial"] = _comparison(offer, partial_path(path), begun[_SIZE])
-            if info is None or info[_LINK]:
+            if info is None or info[LINK]:
                 continue
             comparisons[name, ""] = _comparison(offer, path, info[_SIZE])
             one = offered.get(f"{name}.1") if name.endswith(".log") else None
@@ -339,7 +357,7 @@ def choose_action(
     that differs. `is_unchanged`: the copy was not changed since its last transfer. `matches`: both
     files are equal over the length of the shorter.
     """
-    if present is None or present[_LINK]:
+    if present is None or present[LINK]:
         return "replace"
     more = offered[_SIZE] - present[_SIZE]
     if matches and more >= 0:
@@ -357,16 +375,6 @@ def partial_path(path: str) -> str:
     """Return the hidden name of a file or checkpoint that is not complete yet."""
     folder, name = posixpath.split(path)
     return posixpath.join(folder, f".{name}.coming")
-
-
-def is_safe(name: str, offer: OfferedFile) -> bool:
-    """Return whether a file's name and link stay within the folder, and no part is hidden.
-
-    The names come from another machine, which is not trusted.
-    """
-    to = posixpath.normpath(posixpath.join(posixpath.dirname(name), offer.info[_LINK]))
-    parts = name.split("/")
-    return all(part and part[0] != "." for part in parts) and not to.startswith(("../", "/"))
 
 
 def _comparison(offer: OfferedFile, path: str, size: int) -> tuple[Any, Any]:

@@ -29,7 +29,8 @@ from launcher.transfer.checkpoints import (
     prune_checkpoints,
     split_offers,
 )
-from launcher.transfer.copy import FolderCopy, OfferedFile, TransferResult, TransferState
+from launcher.transfer.copy import FolderCopy, TransferResult, TransferState
+from launcher.transfer.offers import OfferedFile
 from launcher.transfer.progress import TransferProgress
 
 _WAIT_SECONDS = 600.0  # timeout for another download of the same run to finish
@@ -216,8 +217,11 @@ def copy_all(
     offers: dict[str, OfferedFile],
     result: TransferResult,
 ) -> None:
-    """Copy all offered files: first logs and metrics, which are short, then the checkpoints."""
-    others, checkpoints = split_offers(offers)
+    """Copy all offered files: first logs and metrics, which are short, then the checkpoints.
+
+    What would leave the copy's folder is not copied; the result's errors name it.
+    """
+    others, checkpoints = split_offers(copy.accept(offers, result))
     copy.remove_stale_partials(
         origin, others | {checkpoint_path(name): None for name in checkpoints}
     )

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import hashlib
 import os
 import shutil
 import socket
@@ -19,8 +20,7 @@ from hypothesis import strategies as st
 from launcher.node.file_service import LocalFiles, serve
 from launcher.remote.remote_files import RemoteFiles
 from launcher.remote.remote_node import HostUnavailable
-from launcher.transfer import checkpoints, fetch
-from launcher.transfer import copy as transfer
+from launcher.transfer import checkpoints, fetch, offers
 from launcher.transfer.copy import FolderCopy, TransferResult, TransferState, choose_action
 
 _NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
@@ -50,10 +50,10 @@ def once(source, there, here, end=None):
     copy = FolderCopy(
         end or LocalFiles(), str(here), TransferState(None if end else here / ".brought.json")
     )
-    offers = fetch.list_offers(source, str(there))
-    fetch.copy_all(copy, source, "there", offers, done)
+    listed = fetch.list_offers(source, str(there))
+    fetch.copy_all(copy, source, "there", listed, done)
     if not end:
-        checkpoints.prune_checkpoints(copy, checkpoints.split_offers(offers)[1], done)
+        checkpoints.prune_checkpoints(copy, checkpoints.split_offers(listed)[1], done)
     return done
 
 
@@ -275,10 +275,112 @@ def test_links_out_of_the_folder_are_copied_as_their_targets_and_cycles_end(two,
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", ".bashrc", "a//b", "."])
 def test_no_name_or_link_of_the_source_leads_out_of_the_folder(name):
-    assert not transfer.is_safe(name, transfer.OfferedFile("/x", [1, 1, 1, ""]))
-    assert transfer.is_safe("a/x", transfer.OfferedFile("/x", [1, 1, 1, "../b"]))
-    assert not transfer.is_safe("a/x", transfer.OfferedFile("/x", [1, 1, 1, "../../b"]))
-    assert not transfer.is_safe("a/x", transfer.OfferedFile("/x", [1, 1, 1, "/b"]))
+    assert not offers.is_safe(name, _link(""))
+    assert offers.is_safe("a/x", _link("../b"))
+    for to in ("../../b", "/b", "../..", "..", "../.ssh", "b/../../c", "b/."):
+        assert not offers.is_safe("a/x", _link(to)), to
+
+
+def _link(to):
+    return offers.OfferedFile("/x", [1, 1, 1, to])
+
+
+class Hostile(LocalFiles):
+    """A host that was taken over: it lists what it likes, also checkpoints without files."""
+
+    content = b'{"files": {}, "episode_return": null}'
+
+    def __init__(self, *names, **links):
+        self.listing = {name: [len(self.content), 1, 1, ""] for name in names}
+        self.listing |= {name: [0, 0, 0, to] for name, to in links.items()}
+
+    def list_files(self, folder):
+        return self.listing
+
+    def digests(self, parts):
+        return [hashlib.sha256(self.content).hexdigest() for _ in parts]
+
+    def read(self, parts):
+        for _ in parts:
+            yield self.content
+            yield b""
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A home folder with a run's folder `run/here` and the keys that may log in."""
+    for folder in ("run/here/b", ".ssh"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / ".ssh" / "authorized_keys").write_text("the user's own")
+    return tmp_path
+
+
+def _outside(home):
+    """Return what is in a home folder beside the run's."""
+    paths = [path for path in home.rglob("*") if home / "run" / "here" not in path.parents]
+    return {str(path.relative_to(home)): path.is_file() and path.read_text() for path in paths}
+
+
+_CHECKPOINT = ("checkpoints/1/about.json", "checkpoints/1/x")
+
+
+@pytest.mark.parametrize(
+    ("links", "names"),
+    [
+        ({"a/b/c": "../..", "a/b/c/w": "../../.ssh"}, ["a/b/c/w/authorized_keys"]),
+        ({"a/b/c": "../../b", "a/b/c/w": "../../w"}, ["a/b/c/w/x"]),
+        ({"w": ".."}, ["w/authorized_keys"]),
+        ({"checkpoints": ".."}, _CHECKPOINT),
+        ({"checkpoints": "b"}, _CHECKPOINT),
+    ],
+)
+def test_a_host_writes_nothing_out_of_the_folder_through_links_that_it_offers(home, links, names):
+    before, here = _outside(home), home / "run" / "here"
+    source = Hostile("learners.log", *names, **links)
+    done = once(source, home / "there", here)
+    assert _outside(home) == before
+    assert "not copied, since no run has such names and links" in done.errors[0]
+    assert not any((here / name).exists() for name in names)
+    once(Hostile(*names), home / "there", here)  # the files below what the links have left
+    assert _outside(home) == before
+    assert (here / "learners.log").read_bytes() == Hostile.content, "the rest is copied"
+
+
+@pytest.mark.parametrize("name", ["w/authorized_keys", "w/x/y", "checkpoints/1/about.json"])
+def test_nothing_is_written_through_a_link_that_leads_out_of_the_copy(home, name):
+    here = home / "run" / "here"
+    (here / name.partition("/")[0]).symlink_to("../../.ssh")
+    before = _outside(home)
+    done = once(Hostile(name, "learners.log"), home / "there", here)
+    assert _outside(home) == before
+    assert done.errors == [
+        f"{name} not copied, since a link in {here} leads out of it: make it a folder"
+    ]
+    done = once(Hostile(**{"w/l": "../b"}), home / "there", here)
+    assert bool(done.errors) == name.startswith("w")
+    assert _outside(home) == before
+    assert (here / "learners.log").read_bytes() == Hostile.content, "the rest is copied"
+
+
+def test_of_many_refused_files_the_first_are_named_once(home):
+    done = TransferResult()
+    copy = FolderCopy(LocalFiles(), str(home / "run" / "here"), TransferState())
+    listed = fetch.list_offers(Hostile(*(f"../{i}" for i in range(1005))), "/there")
+    for _ in range(2):
+        fetch.copy_all(copy, LocalFiles(), "there", listed, done)
+    assert done.errors == [
+        "../0, ../1, ../10 and 1,002 more not copied, since no run has such names and links: find "
+        "out who uses that host"
+    ]
+
+
+def test_a_link_to_a_hidden_file_is_copied_as_its_target(two):
+    there, here = two
+    there.append(".settings", b"content")
+    (there.path / "settings").symlink_to(".settings")
+    assert not once(Cut(), there.path, here).errors
+    assert same(there.path, here)
+    assert (here / "settings").read_bytes() == b"content"
 
 
 def test_a_copy_that_is_mirrored_as_well_is_never_shortened():
