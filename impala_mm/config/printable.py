@@ -1,7 +1,8 @@
 """Text from outside as messages show it: nothing in it can control the user's terminal.
 
 Cells of a CSV, flags, paths, and what other hosts print may contain any character. `flags.refuse`
-and the frontend call this before they print such text; the content of logs is not changed.
+and the frontend call this before they print such text. Log files are written unchanged; of lines
+that are followed in a terminal, `launcher.node.log_tail.for_terminal` leaves only the colours.
 """
 
 import re

@@ -8,7 +8,7 @@ from pathlib import Path
 from impala_mm.config.printable import log_line
 from launcher.commands.apply import update_actors
 from launcher.node import file_lock
-from launcher.node.log_tail import LogTail
+from launcher.node.log_tail import LogTail, for_terminal
 from launcher.node.run_registry import Record, Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS
 from launcher.plan.request import Request, UserError, read_workers
@@ -225,7 +225,7 @@ def _print_log(run: Run, path: Path) -> int:
         while True:
             over = not run.is_running()
             for line in tail.lines():
-                print(line, flush=True)
+                print(for_terminal(line), flush=True)
             check_reader()
             if over:
                 return 0

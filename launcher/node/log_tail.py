@@ -3,8 +3,13 @@
 import contextlib
 import math
 import os
+import re
 from pathlib import Path
 from typing import BinaryIO
+
+# What a terminal may be sent: colours, tabs, and the carriage return of a line's end; or one
+# character to be judged by itself.
+_HARMLESS_OR_OTHER = re.compile(r"(\x1b\[[0-9;]*m|\t|\r\Z)|[^ -~]")
 
 
 class LogTail:
@@ -36,3 +41,17 @@ class LogTail:
         with contextlib.suppress(OSError):
             return self._path.open("rb")
         return None
+
+
+def for_terminal(line: str) -> str:
+    r"""Return a line of a log as a terminal shows it: in colour, with other characters escaped.
+
+    Each that cannot be seen, such as the beginning of a command to the terminal, is written as
+    \x1b. `impala_mm.config.printable`, which does so in messages, is not on other hosts.
+    """
+    if line.isprintable():
+        return line
+    return _HARMLESS_OR_OTHER.sub(
+        lambda found: found[0] if found[1] or found[0].isprintable() else ascii(found[0])[1:-1],
+        line,
+    )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.node import procfs
-from launcher.node.log_tail import LogTail
+from launcher.node.log_tail import LogTail, for_terminal
 from launcher.node.process_state import read_state
 from launcher.node.task import FINAL_STATES, LEARNERS
 
@@ -47,7 +47,7 @@ class Window:
         handle, last_news, has_ended = _open_process(supervisor), time.monotonic(), False
         while True:
             if lines := log.lines():
-                _write("".join(f"{line}\n" for line in lines))
+                _write("".join(f"{for_terminal(line)}\n" for line in lines))
                 last_news = time.monotonic()
             if has_ended:
                 break

@@ -1,4 +1,4 @@
-"""The frontend's output: messages and tables. Lines of logs are printed unchanged instead."""
+"""The frontend's output: messages and tables. `log_tail.for_terminal` is for lines of logs."""
 
 import os
 import select

@@ -7,7 +7,7 @@ from typing import Any
 
 from impala_mm.config.printable import log_line
 from launcher.node.callbacks import Say
-from launcher.node.log_tail import LogTail
+from launcher.node.log_tail import LogTail, for_terminal
 from launcher.node.run_registry import Run
 from launcher.node.task import LEARNERS
 
@@ -35,7 +35,7 @@ class RunNews:
         for line in self._learners_log.lines():
             # `failure_message` contains the line about the end.
             if self._shows_log and not _END_OF_LEARNERS.fullmatch(line):
-                print(line, flush=True)  # as it is in the log, in colour, too
+                print(for_terminal(line), flush=True)
             if self._shows_log:
                 self._printed.append(line)
         for name, state in self._run.states().items():

@@ -1,6 +1,6 @@
 """Logs that are followed from their beginning, or from some screenfuls before their end."""
 
-from launcher.node.log_tail import LogTail
+from launcher.node.log_tail import LogTail, for_terminal
 
 
 def test_a_log_is_followed_while_it_is_rotated(tmp_path):
@@ -26,3 +26,13 @@ def test_only_the_complete_lines_at_the_end_of_a_long_log_are_returned(tmp_path)
     with log.open("a") as file:
         file.write("new\nnot comp")
     assert tail.lines() == ["new"]
+
+
+def test_a_line_for_a_terminal_keeps_its_colours_and_can_control_nothing():
+    kept = "\x1b[1;31mred\x1b[m\tübung 好 \ufffd\r"
+    assert for_terminal(kept) == kept
+    assert for_terminal("\x1b]52;c;cm0=\x07\x1b[2J\x9b2J\x1b[31") == (
+        r"\x1b]52;c;cm0=\x07\x1b[2J\x9b2J\x1b[31"
+    )
+    assert for_terminal("10%\r20%\r\r") == "10%" + r"\r20%\r" + "\r", "the last ends the line"
+    assert for_terminal("a\u200f\0\b\x7f") == r"a\u200f\x00\x08\x7f"

@@ -20,6 +20,7 @@ STAYS = [
     "import signal, sys, time\n"
     "signal.signal(signal.SIGTERM, lambda n, _: (print('got', n), sys.exit(0)))\n"
     "print('\\x1b[31mred\\x1b[0m')\n"
+    "print('\\x1b]52;c;cm0=\\x07\\x1b[2J')\n"
     "print('up')\n"
     "time.sleep(60)",
 ]
@@ -78,9 +79,9 @@ def shown(tmp_path):
             each.end()
 
 
-def test_a_window_shows_the_log_in_colour_and_how_the_process_ended(shown):
+def test_a_window_shows_the_log_in_colour_alone_and_how_the_process_ended(shown):
     supervised, window = shown(STAYS, name="actor-0", log_max_mb=1.0)
-    window.until("\x1b[31mred\x1b[0m\r\nup\r\n")
+    window.until("\x1b[31mred\x1b[0m\r\n\\x1b]52;c;cm0=\\x07\\x1b[2J\r\nup\r\n")
     supervised.log.replace(supervised.log.with_name("actor-0.log.1"))  # as when it grows too long
     (supervised.folder / "stop").write_text("now")
     window.until("-- actor-0: stopped --")
