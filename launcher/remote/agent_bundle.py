@@ -4,6 +4,7 @@ A host therefore needs only Python and an SSH server, and its supervisors always
 version.
 """
 
+import base64
 import functools
 import hashlib
 import io
@@ -21,8 +22,7 @@ import runpy
 import sys
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
-# Reads the bundle from standard input, stores it and runs `agent_main`. It must not contain single
-# quotes, which would end the shell's quotation.
+# Reads the bundle from standard input, stores it and runs `agent_main`.
 _BOOTSTRAP = """
 import os, sys
 size, name, run = sys.stdin.buffer.readline().decode().split()
@@ -45,7 +45,10 @@ sys.path.insert(0, path)
 from launcher.node import agent_main
 agent_main.main(run)
 """
-assert "'" not in _BOOTSTRAP
+# The same without line breaks and `!`, which csh does not take as they are within quotes.
+_ENCODED_BOOTSTRAP = (
+    f'import base64; exec(base64.b64decode("{base64.b64encode(_BOOTSTRAP.encode()).decode()}"))'
+)
 
 
 @functools.cache
@@ -70,8 +73,8 @@ def bundle_header(run: str) -> bytes:
 def start_command(pythons: Sequence[str]) -> str:
     """Return a shell command that runs the bootstrap program by the first suitable Python.
 
-    It works in a login shell of any kind. The system's Python is tried first, as a row's may be a
-    wrapper that does more than start Python.
+    It works in a login shell of any kind, also in csh and fish: it is one line without `!`. The
+    system's Python is tried first, as a row's may be a wrapper that does more than start Python.
     """
     tried = " ".join(shlex.quote(python) for python in (*SYSTEM_PYTHONS, *pythons))
     script = (
@@ -79,6 +82,4 @@ def start_command(pythons: Sequence[str]) -> str:
         f'if "$p" -ISc "$1" >/dev/null 2>&1; then exec "$p" -ISc "$0"; fi; done; '
         f'echo "it has no Python 3.10 or newer ({", ".join(SYSTEM_PYTHONS)})"; exit 127'
     )
-    return (
-        f"exec sh -c {shlex.quote(script)} {shlex.quote(_BOOTSTRAP)} {shlex.quote(_VERSION_CHECK)}"
-    )
+    return f"exec {shlex.join(['sh', '-c', script, _ENCODED_BOOTSTRAP, _VERSION_CHECK])}"
