@@ -19,7 +19,7 @@ def failing(monkeypatch):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     def fail():
-        for name in ("stat", "read_text", "glob"):
+        for name in ("stat", "read_text", "read_bytes", "glob"):
             monkeypatch.setattr(Path, name, refuse)
 
     return fail
