@@ -98,6 +98,7 @@ class _Test:
         policy = PolicyCore(self._path, self._about, levels[0], **changes)
         results = []
         for level in levels:
+            failed = len(self._unwritten)
             result = self._play(policy, level)
             if len(result.returns) < self._config.test_num_episodes:
                 self._say_interrupted(result)
@@ -105,7 +106,7 @@ class _Test:
             results.append(result)
             print(tables.level_table(result), flush=True)
             video = video_path(self._config, policy, level) if self._config.video_dir else None
-            if self._unwritten:
+            if len(self._unwritten) > failed:
                 video = None
             if video and video.exists():
                 self._say(f"video: {video}")

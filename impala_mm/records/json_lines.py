@@ -9,6 +9,8 @@ from typing import Any
 
 from impala_mm.runtime.strict_json import from_json
 
+_MOST_BEGINS = 50  # places in a damaged line at which a row may begin: a row has fewer objects
+
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a file; lines without an object are left out. Raises OSError."""
@@ -24,7 +26,7 @@ def parse_lines(lines: list[str]) -> list[dict[str, Any]]:
     found = []
     for line in lines:
         begins = (match.start() for match in re.finditer("{", line))
-        for begin in itertools.chain([0], begins):
+        for begin in itertools.chain([0], itertools.islice(begins, _MOST_BEGINS)):
             try:
                 value = from_json(line[begin:])
             except ValueError:

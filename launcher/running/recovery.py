@@ -140,14 +140,14 @@ class Recovery:
         of its own network, all of them are restored.
         """
 
-        def attempt(host_id: str) -> Any:
+        def attempt(host_id: str) -> tuple[Any]:
             try:
-                return function(host_id)
-            except FAILURES as error:
-                return error
+                return (function(host_id),)
+            except FAILURES as error:  # in a tuple, since `for_each` would raise some of them
+                return (error,)
 
         found = self._hosts.for_each(attempt, host_ids, self._say) if host_ids else {}
-        return {host_id: found[host_id] for host_id in host_ids}
+        return {host_id: found[host_id][0] for host_id in host_ids}
 
     def _ask_whether_known(self, host_ids: Sequence[str], record: Record) -> dict[str, Any]:
         """Ask hosts whether they know the run; return answers and failures."""

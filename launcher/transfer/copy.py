@@ -128,7 +128,11 @@ class FolderCopy:
         inside = {name: offer for name, offer in safe.items() if out.isdisjoint(places[name])}
         for refused, why in (
             (offers.keys() - safe, "no run has such names and links: find out who uses that host"),
-            (safe.keys() - inside, f"a link in {self.folder} leads out of it: make it a folder"),
+            (
+                safe.keys() - inside,
+                f"a link in {self.folder} leads out of it: make it a folder, or link the whole "
+                f"folder",
+            ),
         ):
             if refused and (message := refusal(refused, why)) not in result.errors:
                 result.errors.append(message)

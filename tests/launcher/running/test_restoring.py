@@ -13,6 +13,7 @@ import pytest
 from launcher.node.run_registry import Record, Run, boot_id
 from launcher.node.task import write_json
 from launcher.plan import process_plan
+from launcher.plan.process_plan import PlanError
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts
@@ -41,7 +42,7 @@ class Node:
         if op in self.far.meetings:
             self.far.meetings[op].wait()
         if (op, self.address) in self.far.failing:
-            raise OperationFailed(f"{self.address}: the disk is full")
+            raise self.far.failure(f"{self.address}: the disk is full")
         return ANSWERS.get(op, "")
 
 
@@ -50,7 +51,7 @@ class Far:
 
     def __init__(self, folder):
         self.calls, self.lock, self.said = collections.defaultdict(list), threading.Lock(), []
-        self.failing, self.connected = set(), []
+        self.failing, self.connected, self.failure = set(), [], OperationFailed
         self.meetings = {}  # calls that end once all hosts have received one
         self.run = Run("impala", folder)
         (self.run.folder / "seen").mkdir(parents=True)
@@ -133,7 +134,9 @@ def test_each_host_is_prepared_once_for_a_controller(far, rebooted, monkeypatch)
     assert sorted(far.connected) == sorted(far.calls["begin_run"]), "their states are asked for"
 
 
-def test_only_hosts_with_something_to_restart_are_asked_for_their_installation(far):
+@pytest.mark.parametrize("failure", [OperationFailed, OSError, PlanError])
+def test_only_hosts_with_something_to_restart_are_asked_for_their_installation(far, failure):
+    far.failure = failure
     for number in (2, 3, 4):
         far.report(f"actor-{number}", "lost")
     far.failing = {("kill_learners", HOSTS[3])}
