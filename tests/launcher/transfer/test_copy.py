@@ -354,7 +354,8 @@ def test_nothing_is_written_through_a_link_that_leads_out_of_the_copy(home, name
     done = once(Hostile(name, "learners.log"), home / "there", here)
     assert _outside(home) == before
     assert done.errors == [
-        f"{name} not copied, since a link in {here} leads out of it: make it a folder, or link the whole folder"
+        f"{name} not copied, since a link in {here} leads out of it: make it a folder, or link "
+        f"the whole folder"
     ]
     done = once(Hostile(**{"w/l": "../b"}), home / "there", here)
     assert bool(done.errors) == name.startswith("w")
