@@ -1,7 +1,7 @@
 """Recorded curves of several seeds beside the results that others publish: a table and a picture.
 
 `record.py` writes both. A result is the mean return of the last 100 games of training, as in
-CleanRL's tables. The table has the runs that reached their last frame; the picture has all.
+CleanRL's tables. The table has the longest runs, if they were complete; the picture has all.
 """
 
 import shlex
@@ -27,7 +27,8 @@ def table(recorded: Recorded) -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for name, begun in recorded.items():
-        if not (runs := list(filter(_is_complete, begun))):
+        planned = max(map(_planned_frames, begun), default=0.0)
+        if not (runs := [run for run in begun if run["frames"] >= planned]):
             continue
         returns = [run["episode_return"] for run in runs]
         tested = [run["deterministic_return"] for run in runs if "deterministic_return" in run]
@@ -84,10 +85,6 @@ def _level(name: str) -> str:
 def _steps(name: str, run: dict) -> str:
     """Return the steps of a complete run."""
     return plot_style.format_number(_planned_frames(run) / _repeats(name))
-
-
-def _is_complete(run: dict) -> bool:
-    return run["frames"] >= _planned_frames(run)
 
 
 def _planned_frames(run: dict) -> float:

@@ -29,7 +29,8 @@ def test_a_row_has_each_seeds_result_their_mean_and_deviation():
     ]
     shorter = _run(4, 9.0) | {"frames": 300_000}
     assert len(published.table({"ppo-hopper": [shorter]})) == 2, "no run is complete"
-    row = published.table({"ppo-halfcheetah": [*runs, shorter]})[-1]
+    planned = _run(5, 9.0, frames=300_000)
+    row = published.table({"ppo-halfcheetah": [*runs, shorter, planned]})[-1]
     assert row == (
         "| PPO, HalfCheetah-v4 | 1M | 1,443 ± 46 | 1,000, 2,000, 3,000 | 2,000 ± 1,000 "
         "| 1,200 ± 141 | never, never, 73k steps (73 s) |"
