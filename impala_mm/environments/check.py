@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from impala_mm.config.messages import describe_error, join_lines, users_traceback
 from impala_mm.environments import levels, masks, nests
+from impala_mm.environments.faults import FAILURES
 from impala_mm.environments.observation_check import find_problems
 from impala_mm.environments.spaces import SpaceConversion, read_spaces
 from impala_mm.environments.types import BadLevel, Options
@@ -254,7 +255,7 @@ class LevelCheck:
         except BadLevel as error:
             cause = error.__cause__
             self._finds(Finding(True, str(error), users_traceback(cause) if cause else ""))
-        except (Exception, SystemExit) as error:
+        except FAILURES as error:
             self._find("raised", True, f"{what} raised {describe_error(error)}{hint}", error)
         raise _Ended
 

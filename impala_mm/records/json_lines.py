@@ -1,5 +1,6 @@
 """Reading files with a JSON object per line, such as metrics.jsonl, even if a crash cut one off."""
 
+import contextlib
 import itertools
 import math
 import re
@@ -25,14 +26,10 @@ def parse_lines(lines: list[str]) -> list[dict[str, Any]]:
     """
     found = []
     for line in lines:
-        begins = (match.start() for match in re.finditer("{", line))
-        for begin in itertools.chain([0], itertools.islice(begins, _MOST_BEGINS)):
-            try:
-                value = from_json(line[begin:])
-            except ValueError:
-                continue
-            found += [value] if isinstance(value, dict) else []
-            break
+        for begin in itertools.islice(re.finditer("{", line), _MOST_BEGINS):
+            with contextlib.suppress(ValueError):
+                found.append(from_json(line[begin.start() :]))
+                break
     return found
 
 
