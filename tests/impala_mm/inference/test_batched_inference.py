@@ -14,12 +14,16 @@ from supervising import until
 
 from impala_mm.actor import stepping_actor
 from impala_mm.actor.stepping_actor import SteppingActor, group_sizes, run
+from impala_mm.algorithms import agent
+from impala_mm.algorithms.interface import Role
+from impala_mm.config.settings import Config
 from impala_mm.data.compression import compress_lz4, leave_uncompressed
 from impala_mm.data.step_codec import StepCodec
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Step
 from impala_mm.inference import environment_group, state_tables
+from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.inference.environment_group import EnvironmentGroup
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.transport.client import Client, Delivery, Refused, StreamLost, Unreachable
@@ -148,6 +152,22 @@ def test_a_step_with_numbers_that_are_not_finite_is_refused_alone(there, value):
     with pytest.raises(StreamLost):
         hand.ask(1, value=value).wait_for_actions()
     other.ask(0).wait_for_actions()
+
+
+@pytest.mark.parametrize("value", [-1, 500])
+def test_a_step_with_a_choice_that_does_not_exist_is_refused(value):
+    config = Config(level_name="Taxi-v4")  # observes one of 500 numbers, which is embedded
+    made = agent.make_agent(config, None, role=Role.INFERENCE)
+    inference = BatchedInference(made.algorithm, made.layout)
+    step = make_environments("Taxi-v4", 2, seed=0).reset()
+    step.observation[1] = 499
+    assert inference._decode_step(_content(inference, step), 2) is not None
+    step.observation[1] = value
+    assert inference._decode_step(_content(inference, step), 2) is None
+
+
+def _content(inference, step):
+    return leave_uncompressed(inference._codec.encode(step))
 
 
 def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, monkeypatch):
