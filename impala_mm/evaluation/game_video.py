@@ -3,7 +3,8 @@
 record_game(impala_mm.load_policy("runs/c"), "catch", Path("catch.mp4"), overlay=True)
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,14 @@ class GameVideo:
         """Prepare a video of `rate` pictures per second.
 
         `name_of` returns a text for an action; `needs_policy_output`: whether action, value and
-        probabilities are drawn below each picture. `failed` is told why a complete video cannot be
-        finished; without it VideoFailed is raised.
+        probabilities are drawn below each picture. `failed` is told why a video that has begun
+        cannot be finished, and the games go on; without it VideoFailed is raised.
         """
         self._path, self._rate, self._name_of, self._failed = path, rate, name_of, failed
         self._bars = 0  # probabilities below the pictures
         self.needs_policy_output = needs_policy_output
-        self._writer, self._game, self._ended = VideoWriter(path, rate), 0, False
+        self._writer, self._game = VideoWriter(path, rate), 0
+        self._begun = self._ended = False
 
     def show(self, frame: GameFrame) -> None:
         """Write the next frame, unless the video has ended."""
@@ -52,21 +54,31 @@ class GameVideo:
             self._writer, self._game = VideoWriter(self._path, self._rate), frame.game
         picture = self._draw(frame) if self.needs_policy_output else frame.picture
         self._ended = frame.action is None
-        for _ in range(
-            max(1, round(self._rate)) if self._ended else 1
-        ):  # the last picture is shown for a second
-            self._writer.add(picture)
+        # The last picture is shown for a second.
+        times = max(1, round(self._rate)) if self._ended else 1
+        with self._failing():
+            for _ in range(times):
+                self._writer.add(picture)
+            self._begun = True
 
     def close(self) -> None:
         """Finish the file, or leave none if no game has ended."""
         if not self._ended:
             self._writer.discard()
             return
-        try:
+        with self._failing():
             self._writer.close()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Tell why a video that has begun fails, and write no more of it."""
+        try:
+            yield
         except VideoFailed as error:
-            if not self._failed:
+            if not self._failed or not self._begun:
                 raise
+            self._writer.discard()
+            self._ended = True
             self._failed(str(error))
 
     def _draw(self, frame: GameFrame) -> np.ndarray:
