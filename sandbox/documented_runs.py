@@ -94,6 +94,10 @@ DOCUMENTED_RUNS = {
         spaces="numbers [4]; Discrete(2)",
     ),
     "r2d2-memory": _run("memory-r2d2", goal=0.8, random=0.5, spaces="numbers [4]; Discrete(2)"),
+    # The mean is that of all environments, of which a few explore; the policy is better.
+    "r2d2-pong": _run(
+        *("atari-r2d2", "--num_actors=1"), goal=10, random=-20.7, spaces=f"{_IMAGES}(6)"
+    ),
     "sac-pendulum": _run("pendulum-sac", goal=-450, random=-1192, spaces="numbers [3]; Box [1]"),
     # The defaults of policy gradients without a preset.
     "a2c-cartpole": _cartpole("a2c", goal=475),
