@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 from typing import ClassVar
 
 from impala_mm.algorithms import hindsight_settings
@@ -10,7 +11,7 @@ from impala_mm.config.flags import default, flag, whole_numbers
 from impala_mm.config.settings import Config
 
 _GROUP = "SAC"
-# Multiplications in a product of matrices from which two threads make it faster than one.
+# Multiplications in a product of matrices from which two threads with a network each are faster.
 _WORTH_TWO_THREADS = 4_000_000
 
 
@@ -79,7 +80,8 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     compile_updates: bool = flag(
         True, group=_GROUP, learner_only=True,
         text="Compile all optimizer steps of an update with XLA, where it pays: for one learner on "
-             "a CPU, and observations of fewer than 1,000 numbers.")
+             "a CPU, observations of fewer than 1,000 numbers, and networks so small that two "
+             "threads, which XLA does not give one each, would save nothing.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -127,14 +129,16 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     @property
     def compiles_updates(self) -> bool:
         """Whether XLA may compile all optimizer steps of an update."""
-        return self.compile_updates
+        return self.compile_updates and not self.computes_side_by_side
 
     @property
-    def compiled_threads(self) -> int:
-        """Two, where the products of matrices are so large that halves of them save time."""
+    def computes_side_by_side(self) -> bool:
+        """Whether the products of matrices are so large that a thread for each network pays."""
         products = [a * b for a, b in itertools.pairwise(whole_numbers(self.mlp_sizes))]
         largest = self.minibatch_steps * max(products, default=0)
-        return 2 if largest >= _WORTH_TWO_THREADS else 1
+        given = self.intra_op_threads or self.inter_op_threads
+        is_possible = len(os.sched_getaffinity(0)) > 1 and not given
+        return is_possible and largest >= _WORTH_TWO_THREADS
 
     @property
     def optimizer_steps(self) -> int:
