@@ -238,7 +238,10 @@ class ThroughputBenchmark:
         argv = [*self._flags, f"--num_actors={point.actors}", f"--num_envs={point.envs}"]
         argv += [f"--inference={point.place}", f"--learner_hosts={real_run.free_address()}"]
         argv += [f"--replay={replay_mix_of(point.replay)}"] if point.replay else []
-        return real_run.measure_run(argv, self._sweep.seconds, point.place)
+        run = real_run.measure_run(argv, self._sweep.seconds, point.place)
+        if self._config.own_replay:  # the cost of training a new step contains the replayed ones
+            run.metrics.pop("replay_share", None)
+        return run
 
     def _measure_peer(self, peer: peer_programs.PeerProgram) -> None:
         assert self.results
