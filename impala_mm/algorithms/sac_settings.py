@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 from typing import ClassVar
 
 from impala_mm.algorithms import hindsight_settings
@@ -11,7 +10,7 @@ from impala_mm.config.flags import default, flag, whole_numbers
 from impala_mm.config.settings import Config
 
 _GROUP = "SAC"
-# Multiplications in a product of matrices from which two threads with a network each are faster.
+# Multiplications in a product of matrices from which two threads make it faster than one.
 _WORTH_TWO_THREADS = 4_000_000
 
 
@@ -80,8 +79,7 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     compile_updates: bool = flag(
         True, group=_GROUP, learner_only=True,
         text="Compile all optimizer steps of an update with XLA, where it pays: for one learner on "
-             "a CPU, observations of fewer than 1,000 numbers, and networks so small that two "
-             "threads, which XLA does not give one each, would save nothing.")
+             "a CPU, and observations of fewer than 1,000 numbers.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -129,16 +127,14 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     @property
     def compiles_updates(self) -> bool:
         """Whether XLA may compile all optimizer steps of an update."""
-        return self.compile_updates and not self.computes_side_by_side
+        return self.compile_updates
 
     @property
-    def computes_side_by_side(self) -> bool:
-        """Whether the products of matrices are so large that a thread for each network pays."""
+    def compiled_threads(self) -> int:
+        """Two, where the products of matrices are so large that halves of them save time."""
         products = [a * b for a, b in itertools.pairwise(whole_numbers(self.mlp_sizes))]
         largest = self.minibatch_steps * max(products, default=0)
-        given = self.intra_op_threads or self.inter_op_threads
-        is_possible = len(os.sched_getaffinity(0)) > 1 and not given
-        return is_possible and largest >= _WORTH_TWO_THREADS
+        return 2 if largest >= _WORTH_TWO_THREADS else 1
 
     @property
     def optimizer_steps(self) -> int:

@@ -45,9 +45,9 @@ class Config(ReplaySettings):
         return False
 
     @property
-    def computes_side_by_side(self) -> bool:
-        """Whether the update of a single learner is fastest with two networks at a time."""
-        return False
+    def compiled_threads(self) -> int:
+        """The threads that make such an update fastest on a CPU."""
+        return 1
 
     @property
     def guides(self) -> bool:

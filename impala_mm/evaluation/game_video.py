@@ -49,14 +49,14 @@ class GameVideo:
         """Write the next frame, unless the video has ended."""
         if self._ended:
             return
-        if frame.game != self._game:  # the previous game broke off
-            self._writer.discard()
-            self._writer, self._game = VideoWriter(self._path, self._rate), frame.game
         picture = self._draw(frame) if self.needs_policy_output else frame.picture
         self._ended = frame.action is None
         # The last picture is shown for a second.
         times = max(1, round(self._rate)) if self._ended else 1
         with self._failing():
+            if frame.game != self._game:  # the previous game broke off
+                self._writer.discard()
+                self._writer, self._game = VideoWriter(self._path, self._rate), frame.game
             for _ in range(times):
                 self._writer.add(picture)
             self._begun = True

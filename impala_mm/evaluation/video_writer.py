@@ -78,7 +78,8 @@ class VideoWriter:
             with contextlib.suppress(OSError, ValueError, self._av.FFmpegError):
                 self._file.close()
             self._file = None
-        self._work.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that lets nothing be written
+            self._work.unlink(missing_ok=True)
 
     def _open(self, height: int, width: int) -> None:
         options = {"movflags": "+faststart"}

@@ -28,14 +28,12 @@ PRODUCTS = 16
 _UPDATE = 64  # optimizer steps of one update
 
 
-def make_update(
-    level_name: str, columns: int, units: int, threads: int, compiled: bool
-) -> Callable[[], object]:
-    """Return a function that makes an update of random steps; `threads` keeps it compiled."""
+def make_update(level_name: str, columns: int, units: int, compiled: bool) -> Callable[[], object]:
+    """Return a function that makes an update of random steps."""
     config = Config.of_algorithm("sac")(
         algorithm="sac", level_name=level_name, precision="float32", reward_clipping="none",
         batch_size=8, unroll_length=8, minibatch_steps=columns, mlp_sizes=f"{units},{units}",
-        compile_updates=compiled, intra_op_threads=threads,
+        compile_updates=compiled,
     )  # fmt: skip
     algorithm = registry.make_algorithm(config, level_spec(level_name))
     exchange = GradientReducer(SingleLearner(), config)
@@ -85,11 +83,10 @@ def main() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
     clock = time.process_time if given.threads == 1 else time.perf_counter
     sizes = given.columns, given.units
-    update = given.level_name, *sizes, given.threads
     ways = {
         "products": make_products(*sizes),
-        "step, compiled": make_update(*update, True),
-        "step": make_update(*update, False),
+        "step, compiled": make_update(given.level_name, *sizes, True),
+        "step": make_update(given.level_name, *sizes, False),
     }
     found: dict[str, list[float]] = {name: [] for name in ways}
     for run in ways.values():

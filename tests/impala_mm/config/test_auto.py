@@ -94,37 +94,28 @@ def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
         (["--algorithm=ppo"], True),
         (["--algorithm=ppo", "--epochs=1", "--minibatches=8"], False),
         (["--algorithm=ppo", "--compile_epochs=false"], False),
-        (["--algorithm=sac", "--mlp_sizes=64,64"], True),
-        (["--algorithm=sac", "--mlp_sizes=64,64", "--compile_updates=false"], False),
-        (["--algorithm=sac"], False),
-        (["--algorithm=sac", "--intra_op_threads=2"], True),
+        (["--algorithm=sac"], True),
+        (["--algorithm=sac", "--compile_updates=false"], False),
     ],
 )
-def test_it_is_known_from_the_flags_which_algorithms_compile_their_updates(
-    monkeypatch, flags, compiles
-):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+def test_it_is_known_from_the_flags_which_algorithms_compile_their_updates(flags, compiles):
     assert _config(*flags).compiles_updates == compiles
 
 
 @pytest.mark.parametrize(
-    ("flags", "sides"),
+    ("flags", "threads"),
     [
-        (["--algorithm=sac"], True),
-        (["--algorithm=sac", "--mlp_sizes=64,64"], False),
-        (["--algorithm=sac", "--mlp_sizes=16,512"], False),
-        (["--algorithm=sac", "--mlp_sizes=16,512,64"], True),
-        (["--algorithm=sac", "--mlp_sizes=512"], False),
-        (["--algorithm=sac", "--minibatch_steps=32"], False),
-        (["--algorithm=sac", "--inter_op_threads=1"], False),
-        (["--algorithm=ppo"], False),
+        (["--algorithm=sac"], 2),
+        (["--algorithm=sac", "--mlp_sizes=64,64"], 1),
+        (["--algorithm=sac", "--mlp_sizes=16,512"], 1),
+        (["--algorithm=sac", "--mlp_sizes=16,512,64"], 2),
+        (["--algorithm=sac", "--mlp_sizes=512"], 1),
+        (["--algorithm=sac", "--minibatch_steps=32"], 1),
+        (["--algorithm=ppo"], 1),
     ],
 )
-def test_large_networks_are_computed_side_by_side_on_two_cores(monkeypatch, flags, sides):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    assert _config(*flags).computes_side_by_side == sides
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    assert not _config(*flags).computes_side_by_side
+def test_two_threads_make_compiled_updates_of_large_products(flags, threads):
+    assert _config(*flags).compiled_threads == threads
 
 
 def test_one_thread_is_for_small_observations_on_a_cpu_by_an_algorithm_of_ours():
