@@ -77,11 +77,12 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=256, help="steps of a minibatch")
     parser.add_argument("--units", type=int, default=256, help="of each of two layers")
     parser.add_argument("--threads", type=int, default=1, help="of TensorFlow within an operation")
+    parser.add_argument("--operations", type=int, default=1, help="that TensorFlow runs at a time")
     parser.add_argument("--repeats", type=int, default=10)
     given = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(given.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    clock = time.process_time if given.threads == 1 else time.perf_counter
+    tf.config.threading.set_inter_op_parallelism_threads(given.operations)
+    clock = time.process_time if given.threads == given.operations == 1 else time.perf_counter
     sizes = given.columns, given.units
     ways = {
         "products": make_products(*sizes),

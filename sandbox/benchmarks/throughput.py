@@ -13,7 +13,8 @@ measures the minimal cost of a step, and
 
     efficiency = steps per second / (cores / (t_env + t_infer + t_train))
 
-With replay, t_train counts once for each time that a step is trained on.
+With --replays, t_train counts once for each time that a step is trained on. Of --replay, and of an
+algorithm with a replay of its own, t_train of a new step contains what is replayed with it.
 
 If a component changed by more than a tenth between the two measurements, the machine had other
 load: the sweep is repeated, at most twice. The output contains steps per second, efficiency, CPU
@@ -238,10 +239,7 @@ class ThroughputBenchmark:
         argv = [*self._flags, f"--num_actors={point.actors}", f"--num_envs={point.envs}"]
         argv += [f"--inference={point.place}", f"--learner_hosts={real_run.free_address()}"]
         argv += [f"--replay={replay_mix_of(point.replay)}"] if point.replay else []
-        run = real_run.measure_run(argv, self._sweep.seconds, point.place)
-        if self._config.own_replay:  # the cost of training a new step contains the replayed ones
-            run.metrics.pop("replay_share", None)
-        return run
+        return real_run.measure_run(argv, self._sweep.seconds, point.place)
 
     def _measure_peer(self, peer: peer_programs.PeerProgram) -> None:
         assert self.results

@@ -44,10 +44,11 @@ class SweepResults(NamedTuple):
         """Steps per second if the machine did nothing else."""
         return self.before.host["cores"] / self.min_core_seconds
 
-    def efficiency(self, run: real_run.RunMeasurement) -> float:
+    def efficiency(self, point: GridPoint, run: real_run.RunMeasurement) -> float:
         """Return a run's steps per second as a share of the limit, with all that it trained on."""
-        trained = (run.trained / run.steps - 1.0) * self.before.training
-        seconds = self.min_core_seconds + trained
+        seconds = self.min_core_seconds
+        if point.replay:  # other replay is in the cost of training a new step
+            seconds += (run.trained / run.steps - 1.0) * self.before.training
         return run.steps * seconds / self.before.host["cores"]
 
     @property
@@ -107,7 +108,7 @@ def format_runs(results: SweepResults) -> str:
         more = f"{point.replay or 'none':>16} {run.trained:9,.0f} " if replays else ""
         lines.append(
             f"{point.place:9} {point.actors:6} {point.envs:4} {more}{run.steps:9,.0f} "
-            f"{results.efficiency(run):5.2f}  {each}{1e3 * run.cores / run.steps:8.3f} "
+            f"{results.efficiency(point, run):5.2f}  {each}{1e3 * run.cores / run.steps:8.3f} "
             f"{idle:5.2f} {run.others:6.2f}  ({slow:,.0f} to {fast:,.0f})"
         )
     least = {part: 1e3 * getattr(results.before, part) for part in PARTS}

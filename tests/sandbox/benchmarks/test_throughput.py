@@ -263,7 +263,9 @@ def test_with_replay_the_table_holds_what_was_trained_on_too():
     assert row.split()[3:6] == ["uniform:4", "2,500", "500"]
     assert head.index("trained/s") + len("trained/s") == row.index("2,500") + len("2,500")
     # 400 + 100 us for a step, and 300 us for each of the five times that it is trained on.
-    assert found.efficiency(ran) == pytest.approx(500 * 2000e-6 / 2)
+    assert found.efficiency(point, ran) == pytest.approx(500 * 2000e-6 / 2)
+    # Without the grid's replay, 800 us contain what an algorithm replays with a new step.
+    assert found.efficiency(point._replace(replay=""), ran) == pytest.approx(500 * 800e-6 / 2)
     assert "replay uniform:4" in throughput_tables.format_point(point)
 
 
