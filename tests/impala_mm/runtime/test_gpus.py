@@ -11,11 +11,13 @@ from impala_mm.runtime.gpus import GpuUse, GpuWatch
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    path = tmp_path / "nvidia-smi"
+    """Install a script as nvidia-smi; a running one cannot be written, but can be replaced."""
+    new = tmp_path / "new"
 
     def install(script):
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
+        new.write_text(f"#!/bin/sh\n{script}\n")
+        new.chmod(0o755)
+        new.replace(tmp_path / "nvidia-smi")
 
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     return install
