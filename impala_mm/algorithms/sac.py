@@ -91,7 +91,7 @@ class SAC:
         step = entry_spec(environment, extras=hindsight.extras_spec(self.hindsight, ()))
         self.unroll = UnrollSpec(config.unroll_length, 1, step, start_spec(state))
         self._compiled = (
-            config.compile_updates
+            config.compiles_updates
             and not auto.is_large(environment.observation)
             and not tf.config.get_visible_devices("GPU")
         )

@@ -79,7 +79,8 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     compile_updates: bool = flag(
         True, group=_GROUP, learner_only=True,
         text="Compile all optimizer steps of an update with XLA, where it pays: for one learner on "
-             "a CPU, and observations of fewer than 1,000 numbers.")
+             "a CPU, and observations of fewer than 1,000 numbers, unless it is faster to compute "
+             "two networks at a time: for large MLPs without layer_norm, xla and flags of threads.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -127,14 +128,26 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     @property
     def compiles_updates(self) -> bool:
         """Whether XLA may compile all optimizer steps of an update."""
-        return self.compile_updates
+        return self.compile_updates and not self.computes_side_by_side
 
     @property
     def compiled_threads(self) -> int:
         """Two, where the products of matrices are so large that halves of them save time."""
+        return 2 if self._has_large_products() else 1
+
+    @property
+    def computes_side_by_side(self) -> bool:
+        """Whether products are large, and nearly all that there is to compute.
+
+        XLA computes one network after the other, but what is between the products faster.
+        """
+        plain = self.agent_name in ("auto", "MLPAgent") and not self.layer_norm
+        given = self.xla or self.intra_op_threads or self.inter_op_threads
+        return plain and not given and self._has_large_products()
+
+    def _has_large_products(self) -> bool:
         products = [a * b for a, b in itertools.pairwise(whole_numbers(self.mlp_sizes))]
-        largest = self.minibatch_steps * max(products, default=0)
-        return 2 if largest >= _WORTH_TWO_THREADS else 1
+        return self.minibatch_steps * max(products, default=0) >= _WORTH_TWO_THREADS
 
     @property
     def optimizer_steps(self) -> int:

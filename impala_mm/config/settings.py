@@ -50,6 +50,11 @@ class Config(ReplaySettings):
         return 1
 
     @property
+    def computes_side_by_side(self) -> bool:
+        """Whether two networks at a time, a thread for each, make updates fastest on a CPU."""
+        return False
+
+    @property
     def guides(self) -> bool:
         """Whether a teacher acts in actors."""
         return False

@@ -83,8 +83,9 @@ def run(config: Config) -> NoReturn:
 
 def _set_limits(config: Config) -> None:
     """Limit the arenas of malloc, and let this process open as many files as actors may need."""
-    # Compiled updates allocate so often that their thread needs an arena of its own.
-    if not config.compiles_updates or process_rank().size > 1:
+    # Some updates allocate so often that their threads need an arena each.
+    allocates = config.compiles_updates or config.computes_side_by_side
+    if not allocates or process_rank().size > 1:
         lifecycle.use_one_malloc_arena()
     lifecycle.raise_file_limit(2 * CONNECTIONS)  # each connection of an actor takes one
 

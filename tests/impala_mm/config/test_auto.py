@@ -94,8 +94,10 @@ def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
         (["--algorithm=ppo"], True),
         (["--algorithm=ppo", "--epochs=1", "--minibatches=8"], False),
         (["--algorithm=ppo", "--compile_epochs=false"], False),
-        (["--algorithm=sac"], True),
-        (["--algorithm=sac", "--compile_updates=false"], False),
+        (["--algorithm=sac", "--mlp_sizes=64,64"], True),
+        (["--algorithm=sac", "--mlp_sizes=64,64", "--compile_updates=false"], False),
+        (["--algorithm=sac"], False),
+        (["--algorithm=sac", "--intra_op_threads=2"], True),
     ],
 )
 def test_it_is_known_from_the_flags_which_algorithms_compile_their_updates(flags, compiles):
@@ -116,6 +118,26 @@ def test_it_is_known_from_the_flags_which_algorithms_compile_their_updates(flags
 )
 def test_two_threads_make_compiled_updates_of_large_products(flags, threads):
     assert _config(*flags).compiled_threads == threads
+
+
+@pytest.mark.parametrize(
+    ("flags", "side_by_side"),
+    [
+        (["--algorithm=sac"], True),
+        (["--algorithm=sac", "--compile_updates=false"], True),
+        (["--algorithm=sac", "--agent_name=MLPAgent"], True),
+        (["--algorithm=sac", "--agent_name=MLPLSTMAgent"], False),
+        (["--algorithm=sac", "--layer_norm"], False),
+        (["--algorithm=sac", "--mlp_sizes=64,64"], False),
+        (["--algorithm=sac", "--minibatch_steps=32"], False),
+        (["--algorithm=sac", "--xla"], False),
+        (["--algorithm=sac", "--intra_op_threads=2"], False),
+        (["--algorithm=sac", "--inter_op_threads=1"], False),
+        (["--algorithm=ppo"], False),
+    ],
+)
+def test_large_networks_that_are_products_alone_are_computed_side_by_side(flags, side_by_side):
+    assert _config(*flags).computes_side_by_side == side_by_side
 
 
 def test_one_thread_is_for_small_observations_on_a_cpu_by_an_algorithm_of_ours():

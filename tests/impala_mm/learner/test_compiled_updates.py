@@ -44,7 +44,7 @@ print("before" if not over.is_set() else "after")
     ("flags", "answered"),
     [
         (["--algorithm=ppo"], "before"),
-        pytest.param(["--algorithm=sac"], "before", marks=pytest.mark.slow),
+        pytest.param(["--algorithm=sac", "--mlp_sizes=64,64"], "before", marks=pytest.mark.slow),
         pytest.param(
             ["--algorithm=ppo", "--compile_epochs=false"], "after", marks=pytest.mark.slow
         ),
