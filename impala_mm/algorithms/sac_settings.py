@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 from typing import ClassVar
 
 from impala_mm.algorithms import hindsight_settings
@@ -79,8 +80,9 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
     compile_updates: bool = flag(
         True, group=_GROUP, learner_only=True,
         text="Compile all optimizer steps of an update with XLA, where it pays: for one learner on "
-             "a CPU, and observations of fewer than 1,000 numbers, unless it is faster to compute "
-             "two networks at a time: for large MLPs without layer_norm, xla and flags of threads.")
+             "a CPU, and observations of fewer than 1,000 numbers. Large MLPs are not compiled: it "
+             "is faster if two threads compute two networks at a time. They are compiled on one "
+             "core, and with layer_norm, xla or a flag of threads.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -143,7 +145,8 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
         """
         plain = self.agent_name in ("auto", "MLPAgent") and not self.layer_norm
         given = self.xla or self.intra_op_threads or self.inter_op_threads
-        return plain and not given and self._has_large_products()
+        several_cores = len(os.sched_getaffinity(0)) > 1
+        return plain and not given and several_cores and self._has_large_products()
 
     def _has_large_products(self) -> bool:
         products = [a * b for a, b in itertools.pairwise(whole_numbers(self.mlp_sizes))]

@@ -299,8 +299,8 @@ class RunSettings:
         text="Threads that TensorFlow uses within one operation. 0: 1 in an actor or evaluator; "
              "in a learner the host's cores divided by its learners. If both thread flags are 0, "
              "a learner uses 1 thread for everything if observations hold fewer than 1,000 "
-             "numbers, it has no GPU, xla is off and the algorithm is built in; SAC uses 2 if its "
-             "networks are large.")
+             "numbers, it has no GPU, xla is off and the algorithm is built in; one learner "
+             "of SAC uses 2 if its networks are large.")
     inter_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
         text="Operations that TensorFlow runs at the same time. 0: 2 in a learner, 1 in other "

@@ -83,9 +83,10 @@ def run(config: Config) -> NoReturn:
 
 def _set_limits(config: Config) -> None:
     """Limit the arenas of malloc, and let this process open as many files as actors may need."""
-    # Some updates allocate so often that their threads need an arena each.
-    allocates = config.compiles_updates or config.computes_side_by_side
-    if not allocates or process_rank().size > 1:
+    # Compiled updates allocate often: their thread needs an arena of its own, as do threads that
+    # compute side by side.
+    several = config.computes_side_by_side or config.inter_op_threads > 1
+    if process_rank().size > 1 or not (several or config.compiles_updates):
         lifecycle.use_one_malloc_arena()
     lifecycle.raise_file_limit(2 * CONNECTIONS)  # each connection of an actor takes one
 

@@ -78,11 +78,11 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
         with contextlib.suppress(RuntimeError):
             # Nothing else runs in the thread of a compiled update: a second one answers actors.
             compiles = config.compiles_updates and here.size == 1
-            splits = config.computes_side_by_side and here.size == 1 and cores > 1
+            side_by_side = config.computes_side_by_side and here.size == 1
             within = min(config.compiled_threads, cores) if compiles else 1
-            lifecycle.set_thread_counts(within, 2 if compiles or splits else 1)
+            lifecycle.set_thread_counts(within, 2 if compiles or side_by_side else 1)
             device = "one CPU core, since observations are small"
-            if splits or within > 1:
+            if side_by_side or within > 1:
                 device = "two CPU cores, since products of matrices are large"
     devices.start_devices()
     return levels, device

@@ -35,8 +35,8 @@ def make_update(
 ) -> Callable[[], object]:
     """Return a function that makes an update of random steps, compiled or not."""
     given = [
-        "--algorithm=sac", "--precision=float32", "--batch_size=8", "--unroll_length=8",
-        f"--minibatch_steps={columns}", f"--mlp_sizes={units},{units}", *flags,
+        *flags, "--algorithm=sac", "--precision=float32", "--batch_size=8", "--unroll_length=8",
+        f"--minibatch_steps={columns}", f"--mlp_sizes={units},{units}",
         "--intra_op_threads=1", f"--compile_updates={compiled}",  # flags of threads let it compile
     ]  # fmt: skip
     (config,), _ = command_line.parse(["", *given], "", Config)

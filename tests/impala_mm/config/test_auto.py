@@ -136,8 +136,13 @@ def test_two_threads_make_compiled_updates_of_large_products(flags, threads):
         (["--algorithm=ppo"], False),
     ],
 )
-def test_large_networks_that_are_products_alone_are_computed_side_by_side(flags, side_by_side):
+def test_large_networks_that_are_products_alone_are_computed_side_by_side(
+    monkeypatch, flags, side_by_side
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert _config(*flags).computes_side_by_side == side_by_side
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert not _config(*flags).computes_side_by_side
 
 
 def test_one_thread_is_for_small_observations_on_a_cpu_by_an_algorithm_of_ours():

@@ -1,5 +1,6 @@
 """What a learner's process prints about its run, and how it starts."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,26 +37,26 @@ def test_a_learner_may_open_a_file_for_each_connection_and_as_many_others(monkey
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "sizes", "learners", "one"),
+    ("algorithm", "flags", "learners", "one"),
     [
-        ("impala", "256,256", 1, True),
-        ("ppo", "256,256", 1, False),
-        ("sac", "64,64", 1, False),
-        ("sac", "256,256", 1, False),  # two threads, which would wait for each other
-        ("sac", "256,256", 2, True),
+        ("impala", {}, 1, True),
+        ("impala", {"inter_op_threads": 2}, 1, False),
+        ("ppo", {}, 1, False),
+        ("sac", {"mlp_sizes": "64,64"}, 1, False),
+        ("sac", {}, 1, False),
+        ("sac", {}, 2, True),
     ],
 )
 def test_learners_whose_updates_allocate_much_have_an_arena_for_each_thread(
-    monkeypatch, algorithm, sizes, learners, one
+    monkeypatch, algorithm, flags, learners, one
 ):
     limited = []
     monkeypatch.setattr(learner.lifecycle, "use_one_malloc_arena", lambda: limited.append(1))
     monkeypatch.setattr(learner.lifecycle, "raise_file_limit", lambda _: None)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", str(learners))
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-    config = Config.of_algorithm(algorithm)(
-        algorithm=algorithm, level_name="Pendulum-v1", mlp_sizes=sizes
-    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    config = Config.of_algorithm(algorithm)(algorithm=algorithm, level_name="Pendulum-v1", **flags)
     learner._set_limits(config)
     assert bool(limited) == one
 

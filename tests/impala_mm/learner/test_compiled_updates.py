@@ -1,9 +1,10 @@
-"""A learner answers its actors while an update that XLA compiles runs."""
+"""A learner answers its actors while an update runs: compiled by XLA, or two networks at a time."""
 
+import os
 import sys
 
 import pytest
-from processes import run
+from processes import ROOT, run
 
 # An update of some seconds in a thread, and a call like those that answer actors.
 PROGRAM = """
@@ -40,6 +41,33 @@ print("before" if not over.is_set() else "after")
 """
 
 
+SIDE_BY_SIDE = """
+import sys, threading
+from impala_mm.config import command_line
+from impala_mm.config.settings import Config
+from impala_mm.runtime import lifecycle
+lifecycle.load_tensorflow()
+import tensorflow as tf
+from impala_mm.learner import setup
+(config,), _ = command_line.parse(sys.argv, "", Config)
+setup.find_levels_and_device(config)
+import sac_step
+update = sac_step.make_update(1024, 256, config.compiles_updates, ["--level_name=Pendulum-v1"])
+
+@tf.function(autograph=False)
+def answer(x):
+    return tf.numpy_function(lambda x: x + 1.0, [x], tf.float32)
+
+over = threading.Event()
+update(), answer(1.0)
+thread = threading.Thread(target=lambda: (update(), over.set()))
+thread.start()
+over.wait(0.2)
+answer(1.0)
+print("before" if not over.is_set() else "after")
+"""
+
+
 @pytest.mark.parametrize(
     ("flags", "answered"),
     [
@@ -53,5 +81,21 @@ print("before" if not over.is_set() else "after")
 def test_actors_are_answered_before_a_compiled_update_is_over(flags, answered):
     level = "--level_name=Pendulum-v1"
     code, printed = run(sys.executable, "-c", PROGRAM, level, *flags, limit=120)
+    assert code == 0, printed
+    assert printed.split()[-1] == answered
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no second thread")
+@pytest.mark.parametrize(
+    ("flags", "answered"),
+    [([], "before"), (["--intra_op_threads=1", "--inter_op_threads=1"], "after")],
+)
+def test_actors_are_answered_while_two_networks_are_computed_at_a_time(flags, answered):
+    benchmarks = ROOT / "sandbox" / "benchmarks"
+    given = ("--algorithm=sac", "--level_name=Pendulum-v1", *flags)
+    code, printed = run(
+        sys.executable, "-c", SIDE_BY_SIDE, *given, limit=120, PYTHONPATH=str(benchmarks)
+    )
     assert code == 0, printed
     assert printed.split()[-1] == answered
