@@ -1,4 +1,4 @@
-"""A learner answers its actors while an update runs: compiled by XLA, or two networks at a time."""
+"""A learner answers its actors while an update runs."""
 
 import os
 import sys
@@ -52,7 +52,7 @@ from impala_mm.learner import setup
 (config,), _ = command_line.parse(sys.argv, "", Config)
 setup.find_levels_and_device(config)
 import sac_step
-update = sac_step.make_update(1024, 256, config.compiles_updates, ["--level_name=Pendulum-v1"])
+update = sac_step.make_update(1024, 256, False, ["--level_name=Pendulum-v1"])
 
 @tf.function(autograph=False)
 def answer(x):
