@@ -37,8 +37,8 @@ class Package:
     def __init__(self, home):
         self.home = home
         uv = Path(sys.prefix) / "bin" / "uv"
-        self._run(uv, "build", "--no-build-isolation", "--out-dir", home, ROOT)
-        (self.wheel,) = home.glob("*.whl")
+        self._run(uv, "build", "--no-build-isolation", "--out-dir", home / "dist", ROOT)
+        (self.wheel,) = (home / "dist").glob("*.whl")
         make, install, *self.others = _lines_of_readme()
         self._run("bash", "-exc", make)
         self.commands = home / "impala_mm" / ".venv" / "bin"
