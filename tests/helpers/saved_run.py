@@ -23,7 +23,8 @@ def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
             inputs = np.prod(variable.shape[:-1]) if variable.shape.rank > 1 else 400  # for biases
             variable.assign(draws.normal(0, 2 / np.sqrt(inputs), variable.shape))
     for variable in made.algorithm.variables.weights or ():  # moments, which no run leaves at 0
-        variable.assign(variable + 70_000)
+        of_bytes = "image" in variable.name  # a larger mean would hide what an image shows
+        variable.assign(variable + (100 if of_bytes else 70_000))
     checkpoints = run_checkpoints.Checkpoints(logdir, made.algorithm.variables, keep=100)
     checkpoints.snapshot()
     about = checkpoint.CheckpointInfo(1, dataclasses.asdict(config), made.made_of, {})
