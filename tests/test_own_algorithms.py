@@ -56,6 +56,15 @@ def _run(here, *flags, **env):
     return run_in(*EXPERIMENT, f"--logdir={here / 'run'}", *flags, cwd=here, **env)
 
 
+def _numbers(here):
+    """Return the numbers of the newest checkpoint's carried variables that are scalars."""
+    newest = max((here / "run" / "checkpoints").iterdir())
+    reader = tf.train.load_checkpoint(str(newest / "variables"))
+    shapes = reader.get_variable_to_shape_map()
+    names = [name for name, shape in shapes.items() if name.startswith("carried/") and not shape]
+    return sorted(float(reader.get_tensor(name)) for name in names)
+
+
 def _tested_return(here):
     code, printed = _run(here, "--mode=test", "--deterministic")
     assert code == 0, printed
@@ -88,6 +97,11 @@ def test_sac_learns_pendulum_and_is_resumed_with_its_replay_tested_and_exported(
     resumed.end()
     rows = read_rows(here / "run")[before:]
     assert held + (rows[-1]["frames"] - kept["frames"]) // 8 <= _replay(here) < 1.1 * total / 8
+    shares = [row["replay_share"] for row in rows if "replay_share" in row]
+    assert np.median(shares) == pytest.approx(1 - 16 / (16 * 256), abs=0.001), (
+        "the last row has few updates"
+    )
+    assert 16 * rows[-1]["updates"] in _numbers(here), "of each optimizer"
     assert np.ptp([row["temperature"] for row in rows if "temperature" in row]) > 0.02, (
         "it is learnt"
     )
@@ -127,5 +141,8 @@ def test_sac_trains_with_two_learners_each_with_its_replay(here, monkeypatch):
 def test_sac_refuses_actions_that_are_no_box_in_a_sentence(here):
     code, printed = _run(here, SAC[0], "--level_name=CartPole-v1", "--validate")
     assert code == 2
-    assert "error: --algorithm=my.sac: SAC chooses numbers (Box), and CartPole-v1 takes" in printed
+    assert (
+        "error: --algorithm=my.sac: SAC chooses numbers (Box), and CartPole-v1 takes one of 2"
+        in (printed)
+    )
     assert "Traceback" not in printed
