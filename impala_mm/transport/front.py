@@ -31,7 +31,7 @@ _ENDED = select.EPOLLHUP | select.EPOLLERR
 _NO_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PAUSE_SECONDS = 1.0  # after such an error
 _OWN_FILES = 100  # of this process, besides connections
-# Why a handshake fails, by OpenSSL's name; others mean that the peer does not speak TLS 1.3.
+# Why a handshake fails, by OpenSSL's name of what came from the peer.
 _REASONS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate",
     "TLSV1_ALERT_UNKNOWN_CA": "it has the token file of another run",
@@ -220,9 +220,16 @@ def _in_words(error: OSError) -> str:
     """Return why a handshake failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-        name = error.reason or str(error)
-        return _REASONS.get(name) or f"it does not speak TLS 1.3: {name}"
+    name = getattr(error, "reason", None) or ""
+    if name in _REASONS:
+        return _REASONS[name]
+    # OpenSSL has read something that it does not accept. A connection that ends is no mistake of
+    # the protocol: an actor gives up if nobody answers, as while the front starts.
+    is_of_protocol = isinstance(error, ssl.SSLError) and getattr(error, "library", None) == "SSL"
+    if is_of_protocol and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        if "_ALERT_" in name and name != "TLSV1_ALERT_PROTOCOL_VERSION":
+            return f"it gave up the handshake: {name}"
+        return f"it does not speak TLS 1.3: {name}"
     return "it closed the connection during the handshake"
 
 

@@ -167,6 +167,7 @@ class _Peer:
 
 def _describe(error: OSError) -> str:
     """Return why a handshake failed."""
-    if isinstance(error, ssl.SSLError) and error.reason:
+    has_ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+    if isinstance(error, ssl.SSLError) and error.library == "SSL" and not has_ended:
         return _REASONS.get(error.reason, f"it does not speak TLS 1.3 ({error.reason})")
     return "it closed the connection"

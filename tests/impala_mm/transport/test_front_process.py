@@ -4,6 +4,7 @@ import contextlib
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -76,8 +77,9 @@ def lone():
     """Yield a function that starts a front whose learner does not listen, and what it said."""
     fronts, said = [], []
 
-    def start():
+    def start(before=lambda address: None):
         held = HeldAddress(f"127.0.0.1:{free_port()}")
+        before(held.address)
         credentials = Credentials.parse(TOKEN)
         front = FrontProcess(held.take_sockets(), Path("/none"), credentials, said.append)
         fronts.append(front)
@@ -87,6 +89,22 @@ def lone():
     yield start
     for each in fronts:
         each.stop()
+
+
+@pytest.mark.parametrize("how", ["reset", "closed"])
+def test_an_actor_that_gave_up_while_the_front_started_is_no_stranger_to_tls(lone, how):
+    def give_up(address):
+        gone = socket.create_connection(split_address(address))
+        gone.sendall(b"\x16\x03\x01\x00\xe0")  # how a handshake begins
+        if how == "reset":
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.close()
+
+    *_, said = lone(give_up)
+    until(lambda: said, 5)
+    assert said == [
+        "1 connection refused from 127.0.0.1 (it closed the connection during the handshake)"
+    ]
 
 
 def test_a_learners_socket_that_is_gone_is_reported(lone):

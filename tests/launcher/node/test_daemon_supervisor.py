@@ -229,15 +229,22 @@ def test_mpirun_orders_no_supervisor_of_another_run(host):
     assert "the order is for another supervisor, which has ended" in agent.stdout.read()
 
 
-def test_refusals_are_shown_in_the_learners_log_while_mpirun_is_connected(host):
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"GET / HTTP/1.0\r\n\r\n", "it does not speak TLS 1.3 (HTTP_REQUEST)"),
+        (b"\x16\x03", "it closed the connection"),  # as a handshake begins
+    ],
+)
+def test_refusals_are_shown_in_the_learners_log_while_mpirun_is_connected(host, sent, why):
     made = host(STAYS)
     agent = made.order()
     _pids(agent)
     with socket.create_connection(("127.0.0.1", made.entry["port"]), 5) as plain:
-        plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        plain.sendall(sent)
+        plain.shutdown(socket.SHUT_WR)
         assert agent.stdout.readline() == (
-            "[127.0.0.1] refused a connection from 127.0.0.1: it does not speak TLS 1.3 "
-            "(HTTP_REQUEST)\n"
+            f"[127.0.0.1] refused a connection from 127.0.0.1: {why}\n"
         )
 
 
