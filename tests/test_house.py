@@ -52,13 +52,14 @@ ALLOWED = {
     "launcher.deploy": "node plan remote impala_mm.config.printable",
     "launcher.running": "node ssh plan remote transfer impala_mm.config.printable "
     "impala_mm.runtime.certificates impala_mm.runtime.durations impala_mm.runtime.gpus "
-    "impala_mm.runtime.strict_json",
+    "impala_mm.runtime.open_inside impala_mm.runtime.strict_json",
     "launcher.checks": "node plan remote running impala_mm.config.printable "
     "impala_mm.runtime.certificates impala_mm.transport.rounds",
     "launcher.dashboard": "node plan running impala_mm.records.host_use "
     "impala_mm.records.json_lines "
     "impala_mm.records.metric_descriptions impala_mm.records.panels "
-    "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.strict_json",
+    "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.open_inside "
+    "impala_mm.runtime.strict_json",
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
     "impala_mm.config.printable",
 }

@@ -1,26 +1,33 @@
 """The contents of a run's folder besides its metrics: checkpoints, evaluations, videos.
 
-The report page and the dashboard read it. A folder may lack any of these files, or contain files
-that an earlier version wrote; what is missing is left out.
+The report page and the dashboard read it; the dashboard passes a function of its own that reads a
+file. A folder may lack any of these files, or contain files that an earlier version wrote; what is
+missing is left out.
 """
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.json_lines import parse_lines
 from impala_mm.runtime.strict_json import from_json
 
 Record = dict[str, Any]
+ReadText = Callable[[Path], str]  # raises OSError
 
 
-def read_checkpoints(folder: Path) -> list[Record]:
+def _read_text(path: Path) -> str:
+    return path.read_text(errors="replace")
+
+
+def read_checkpoints(folder: Path, read_text: ReadText = _read_text) -> list[Record]:
     """Read the about.json of each checkpoint, oldest first, and add its `path` and `best`."""
     found = []
     for path in sorted((folder / "checkpoints").glob("[0-9]*/about.json")):
         with contextlib.suppress(OSError, ValueError, TypeError):  # one that was cut off
-            found.append(from_json(path.read_text()) | {"path": path.parent.name})
+            found.append(from_json(read_text(path)) | {"path": path.parent.name})
     known = [r["episode_return"] for r in found if is_number(r.get("episode_return"))]
     best = [r for r in found if known and r.get("episode_return") == max(known)]
     for record in found:
@@ -28,10 +35,10 @@ def read_checkpoints(folder: Path) -> list[Record]:
     return found
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path, read_text: ReadText = _read_text) -> list[Record]:
     """Read a file with one JSON record per line; return [] if it does not exist."""
     try:
-        return read_json_lines(path)
+        return parse_lines(read_text(path).splitlines())
     except OSError:
         return []
 
@@ -42,10 +49,10 @@ def game_values(evaluation: Record, key: str = "returns") -> list[float]:
     return [v for v in values if is_number(v)] if isinstance(values, list) else []
 
 
-def list_videos(folder: Path) -> list[Path]:
+def list_videos(folder: Path, read_text: ReadText = _read_text) -> list[Path]:
     """List the videos of a run: those in its own videos/, then those recorded elsewhere."""
     found = sorted((folder.resolve() / "videos").glob("*.mp4"))
-    for record in read_records(folder / "evaluations.jsonl"):
+    for record in read_records(folder / "evaluations.jsonl", read_text):
         video = folder.resolve() / str(record.get("video", ""))
         if video.suffix == ".mp4" and os.path.isfile(video):
             found.append(video.resolve())

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from impala_mm.runtime.open_inside import open_inside
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.run_status import Status
 from launcher.node.run_registry import Run, UnreadableRecord
@@ -54,7 +55,7 @@ def read_part(path: Path, before: int | None = None, after: int | None = None) -
 
     A line that does not fit in a part is returned in pieces. Raises OSError.
     """
-    with path.open("rb") as file:
+    with open_inside(path, path.parent) as file:
         about = os.fstat(file.fileno())
         if after is not None and after <= about.st_size:
             begin = max(0, after)
@@ -81,7 +82,7 @@ def read_part(path: Path, before: int | None = None, after: int | None = None) -
 def search(path: Path, text: str) -> dict[str, Any]:
     """Return the last lines that contain `text`, in upper or lower case. Raises OSError."""
     wanted, found = text.encode().lower(), list[dict[str, Any]]()
-    with path.open("rb") as file:
+    with open_inside(path, path.parent) as file:
         size = end = os.fstat(file.fileno()).st_size
         rest = b""
         while end and len(found) < _MOST_LINES and size - end < _SEARCHED_BYTES:

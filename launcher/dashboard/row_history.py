@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from impala_mm.records.json_lines import parse_lines
+from impala_mm.runtime.open_inside import open_inside
 
 _CHUNK_BYTES = 1 << 20
 _MOST_COLUMNS = 500  # a run may be resumed on other hosts again and again
@@ -96,7 +97,7 @@ class RowHistory:
     def read(self) -> list[Row]:
         """Read the rows that were written since the last call, and return them."""
         try:
-            with self._path.open("rb") as file:
+            with open_inside(self._path, self._path.parent) as file:
                 return self._read(file)
         except OSError:
             return []

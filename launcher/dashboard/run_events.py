@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_mm.records import run_contents
+from impala_mm.runtime.open_inside import open_inside, text_reader
 from launcher.dashboard.log_reader import find_logs
 from launcher.dashboard.row_history import RowHistory
 from launcher.dashboard.run_finder import FoundRun
@@ -128,7 +129,7 @@ class RunEvents:
         return events
 
     def _starts(self, folder: Path) -> Iterable[Event]:
-        for i, record in enumerate(run_contents.read_records(folder / "starts.jsonl")):
+        for i, record in enumerate(_records_of(folder, "starts.jsonl")):
             at, frames = _parse_time(record.get("time")), record.get("frames")
             if at and run_contents.is_number(frames):
                 what = "resumed" if i else "started"
@@ -137,7 +138,7 @@ class RunEvents:
                 yield Event(at, "start", what + where, frames, seconds)
 
     def _checkpoints(self, folder: Path) -> Iterable[Event]:
-        for about in run_contents.read_checkpoints(folder):
+        for about in run_contents.read_checkpoints(folder, text_reader(folder)):
             with contextlib.suppress(OSError, TypeError, ValueError, OverflowError):
                 path = folder / "checkpoints" / about["path"] / "about.json"
                 value = about.get("episode_return")
@@ -148,7 +149,7 @@ class RunEvents:
                 yield Event(path.stat().st_mtime, "checkpoint", text, frames, seconds)
 
     def _tests(self, folder: Path) -> Iterable[Event]:
-        for record in run_contents.read_records(folder / "evaluations.jsonl"):
+        for record in _records_of(folder, "evaluations.jsonl"):
             at, returns = _parse_time(record.get("time")), run_contents.game_values(record)
             frames = record.get("frames")
             if at and returns and run_contents.is_number(frames):
@@ -158,13 +159,17 @@ class RunEvents:
                 yield Event(at, "test", text, frames, self._history.seconds_at(frames))
 
 
+def _records_of(folder: Path, name: str) -> list[run_contents.Record]:
+    return run_contents.read_records(folder / name, text_reader(folder))
+
+
 def stamped_lines(path: Path) -> list[tuple[float, str]]:
     """Return (time, text) of the lines at a log's end that begin with a time of the day.
 
     The day follows from the time at which the log was modified last, and from the lines' order.
     """
     try:
-        with path.open("rb") as file:
+        with open_inside(path, path.parent) as file:
             about = os.fstat(file.fileno())
             file.seek(max(0, about.st_size - _TAIL_BYTES))
             content = file.read()

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from impala_mm.runtime.open_inside import text_reader
 from impala_mm.runtime.strict_json import from_json
 from launcher.node import foreground_states
 from launcher.node.run_registry import Run, UnreadableRecord, run_names
@@ -100,7 +101,7 @@ def _read_settings(path: Path, modified: int) -> dict[str, Any]:
     """Read a file of settings as it is since it was `modified`."""
     del modified
     with contextlib.suppress(OSError, ValueError):
-        settings = from_json(path.read_text())
+        settings = from_json(text_reader(path.parent)(path))
         if isinstance(settings, dict):
             return {name: settings[name] for name in _ABOUT if name in settings}
     return {}

@@ -7,6 +7,7 @@ Nothing of a run's text ever becomes markup: the page gets it as JSON, and shows
 
 import hmac
 import mimetypes
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -184,10 +185,17 @@ class Site:
             raise NotFound(f"{path}: {error.strerror}") from None
 
     def _answer_video(self, request: Request, key: str) -> Response:
-        videos: dict[str, Path] = self._updates.with_run(key, lambda w: w.videos())
+        video = request.args.get("key", "")
         try:
-            path = videos[request.args.get("key", "")]
-            return send_file(path, request.environ, mimetype="video/mp4", conditional=True)
+            with self._updates.with_run(key, lambda w: w.open_video(video)) as file:
+                about = os.fstat(file.fileno())
+                return send_file(
+                    f"/proc/self/fd/{file.fileno()}",  # by its name another might be opened
+                    request.environ,
+                    mimetype="video/mp4",
+                    download_name=f"{video}.mp4",
+                    etag=f"{about.st_mtime_ns}-{about.st_size}",
+                )
         except (KeyError, OSError):
             raise NotFound("there is no such video (any more)") from None
 

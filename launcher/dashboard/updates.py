@@ -88,7 +88,7 @@ class Updates:
 
     def __init__(self, folder: Path, links: HostLinks | None = None):
         """Read the runs in `folder`; `links` connects to the hosts of those that pages show."""
-        self._finder, self._links = RunFinder(folder), links
+        self._folder, self._finder, self._links = folder, RunFinder(folder), links
         self._lock = threading.RLock()
         self._watched: dict[str, WatchedRun] = {}
         self._brief: dict[str, RowHistory] = {}
@@ -216,7 +216,7 @@ class Updates:
         run = self._finder.get(key)
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = WatchedRun(run)
+            watched = self._watched[key] = WatchedRun(run, self._folder)
         watched.found = run  # a run that ends keeps its events
         return watched
 

@@ -1,11 +1,13 @@
 """A run that a page shows, or whose events are followed: all that is known of it."""
 
 import contextlib
+import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from impala_mm.records import host_use, run_contents
+from impala_mm.runtime.open_inside import open_inside, text_reader
 from launcher.dashboard.row_history import Row, RowHistory
 from launcher.dashboard.run_events import RunEvents
 from launcher.dashboard.run_finder import FoundRun, describe_settings, key_of
@@ -15,13 +17,17 @@ from launcher.dashboard.run_status import Status, read_status, unreadable_status
 class WatchedRun:
     """One run; `update` reads what has changed in its files."""
 
-    def __init__(self, found: FoundRun):
+    def __init__(self, found: FoundRun, videos: Path | None = None):
+        """Read the run; it may also show videos that lie in the folder `videos`."""
         self.found = found
+        # Resolved, as are the videos.
+        self._video_folders = [found.logdir, *([videos.resolve()] if videos else [])]
         self.history = RowHistory(found.logdir / "metrics.jsonl")
         self.hosts = RowHistory(found.logdir / host_use.FILE, replaces=False)
         self._events = RunEvents(found, self.history)
         self._videos: dict[str, Path] = {}
         self._videos_changed: list[int] = []
+        self._videos_elsewhere = 0  # that are in none of these folders
         self.status: Status = {}
         self._number_of_updates: Any = None
         self.row_time: float | None = None
@@ -61,21 +67,40 @@ class WatchedRun:
         }
 
     def describe_events(self) -> dict[str, Any]:
-        """Return its events and its videos."""
+        """Return its events, its videos, and how many videos are not shown."""
         videos = []
         for key, path in self.videos().items():
             with contextlib.suppress(OSError):  # one that was just removed
                 videos.append({"key": key, "name": path.stem, "time": path.stat().st_mtime})
-        return {"events": self._events.list_events(), "videos": videos}
+        return {
+            "events": self._events.list_events(),
+            "videos": videos,
+            "videos_elsewhere": self._videos_elsewhere,
+        }
 
     def videos(self) -> dict[str, Path]:
         """Return its videos by key; a key stays, whatever videos are added or removed."""
         changed = [_changed(self.found.logdir / name) for name in ("videos", "evaluations.jsonl")]
         if changed != self._videos_changed:
-            found = run_contents.list_videos(self.found.logdir)
-            self._videos = {key_of(path): path for path in found}
+            logdir = self.found.logdir
+            listed = run_contents.list_videos(logdir, text_reader(logdir))
+            found = list(dict.fromkeys(Path(os.path.realpath(path)) for path in listed))
+            shown = [path for path in found if self._folder_of(path) and path.suffix == ".mp4"]
+            self._videos = {key_of(path): path for path in shown}
+            self._videos_elsewhere = sum(not self._folder_of(path) for path in found)
             self._videos_changed = changed
         return self._videos
+
+    def open_video(self, key: str) -> BinaryIO:
+        """Open one of its videos for reading. Raises OSError, and KeyError if there is none."""
+        path = self.videos()[key]
+        folder = self._folder_of(path)
+        assert folder
+        return open_inside(path, folder)
+
+    def _folder_of(self, video: Path) -> Path | None:
+        """Return the folder by which a video may be shown."""
+        return next((f for f in self._video_folders if video.is_relative_to(f)), None)
 
 
 def _changed(path: Path) -> int:

@@ -34,7 +34,7 @@ def acquire(path: Path, timeout: float = 0.0) -> int | None:
 def is_held(path: Path) -> bool:
     """Return whether a process holds the lock of an existing file."""
     try:
-        lock = os.open(path, os.O_RDONLY)
+        lock = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
     except OSError:
         return False
     try:

@@ -13,6 +13,7 @@ from rich.text import Text
 from impala_mm.config.printable import escape
 from impala_mm.runtime import gpus
 from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.open_inside import open_inside
 from impala_mm.runtime.strict_json import from_json, to_json
 from launcher.node.daemon_supervisor import DAEMON
 from launcher.node.json_types import fits
@@ -203,7 +204,7 @@ def last_row(path: Path, since: float) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, IndexError):  # missing, or still empty
         if path.stat().st_mtime < since:
             return {}
-        with path.open("rb") as file:
+        with open_inside(path, path.parent) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             lines = file.read().split(b"\n")
         row = from_json(lines[-2])  # every row ends in a newline

@@ -74,7 +74,7 @@ export class RunPage {
     }
     if (name === "events") {
       this.events.update(content.events);
-      this.parts.videos.update(content.videos);
+      this.parts.videos.update(content.videos, content.videos_elsewhere);
     }
     if (name === "hosts") this.parts.hosts.add(content);
     if (name === "processes") {

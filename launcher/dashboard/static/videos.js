@@ -8,15 +8,18 @@ export class Videos {
     this.player = h("video", { controls: true, preload: "metadata", muted: true, playsinline: true });
     this.picker = h("select", { "aria-label": "Video", change: () => this.play(this.picker.value) });
     this.empty = h("p", { class: "soft" }, "No evaluation has recorded a video (--video_dir).");
-    this.element = h("div", { class: "videos" }, this.empty, this.picker, this.player);
-    this.update([]);
+    this.elsewhere = h("p", { class: "soft" });
+    this.element = h("div", { class: "videos" }, this.empty, this.picker, this.player, this.elsewhere);
+    this.update([], 0);
   }
 
-  update(videos) {
-    const names = JSON.stringify(videos);
+  update(videos, elsewhere) {
+    const names = JSON.stringify([videos, elsewhere]);
     if (names === this.names) return;
     this.names = names;
-    this.empty.hidden = videos.length > 0;
+    this.empty.hidden = videos.length + elsewhere > 0;
+    this.elsewhere.hidden = !elsewhere;
+    this.elsewhere.textContent = `Not shown: ${elsewhere} outside of the run's folder and of the dashboard's --logdir.`;
     this.picker.hidden = this.player.hidden = !videos.length;
     const newest = [...videos].sort((a, b) => b.time - a.time);
     this.picker.replaceChildren(...newest.map(({ key, name, time }) =>

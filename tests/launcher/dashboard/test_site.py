@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
 from impala_mm.records.run_folder import take_save_request
-from impala_mm.runtime.strict_json import from_json
+from impala_mm.runtime.strict_json import from_json, to_json
 from launcher.dashboard import control, health
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
@@ -213,6 +213,82 @@ def test_a_part_of_a_video_is_sent(large, client, tmp_path):
     assert client.get(f"{address}?key=0").status_code == 404
     (large.logdir / "videos" / "a.mp4").unlink()
     assert client.get(f"{address}?{query}").status_code == 404
+
+
+@pytest.mark.parametrize("folder_too", [False, True])
+def test_nothing_outside_of_a_runs_folder_is_shown(large, tmp_path, folder_too):
+    """A host of the run may have made the links; a run's folder may itself be one."""
+    (outside := tmp_path / "outside").mkdir()
+    record = {"frames": 1, "seconds": 1, "time": 1, "level_name": "x", "returns": [777.0]}
+    (secret := outside / "about.json").write_text(json.dumps(record) + "\n")
+    (outside / "film.mp4").write_bytes(b"secret")
+    (videos := large.logdir / "videos").mkdir()
+    (videos / "link.mp4").symlink_to(outside / "film.mp4")
+    (large.logdir / "own.log").write_text("own\n")
+    (videos / "no-film.mp4").symlink_to(large.logdir / "own.log")
+    for name in ("x.log", "hosts.jsonl", "settings.json", "starts.jsonl", "evaluations.jsonl"):
+        (large.logdir / name).unlink(missing_ok=True)
+        (large.logdir / name).symlink_to(secret)
+    (large.logdir / "metrics.jsonl").rename(large.logdir / "rows")
+    (large.logdir / "metrics.jsonl").symlink_to("rows")  # a link within the folder
+    (large.logdir / "checkpoints").mkdir()
+    (large.logdir / "checkpoints" / "0000000007").symlink_to(outside)
+    if folder_too:
+        large.logdir.rename(tmp_path / "moved")
+        large.logdir.symlink_to(tmp_path / "moved")
+    updates = Updates(tmp_path / "runs")
+    client = Client(Site(updates, TOKEN, False, "night"))
+    key = _key(client)
+    assert "x" in _get(client, f"/run/{key}/logs").json
+    answer = _get(client, f"/run/{key}/log?name=x")
+    assert (answer.status_code, "leads out of" in answer.text) == (404, True)
+    assert _get(client, f"/run/{key}/log?name=own").status_code == 200
+    assert _get(client, f"/run/{key}/hosts").json == {}
+    assert _get(client, f"/run/{key}/history").json["frames"]["mean"]
+    about = updates.with_run(key, lambda w: w.describe())
+    assert (about["about"], about["row"]["frames"] > 1) == ({}, True)
+    told = updates.with_run(key, lambda w: w.describe_events())
+    assert (told["videos"], told["videos_elsewhere"]) == ([], 1)
+    assert "777" not in to_json(told)
+    assert not {"start", "checkpoint", "test"} & {event["kind"] for event in told["events"]}
+
+
+def test_a_link_that_is_made_after_a_video_was_listed_is_not_followed(large, client, tmp_path):
+    (videos := large.logdir / "videos").mkdir()
+    (videos / "a.mp4").write_bytes(b"film")
+    updates = Updates(tmp_path / "runs")
+    (video,) = updates.with_run(_key(client), lambda w: w.describe_events())["videos"]
+    address = f"/run/{_key(client)}/video?key={video['key']}"
+    assert _get(client, address).data == b"film"
+    (tmp_path / "a.mp4").write_bytes(b"secret")
+    about = os.stat(videos)
+    videos.rename(large.logdir / "before")
+    videos.symlink_to(tmp_path)
+    os.utime(tmp_path, ns=(about.st_mtime_ns, about.st_mtime_ns))  # it looks unchanged
+    assert _get(client, address).status_code == 404
+
+
+def test_videos_elsewhere_are_shown_only_in_the_dashboards_folder(large, tmp_path):
+    for place in ("runs/films", "elsewhere"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "a.mp4").write_bytes(place.encode())
+    records = [{"video": str(tmp_path / place / "a.mp4")} for place in ("runs/films", "elsewhere")]
+    (large.logdir / "evaluations.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    updates = Updates(tmp_path / "runs")
+    client = Client(Site(updates, TOKEN, False, "night"))
+    told = updates.with_run(_key(client), lambda w: w.describe_events())
+    assert (len(told["videos"]), told["videos_elsewhere"]) == (1, 1)
+    address = f"/run/{_key(client)}/video?key={told['videos'][0]['key']}"
+    assert _get(client, address).data == b"runs/films"
+
+
+def test_pipes_in_a_runs_folder_keep_no_page_waiting(large, client):
+    for name in ("metrics.jsonl", "lock", "settings.json", "y.log"):
+        (large.logdir / name).unlink(missing_ok=True)
+        os.mkfifo(large.logdir / name)
+    key = _key(client)
+    assert _get(client, f"/run/{key}/history").json == {}
+    assert "y" not in _get(client, f"/run/{key}/logs").json
 
 
 def test_only_a_run_that_is_gone_is_called_so(client, monkeypatch):

@@ -191,7 +191,7 @@ def test_videos_keep_their_keys_and_those_that_are_gone_are_left_out(large, tmp_
 
 def test_evaluations_are_read_again_only_if_they_have_changed(large, tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(watched_run.run_contents, "list_videos", lambda f: calls.append(f) or [])
+    monkeypatch.setattr(watched_run.run_contents, "list_videos", lambda f, _: calls.append(f) or [])
     all_runs = Updates(tmp_path / "runs")
     (key,) = all_runs.find()
     for content in ("", "", "{}\n"):
