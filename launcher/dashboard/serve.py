@@ -12,31 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
-
 from launcher.dashboard.host_links import HostLinks
+from launcher.dashboard.server import Server
 from launcher.dashboard.site import Site
 from launcher.dashboard.updates import Updates
 
 _HOST = "127.0.0.1"  # printed, too: of localhost another user might serve the other address, ::1
 _FIRST_PORT, _TRIED_PORTS = 8600, 100
 _TOKEN_BYTES = 16
+_BACKLOG = 1000  # connections that the kernel keeps until they are accepted
 
 
 class CannotServe(Exception):
     """An error: the port is taken; its message says what to do."""
-
-
-class _Handler(WSGIRequestHandler):
-    """A handler of requests that prints none of them: their addresses hold the token."""
-
-    protocol_version = "HTTP/1.1"
-    timeout = 60  # seconds after which a connection that sends nothing is closed
-
-    def log(self, type: str, message: str, *args: object) -> None:
-        """Print errors alone."""
-        if type == "error":
-            print(f"[dashboard] {message % args}", file=sys.stderr)
 
 
 def serve(
@@ -105,7 +93,7 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _listen(site: Site, port: int) -> BaseWSGIServer:
+def _listen(site: Site, port: int) -> Server:
     """Return a server at the port, or at the first free one."""
     ports = [port] if port else range(_FIRST_PORT, _FIRST_PORT + _TRIED_PORTS)
     for each in ports:
@@ -121,12 +109,8 @@ def _listen(site: Site, port: int) -> BaseWSGIServer:
                     f"port"
                 ) from None
             continue
-        holder.listen(64)
-        server = make_server(
-            _HOST, each, site, threaded=True, request_handler=_Handler, fd=holder.detach()
-        )
-        server.daemon_threads = True  # type: ignore[attr-defined]
-        return server
+        holder.listen(_BACKLOG)
+        return Server(_HOST, each, site, holder.detach())
     raise CannotServe(
         f"no port from {_FIRST_PORT} to {_FIRST_PORT + _TRIED_PORTS - 1} is free: choose one by "
         f"--dashboard_port"
