@@ -64,6 +64,7 @@ class LoadedPolicy(Protocol):
     """The policy of another run, such as a teacher, for an algorithm's updates."""
 
     config: Config  # the flags of that run
+    flags_read: set[str]  # those of them that its algorithm has read
 
     def initial_state(self, batch: Any) -> Any:
         """Return the network's recurrent state at the start of `batch` episodes, a number."""

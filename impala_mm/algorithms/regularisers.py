@@ -95,7 +95,8 @@ class Regularisers:
             policy = load(config.reference, level_name=config.level_name, as_teacher=True)
         except UserMistake as error:
             raise UserMistake(f"--reference={config.reference}: {error}") from None
-        if policy.config.box_policy != config.box_policy and self._actions.has_box:
+        differs = policy.config.box_policy != config.box_policy and self._actions.has_box
+        if differs and "box_policy" in policy.flags_read:
             raise UserMistake(
                 f"--reference={config.reference} has --box_policy={policy.config.box_policy}: "
                 f"there is no divergence from it to another one, so give the same here"

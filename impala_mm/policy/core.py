@@ -83,6 +83,7 @@ class PolicyCore:
                 f"or give --deterministic"
             )
         self.algorithm, self.levels, self.spec = made.algorithm, made.levels, made.spec
+        self.flags_read = made.flags_read  # until now: `act` and `judge` may add some
 
     def load(self, path: Path, about: checkpoint.CheckpointInfo) -> None:
         """Load the weights of another checkpoint of the same run; raises Mismatch."""

@@ -125,14 +125,15 @@ def _load_kind(
         policy = PolicyCore(found, about, config.level_name, theirs, preset="")
     except checkpoint.Mismatch as error:
         raise NoTeacher(f"{error}{_hint(about, spec, order)}") from None
-    if policy.config.box_policy != config.box_policy and spec.actions.has_box:
+    _check_choices(policy.config, config)
+    with blaming_settings(about.settings):
+        teacher = TrainedTeacher(name, policy, temperature)
+    differs = policy.config.box_policy != config.box_policy and spec.actions.has_box
+    if differs and "box_policy" in policy.flags_read:
         raise NoTeacher(
             f"it has --box_policy={policy.config.box_policy}: there is no divergence from it to "
             f"another one, so give the same here"
         )
-    _check_choices(policy.config, config)
-    with blaming_settings(about.settings):
-        teacher = TrainedTeacher(name, policy, temperature)
     teacher.notes += _differences(name, about, config, spec)
     trained_with = {flag: getattr(policy.config, flag) for flag in _OF_RETURNS}
     return _Loaded(teacher, theirs.actions.discrete, trained_with)

@@ -115,6 +115,12 @@ def test_a_reference_with_another_distribution_is_refused(tmp_path, capsys):
     assert "has --box_policy=tanh: there is no divergence from it" in capsys.readouterr().err
 
 
+def test_a_flag_that_a_references_algorithm_never_reads_refuses_nothing(tmp_path):
+    save(tmp_path, level_name="Pendulum-v1", algorithm="tests.helpers.td3_like")
+    flags = {"kl_ref_pi_cost": 1.0, "reference": str(tmp_path), "box_policy": "tanh"}
+    assert _made("impala", level_name="Pendulum-v1", **flags)
+
+
 @pytest.mark.parametrize(("agent_name", "remembers"), [("MLPLSTMAgent", True), ("MLPAgent", False)])
 def test_a_reference_that_begins_unrolls_without_its_memory_is_announced(
     tmp_path, capsys, agent_name, remembers

@@ -429,6 +429,13 @@ def test_numbers_from_another_distribution_are_refused(tmp_path):
     assert teacher.parameters(_entries_of_numbers()).shape == [4, 2, 2]
 
 
+def test_a_flag_that_a_teachers_algorithm_never_reads_refuses_nothing(tmp_path):
+    own = "tests.helpers.td3_like"
+    save(tmp_path, level_name="Pendulum-v1", algorithm=own)
+    (teacher,) = _load(tmp_path, "Pendulum-v1", box_policy="tanh", trust_teacher=True)
+    assert teacher.parameters(_entries_of_numbers()).shape == [4, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours", "said"),
     [
