@@ -1,12 +1,14 @@
-"""The files of users' modules: --deploy copies them to hosts, and a run's folder keeps them.
+"""The files of users' modules: --deploy copies them to hosts, and a run's folder keeps some.
 
-Of a package these are all files in its folder; of a module, its file. Modules of the same folder
-that they import, and the settings beside an algorithm, belong to them.
+Hosts need all files in a package's folder; of a module, its file. Modules of the same folder that
+they import, and the settings beside an algorithm, belong to them. A run's folder keeps the modules
+that the learner has imported.
 """
 
 import ast
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,20 +31,59 @@ def of_run(config: Config) -> dict[str, Path]:
     Of installed packages only the algorithm's is among them. The files' names are relative to the
     folder in which imports find the modules. Raises TooManyFiles.
     """
+    found: dict[str, Path] = {}
+    for name, is_of_algorithm in _named(config).items():
+        found |= _of_module(name, is_of_algorithm)
+    return found
+
+
+def imported(config: Config) -> dict[str, Path]:
+    """Return the files of users' modules that this process has imported by now, named likewise.
+
+    They are those in the folders of the modules that the flags name; of an installed package only
+    the algorithm's own.
+    """
+    found: dict[str, Path] = {}
+    for name, is_of_algorithm in _named(config).items():
+        where = None if name in _OURS else _location(name)
+        if where is None:
+            continue
+        is_installed = _is_for_packages(where.parent)
+        if is_installed and not is_of_algorithm:
+            continue
+        for module, path in _imported_from(where.parent):
+            top = module.partition(".")[0]
+            if top not in _OURS and (top == name or not is_installed):
+                found[str(path.relative_to(where.parent))] = path
+    return found
+
+
+def _imported_from(home: Path) -> Iterator[tuple[str, Path]]:
+    """Yield (name, file) of the imported modules that imports find in this folder."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.startswith(f"{home}{os.sep}"):
+            continue
+        # Below the folder may be others where modules are found, such as those of .venv.
+        path, expected = Path(file), home.joinpath(*name.split("."))
+        if path.parent == expected or path.with_name(path.name.partition(".")[0]) == expected:
+            yield name, path
+
+
+def _named(config: Config) -> dict[str, bool]:
+    """Return the modules that flags name, without their parts: whether they are the algorithm's."""
     levels = [level.strip().removeprefix("gym:") for level in config.level_name.split(",")]
     modules = [level.rpartition(":")[0] for level in levels]
     modules += [wrapper.module for wrapper in environment_flags.read_wrappers(config.env_wrappers)]
     teachers = [each.strip() for each in getattr(config, "teacher", "").split(",")]
     modules += [each.rpartition(":")[0] for each in teachers if not Path(each).exists()]
-    found: dict[str, Path] = {}
-    for name in {module.partition(".")[0]: 0 for module in modules if module}:
-        found |= _of_module(name, installed=False)
+    named = {module.partition(".")[0]: False for module in modules if module}
     if config.algorithm not in BUILT_IN:
         name = config.algorithm.partition(".")[0]
-        found |= _of_module(name, installed=True)
+        named[name] = True
         if name == config.algorithm:
-            found |= _of_module(f"{name}_settings", installed=True)
-    return found
+            named[f"{name}_settings"] = True
+    return named
 
 
 def _of_module(name: str, installed: bool) -> dict[str, Path]:

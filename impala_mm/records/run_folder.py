@@ -106,9 +106,9 @@ class RunFolder:
             (self.path / name).write_text(changes)
             start["diff"] = name
         try:
-            files = user_sources.of_run(config)
+            files = user_sources.imported(config)
             copy, said = source_copy.keep(files, self.path / "source")
-        except (user_sources.TooManyFiles, OSError) as error:
+        except OSError as error:
             copy, said = "", f"the source of your modules is not kept: {error}"
         if copy:
             start["source"] = f"source/{copy}"

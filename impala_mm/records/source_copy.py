@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+MAX_FILES = 500  # of a copy
 MAX_FILE, MAX_TOTAL = 1 << 20, 10 << 20  # bytes of one file, and of a copy
 
 
@@ -19,9 +20,11 @@ def keep(files: Mapping[str, Path], folder: Path) -> tuple[str, str]:
     """
     sizes = {name: path.stat().st_size for name, path in files.items()}
     kept: dict[str, bytes] = {}
+    total = 0
     for name in sorted(files, key=lambda name: (not name.endswith(".py"), sizes[name])):
-        if sizes[name] <= MAX_FILE and sum(map(len, kept.values())) + sizes[name] <= MAX_TOTAL:
+        if len(kept) < MAX_FILES and sizes[name] <= MAX_FILE and total + sizes[name] <= MAX_TOTAL:
             kept[name] = files[name].read_bytes()
+            total += len(kept[name])
     if not kept:
         return "", ""
     digest = hashlib.sha256()
@@ -35,9 +38,9 @@ def keep(files: Mapping[str, Path], folder: Path) -> tuple[str, str]:
             (work / name).parent.mkdir(parents=True, exist_ok=True)
             (work / name).write_bytes(content)
         work.rename(copy)
-    megabytes = sum(map(len, kept.values())) / 1e6
-    said = f"the source of your modules is kept in {copy} ({len(kept)} files, {megabytes:.2f} MB)"
+    said = f"the source of your modules is kept in {copy} ({len(kept)} files, {total / 1e6:.2f} MB)"
     if left := sorted(files.keys() - kept.keys(), key=lambda name: -sizes[name]):
         said += f", without {left[0]}"
-        said += f" and {len(left) - 1} more" * (len(left) > 1) + ", too large to be kept"
+        said += f" and {len(left) - 1} more" * (len(left) > 1)
+        said += f": a copy has at most {MAX_FILES} files of at most 1 MiB, and 10 MiB in all"
     return copy.name, said

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from impala_mm.config import user_sources
+from impala_mm.config import user_modules, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import source_copy
 
@@ -68,6 +68,44 @@ def test_a_folder_of_very_many_files_is_no_package_of_code(here, monkeypatch):
         user_sources.of_run(Config(algorithm="box.inner.ppo"))
 
 
+@pytest.fixture
+def forget():
+    """Let the modules that a test imports be forgotten."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_run_keeps_the_imported_modules_beside_those_that_its_flags_name(here, forget):
+    venv = here / ".venv" / "lib"
+    venv.mkdir(parents=True)
+    (venv / "of_venv.py").touch()
+    sys.path.append(str(venv))
+    for name in ("data.py", "unused.py"):
+        (here / "box" / name).touch()
+    for name in ("box.inner.ppo", "unrelated", "of_venv"):
+        user_modules.import_module(name)
+    config = Config(algorithm="box.inner.ppo", level_name="numpy:A-v0")
+    found = user_sources.imported(config)
+    own = {"box/__init__.py", "box/data.py", "box/inner/ppo.py"}
+    assert found.keys() == own | {"unrelated.py"}
+    assert found["box/inner/ppo.py"] == here / "box" / "inner" / "ppo.py"
+    assert user_sources.imported(Config()) == {}
+    (here / "box-1.0.dist-info").mkdir()  # as `pip install --target` leaves it
+    assert user_sources.imported(config).keys() == own
+    assert user_sources.imported(Config(level_name="box:A-v0")) == {}
+
+
+def test_a_copy_of_the_source_has_a_bounded_number_of_files(here, monkeypatch):
+    monkeypatch.setattr(source_copy, "MAX_FILES", 2)
+    files = user_sources.of_run(Config(algorithm="box.inner.ppo"))
+    files |= {"unrelated.py": here / "unrelated.py"}
+    copy, said = source_copy.keep(files, here / "run" / "source")
+    assert len([p for p in (here / "run" / "source" / copy).rglob("*") if p.is_file()]) == 2
+    assert "without box/weights.bin and 1 more: a copy has at most 2 files" in said
+
+
 def test_a_run_keeps_the_source_of_each_start_once_and_says_what_is_too_large(here):
     files = user_sources.of_run(Config(algorithm="box.inner.ppo"))
     copy, said = source_copy.keep(files, here / "run" / "source")
@@ -76,7 +114,7 @@ def test_a_run_keeps_the_source_of_each_start_once_and_says_what_is_too_large(he
         "box/__init__.py",
         "box/inner/ppo.py",
     }
-    assert said.endswith("(2 files, 0.00 MB), without box/weights.bin, too large to be kept")
+    assert "(2 files, 0.00 MB), without box/weights.bin: a copy has at most" in said
     assert source_copy.keep(files, here / "run" / "source")[0] == copy
     (here / "box" / "__init__.py").write_text("changed = 1")
     other, _ = source_copy.keep(files, here / "run" / "source")

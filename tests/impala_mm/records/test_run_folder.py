@@ -80,7 +80,7 @@ def test_settings_are_replaced_at_once_or_not_at_all(tmp_path, monkeypatch):
 
 def test_a_users_file_that_vanishes_costs_the_copy_of_the_source_alone(tmp_path, monkeypatch):
     missing = tmp_path / "gone.py"
-    monkeypatch.setattr(user_sources, "of_run", lambda config: {"gone.py": missing})
+    monkeypatch.setattr(user_sources, "imported", lambda config: {"gone.py": missing})
     folder = RunFolder(Config(logdir=str(tmp_path / "run")))
     said = folder.write_start(Config(), ["a:1"], frames=0.0)
     assert said.startswith("the source of your modules is not kept: ")
