@@ -17,7 +17,7 @@ the learner's, whose variables are updated between two batches.
 
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -54,6 +54,7 @@ class BatchedInference:
     _queue: tf.queue.QueueBase
     _numbers: EnvironmentNumbers
     _rounds: Rounds | None
+    _select_valid: Callable[[int, list[bytes]], list[bytes]]
 
     def __init__(self, algorithm: Algorithm, layout: ParameterLayout, device: str = "/CPU:0"):
         """Act by `algorithm`, a copy of the learner's; `layout` describes its acting variables."""
@@ -83,7 +84,7 @@ class BatchedInference:
         )
         self._name = f"inference-{secrets.token_hex(8)}"  # objects with one name share batches
         self._closed = False
-        self.has_received = False  # whether an unroll was completed
+        self.has_received = False  # whether a valid unroll was completed
         self.calls = self.batches = 0  # numbers since the start
         self._steps, self._counted = 0, (0, 0)  # steps so far; batches and steps at the last count
 
@@ -93,10 +94,14 @@ class BatchedInference:
         queue: tf.queue.QueueBase,
         numbers: EnvironmentNumbers,
         rounds: Rounds | None = None,
+        select_valid: Callable[[int, list[bytes]], list[bytes]] = lambda actor, unrolls: unrolls,
     ) -> None:
-        """Serve the learner process of this ledger; put unrolls into this queue."""
+        """Serve the learner process of this ledger; put valid unrolls into this queue.
+
+        `select_valid` returns those of an actor's unrolls that are.
+        """
         self._ledger, self._queue, self._numbers = ledger, queue, numbers
-        self._rounds = rounds
+        self._rounds, self._select_valid = rounds, select_valid
 
     def close(self) -> None:
         """Refuse all further calls: the queue is closed."""
@@ -208,6 +213,7 @@ class BatchedInference:
             group = self._groups.get(header.stream_key)
         try:
             contents, version = group.take_unrolls() if group else ([], 0)
+            contents = self._select_valid(header.actor, contents)
         except BaseException:
             self.forget(header.actor)  # otherwise repeats of this call would wait for it for ever
             raise

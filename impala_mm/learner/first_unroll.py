@@ -6,15 +6,18 @@
 import time
 from collections.abc import Mapping
 
-# Seconds after the first actor gave up in which others may join, if their number is not known. An
-# actor may need minutes to load TensorFlow from a slow file system.
+# Seconds after the first actor gave up in which others may join, if their number is not known, and
+# after the first invalid unroll in which other actors may send a valid one. An actor may need
+# minutes to load TensorFlow from a slow file system.
 _OTHERS_SECONDS = 300.0
+# Seconds after the first invalid unroll in which its own actor may send a valid one.
+_INVALID_SECONDS = 10.0
 # Seconds of waiting until the first line; the pauses between lines grow up to a minute.
 _FIRST_LINE_SECONDS, _LONGEST_PAUSE = 5.0, 60.0
 
 
-class NoActorsLeft(Exception):
-    """Every actor gave up before it sent an unroll, so that the run can make no progress."""
+class NoUnrollComes(Exception):
+    """No actor has sent a valid unroll or will send one, so that the run can make no progress."""
 
 
 class FirstUnroll:
@@ -29,7 +32,9 @@ class FirstUnroll:
         self._began = time.monotonic()
         self._has_connected = False  # whether an actor was connected before
         self._next_line = _FIRST_LINE_SECONDS  # seconds of waiting
-        self._first_gave_up: float | None = None  # time.monotonic() when the first actor gave up
+        # time.monotonic() when the first actor gave up, and when the first invalid unroll came
+        self._first_gave_up: float | None = None
+        self._first_mistake: float | None = None
 
     def restart(self) -> None:
         """Count the seconds of waiting from now on: actors could not play before."""
@@ -63,9 +68,16 @@ class FirstUnroll:
             what = "no actor has connected yet"
         return f"{what} ({time.monotonic() - self._began:.0f} s)"
 
-    def why_none_comes(self, connected: int, gave_up: Mapping[int, str]) -> str:
-        """Return why no unroll can come any more; empty if one may still come."""
+    def why_none_comes(
+        self, connected: int, gave_up: Mapping[int, str], mistakes: Mapping[int, str]
+    ) -> str:
+        """Return why no valid unroll can come any more; empty if one may still come.
+
+        By actor, `gave_up` says why it ended, `mistakes` what is wrong in its unrolls.
+        """
         self._has_connected |= connected > 0
+        if why := self._why_none_is_valid(connected, gave_up, mistakes):
+            return why
         if not gave_up:
             return ""
         now = time.monotonic()
@@ -78,6 +90,24 @@ class FirstUnroll:
         number, reason = min(gave_up.items())
         all_of = "the only actor" if len(gave_up) == 1 else f"all {len(gave_up)} actors"
         return f"{all_of} gave up (actor {number}: {reason}), so no unroll can come"
+
+    def _why_none_is_valid(
+        self, connected: int, gave_up: Mapping[int, str], mistakes: Mapping[int, str]
+    ) -> str:
+        if not mistakes:
+            self._first_mistake = None  # those that sent them have left
+            return ""
+        now = time.monotonic()
+        self._first_mistake = self._first_mistake or now
+        others = (self._expected or connected) - len(mistakes.keys() | gave_up.keys())
+        seconds = now - self._first_mistake
+        if seconds < (_OTHERS_SECONDS if others > 0 else _INVALID_SECONDS):
+            return ""
+        number, mistake = min(mistakes.items())
+        return (
+            f"no valid unroll came within {seconds:.0f} s of the first invalid one (actor "
+            f"{number}: in one, {mistake}): correct the algorithm or the environment"
+        )
 
 
 def _actors(count: int) -> str:

@@ -39,9 +39,10 @@ class LearnerReport(NamedTuple):
     filling: tuple[int, int]
     padded: int  # columns of rounds without an unroll since its start
     faults: int  # faults of environments since its start, by its actors' reports
-    has_received: bool  # it has a complete unroll of an actor, or a batch of its own source
-    gave_up: dict[int, str]  # its actors whose environments have never worked, and why
-    no_actors_left: str  # why it ends the run, if no unroll can come any more
+    has_received: bool  # it has a valid unroll of an actor, or a batch of its own source
+    gave_up: dict[int, str]  # its actors that ended before they sent an unroll, and why
+    mistakes: dict[int, str]  # its actors that sent invalid unrolls, and what is wrong in them
+    no_unroll_comes: str  # why it ends the run, if no unroll can come any more
     end_reason: str  # why it ended or will end; empty while it knows no reason
     in_update: int  # number of the update that it is making, from 1; 0 between updates
     longest_update: float  # seconds that its longest one took, without the first; 0 if unknown

@@ -22,7 +22,7 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner import resume
 from impala_mm.learner.checkpointing import Checkpointing
-from impala_mm.learner.first_unroll import FirstUnroll, NoActorsLeft
+from impala_mm.learner.first_unroll import FirstUnroll, NoUnrollComes
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.learner_reports import (
     FIRST_UPDATE_SECONDS,
@@ -200,11 +200,11 @@ class LearnerMonitor:
         self._server.close()
         self._raise_failure(lost, exchange.failure)
         reasons = [
-            self._status.no_actors_left,
-            *(report.no_actors_left for report in self._status.reports),
+            self._status.no_unroll_comes,
+            *(report.no_unroll_comes for report in self._status.reports),
         ]
         if why := next(filter(None, reasons), ""):
-            raise NoActorsLeft(why)
+            raise NoUnrollComes(why)
         return row
 
     def _raise_failure(self, lost: str, of_reports: BaseException | None) -> None:
@@ -217,13 +217,13 @@ class LearnerMonitor:
             raise self._learner.failure
 
     def _stop_if_no_unroll_comes(self) -> None:
-        """Stop if all actors have given up; before they may play, none of them can have."""
+        """Stop if actors gave up or send invalid unrolls; before they may play, none can have."""
         if self._learner.offline_left:
             self._first_unroll.restart()
         elif why := self._first_unroll.why_none_comes(
-            self._status.num_actors(), self._status.gave_up()
+            self._status.num_actors(), self._status.gave_up(), self._status.mistakes()
         ):
-            self._status.no_actors_left = why
+            self._status.no_unroll_comes = why
             self._learner.stop(why)
 
     def _wait_for_all_to_end(self, exchange: ReportExchange) -> str:

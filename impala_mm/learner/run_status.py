@@ -41,7 +41,7 @@ class RunStatus:
         self._aggregator = aggregator
         self.reports: list[LearnerReport] = []  # by rank
         self.reported_at = math.inf  # time.monotonic() of the newest reports
-        self.no_actors_left = ""  # why no unroll can come any more to this learner
+        self.no_unroll_comes = ""  # why no unroll can come any more to this learner
         self.endless = ""  # why the update that is being made will never end
         self._endless_update = EndlessUpdate()
         self._wait_share = 0.0  # share of its time that this learner waits for unrolls
@@ -79,7 +79,8 @@ class RunStatus:
             faults=self._server.environment_faults,
             has_received=self._server.has_received or learner.has_received,
             gave_up=self._server.failures.gave_up,
-            no_actors_left=self.no_actors_left,
+            mistakes=self._server.mistakes,
+            no_unroll_comes=self.no_unroll_comes,
             end_reason=learner.end_reason,
             in_update=0 if learner.variables_complete else learner.updates + 1,
             longest_update=learner.longest_update,
@@ -136,6 +137,13 @@ class RunStatus:
         for report in self.reports:
             found |= report.gave_up
         return found | self._server.failures.gave_up
+
+    def mistakes(self) -> dict[int, str]:
+        """Return the actors of all learners that sent invalid unrolls, and what was wrong."""
+        found: dict[int, str] = {}
+        for report in self.reports:
+            found |= report.mistakes
+        return found | self._server.mistakes
 
     def num_actors(self) -> int:
         """Return the number of connected actors of all learners."""

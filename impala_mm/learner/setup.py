@@ -25,7 +25,7 @@ from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner import flag_conflicts, phases, replaying, resume, serving, teaching
 from impala_mm.learner.batch_source import BatchSource, QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
-from impala_mm.learner.first_unroll import NoActorsLeft
+from impala_mm.learner.first_unroll import NoUnrollComes
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
@@ -55,7 +55,7 @@ FAILURES = (
     GradientNotFinite,
     consistency.VariablesDiffer,
     NothingCompiled,
-    NoActorsLeft,
+    NoUnrollComes,
     teaching.UnfitTeacher,
 )
 

@@ -88,7 +88,7 @@ class UnrollReceiver:
         self._unroll_bytes, self._find_mistake, self._say = unroll_bytes, find_mistake, say
         self.chunks = ChunkStore()
         self.unreadable = 0  # unrolls that were dropped
-        self._told = set[int]()  # actors of which a line has said what is wrong in their unrolls
+        self.mistakes = dict[int, str]()  # by actor: what is wrong in its first invalid unroll
         self.has_received = False  # whether an unroll was received
 
     def enqueue(
@@ -145,16 +145,20 @@ class UnrollReceiver:
                 f"actor {header.actor}: dropped {unreadable} unrolls that are neither {size} bytes "
                 f"long nor compressed from {size} bytes"
             )
-        mistakes = [self._find_mistake(content) for content in decoded]
+        return self.select_valid(header.actor, decoded)
+
+    def select_valid(self, actor: int, unrolls: list[bytes]) -> list[bytes]:
+        """Return those of an actor's unrolls in which no mistake is found; count the others."""
+        mistakes = [self._find_mistake(unroll) for unroll in unrolls]
         if wrong := list(filter(None, mistakes)):
             self.unreadable += len(wrong)
-            if header.actor not in self._told:
-                self._told.add(header.actor)
+            if actor not in self.mistakes:
+                self.mistakes[actor] = wrong[0]
                 self._say(
-                    f"actor {header.actor}: dropped {len(wrong)} unrolls: in one, {wrong[0]}; "
+                    f"actor {actor}: dropped {len(wrong)} unrolls: in one, {wrong[0]}; "
                     f"further ones of this actor are counted as unrolls_dropped"
                 )
-        return [each for each, mistake in zip(decoded, mistakes, strict=True) if not mistake]
+        return [each for each, mistake in zip(unrolls, mistakes, strict=True) if not mistake]
 
     def _complete(self, numbers: np.ndarray, reply: np.int64, episodes: np.ndarray) -> np.ndarray:
         """Return the reply to a message, now that its unrolls are in the queue."""

@@ -58,6 +58,10 @@ class ActorReport(NamedTuple):
     times: dict[str, float]  # seconds, by field of `ActorTimes`
 
 
+# Of the unrolls of an actor with this number, those that the learner may use.
+SelectUnrolls = Callable[[int, list[bytes]], list[bytes]]
+
+
 class InferenceService(Protocol):
     """Inference at the learner, as the server needs it; `inference` implements it."""
 
@@ -69,8 +73,9 @@ class InferenceService(Protocol):
         queue: tf.queue.QueueBase,
         numbers: EnvironmentNumbers,
         rounds: Rounds | None = None,
+        select_valid: SelectUnrolls = lambda actor, unrolls: unrolls,
     ) -> None:
-        """Serve the learner process of this ledger; put unrolls into this queue."""
+        """Serve the learner process of this ledger; put valid unrolls into this queue."""
 
     def answer(
         self, header: tf.Tensor, contents: tf.Tensor, episodes: tf.Tensor
@@ -144,7 +149,8 @@ class Server:
         self._start = starter.start_id()
         self._inference, self.rounds = inference, rounds
         if inference:
-            inference.attach(self.ledger, self.queue, self.numbers, rounds)
+            select_valid = self._receiver.select_valid
+            inference.attach(self.ledger, self.queue, self.numbers, rounds, select_valid)
         self._closed = False
 
         credentials = Credentials.parse(token)
@@ -170,10 +176,16 @@ class Server:
 
     @property
     def has_received(self) -> bool:
-        """Whether a complete unroll has been received."""
+        """Whether a complete and valid unroll has been received."""
         return self._receiver.has_received or (
             self._inference is not None and self._inference.has_received
         )
+
+    @property
+    def mistakes(self) -> dict[int, str]:
+        """The connected actors that sent invalid unrolls, and what is wrong in the first one."""
+        connected, mistakes = set(self.actors.heard), dict(self._receiver.mistakes)
+        return {actor: mistakes[actor] for actor in mistakes if actor in connected}
 
     def fill(self) -> float:
         """Return the queue's fill level, from 0 to 1."""

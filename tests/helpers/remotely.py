@@ -49,7 +49,14 @@ class Remote:
     """A server whose learner infers with `algorithm`, and the unrolls that it receives."""
 
     def __init__(
-        self, algorithm, variables=(), capacity=100, identity=None, published=True, columns=0
+        self,
+        algorithm,
+        variables=(),
+        capacity=100,
+        identity=None,
+        published=True,
+        columns=0,
+        find_mistake=lambda unroll: "",
     ):
         self.algorithm = algorithm
         layout = ParameterLayout(variables, variables, "float32")
@@ -67,6 +74,7 @@ class Remote:
             self.events.append,
             self.inference,
             rounds=Rounds(columns, self.events.append) if columns else None,
+            find_mistake=find_mistake,
         )
         if published:
             self.server.publish(0, lambda: b"", layout.values())

@@ -20,6 +20,9 @@ from impala_mm.config.settings import Config
 from impala_mm.data.compression import compress_lz4, leave_uncompressed
 from impala_mm.data.step_codec import StepCodec
 from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.data.unroll_check import UnrollCheck
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Step
 from impala_mm.inference import environment_group, state_tables
@@ -168,6 +171,29 @@ def test_a_step_with_a_choice_that_does_not_exist_is_refused(value):
 
 def _content(inference, step):
     return leave_uncompressed(inference._codec.encode(step))
+
+
+def test_unrolls_with_actions_that_do_not_exist_do_not_reach_the_learner():
+    algorithm, act = remotely.Random("telling:Telling-v0", 1), remotely.Random.act
+
+    def act_outside(entry, core_state, exploration):
+        actions, *rest = act(algorithm, entry, core_state, exploration)
+        return actions + tf.where(entry.observation[:, 0] < 2, 7, 0), *rest
+
+    algorithm.act = act_outside
+    check = UnrollCheck(algorithm.unroll, ActionSpec(Discrete(3)))
+    with remotely.remote(algorithm, find_mistake=check.mistake) as there:
+        hand = Hand(there)
+        for number in range(3):  # steps 1 and 2 end the unrolls with the actions of 0 and 1
+            hand.ask(number).wait_for_actions()
+        assert not there.server.has_received
+        assert int(there.server.queue.size()) == 0
+        assert there.server.dropped == 4
+        assert "there are 3 choices" in there.server.mistakes[0]
+        for number in (3, 4):  # the first one still begins with the last wrong action
+            hand.ask(number).wait_for_actions()
+        entries, _, _ = there.taken(2)
+        np.testing.assert_array_equal(entries.observation[:, 0, 0], [3, 4])
 
 
 def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, monkeypatch):

@@ -35,31 +35,63 @@ def test_the_line_says_what_the_run_waits_for_and_for_how_long(
 
 def test_a_run_whose_actors_all_gave_up_ends():
     wait = FirstUnroll(expected=2)
-    assert wait.why_none_comes(0, {}) == ""
-    assert wait.why_none_comes(0, {0: WHY}) == "", "the other one is starting"
-    assert wait.why_none_comes(1, {0: WHY}) == ""
+    assert wait.why_none_comes(0, {}, {}) == ""
+    assert wait.why_none_comes(0, {0: WHY}, {}) == "", "the other one is starting"
+    assert wait.why_none_comes(1, {0: WHY}, {}) == ""
     why = f"all 2 actors gave up (actor 0: {WHY}), so no unroll can come"
-    assert wait.why_none_comes(0, {1: "?", 0: WHY}) == why
+    assert wait.why_none_comes(0, {1: "?", 0: WHY}, {}) == why
 
 
 def test_where_others_may_be_started_it_waits_five_minutes_for_them(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(first_unroll.time, "monotonic", lambda: clock[0])
     wait = FirstUnroll(expected=None)
-    assert wait.why_none_comes(0, {0: WHY}) == ""
+    assert wait.why_none_comes(0, {0: WHY}, {}) == ""
     clock[0] += 299
-    assert wait.why_none_comes(0, {0: WHY}) == ""
+    assert wait.why_none_comes(0, {0: WHY}, {}) == ""
     clock[0] += 2
-    assert wait.why_none_comes(1, {0: WHY}) == "", "another one has joined, or the same again"
+    assert wait.why_none_comes(1, {0: WHY}, {}) == "", "another one has joined, or the same again"
     why = f"the only actor gave up (actor 0: {WHY}), so no unroll can come"
-    assert wait.why_none_comes(0, {0: WHY}) == why
+    assert wait.why_none_comes(0, {0: WHY}, {}) == why
+
+
+def test_a_run_whose_actors_all_send_invalid_unrolls_ends_after_some_seconds(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(first_unroll.time, "monotonic", lambda: clock[0])
+    wait, wrong = FirstUnroll(expected=3), {1: "its action contains 7, and there are 2 choices"}
+    assert wait.why_none_comes(2, {}, wrong) == "", "valid ones may follow"
+    clock[0] += 60
+    assert wait.why_none_comes(2, {}, wrong) == "", "another actor is starting"
+    assert wait.why_none_comes(2, {0: WHY}, wrong) == "", "and one of those is still left"
+    ended = wait.why_none_comes(2, {0: WHY}, wrong | {2: "x"})
+    assert "actor 1" in ended
+    assert wrong[1] in ended
+
+
+def test_one_actor_with_invalid_unrolls_does_not_end_a_run_whose_others_start_for_minutes(
+    monkeypatch,
+):
+    clock = [100.0]
+    monkeypatch.setattr(first_unroll.time, "monotonic", lambda: clock[0])
+    wait = FirstUnroll(expected=None)
+    wait.why_none_comes(1, {}, {0: "x"})
+    clock[0] += 20
+    assert wait.why_none_comes(2, {}, {0: "x"}) == "", "the other one may send a valid one"
+    assert wait.why_none_comes(1, {}, {}) == "", "only the other one is left"
+    clock[0] += 20
+    assert wait.why_none_comes(1, {}, {1: "y"}) == "", "its first one has just come"
+    clock[0] += 20
+    assert "actor 1" in wait.why_none_comes(1, {}, {1: "y"})
+    assert wait.why_none_comes(2, {}, {1: "y"}) == ""
+    clock[0] += 300
+    assert wait.why_none_comes(2, {}, {1: "y"})
 
 
 def test_actors_that_have_left_are_not_called_starting(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(first_unroll.time, "monotonic", lambda: clock[0])
     wait = FirstUnroll(2)
-    assert wait.why_none_comes(1, {}) == ""
+    assert wait.why_none_comes(1, {}, {}) == ""
     clock[0] += 6
     assert wait.is_line_due()
     assert wait.describe(0, 0).startswith("no actor is connected any more, no unroll yet (")

@@ -216,12 +216,16 @@ def test_an_unroll_in_which_a_mistake_is_found_is_dropped_and_counted(serve):
         events=events, unroll_bytes=3, find_mistake=lambda unroll: "it lies" * (unroll == b"bad")
     )
     client = _join(address)
-    client.enqueue(_header(client, 0), [b"bad", b"one"], NO_EPISODES)
+    client.enqueue(_header(client, 0), [b"bad"], NO_EPISODES)
+    assert not server.has_received
+    assert server.mistakes == {0: "it lies"}
+    client.enqueue(_header(client, 1), [b"bad", b"one"], NO_EPISODES)
     contents, _ = server.queue.dequeue_many(1)
     assert list(contents.numpy()) == [b"one"]
-    assert server.dropped == 1
-    client.enqueue(_header(client, 1), [b"bad"], NO_EPISODES)
+    assert server.has_received
     assert server.dropped == 2
+    server.actors.leave(0)
+    assert server.mistakes == {}, "only those of connected actors"
     assert events[1:] == [
         "actor 0: dropped 1 unrolls: in one, it lies; further ones of this actor are counted as "
         "unrolls_dropped"
