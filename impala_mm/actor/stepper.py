@@ -4,6 +4,9 @@ Environments that broke during an unroll are rebuilt at its end; the unroll's la
 the reset.
 """
 
+import contextlib
+import functools
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +29,10 @@ _MAX_BROKEN_UNROLLS = 10
 
 class TooManyFaults(Exception):
     """No environment works any more; the message has the last error."""
+
+
+class DescriptorsClosed(Exception):
+    """The environments have closed this process's files and sockets: it reaches no learner."""
 
 
 class NothingPlayed(TooManyFaults):
@@ -59,6 +66,7 @@ class EnvironmentStepper:
             [], bool
         )  # [E]: had a fault in this unroll; [] before its first step
         self.seconds = 0.0  # total duration of all steps
+        self._open_file = _open_file()
 
     def reset(self) -> Step:
         """Reset all environments and begin an unroll."""
@@ -92,6 +100,7 @@ class EnvironmentStepper:
                 self._rebuild(environment, step)
             self._broken = np.zeros([], bool)
         self._finished += self._environments.episodes()
+        _check_descriptors(self._open_file)
         return step
 
     @property
@@ -129,6 +138,28 @@ class EnvironmentStepper:
             return
         for name in ("reward", "terminated", "truncated", "observation", "first", "mask"):
             nests.copy_row(getattr(step, name), environment, getattr(reset, name))
+
+
+@functools.cache
+def _open_file() -> tuple[int, os.stat_result]:
+    """Open a file that this process never closes; return its descriptor and what it is."""
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    return descriptor, os.fstat(descriptor)
+
+
+def _check_descriptors(open_file: tuple[int, os.stat_result]) -> None:
+    """Raise DescriptorsClosed if an environment has closed this file, and so probably all.
+
+    TensorFlow's calls to the learner would wait for ever: even their deadlines need its sockets.
+    """
+    descriptor, status = open_file
+    with contextlib.suppress(OSError):  # it is closed
+        if os.path.samestat(os.fstat(descriptor), status):
+            return
+    raise DescriptorsClosed(
+        "an environment has closed files and sockets of this process that it did not open, such as "
+        "by os.closerange: the actor cannot reach its learner any more"
+    )
 
 
 class FaultCounter:

@@ -6,9 +6,14 @@ import signal
 from pathlib import Path
 from typing import Any
 
+# Exit code of a worker process whose environments closed the connection by which it answers.
+CLOSED_CONNECTION = 84
+
 
 def describe_end(code: int) -> str:
     """Return in words how a process ended, by the exit code that `subprocess` gives."""
+    if code == CLOSED_CONNECTION:
+        return "closed files and sockets that it did not open, such as by os.closerange"
     if code >= 0:
         return f"ended with exit code {code}"
     return f"was killed by {signal.Signals(-code).name}"

@@ -4,7 +4,7 @@
 when the vector asks for it, or when the vector's process has ended, whatever its environments do.
 """
 
-import contextlib
+import errno
 import faulthandler
 import fcntl
 import functools
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from impala_mm.environments import gym_vector, level_spaces, levels, nests
 from impala_mm.environments.faults import FAILURES, make_fault
+from impala_mm.environments.process_end import CLOSED_CONNECTION
 from impala_mm.environments.step_memory import SharedNest
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Fault, Options
 
@@ -120,8 +121,14 @@ def _answer(
         reply = Reply(bad_level=str(error))
     except FAILURES as error:
         reply = Reply(raised=make_fault(f"an environment of {work.level_name}", error))
-    with contextlib.suppress(BrokenPipeError):  # the vector has ended, and so will this process
+    try:
         connection.send(reply)
+    except BrokenPipeError:  # the vector has ended, and so will this process
+        pass
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            os._exit(CLOSED_CONNECTION)
+        raise
     return not (reply.bad_level or reply.raised)
 
 
