@@ -94,6 +94,7 @@ class LearnerLink(threading.Thread):
         self._numbers = NumberRange(0, 1, 1)
         self.failure: BaseException | None = None
         self.connected = threading.Event()
+        self.has_delivered = False  # whether a learner has taken unrolls
 
     def send(self, batch: UnrollBatch, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """Hand over a batch; wait while the previous one is being sent.
@@ -224,6 +225,7 @@ class LearnerLink(threading.Thread):
         reply = client.enqueue(header, batch.contents, batch.episodes, is_repeat, timeout)
         self._unconfirmed, self._timeout = None, _CALL_SECONDS
         self._number += 1
+        self.has_delivered |= bool(batch.contents) and reply != Reply.FOREIGN
         # A learner records nothing of a message that it refuses: the next one repeats the report.
         self._dropped = self._dropped + len(batch.contents) if reply == Reply.FOREIGN else 0
         if reply == Reply.FOREIGN and batch.run == client.run:

@@ -85,6 +85,7 @@ class SteppingActor(threading.Thread):
         self._heartbeat = heartbeat
         self._dropped = 0  # unfinished unrolls that were lost, not yet reported to a learner
         self.waits = True  # whether it waits for a learner, not for an environment
+        self.has_delivered = False  # whether the learner has the steps of an unroll
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -140,6 +141,7 @@ class SteppingActor(threading.Thread):
                         report |= use.newest().in_header()
                     group.request_actions(client, step, **report)
                     self.waits = True
+                    self.has_delivered |= bool(report)
         except StreamLost:
             self._say("the learner no longer holds this actor's episodes: starting over")
         finally:

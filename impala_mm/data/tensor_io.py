@@ -56,15 +56,20 @@ def reinterpret(raw: tf.Tensor, shape: Sequence[int | None], dtype: tf.DType) ->
 def as_operation(concrete: Any) -> Callable[..., list[tf.Tensor]]:
     """Return a callable that runs a concrete function of flat tensors as one operation.
 
-    It skips the checks and conversions that a call of the tf.function itself makes.
+    It skips the checks and conversions that a call of the tf.function itself makes. If it fails, it
+    is called again as a tf.function, whose error names the line that made the operation.
     """
     captured = concrete.captured_inputs
     kinds = [output.dtype for output in concrete.outputs]
 
     def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        return tf.raw_ops.StatefulPartitionedCall(
-            args=[*tensors, *captured], Tout=kinds, f=concrete
-        )
+        try:
+            return tf.raw_ops.StatefulPartitionedCall(
+                args=[*tensors, *captured], Tout=kinds, f=concrete
+            )
+        except tf.errors.OpError:
+            concrete(*tensors)
+            raise
 
     return call
 

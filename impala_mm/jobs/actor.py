@@ -16,6 +16,7 @@ from impala_mm.data import compression
 from impala_mm.runtime import heartbeat, lifecycle, log, machine, ports, run_token, starter
 from impala_mm.runtime.heartbeat import Heartbeat
 
+_CRASHED_TWICE = "it crashed twice in the same way before its first unroll"
 _ATTEMPTS = 5  # attempts to make the environments, with pauses of 1, 2, 4... s
 
 
@@ -59,7 +60,11 @@ def run(config: Config) -> NoReturn:
 def _play(setup: "_ActorSetup", ending: list[int]) -> int:
     """Act until a signal in `ending` arrives or the actor fails; return the exit code."""
     from impala_mm.actor.hang_report import watch_for_hangs  # noqa: PLC0415
-    from impala_mm.actor.stepper import NothingPlayed, TooManyFaults  # noqa: PLC0415
+    from impala_mm.actor.stepper import (  # noqa: PLC0415
+        DescriptorsClosed,
+        NothingPlayed,
+        TooManyFaults,
+    )
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.transport.client import Refused  # noqa: PLC0415
 
@@ -87,8 +92,17 @@ def _play(setup: "_ActorSetup", ending: list[int]) -> int:
         code = 2
     except (Refused, TooManyFaults) as error:
         say(f"error: {error}")
-    except Exception:
-        traceback.print_exc()
+    except DescriptorsClosed as error:  # nothing can be reported or closed any more
+        say(f"error: {error}")
+        if not prepared or not prepared.has_delivered():
+            setup.note_crash(str(error))
+        lifecycle.exit_now(1)
+    except Exception as error:
+        if prepared and prepared.has_delivered():
+            traceback.print_exc()
+        else:
+            address = prepared.address() if prepared else setup.learners[setup.start]
+            setup.report_crash(address, error)
     setup.stop.set()
     if prepared:
         prepared.end()
@@ -116,6 +130,26 @@ class _ActorSetup(NamedTuple):
         """Report to the supervisor and to the learner at `address` why this actor gives up."""
         self.heartbeat.give_up(error.reason)
         self.report(address, error.fault, error.reason)
+
+    def report_crash(self, address: str, error: Exception) -> None:
+        """Log a crash before the first unroll, and report it to the learner at `address`."""
+        from impala_mm.actor.failure_report import describe_crash  # noqa: PLC0415
+        from impala_mm.environments.faults import indented  # noqa: PLC0415
+
+        fault = describe_crash(error)
+        self.say(f"error: {fault.text}\n{indented(fault)}")
+        self.report(address, fault, self.note_crash(fault.kind))
+
+    def note_crash(self, crash: str) -> str:
+        """Report a crash before the first unroll to the supervisor; return why this actor gives up.
+
+        It does if the start before this one crashed alike: a mistake in the user's code is the same
+        in each start. Without a supervisor it cannot know that, and nothing starts it again.
+        """
+        if not self.heartbeat.repeats_crash(crash):
+            return ""
+        self.heartbeat.give_up(_CRASHED_TWICE)
+        return _CRASHED_TWICE
 
 
 def _ask_learner(setup: _ActorSetup, name: str, default: Any) -> Any:
@@ -164,6 +198,7 @@ class _PreparedActor(NamedTuple):
 
     run: Callable[[], None]  # returns after a stop request
     address: Callable[[], str]  # of the learner that it feeds
+    has_delivered: Callable[[], bool]  # whether a learner has an unroll of it
     end: Callable[[], None]  # closes connections and environments
 
 
@@ -223,7 +258,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
         link.close()
         _close_groups(groups)
 
-    return _PreparedActor(run, lambda: link.address, end)
+    return _PreparedActor(run, lambda: link.address, lambda: link.has_delivered, end)
 
 
 def refuse_many_environments(config: Config, count: int, unroll_bytes: int, actors: int) -> None:
@@ -261,6 +296,7 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     return _PreparedActor(
         lambda: stepping_actor.run(playing, stop, alive),
         lambda: learner,
+        lambda: playing.has_delivered,
         lambda: _close_groups(groups),
     )
 

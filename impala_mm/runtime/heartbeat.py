@@ -9,7 +9,9 @@ games; only what shows no progress, such as writing a file, has heartbeats besid
 The first heartbeat comes after TensorFlow is loaded. No file is written if the variable is not set.
 
 A process that ends because it can never work (`give_up`) writes `{"frames": 0, "gave_up": WHY}`
-before it exits: its supervisor does not restart it if it has never worked before either.
+before it exits: its supervisor does not restart it if it has never worked before either. One that
+crashes before it has worked writes `{"frames": 0, "crash": WHAT}`. Its supervisor sets the
+environment variable IMPALA_MM_LAST_CRASH to that for the next start, which may give up.
 
 A supervisor also learns where the learners listen: the first learner writes `{"learner_hosts":
 [address, ...]}`, in the order of ranks, to the path in IMPALA_MM_LEARNER_HOSTS, as soon as the
@@ -32,6 +34,7 @@ from impala_mm.runtime.rank import process_rank
 
 VARIABLE = "IMPALA_MM_HEARTBEAT"
 HOSTS_VARIABLE = "IMPALA_MM_LEARNER_HOSTS"
+_CRASH_VARIABLE = "IMPALA_MM_LAST_CRASH"
 _SECONDS = 1.0  # least time between two heartbeats
 _MOST_WAIT_SECONDS = 1800.0  # for work whose end cannot be seen to come nearer, see `beat_during`
 
@@ -71,7 +74,12 @@ class Heartbeat:
 
     def give_up(self, why: str) -> None:
         """Report that this process ends and that a restart would not help."""
-        self._write({"frames": int(self.frames), "gave_up": why})
+        self._write({"frames": 0, "gave_up": why})
+
+    def repeats_crash(self, crash: str) -> bool:
+        """Report a crash before any work was done; return whether the last start had the same."""
+        self._write({"frames": 0, "crash": crash})
+        return os.environ.get(_CRASH_VARIABLE) == crash
 
     def _write(self, content: dict[str, Any]) -> None:
         if not self._path:

@@ -214,8 +214,8 @@ class _Foreground:
 
 
 def _last_line(lines: Sequence[str]) -> str:
-    """Return the line of a failed process that says most."""
-    lines = lines or ["it printed nothing"]
+    """Return the line of a failed process that says most: the last one without details."""
+    lines = [line for line in lines if not line.startswith(" ")] or ["it printed nothing"]
     return lines[0 if lines[0].startswith(FATAL) else -1].strip()
 
 

@@ -68,8 +68,15 @@ class HeartbeatMonitor:
 
     def gave_up(self) -> str:
         """Return why the process has ended, if it reported that a restart would not help."""
-        reasons = [read_json(path).get("gave_up") for path in self._files()]
-        return next((reason for reason in reasons if reason and fits(reason, str)), "")
+        return self._text("gave_up")
+
+    def crash(self) -> str:
+        """Return the crash that the process reported, if it crashed before it had worked."""
+        return self._text("crash")
+
+    def _text(self, key: str) -> str:
+        texts = [read_json(path).get(key) for path in self._files()]
+        return next((text for text in texts if text and fits(text, str)), "")
 
     def _files(self) -> list[Path]:
         try:

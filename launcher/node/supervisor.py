@@ -27,6 +27,7 @@ from launcher.node.process_output import ProcessOutput, error_lines
 from launcher.node.process_state import ProcessState
 from launcher.node.stop_requests import StopRequests
 from launcher.node.task import (
+    CRASH_VARIABLE,
     HOST_NAME_VARIABLE,
     HOSTS_VARIABLE,
     USER_ERROR,
@@ -69,6 +70,7 @@ class Supervisor:
         self._next_signal_time = 0.0
         self._crashes = 0  # crashes in a row
         self._has_worked = False  # whether it has reported frames since it was first started
+        self._last_crash = ""  # before it had worked, see `HeartbeatMonitor.crash`
         self._kill_reason = ""  # why this supervisor killed the process; empty if it did not
         self._checked = 0.0
         self._state = ProcessState(task, self._output, self._heartbeat)
@@ -162,7 +164,8 @@ class Supervisor:
         try:
             self._process = child_process.start(
                 task.command,
-                task.environment | {HOST_NAME_VARIABLE: task.host},
+                task.environment
+                | {HOST_NAME_VARIABLE: task.host, CRASH_VARIABLE: self._last_crash},
                 task.workdir,
                 # Learners may run under mpirun, which must end its ranks.
                 death_signal=signal.SIGTERM if task.rows else signal.SIGKILL,
@@ -286,6 +289,7 @@ class Supervisor:
         self._crashes = 1 if duration > _STABLE_SECONDS else self._crashes + 1
         self._has_worked |= bool(self._heartbeat.frames())
         gave_up = "" if self._has_worked else self._heartbeat.gave_up()
+        self._last_crash = "" if self._has_worked else self._heartbeat.crash()
         # Flags with which learners have been running are right: a restart that is refused before
         # they report addresses found their port taken, for example, which may pass.
         can_help = code != USER_ERROR or (

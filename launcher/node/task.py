@@ -37,6 +37,9 @@ LEARNERS_VARIABLE = (
     "IMPALA_MM_LEARNERS"  # environment variable of all ranks: the id of the run's start
 )
 HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # environment variable of a process: its heartbeat file
+# Environment variable of a process, set by its supervisor: what its last start reported as a crash
+# before it had worked; empty if it reported none.
+CRASH_VARIABLE = "IMPALA_MM_LAST_CRASH"
 # Environment variable of the learners, set by their supervisor: the file to which they report
 # their addresses.
 HOSTS_VARIABLE = "IMPALA_MM_LEARNER_HOSTS"

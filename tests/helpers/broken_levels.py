@@ -73,6 +73,14 @@ class StartsLate(Works):
             time.sleep(float(os.environ["SLOW"]))
 
 
+class ClosesFiles(Works):
+    """A level that closes all files of its process but the first three, also those of others."""
+
+    def step(self, action):
+        os.closerange(3, 4096)
+        return super().step(action)
+
+
 class StepHangs(Works):
     """A level whose step waits until a test lets it return."""
 
@@ -85,6 +93,6 @@ class StepHangs(Works):
 
 for _level in (
     *(Works, BreaksInStep, BreaksInReset, ReturnsFour, ReturnsNaN, BreaksSometimes),
-    *(OnlyOne, StartsLate, StepHangs),
+    *(OnlyOne, StartsLate, StepHangs, ClosesFiles),
 ):
     gymnasium.register(f"{_level.__name__}-v0", _level)

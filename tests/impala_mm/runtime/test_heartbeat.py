@@ -44,6 +44,22 @@ def test_it_beats_once_a_second_at_most_and_says_the_frames(tmp_path, now):
     assert [each.name for each in tmp_path.iterdir()] == ["beat"]
 
 
+def test_a_crash_is_reported_without_frames_and_known_again_at_the_next_start(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "beat"
+    alive = Heartbeat(str(path))
+    alive.frames = 12.0
+    monkeypatch.delenv("IMPALA_MM_LAST_CRASH", raising=False)
+    assert not alive.repeats_crash("ValueError at a.py:7")
+    assert json.loads(path.read_text()) == {"frames": 0, "crash": "ValueError at a.py:7"}
+    monkeypatch.setenv("IMPALA_MM_LAST_CRASH", "ValueError at a.py:7")
+    assert not alive.repeats_crash("ValueError at a.py:8")
+    assert alive.repeats_crash("ValueError at a.py:7")
+    alive.give_up("it crashed twice")
+    assert json.loads(path.read_text()) == {"frames": 0, "gave_up": "it crashed twice"}
+
+
 def test_without_the_variable_nothing_is_written_and_a_missing_folder_is_no_error(
     tmp_path, monkeypatch
 ):

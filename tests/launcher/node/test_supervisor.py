@@ -107,6 +107,18 @@ def test_one_that_worked_before_it_gave_up_is_started_again(supervise):
     assert told.state["failure"]["next"] == "it crashed 3 times and will not be restarted"
 
 
+def test_a_start_is_told_the_crash_of_the_last_one_that_had_not_worked(supervise):
+    """The process then gives up by itself, if it has the same."""
+    crash = (
+        'echo "told $IMPALA_MM_LAST_CRASH."; n=$(cat n || echo 0); echo $((n+1)) > n; '
+        """echo "{\\"frames\\": $n, \\"crash\\": \\"crash $n\\"}" > actor-0/beat; exit 1"""
+    )
+    told = supervise(["sh", "-c", crash], name="actor-0", restarts=2, leader="learners")
+    assert told.wait() == 1
+    lines = [line for line in told.log.read_text().splitlines() if line.startswith("told")]
+    assert lines == ["told .", "told crash 0.", "told ."], "the second one had worked"
+
+
 def test_one_that_refuses_its_flags_is_not_started_again(supervise):
     told = supervise(
         ["sh", "-c", "echo error: there is no flag --x; exit 2"], restarts=5, leader="learners"

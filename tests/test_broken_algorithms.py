@@ -1,0 +1,55 @@
+"""What a run does with an algorithm that cannot act: it ends soon, and names the user's line."""
+
+import pytest
+from processes import EXPERIMENT, ROOT, Process, free_port, run
+from rows import read_rows
+
+pytestmark = pytest.mark.slow
+PLACE = f"{ROOT}/tests/algorithms/broken_act.py, line "
+TWICE = "it crashed twice in the same way before its first unroll"
+
+
+def _command(folder, *more):
+    return (
+        *(*EXPERIMENT, "--level_name=tests.helpers.broken_levels:Works-v0", "--check_env_secs=0"),
+        *("--algorithm=tests.algorithms.broken_act", f"--logdir={folder}", *more),
+    )
+
+
+@pytest.mark.parametrize("inference", ["actor", "learner"])
+def test_a_run_ends_whose_actions_are_all_outside_of_their_space(tmp_path, inference):
+    flags = (f"--inference={inference}", "--num_actors=1")
+    code, printed = run(*_command(tmp_path, *flags), ACT="outside", limit=240)
+    assert code == 1, printed
+    assert "error: no valid unroll came within " in printed
+    assert "there are 2 choices" in printed
+
+
+def test_a_run_ends_whose_actors_all_crash_in_act(tmp_path):
+    code, printed = run(*_command(tmp_path, "--num_actors=2"), ACT="raises", limit=240)
+    assert code == 1, printed
+    assert f"all 2 actors gave up (actor 0: {TWICE}; the first fault: " in printed
+    assert PLACE in printed
+    for number in (0, 1):
+        assert (tmp_path / f"actor-{number}.log").read_text().count("no such reward") >= 2
+
+
+def test_a_run_goes_on_of_whose_actors_one_crashes_in_act(tmp_path):
+    flags = ("--num_actors=2", "--total_environment_frames=20000")
+    code, printed = run(*_command(tmp_path, *flags), ACT="raises for actor 0", limit=240)
+    assert code == 0, printed
+    assert "[learner] actor 0 on " in printed
+    assert f"gave up: {TWICE}" in printed
+    assert f"[supervisor] actor-0 will not be restarted; log: {tmp_path}/actor-0.log" in printed
+    assert read_rows(tmp_path)[-1]["frames"] >= 20000
+
+
+def test_by_hand_the_actor_ends_and_the_learner_shows_why(tmp_path):
+    address = f"--learner_hosts=localhost:{free_port()}"
+    learner = Process(*_command(tmp_path, address, "--job_name=learner"), ACT="raises")
+    learner.until("listening at")
+    code, printed = run(*_command("", address, "--job_name=actor"), ACT="raises")
+    assert code == 1, printed
+    assert f"[actor 0] error: InvalidArgumentError at {PLACE}" in printed
+    learner.until(f"actor 0 on .*{PLACE}.*no such reward")
+    learner.until("1 actor connected, no unroll yet")
