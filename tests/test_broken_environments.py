@@ -70,7 +70,6 @@ def test_environments_that_cannot_be_made_are_tried_five_times(tmp_path):
     assert "the environments of this actor could not be made in 5 attempts" in printed
 
 
-@pytest.mark.parametrize("inference", ["actor", "learner"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_environment_that_closes_the_files_of_its_process_ends_the_run(tmp_path, workers):
     flags = (f"--env_workers={workers}", "--num_actors=1")
@@ -82,6 +81,7 @@ def test_an_environment_that_closes_the_files_of_its_process_ends_the_run(tmp_pa
         assert "the run ends, since no actor is left" in printed
 
 
+@pytest.mark.parametrize("inference", ["actor", "learner"])
 def test_by_hand_the_actor_ends_with_code_1_and_the_learner_shows_why(tmp_path, inference):
     address = f"--learner_hosts=localhost:{free_port()}"
     where = f"--inference={inference}"
