@@ -104,6 +104,7 @@ def test_bad_flags_of_a_policy_gradient_are_refused_before_anything_starts(
         ("--batch_size=four", "needs a whole number"),
         ("--batch_size=0", "--batch_size=0: it must be at least 1"),
         ("--learning_rate=nan", "--learning_rate=nan: it must be at least 0"),
+        ("--learning_rate=1e400", "--learning_rate=inf: it must be a finite number"),
         ("--mode=rehersal", "test, record, export or rehearsal (did you mean rehearsal?)"),
         ("batch_size=4", "'batch_size=4' is no flag: write --name=value"),
         ("--flagfile=/not/there", "/not/there"),

@@ -15,7 +15,7 @@ class Settings(family.Settings):
     learning_rate: float = default(Config, "learning_rate", 0.0008)
     # fmt: off
     largest_ratio: float = flag(
-        1.0, group="A2C", learner_only=True, least=0,
+        1.0, group="A2C", infinite=True, learner_only=True, least=0,
         text="Largest importance weight of a step: the ratio of its action's probability under the "
              "policy to that under the one that played. It matters with --rounds_overlap, or with "
              "several minibatches or epochs. inf: no limit.")

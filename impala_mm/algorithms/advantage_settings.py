@@ -30,11 +30,11 @@ class Settings(Config):
         text="V-trace's lambda. Below 1, value targets rely more on the value function and vary "
              "less; IMPALA's published settings assume 1.")
     clip_rho_threshold: float = flag(
-        1.0, group=GROUP, learner_only=True, least=0,
+        1.0, group=GROUP, infinite=True, learner_only=True, least=0,
         text="V-trace's rho-bar, the largest importance weight of a step's own error in the "
              "value targets. It determines the value function that learning converges to.")
     clip_c_threshold: float = flag(
-        1.0, group=GROUP, learner_only=True, least=0,
+        1.0, group=GROUP, infinite=True, learner_only=True, least=0,
         text="V-trace's c-bar, the largest importance weight by which errors of later steps "
              "reach a value target. It affects how fast the value function converges.")
     # fmt: on

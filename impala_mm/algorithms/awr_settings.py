@@ -20,6 +20,6 @@ class Settings(family.EpochSettings):
              "lower temperature learns from fewer actions. inf: all weights are 1, which is "
              "behaviour cloning.")
     largest_weight: float = flag(
-        20.0, group="AWR", learner_only=True, least=1,
+        20.0, group="AWR", infinite=True, learner_only=True, least=1,
         text="Largest weight of an action. inf: no limit.")
     # fmt: on

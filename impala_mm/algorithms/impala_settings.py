@@ -27,7 +27,7 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
     kl_mu_pi_cost: float = default(RegulariserSettings, "kl_mu_pi_cost", AUTO)
     # fmt: off
     clip_pg_rho_threshold: float = flag(
-        1.0, group="IMPALA", least=0, learner_only=True,
+        1.0, group="IMPALA", infinite=True, least=0, learner_only=True,
         text="Largest importance weight of a step in the policy gradient.")
     policy_cloning_cost: float = flag(
         0.0, group=_REPLAY, learner_only=True, least=0,
@@ -49,7 +49,7 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
              "neither policy nor values, and cuts the V-trace of earlier ones (LASER; 0.3, for "
              "example). inf: all steps count.")
     impact_clip: float = flag(
-        0.0, group=_REPLAY, learner_only=True, least=0,
+        0.0, group=_REPLAY, infinite=True, learner_only=True, least=0,
         text="Train the policy by IMPACT's surrogate: the ratio of its probability of an action "
              "to that of a target policy, an older copy of it, brings no gain beyond 1 plus or "
              "minus this number (0.2, for example); V-trace then judges the target policy. 0: the "

@@ -26,7 +26,7 @@ class Settings(family.EpochSettings):
 
     # fmt: off
     clip: float = flag(
-        0.2, group="PPO", learner_only=True, least=0,
+        0.2, group="PPO", infinite=True, learner_only=True, least=0,
         text="Change of an action's probability, as a share of that under the policy that "
              "played, beyond which it earns nothing more: PPO's epsilon.")
     # fmt: on

@@ -80,7 +80,7 @@ class TeacherSettings(PhaseSettings):
         text="Weight in the loss, at the start, of what distill names, on average over steps. "
              "auto: 1; for the policy of DQN and R2D2, without a distribution of returns, 3.")
     teacher_frames: float = flag(
-        AUTO, group=_GROUP, learner_only=True, least=1, auto=True,
+        AUTO, group=_GROUP, infinite=True, learner_only=True, least=1, auto=True,
         text="Environment frames from which on the teacher's cost is 0. auto: half of "
              "total_environment_frames; with teacher_method=constant never, though guide_steps and "
              "guide_share fall as with the others.")

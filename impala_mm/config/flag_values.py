@@ -38,7 +38,7 @@ def _why_no_such_value(value: Any, f: dataclasses.Field) -> str:
 
 def why_wrong(value: Any, f: dataclasses.Field) -> str:
     """Return what is wrong with the value of a flag; usually empty."""
-    choices, least, most = (f.metadata[key] for key in ("choices", "least", "most"))
+    choices = f.metadata["choices"]
     if f.type is str and value != value.encode(errors="replace").decode():
         return "it contains bytes that are not UTF-8, which TensorFlow needs"
     if choices and value not in choices:
@@ -52,11 +52,19 @@ def why_wrong(value: Any, f: dataclasses.Field) -> str:
             return str(error)
     if f.metadata["auto"] and value == AUTO:
         return ""
-    if f.type in {int, float} and not least <= value <= most:  # NaN is refused, too
+    return _why_no_such_number(value, f) if f.type in {int, float} else ""
+
+
+def _why_no_such_number(value: float, f: dataclasses.Field) -> str:
+    """Return what is wrong with a flag's number; usually empty."""
+    least, most = f.metadata["least"], f.metadata["most"]
+    if not least <= value <= most:  # NaN is refused, too
         limits = [f"at least {least:g}"] * (least > -math.inf) + [f"at most {most:g}"] * (
             most < math.inf
         )
         return f"it must be {' and '.join(limits) or 'a number'}"
+    if math.isinf(value) and not f.metadata["infinite"]:
+        return "it must be a finite number"
     return ""
 
 

@@ -31,6 +31,7 @@ def flag(
     choices: Sequence[str] = (),
     least: float = -math.inf,
     most: float = math.inf,
+    infinite: bool = False,
     own: bool = False,
     learner_only: bool = False,
     auto: bool = False,
@@ -41,16 +42,19 @@ def flag(
     """Return a dataclass field that is a flag; `text` states its effect and its unit for --help.
 
     `group` is the heading of --help under which the flag is listed. `choices` are the only values
-    that a text may have. `least` and `most` are the smallest and largest value of a number. `own`
-    means that the learners of a run may have different values. `learner_only` means that actors may
-    have other values than their learner: it is for an algorithm's own flags, of which actors must
-    have the same values otherwise. `auto` means that the number, or truth value, may also be given
-    as `auto`, which is stored as AUTO; the code that uses it then chooses a value.
+    that a text may have. `least` and `most` are the smallest and largest value of a number.
+    `infinite` means that the number may be infinite, as that of a limit may; if the default is, the
+    number may be, too. `own` means that the learners of a run may have different values.
+    `learner_only` means that actors may have other values than their learner: it is for an
+    algorithm's own flags, of which actors must have the same values otherwise. `auto` means that
+    the number, or truth value, may also be given as `auto`, which is stored as AUTO; the code that
+    uses it then chooses a value.
     `bare` is the value of a text whose flag is given without one; --noNAME unsets it.
     `parse` raises a ValueError that says what a text must be; the field keeps the text. `rewrite`
     does, too, and returns the text in the form in which the field keeps it.
     """
     metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
+    metadata["infinite"] = infinite or default in (math.inf, -math.inf)
     metadata |= {"own": own, "learner_only": learner_only, "auto": auto, "bare": bare}
     metadata |= {"parse": parse, "rewrite": rewrite}
     return dataclasses.field(default=default, metadata=metadata)

@@ -31,7 +31,7 @@ class ReplaySettings(TrainingSettings):
         0, group="Replay", least=0,
         text="Unrolls that each learner stores before its first update. 0: batch_size.")
     replay_max_gb: float = flag(
-        AUTO, group="Replay", least=0, own=True, auto=True,
+        AUTO, group="Replay", infinite=True, least=0, own=True, auto=True,
         text="Maximum size in GB (1e9 bytes) of a learner's replay, compressed. Once this or the "
              "capacity is reached, the oldest unrolls are removed. auto: half of this machine's "
              "memory, or with replay_spill half of the disk that is free or holds earlier unrolls, "

@@ -64,7 +64,7 @@ class RunSettings:
         text="Check the flags without starting anything. The exit code is 0 if they are valid, "
              "and a line says what they mean; it is 2 if they are not, and an error says why.")
     check_env_secs: float = flag(
-        20, group="Run", least=0, own=True,
+        20, group="Run", infinite=True, least=0, own=True,
         text="Maximum time in seconds for which validate plays the environments of level_name, in "
              "a process of its own, to find errors: resets and 100 random steps each. Before a "
              "training, the same check takes at most 2 s. 0: no check.")
@@ -93,7 +93,7 @@ class RunSettings:
              "while the actor plays. It takes one learner and one actor, with "
              "inference=actor, and is slower.")
     total_environment_frames: float = flag(
-        0, group="Run", least=0,
+        0, group="Run", infinite=True, least=0,
         text="Environment frames, summed over all learners, after which the run ends; a step "
              "counts num_action_repeats frames. The learning rate falls over them. "
              "0: 50 million; the run then ends earlier if it reaches the level's reward "
@@ -108,7 +108,7 @@ class RunSettings:
         text="Seconds after which the run ends, counted from the first unroll that a learner has "
              "received; a resumed run also counts those of its earlier starts. inf: never.")
     save_checkpoint_secs: float = flag(
-        60, group="Run", least=0,
+        60, group="Run", infinite=True, least=0,
         text="Seconds between checkpoints. A checkpoint holds everything that is needed to "
              "resume the run.")
     keep_checkpoints: int = flag(
@@ -116,12 +116,12 @@ class RunSettings:
         text="Number of newest checkpoints to keep. The checkpoint with the best mean return and "
              "one for each tenth of total_environment_frames are kept as well.")
     checkpoint_max_gb: float = flag(
-        20, group="Run", least=0, own=True,
+        20, group="Run", infinite=True, least=0, own=True,
         text="Maximum size in GB of all checkpoints of a run together. Beyond it, the oldest ones "
              "are deleted, those for each tenth of the run first; the newest and the best one are "
              "always kept.")
     log_max_mb: float = flag(
-        20, group="Run", least=0.1, own=True,
+        20, group="Run", infinite=True, least=0.1, own=True,
         text="Largest size in MiB of each process's log in the run's folder. A log that reaches "
              "it is renamed to LOG.1, which replaces an earlier LOG.1, and a new log is started.")
     on_event: str = flag(

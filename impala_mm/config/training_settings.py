@@ -272,7 +272,7 @@ class TrainingSettings(RunSettings):
         text="Small number against division by 0: added to the mean square under the root "
              "(rmsprop) or to the root (adam). Negative: 0.01 for rmsprop, 1e-5 for adam.")
     gradients_clipping: float = flag(
-        -1.0, group="Optimizer",
+        -1.0, group="Optimizer", infinite=True,
         text="Largest gradient, as gradients_clipping_mode measures it, after gradients are "
              "averaged over the learners; a larger one is scaled or cut down. Negative: no "
              "clipping.")

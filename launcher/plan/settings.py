@@ -89,11 +89,11 @@ class LauncherConfig:
         text="Fingerprint (SHA256:...) of a host's key: a host that is not in known_hosts is "
              "trusted if it shows this key, and the key is added to known_hosts; may be repeated.")
     lost_secs: float = flag(
-        60, group="Other hosts", least=5,
+        60, group="Other hosts", infinite=True, least=5,
         text="Seconds for which a learner's host must be unreachable before restart_learners "
              "restarts the learners on the other hosts.")
     rejoin_secs: float = flag(
-        120, group="Other hosts", least=0,
+        120, group="Other hosts", infinite=True, least=0,
         text="With restart_learners: seconds for which a lost learner's host must answer again "
              "before the learners save and are restarted with it. The seconds double with each "
              "return of a host, which returns at most 5 times. 0: it stays unused.")

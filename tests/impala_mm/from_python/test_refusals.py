@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import math
 import re
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import impala_mm
 from impala_mm import errors
 from impala_mm.config import command_line, setting_files
+from impala_mm.config.errors import BadSettings
 from impala_mm.config.settings import Config
 from impala_mm.from_python import start
 from launcher.plan.settings import LauncherConfig
@@ -165,3 +167,12 @@ def test_the_folder_of_a_run_of_another_process_is_refused_and_stays_as_it_is(tm
         with pytest.raises(errors.BadSettings, match="process 4711 is writing to it"):
             impala_mm.launch("workers.csv", "catch", logdir="run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
+
+
+def test_a_limit_may_be_infinite_and_no_other_number():
+    infinite = {"max_seconds": math.inf, "total_environment_frames": math.inf}
+    config, _ = command_line.parse_settings(infinite, Config)
+    assert config.total_environment_frames == config.stop_at_return == math.inf
+    for name in ("learning_rate", "reward_scaling", "entropy_cost"):
+        with pytest.raises(BadSettings, match=f"{name}=inf: it must be a finite number"):
+            command_line.parse_settings({name: math.inf}, Config)
