@@ -1,5 +1,6 @@
 """Faults of users' machines: each is reported, and nothing is lost or hangs."""
 
+import shutil
 import signal
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 import tensorflow as tf
 from processes import END_REASONS, EXIT_CODES, Process, by_signal, catch_command, run
 from rows import read_rows
+
+from impala_mm.records.checkpoint import read
 
 
 @pytest.mark.slow
@@ -50,6 +53,34 @@ def test_a_disk_that_is_full_costs_rows_and_checkpoints_but_not_the_run(tmp_path
     assert "finished: reached 20,000 frames" in printed
     assert "error: the last checkpoint could not be written" in printed
     assert not list((tmp_path / "checkpoints").iterdir()), "nothing half-written is left"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["removed", "moved", "replaced"])
+def test_a_run_whose_folder_is_lost_ends_and_saves_its_state_beside_it(tmp_path, what):
+    """Neither process of the run makes a file in a folder that takes the old one's place."""
+    logdir, moved, beside = (tmp_path / name for name in ("run", "moved", "run+2"))
+    flags = "--save_checkpoint_secs=0.5", "--total_environment_frames=1e7", "--stop_at_return=9"
+    training = Process(*catch_command(logdir, *flags))
+    training.until("checkpoint at update")
+    logdir.rename(moved)
+    if what == "removed":
+        shutil.rmtree(moved)
+    elif what == "replaced":
+        logdir.mkdir()
+    code, printed = training.wait(30), training.printed()
+    assert code == 2, printed
+    assert "Traceback" not in printed
+    assert f"finished: {logdir} was {'removed' if what == 'removed' else 'moved to'}" in printed
+    assert f"the same flags with --logdir={beside} resume from it" in printed
+    assert list(logdir.rglob("*")) == []
+    assert logdir.exists() == (what == "replaced")
+    assert {"settings.json", "starts.jsonl", "learner.log"} < {p.name for p in beside.iterdir()}
+    newest = read(sorted((beside / "checkpoints").iterdir())[-1])
+    assert newest.updates == read_rows(beside)[-1]["updates"]
+    code, printed = run(*catch_command(beside, f"--total_environment_frames={newest.frames}"))
+    assert code == 0, printed
+    assert "is finished" in printed
 
 
 @pytest.mark.slow

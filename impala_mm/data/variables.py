@@ -33,6 +33,11 @@ class Variables(NamedTuple):
     # are neither broadcast nor compared. Each learner saves its own, in a folder of its own.
     local: Sequence[tf.Variable] = ()
 
+    @property
+    def watched(self) -> list[tf.Variable]:
+        """Those that must be finite after each update: actors receive them, or they are trained."""
+        return list({id(v): v for v in [*self.trained, *self.acting]}.values())
+
     def check(self) -> None:
         """Raise BadVariables if a variable is in a group that excludes it."""
         trained, carried = ({id(v) for v in group} for group in (self.trained, self.carried))

@@ -283,12 +283,16 @@ def _as_float(value: Any) -> tf.Tensor:
 
 def _global_norm(gradients: Sequence[tf.Tensor | None]) -> tf.Tensor:
     """Return the norm of all gradients together, float32 []; None counts as 0."""
+    return tf.sqrt(2.0 * half_squares([g for g in gradients if g is not None]))
+
+
+def half_squares(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return half the sum of the squares of all numbers, float32 []: not finite if one is not."""
     halves = [
-        tf.cast(tf.nn.l2_loss(g if g.dtype == tf.float64 else tf.cast(g, tf.float32)), tf.float32)
-        for g in gradients
-        if g is not None
+        tf.cast(tf.nn.l2_loss(t if t.dtype == tf.float64 else tf.cast(t, tf.float32)), tf.float32)
+        for t in tensors
     ]
-    return tf.sqrt(2.0 * tf.reduce_sum(tf.stack(halves)))
+    return tf.reduce_sum(tf.stack(halves)) if halves else tf.zeros([])
 
 
 def _refuse_unused(gradients: Gradients, variables: Sequence[tf.Variable]) -> None:

@@ -23,6 +23,7 @@ from impala_mm.transport.front import CONNECTIONS
 from impala_mm.transport.messages import PROTOCOL
 
 if TYPE_CHECKING:
+    from impala_mm.learner.monitor import LearnerMonitor
     from impala_mm.learner.teaching import PolicyTools
 
 # Seconds that a failed rank leaves rank 0 to print why: mpirun ends all ranks once one has failed.
@@ -101,7 +102,7 @@ def _report_crash(
     outputs.event_hook.call("end", f"error: {error}")
     if folder:
         what = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
-        outputs.say(f"error: {what}; {_resume_hint(config, folder.path)}")
+        outputs.say(f"error: {what}; {_resume_hint(config, folder)}")
 
 
 def _train(
@@ -122,7 +123,7 @@ def _train(
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
     from impala_mm.learner import setup, teaching  # noqa: PLC0415
     from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
-    from impala_mm.learner.train_step import GradientNotFinite  # noqa: PLC0415
+    from impala_mm.learner.train_step import NotFinite  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
 
     levels, device = setup.find_levels_and_device(config)
@@ -130,7 +131,6 @@ def _train(
     if config.xla and (why := devices.why_not_compiled()):
         flags.refuse(f"--xla: XLA does not compile for {device} here: {why}")
     group = join_group(config)
-    path = folder.path if folder else Path()
     code = 2
     try:
         addresses = agreement.reach(group.gather)
@@ -153,27 +153,26 @@ def _train(
             if ending:
                 learner.stop(lifecycle.end_reason(ending))
 
-        result, code = f"the run in {path} is finished: {monitor.finished}", 0
+        code, row = 1, {}
         if not monitor.finished:
-            code = 1
-            result = _describe_result(monitor.run(meanwhile), monitor.end_reason, path)
-            code = lifecycle.exit_code(ending) if monitor.saved else 1
+            row = monitor.run(meanwhile)
+        result, code = _describe_result(monitor, row, folder), monitor.exit_code(ending)
         monitor.wait_for_all_to_save()
         if folder:
             _report_end(say, result, code, agreement)
-        if not monitor.saved:
-            say(f"error: the last checkpoint could not be written; {_resume_hint(config, path)}")
+        if why := monitor.why_unsaved:
+            say(f"error: {why}; {_resume_hint(config, folder)}")
         event_hook.call("end", result)
     except LearnerLost as error:
-        say(f"error: {error}; {_resume_hint(config, path)}")
+        say(f"error: {error}; {_resume_hint(config, folder)}")
         event_hook.call("end", f"error: {error}")
         return 1
     except teaching.Stopped:
         code = _report_stop(folder, config, group, say, ending)
     except setup.FAILURES as error:
         if folder:
-            say(f"error: {error}{f'; {_resume_hint(config, path)}' if code == 1 else ''}")
-        event_hook.call("nan" if isinstance(error, GradientNotFinite) else "end", f"error: {error}")
+            say(f"error: {error}{f'; {_resume_hint(config, folder)}' if code == 1 else ''}")
+        event_hook.call("nan" if isinstance(error, NotFinite) else "end", f"error: {error}")
         group.gather(None, "said")
     group.leave()
     return code
@@ -199,7 +198,7 @@ def _report_stop(
 ) -> int:
     """Say that the user ended the run before its first update; return the exit code."""
     if folder:
-        say(f"stopped before the first update; {_resume_hint(config, folder.path)}")
+        say(f"stopped before the first update; {_resume_hint(config, folder)}")
     group.gather(None, "said")
     return lifecycle.exit_code(ending)
 
@@ -280,24 +279,29 @@ def _report_end(say: ProcessLogger, result: str, code: int, agreement: Agreement
         heartbeat.report_end(agreement.addresses)
 
 
-def _describe_result(row: dict[str, Any], reason: str, logdir: Path) -> str:
-    """Return the last line of a run; only rank 0 has a row of metrics."""
+def _describe_result(
+    monitor: "LearnerMonitor", row: dict[str, Any], folder: RunFolder | None
+) -> str:
+    """Return the last line of a run; only rank 0 has a row of metrics and the run's folder."""
+    logdir = folder.path if folder else Path()
+    if monitor.finished:
+        return f"the run in {logdir} is finished: {monitor.finished}"
     result = (
         f"mean return {row['episode_return']:.2f}"
         if "episode_return" in row
         else "no finished episodes"
     )
     return (
-        f"finished: {reason}; {result} after {row['frames']:,.0f} frames in "
+        f"finished: {monitor.end_reason}; {result} after {row['frames']:,.0f} frames in "
         f"{format_duration(row['seconds'])}; results: {logdir}"
         if row
-        else f"finished: {reason}"
+        else f"finished: {monitor.end_reason}"
     )
 
 
-def _resume_hint(config: Config, folder: Path) -> str:
-    """Return how to resume the run; only rank 0 knows the folder of a new run."""
-    logdir = config.logdir or str(folder)
+def _resume_hint(config: Config, folder: RunFolder | None) -> str:
+    """Return how to resume the run; only rank 0 knows its folder if --logdir does not name it."""
+    logdir = str(folder.path) if folder else config.logdir
     if checkpoint_paths.all_in(Path(logdir) / "checkpoints"):
         return (
             f"the last checkpoint is intact: the same flags with --logdir={logdir} resume from it"

@@ -81,6 +81,11 @@ class Checkpointing:
         )
         return found
 
+    def move(self, logdir: Path) -> None:
+        """Save to another folder from now on, in which there is no checkpoint yet."""
+        self._checkpoints.move(logdir)
+        self._newest = self._newest._replace(updates=0)
+
     def save(
         self,
         learner: Learner,

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,14 +62,15 @@ class Learner(threading.Thread):
         self._config, self._algorithm, self._group = config, algorithm, group
         self._source, self._server, self._layout = source, server, layout
         self._limits, self._repeats, self._profiler = limits, action_repeats, profiler
-        self._train_step = TrainStep(algorithm, group, config, layout.values)
+        watched = algorithm.variables.watched
+        self._train_step = TrainStep(algorithm, group, config, layout.values, checked=watched)
         # Updates from recorded games with which the run begins, and those that were made.
         self.offline_planned = phases.planned_updates(config)
         self.offline_updates = 0
         self._offline_step: TrainStep | None = None
         if self.offline_planned:
             update = registry.optional(algorithm, "offline_update")
-            self._offline_step = TrainStep(algorithm, group, config, layout.values, update)
+            self._offline_step = TrainStep(algorithm, group, config, layout.values, update, watched)
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None
         self.meter = Meter()
@@ -80,17 +82,22 @@ class Learner(threading.Thread):
         # Seconds of the longest update after the first one, which is traced; 0: there is none yet.
         self.longest_update = 0.0
         self._has_updated = False
+        self.weight_size = 0.0  # of the last update, see `StepResult`
         self.sync_checks, self.sync_repairs = 0, 0
         self._replays = False  # whether a batch contained a replayed unroll
         self.actions: Any = None  # nest of [T+overlap, B, ...], of the last batch
         # What this learner saves for itself; None if it has nothing.
         self.own_state = own_state or None
         self._own_state_saved_at: int | None = None  # update
+        self._moved_to = ""  # the folder where the run goes on, see `find_new_folder`
         # Set by rank 0's monitor. The first is called when all learners saved their own states,
         # with the results by rank and the time.monotonic() when updates stopped for it. The second
         # returns the updates whose states stay.
         self.take_snapshot: Callable[[list[Saved], float], None] | None = None
         self.kept_updates: Callable[[], list[int]] = list
+        # Set by rank 0's monitor, too: it returns the folder where the run goes on if its own one
+        # was removed, or "".
+        self.find_new_folder: Callable[[], str] = str
         self.end_reason = ""  # why it ended or will end; empty if another learner knows
         self.failure: BaseException | None = None
 
@@ -187,9 +194,15 @@ class Learner(threading.Thread):
 
         Updates pause meanwhile. Nothing is done if no update was made since the last save.
         """
-        if not self.own_state or self.updates == self._own_state_saved_at:
+        if not self.own_state:
             return
         begin = time.monotonic()
+        moved = self._group.gather(self.find_new_folder(), "folder")[0]
+        if moved != self._moved_to:
+            self._moved_to, self._own_state_saved_at = moved, None
+            self.own_state.move(Path(moved))
+        if self.updates == self._own_state_saved_at:
+            return
         saved = self.own_state.save(self.updates)
         everyones = self._group.gather((saved, self.kept_updates()), "own_states")
         # The checkpoint of the last save may be being written now, and is then not among the kept.
@@ -217,7 +230,7 @@ class Learner(threading.Thread):
             offline = bool(self.offline_left)
             train_step = self._offline_step if offline else self._train_step
             assert train_step
-            values, reduce_seconds, priorities, acting_values = train_step(
+            values, reduce_seconds, priorities, acting_values, self.weight_size = train_step(
                 batch, self.frames, self._limits.frames, agreed.episode_return, self.updates
             )
             self.variables_complete = True

@@ -7,6 +7,7 @@ run at a limit. Rank 0 alone keeps the records: rows of metrics, progress lines,
 import dataclasses
 import functools
 import math
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,13 +35,14 @@ from impala_mm.learner.own_state import reload_source
 from impala_mm.learner.row_writer import RowWriter
 from impala_mm.learner.run_status import COMMON_FAILURES, RunStatus
 from impala_mm.learner.timers import STALL_SECONDS, Timers
+from impala_mm.learner.train_step import VariablesNotFinite, describe_not_finite
 from impala_mm.records.bottleneck import describe_filling, offline_line, progress_line
 from impala_mm.records.checkpoint import Mismatch
-from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics import MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.run_folder import take_save_request
-from impala_mm.runtime import heartbeat, starter
+from impala_mm.records.outputs import RunOutputs
+from impala_mm.records.run_folder import RunFolder, take_save_request
+from impala_mm.runtime import heartbeat, lifecycle, starter
 from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server
 
@@ -58,8 +60,14 @@ class Records(NamedTuple):
 
     metrics_writer: MetricsWriter
     checkpointing: Checkpointing
-    event_hook: EventHook
-    folder: Path  # the run's
+    outputs: RunOutputs
+    folder: RunFolder
+
+    def move(self, path: Path) -> None:
+        """Write to another folder from now on."""
+        self.outputs.move(path)
+        self.metrics_writer.move(path)
+        self.checkpointing.move(path)
 
 
 class LearnerLost(Exception):
@@ -109,12 +117,14 @@ class LearnerMonitor:
         has_source = registry.optional(algorithm, "source") is not None
         self._first_unroll = FirstUnroll(starter.num_actors(), has_source)
         self.finished = ""  # why a resumed run has nothing left to do
+        self.folder_lost = ""  # what happened to the run's folder, if it is not there any more
+        self._finding_folder = threading.Lock()
 
     def resume(self) -> bool:
         """Load rank 0's newest checkpoint on all learners; return whether the run has one.
 
         Raises Mismatch if it belongs to a different network or level, or if no checkpoint is
-        intact.
+        intact, and VariablesNotFinite if its variables are not finite.
         """
         about, started_from, mismatch = None, None, ""
         if self._records:
@@ -129,6 +139,14 @@ class LearnerMonitor:
             raise Mismatch(mismatch)
         variables = self._algorithm.variables
         self._group.broadcast([*variables.trained, *variables.carried])
+        if bad := describe_not_finite(variables.watched):
+            if about:
+                path = f"{self._config.logdir}/checkpoints/{about.updates:010d}"
+                raise VariablesNotFinite(
+                    f"the checkpoint is not finite: {bad}: remove {path}, and the run resumes from "
+                    f"the one before it"
+                )
+            raise VariablesNotFinite(f"the weights with which the run starts are not finite: {bad}")
         learner = self._learner
         if learner.own_state and about:
             learner.own_state.restore(about)
@@ -142,10 +160,20 @@ class LearnerMonitor:
             self.finished = resume.why_finished(about, self._limits)
         return about is not None
 
+    def exit_code(self, signals: list[int]) -> int:
+        """Return the exit code after these signals; 2 if the folder is lost: no restart helps."""
+        if self.folder_lost:
+            return 2
+        if self.finished:
+            return 0
+        return 1 if self.why_unsaved else lifecycle.exit_code(signals)
+
     @property
-    def saved(self) -> bool:
-        """Whether the last checkpoint could be written; True for a learner that writes none."""
-        return not self._records or self._records.checkpointing.saved
+    def why_unsaved(self) -> str:
+        """Why the last checkpoint is not in the run's own folder, as far as this learner saves."""
+        if self._records and not self._records.checkpointing.saved:
+            return "the last checkpoint could not be written"
+        return self.folder_lost
 
     def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """Watch until training ends; return the last row of metrics.
@@ -165,6 +193,7 @@ class LearnerMonitor:
             checkpointing = self._records.checkpointing
             learner.take_snapshot = functools.partial(checkpointing.take_snapshot, learner)
             learner.kept_updates = checkpointing.newest_updates
+            learner.find_new_folder = functools.partial(self._find_new_folder, self._records)
         learner.start_training(self._mean_return)
         self._status.reported_at = time.monotonic()
         exchange.start()
@@ -188,9 +217,12 @@ class LearnerMonitor:
                     f"next unroll"
                 )
             if self._records:
+                self._find_new_folder(self._records)
                 self._keep_records(self._records, timers)
         lost = self._wait_for_all_to_end(exchange)
         self.seconds = before + time.monotonic() - begin
+        if self._records:
+            self._find_new_folder(self._records)
         row = self._write_row(self._records) if self._records else {}
         if self._records and learner.failure is None and not learner.is_alive():
             checkpointing = self._records.checkpointing
@@ -321,15 +353,32 @@ class LearnerMonitor:
                 why = self._describe_stall()
                 message = f"no update for {STALL_SECONDS:g} s{why}"
                 self._say(message)
-            records.event_hook.call("stall", message)
+            records.outputs.event_hook.call("stall", message)
         if learner.own_state:
             self._write_snapshot(records.checkpointing)
-        is_asked = learner.updates and take_save_request(records.folder)
+        is_asked = learner.updates and take_save_request(records.folder.path)
         if (timers.save.due(now) or is_asked) and not self._save(records.checkpointing):
             timers.save.retry()
         if learner.actions is not None:
             trained = self._algorithm.variables.trained
             self._rows.write_histograms(records.metrics_writer, trained, now - timers.began)
+
+    def _find_new_folder(self, records: Records) -> str:
+        """End the run in another folder if its own one was removed, moved or replaced.
+
+        Called before anything is written, also when all learners save their own states. Return the
+        new folder, or "" while the run has its own one.
+        """
+        with self._finding_folder:
+            if not self.folder_lost and (why := records.folder.why_lost()):
+                records.move(records.folder.begin_beside())
+                self.folder_lost = f"{why} during the run"
+                self._say(
+                    f"error: {self.folder_lost}: the run ends, and saves its last state to "
+                    f"{records.folder.path}"
+                )
+                self._learner.stop(self.folder_lost)
+            return str(records.folder.path) if self.folder_lost else ""
 
     def _write_row(self, records: Records) -> dict[str, Any]:
         return self._rows.write(records.metrics_writer, self.seconds, self._counted_seconds)

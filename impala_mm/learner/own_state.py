@@ -54,8 +54,8 @@ class OwnState:
 
         `size` is the number of learners.
         """
-        self._folder = folder / "own" / f"learner-{rank}"
         self._rank, self._size, self._say = rank, size, say
+        self.move(folder)
         self._source = source if source and source.saves else None
         self._noun = self._source.noun if self._source else "source"  # in messages
         self._variables = list(variables)
@@ -64,12 +64,21 @@ class OwnState:
     def __bool__(self) -> bool:
         return bool(self._source or self._variables)
 
+    def move(self, folder: Path) -> None:
+        """Save below the run's folder `folder` from now on."""
+        self._run = folder
+        self._folder = folder / "own" / f"learner-{self._rank}"
+
     def save(self, update: int) -> Saved:
         """Save the state after an update; earlier states are kept until `prune`."""
         work, final = self._folder / "saving", self._path(update)
         shutil.rmtree(work, ignore_errors=True)
         try:
-            work.mkdir(parents=True)
+            if self._rank:  # learner 0 alone has made the run's folder, on its host
+                self._run.mkdir(parents=True, exist_ok=True)
+            for folder in (self._folder.parent, self._folder):
+                folder.mkdir(exist_ok=True)
+            work.mkdir()
             durable_folder.refuse_full_disk(work, self._bytes)
             if self._source:
                 (work / "source").mkdir()

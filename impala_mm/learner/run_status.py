@@ -11,7 +11,7 @@ from impala_mm.distributed.consistency import VariablesDiffer
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.learner_reports import EndlessUpdate, LearnerReport
-from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled
+from impala_mm.learner.train_step import NotFinite, NothingCompiled
 from impala_mm.records.host_use import HostUse
 from impala_mm.records.metrics import Meter, MetricsAggregator
 from impala_mm.runtime import starter
@@ -22,7 +22,7 @@ from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.server import Server
 
 # Failures that all learners have at the same step.
-COMMON_FAILURES = (GradientNotFinite, VariablesDiffer, NothingCompiled)
+COMMON_FAILURES = (NotFinite, VariablesDiffer, NothingCompiled)
 
 
 class RunStatus:

@@ -36,7 +36,7 @@ from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.learner.replaying import Position, Run
 from impala_mm.learner.round_source import RoundSource
 from impala_mm.learner.silent_learners import SilentLearners
-from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled
+from impala_mm.learner.train_step import NotFinite, NothingCompiled
 from impala_mm.learner.turn_source import TurnQueue, TurnSource
 from impala_mm.records import checkpoint
 from impala_mm.records.metrics_writer import MetricsWriter
@@ -52,7 +52,7 @@ from impala_mm.transport.server import Server
 FAILURES = (
     agreement.SettingsDiffer,
     checkpoint.Mismatch,
-    GradientNotFinite,
+    NotFinite,
     consistency.VariablesDiffer,
     NothingCompiled,
     NoUnrollComes,
@@ -268,7 +268,7 @@ def _make_records(
         config, checkpoints, variables, about, limits, outputs.event_hook, say
     )
     writer = MetricsWriter(folder.path, say, outputs.tracked)
-    return Records(writer, checkpointing, outputs.event_hook, folder.path)
+    return Records(writer, checkpointing, outputs, folder)
 
 
 def _make_source(

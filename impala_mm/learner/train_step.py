@@ -10,12 +10,21 @@ import tensorflow as tf
 from impala_mm.algorithms.interface import Algorithm, Context
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
-from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.gradients import GradientReducer, half_squares
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.distributed.update_record import summarize
 
+_ADVICE = (
+    "lower --learning_rate or --gradients_clipping, or bound the rewards: --max_abs_reward, "
+    "--reward_clipping"
+)
 
-class GradientNotFinite(Exception):
+
+class NotFinite(Exception):
+    """An update, or what it starts from, is not finite: all learners end."""
+
+
+class GradientNotFinite(NotFinite):
     """A gradient is not finite; no learner has applied it or a later one of its update."""
 
     def __init__(self, update: int, values: dict[str, float], gradients: float, where: str = ""):
@@ -27,10 +36,22 @@ class GradientNotFinite(Exception):
         applied = "it was not applied"
         if gradients > 1:
             applied = "its steps from there on were not applied, and it was not saved"
-        super().__init__(
-            f"update {update + 1} is not finite{where} ({bad}); {applied}: lower --learning_rate "
-            f"or --gradients_clipping, or bound the rewards: --max_abs_reward, --reward_clipping"
-        )
+        super().__init__(f"update {update + 1} is not finite{where} ({bad}); {applied}: {_ADVICE}")
+
+
+class VariablesNotFinite(NotFinite):
+    """Variables are not finite; they are neither published to actors nor saved."""
+
+
+def describe_not_finite(variables: Sequence[tf.Variable]) -> str:
+    """Return the names of those variables that are not finite, with counts; usually empty."""
+    bad = []
+    for variable in variables:
+        if variable.dtype.is_floating:
+            finite = tf.math.is_finite(variable.read_value()).numpy()
+            if not finite.all():
+                bad.append(f"{variable.name} ({(~finite).sum():,} of {finite.size:,} numbers)")
+    return ", ".join(bad[:3]) + (f" and {len(bad) - 3} more variables" if bad[3:] else "")
 
 
 def _blame(told: Sequence[tuple[bool, dict[str, float]]]) -> tuple[dict[str, float], str]:
@@ -59,6 +80,7 @@ class StepResult(NamedTuple):
     reduce_seconds: float  # time spent waiting for the other learners' gradients
     priorities: tf.Tensor  # float32 [B], for the batch source
     acting_values: list[tf.Tensor]  # values of the acting variables after the update
+    weight_size: float = 0.0  # root of the mean square of the variables that are checked
 
 
 class NothingCompiled(Exception):
@@ -75,8 +97,14 @@ class TrainStep:
         config: Config,
         read_acting_values: Callable[[], Sequence[tf.Tensor]],
         update: Callable[..., tuple[dict[str, tf.Tensor], tf.Tensor]] | None = None,
+        checked: Sequence[tf.Variable] = (),
     ):
-        """Make the graph of `update`, by default that of the algorithm."""
+        """Make the graph of `update`, by default that of the algorithm.
+
+        The variables `checked`, equal on all learners, must be finite after each update.
+        """
+        self._checked = [variable for variable in checked if variable.dtype.is_floating]
+        self._weights = sum(variable.shape.num_elements() for variable in self._checked)
         self._update, self._config = update or algorithm.update, config
         self._read_acting_values = read_acting_values
         self._graph: Callable[..., Any] | None = None
@@ -91,7 +119,7 @@ class TrainStep:
     ) -> StepResult:
         """Train on a batch, after `updates` updates; the other numbers are those of `Context`.
 
-        Raises GradientNotFinite, on all learners alike.
+        Raises GradientNotFinite or VariablesNotFinite, on all learners alike.
         """
         with tf.device("/CPU:0"):
             known = tf.constant([frames, total, episode_return], tf.float32)
@@ -103,7 +131,7 @@ class TrainStep:
             self._graph = traced.get_concrete_function(batch, known, number)
         numbers, priorities, acting_values = self._graph(batch, known, number)
         numbers, count = numbers.numpy(), len(self._names)
-        recorded = summarize(numbers[count:])
+        recorded, halved = summarize(numbers[count:-1]), float(numbers[-1])
         metrics = dict(zip(self._names, numbers[:count].tolist(), strict=True))
         if self._exchange.applied:
             metrics.setdefault("clipped_share", recorded.clipped_share)
@@ -120,8 +148,15 @@ class TrainStep:
             told = self._exchange.group.gather((recorded.own_faults > 0, measured), "not_finite")
             measured, where = _blame(told)
             raise GradientNotFinite(updates, measured, recorded.gradients, where)
+        # The squares of large numbers may be infinite, too.
+        if not math.isfinite(halved) and (bad := describe_not_finite(self._checked)):
+            raise VariablesNotFinite(
+                f"update {updates + 1} made variables infinite or NaN: {bad}; they are not saved: "
+                f"{_ADVICE}"
+            )
         self._unmeasured = {name for name, value in metrics.items() if math.isnan(value)}
-        return StepResult(metrics, recorded.wait_seconds, priorities, list(acting_values))
+        size = math.sqrt(2 * halved / self._weights) if self._weights else 0.0
+        return StepResult(metrics, recorded.wait_seconds, priorities, list(acting_values), size)
 
     def _trace(
         self, batch: Batch, known: tf.Tensor, number: tf.Tensor
@@ -141,5 +176,7 @@ class TrainStep:
             )
         self._names = list(metrics)
         values = [tf.cast(value, tf.float32) for value in metrics.values()]
-        measured = tf.concat([tf.stack(values) if values else [], *reducer.read()], axis=0)
+        squares = half_squares([variable.read_value() for variable in self._checked])
+        measured = [tf.stack(values) if values else [], *reducer.read(), [squares]]
+        measured = tf.concat(measured, axis=0)
         return measured, priorities, self._read_acting_values()

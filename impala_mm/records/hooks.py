@@ -23,6 +23,10 @@ class EventHook:
         self._command, self._logdir, self._say = command, logdir, say
         self._running: list[subprocess.Popen] = []
 
+    def move(self, logdir: Path) -> None:
+        """Write the command's output to another folder from now on."""
+        self._logdir = logdir
+
     def call(self, event: str, message: str) -> None:
         """Call the command in a shell, in a session of its own."""
         if not self._command:

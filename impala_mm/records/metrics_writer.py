@@ -32,13 +32,17 @@ class MetricsWriter:
     """The metrics files of one run, which are only ever appended to."""
 
     def __init__(self, logdir: Path, say: Say, tracked: Tracking | None = None):
+        self._say, self._tracked = say, tracked
+        self._writes = True  # whether the last row could be written
+        self._next_histograms = 20.0  # seconds from the start
+        self.move(logdir)
+
+    def move(self, logdir: Path) -> None:
+        """Append to the files of this folder from now on."""
         self._file = (logdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._hosts_file = logdir / host_use.FILE
         self._events = tf.summary.create_file_writer(str(logdir / "events"))
-        self._say, self._tracked = say, tracked
-        self._writes = True  # whether the last row could be written
         self._described: set[str] = set()  # metrics whose description TensorBoard has
-        self._next_histograms = 20.0  # seconds from the start
 
     def write_settings(self, settings: dict[str, Any], frames: float) -> None:
         """Write a table of all settings for TensorBoard, at the frames where training starts."""

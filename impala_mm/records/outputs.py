@@ -19,6 +19,12 @@ class RunOutputs(NamedTuple):
     event_hook: EventHook
     tracked: tracking.Tracking | None
 
+    def move(self, logdir: Path) -> None:
+        """Write what goes to the run's folder to another one from now on."""
+        self.event_hook.move(logdir)
+        if self.say.log:
+            self.say.log.move(logdir)
+
 
 def make_outputs(config: Config, folder: RunFolder | None, say: log.ProcessLogger) -> RunOutputs:
     """Return a learner's outputs; without a folder, which only rank 0 has, just the terminal."""

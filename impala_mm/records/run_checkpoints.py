@@ -38,11 +38,16 @@ class Checkpoints:
 
         Fewer are kept if they take more than `max_bytes`.
         """
-        self._folder, self._keep = logdir / "checkpoints", keep
+        self._keep = keep
+        self.move(logdir)
         self._max_bytes, self._say = max_bytes, say
         self._reported = set[str]()  # kinds of checkpoints whose removal was reported
         self._variables = variables
         self._copies: dict[str, list[tf.Variable]] = {}  # by kind, see `saved_variables.by_kind`
+
+    def move(self, logdir: Path) -> None:
+        """Save to the run's folder `logdir` from now on."""
+        self._folder = logdir / "checkpoints"
 
     def snapshot(self) -> None:
         """Copy the variables, so that `save` can write them while training continues."""
@@ -61,7 +66,8 @@ class Checkpoints:
         try:
             if final.exists():
                 return final
-            work.mkdir(parents=True)
+            self._folder.mkdir(exist_ok=True)  # not its parent, which would be somebody else's
+            work.mkdir()
             durable_folder.refuse_full_disk(work, self._newest_size())
             tf.train.Checkpoint(**self._copies).write(str(work / "variables"))
             durable_folder.finish(work, final, about._asdict())

@@ -9,9 +9,10 @@ import os
 import re
 import socket
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from impala_mm.config import flags, setting_files, user_sources
 from impala_mm.config.settings import Config
@@ -55,19 +56,80 @@ class RunFolder:
     """The folder of a run, new or given by --logdir, locked until this process ends."""
 
     def __init__(self, config: Config):
+        self._start: tuple[Any, ...] = ()  # the arguments of `write_start`
         try:
-            self.path = make_folder(config)
-            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self._open(make_folder(config))
+            self._lock = _open_lock(self.path)
         except OSError as error:
             flags.refuse(f"--logdir={config.logdir or 'runs'}: {error.strerror}")
-        _lock(self._lock, self.path)
-        with contextlib.suppress(OSError):  # a full disk: whoever meets the lock is told no number
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        if not _lock(self._lock, self.path):
+            _refuse_locked(self._lock, self.path)
+
+    def _open(self, path: Path) -> None:
+        """Use the folder at `path`, and hold it, so that no other one gets its inode."""
+        self.path, self._absolute = path, path.absolute()
+        self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        self._identity = os.fstat(self._folder)
 
     def leave_to_others(self) -> None:
         """Release the lock, so that a process started by this one can write to the folder."""
         os.close(self._lock)
+        os.close(self._folder)
+
+    def why_lost(self) -> str:
+        """Return what happened to the folder if `path` no longer leads to it; usually empty.
+
+        It was removed, moved or replaced. If its lock alone was removed, as jobs do that delete
+        old files, the lock is made again.
+        """
+        try:
+            if os.path.samestat(os.stat(self.path), self._identity):
+                if self._holds_lock():
+                    return ""
+                return f"another process has locked {self._absolute}"
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:  # the file system does not answer at present
+            return ""
+        now = Path(os.readlink(f"/proc/self/fd/{self._folder}"))
+        with contextlib.suppress(OSError):
+            if now != self._absolute and os.path.samestat(now.stat(), self._identity):
+                return f"{self._absolute} was moved to {now}"
+        return f"{self._absolute} was removed"
+
+    def _holds_lock(self) -> bool:
+        """Return whether the folder's lock is the one that this process has locked, or is now."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self.path / "lock"), os.fstat(self._lock)):
+                return True
+        lock = _open_lock(self.path)
+        if not _lock(lock, self.path):
+            os.close(lock)
+            return False
+        os.close(self._lock)
+        self._lock = lock
+        return True
+
+    def begin_beside(self) -> Path:
+        """Make and lock a folder beside the one that is lost, with the record of this start.
+
+        It becomes the run's folder; where none can be made, one for temporary files does.
+        """
+        for number in itertools.count(2):
+            path = self._absolute.with_name(f"{self._absolute.name}+{number}")
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except OSError:
+                path = Path(tempfile.mkdtemp(prefix=f"{self._absolute.name}+"))
+            break
+        self._open(path)
+        self._lock = _open_lock(path)
+        _lock(self._lock, path)
+        if self._start:
+            self.write_start(*self._start)
+        return path
 
     def has_started(self) -> bool:
         """Return whether the run was started before."""
@@ -83,6 +145,7 @@ class RunFolder:
         is the count at which the run starts.
         Return a sentence about the source of users' modules, or an empty string.
         """
+        self._start = config, learners, frames, before
         # The flag --num_learners of each learner process is 1, so it is replaced by their number.
         settings = dataclasses.asdict(config) | {"num_learners": len(learners)}
         sources = setting_files.record(config, before or config, Config)
@@ -131,28 +194,44 @@ def refuse_taken(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         lock = os.open(path / "lock", os.O_RDWR)
         try:
-            _lock(lock, path)
+            if not _lock(lock, path, for_long=False):
+                _refuse_locked(lock, path)
         finally:
             os.close(lock)
 
 
-def _lock(lock: int, path: Path) -> None:
-    """Lock the open lock file of a folder; refuse the folder if another process has locked it.
+def _open_lock(path: Path) -> int:
+    return os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
 
-    Some file systems of clusters have no locks.
+
+def _refuse_locked(lock: int, path: Path) -> NoReturn:
+    """Refuse a folder whose open lock file another process has locked."""
+    number = os.pread(lock, 20, 0).decode()
+    who = f"process {number}" if number else "another process"
+    flags.refuse(f"--logdir={path}: {who} is writing to it")
+
+
+def _lock(lock: int, path: Path, for_long: bool = True) -> bool:
+    """Lock the open lock file of a folder; return False if another process has locked it.
+
+    Some file systems of clusters have no locks. `for_long`: the file then contains this process's
+    number.
     """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        if number := os.pread(lock, 20, 0).decode():
-            flags.refuse(f"--logdir={path}: process {number} is writing to it")
-        flags.refuse(f"--logdir={path}: another process is writing to it")
+        return False
     except OSError as error:
         print(
             f"note: {path} cannot be locked ({error.strerror}): make sure yourself that no other "
             f"run writes to it",
             file=sys.stderr,
         )
+    if for_long:
+        with contextlib.suppress(OSError):  # a full disk: whoever meets the lock is told no number
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return True
 
 
 def recorded_settings(path: Path) -> dict[str, Any]:

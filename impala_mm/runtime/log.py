@@ -18,6 +18,10 @@ class BoundedLog:
     def __init__(self, path: Path, max_mb: float):
         self._path, self._max_bytes = path, max_mb * 2**20
 
+    def move(self, folder: Path) -> None:
+        """Write to a file of this name in another folder from now on."""
+        self._path = folder / self._path.name
+
     def write(self, text: str) -> None:
         """Append `text`, one or several lines, with the time before the first."""
         with (

@@ -38,7 +38,7 @@ class ProcessOutput:
 
         `log` is a file; empty: there is none, and the user's own terminal shows the output.
         """
-        self._log, self._max_bytes = Path(log) if log else None, max_mb * 2**20
+        self._log, self._max_bytes = _in_held_folder(log) if log else None, max_mb * 2**20
         self._partial_line = b""
         self.lines: collections.deque[str] = collections.deque(maxlen=_MAX_LINES)
 
@@ -73,6 +73,18 @@ class ProcessOutput:
         self.end_line()
         line = f"{time.strftime('%H:%M:%S')} {message}\n"
         self.write(line.encode(errors="backslashreplace"))
+
+
+def _in_held_folder(log: str) -> Path:
+    """Return a path of the log that leads to its present folder, wherever that is moved.
+
+    If the folder is removed, nothing is written to another one that takes its name.
+    """
+    path = Path(log)
+    with contextlib.suppress(OSError):  # there is no folder yet
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+        return Path(f"/proc/self/fd/{folder}", path.name)
+    return path
 
 
 def error_lines(lines: list[str]) -> list[str]:

@@ -8,6 +8,7 @@ import functools
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import tensorflow as tf
 from processes import free_port
@@ -35,6 +36,7 @@ from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime import devices
 from impala_mm.runtime.ports import HeldAddress
@@ -111,7 +113,9 @@ def train(kind, logdir, updates, contents, say=print, pause=0.0):
     about = CheckpointInfo(1, {}, {}, {})
     keeper = Checkpointing(config, checkpoints, algorithm.variables, about, limits, events, say)
     levels = {config.level_name: level_spec(config.level_name)}
-    records = Records(MetricsWriter(logdir, say), keeper, events, logdir)
+    here = SimpleNamespace(path=logdir, why_lost=str)  # without a lock: one process resumes it
+    outputs = RunOutputs(say, events, None)
+    records = Records(MetricsWriter(logdir, say), keeper, outputs, here)
     watch = LearnerMonitor(config, alone, algorithm, learner, server, levels, limits, records, say)
     watch.resume()
     return learner, watch

@@ -1,5 +1,7 @@
 """The interface of algorithms with a source of batches of the test's own, with priorities."""
 
+from types import SimpleNamespace
+
 import dqn_like
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
@@ -79,7 +82,9 @@ def _train(entries, exponent, folder):
     checkpoints = Checkpoints(folder, algorithm.variables, keep=3)
     events, about = EventHook("", folder, say), CheckpointInfo(1, {}, {}, {})
     keeper = Checkpointing(config, checkpoints, algorithm.variables, about, limits, events, say)
-    records = Records(MetricsWriter(folder, say), keeper, events, folder)
+    here = SimpleNamespace(path=folder, why_lost=str)  # without a lock: one process resumes it
+    outputs = RunOutputs(say, events, None)
+    records = Records(MetricsWriter(folder, say), keeper, outputs, here)
     levels = {"catch": spec}
     watch = LearnerMonitor(config, alone, algorithm, learner, server, levels, limits, records, say)
     return source, watch.run(lambda: None)

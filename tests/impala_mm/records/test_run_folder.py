@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 
 import pytest
 from processes import ROOT
@@ -63,6 +64,60 @@ def test_a_full_disk_is_no_reason_to_refuse_a_folder(tmp_path, monkeypatch, caps
     assert "another process is writing to it" in capsys.readouterr().err
     first.write_start(config, ["a:1"], frames=0.0)
     assert first.has_started()
+
+
+@pytest.mark.parametrize("what", ["removed", "moved", "replaced"])
+def test_a_folder_that_is_lost_is_noticed_and_the_run_gets_one_beside_it(tmp_path, what):
+    path = tmp_path / "run"
+    config = Config(logdir=str(path), seed=5)
+    folder = RunFolder(config)
+    folder.write_start(config, ["a:1"], frames=0.0)
+    assert not folder.why_lost()
+    (tmp_path / "run+2").mkdir()  # of an earlier accident
+    if what == "removed":
+        shutil.rmtree(path)
+    else:
+        path.rename(tmp_path / "elsewhere")
+    if what == "replaced":
+        other = RunFolder(config)
+    said = folder.why_lost()
+    assert str(path) in said
+    assert ("removed" in said) == (what == "removed")
+    assert (str(tmp_path / "elsewhere") in said) == (what != "removed")
+    beside = folder.begin_beside()
+    assert beside == folder.path == tmp_path / "run+3"
+    assert not folder.why_lost()
+    assert recorded_settings(beside)["seed"] == 5
+    with pytest.raises(SystemExit):
+        RunFolder(Config(logdir=str(beside)))
+    if what == "replaced":
+        assert os.listdir(path) == ["lock"]
+        assert not other.why_lost()
+    else:
+        assert not path.exists()
+
+
+def test_a_lock_that_alone_was_removed_is_made_again(tmp_path):
+    config = Config(logdir=str(tmp_path / "run"))
+    folder = RunFolder(config)
+    (folder.path / "lock").unlink()
+    assert not folder.why_lost()
+    with pytest.raises(SystemExit):
+        RunFolder(config)
+    (folder.path / "lock").unlink()
+    other = RunFolder(config)  # before the first one has noticed
+    assert "another process has locked" in folder.why_lost()
+    assert not other.why_lost()
+
+
+def test_a_file_system_that_does_not_answer_has_lost_nothing(tmp_path, monkeypatch):
+    folder = RunFolder(Config(logdir=str(tmp_path / "run")))
+
+    def fail(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("os.stat", fail)
+    assert not folder.why_lost()
 
 
 def test_settings_are_replaced_at_once_or_not_at_all(tmp_path, monkeypatch):
