@@ -1,5 +1,6 @@
 """Faults of users' machines: each is reported, and nothing is lost or hangs."""
 
+import re
 import shutil
 import signal
 
@@ -37,6 +38,24 @@ def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp
     numbers = [v for v in values if isinstance(v, np.ndarray) and v.dtype == np.float32]
     assert len(numbers) > 5
     assert all(np.isfinite(v).all() for v in numbers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", ["3e38", "1e6"])
+def test_a_learning_rate_that_is_far_too_large_saves_nothing_infinite_and_is_named(tmp_path, rate):
+    flags = f"--learning_rate={rate}", "--save_checkpoint_secs=0.2", "--stop_at_return=9"
+    command = catch_command(tmp_path, *flags, "--total_environment_frames=20000")
+    code, printed = run(*command)
+    saved = list((tmp_path / "checkpoints").glob("[0-9]*"))
+    assert "Traceback" not in printed
+    if rate == "3e38":
+        assert code == 1, printed
+        assert re.search(r"error: update 1 made variables infinite or NaN: .*w:0", printed)
+        assert not saved
+    else:
+        assert code == 0, printed
+        assert printed.count("warning: root mean square of the weights = ") == 1
+        assert saved
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from impala_mm.learner.learner_reports import (
 )
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.own_state import reload_source
-from impala_mm.learner.row_writer import RowWriter
+from impala_mm.learner.row_writer import Divergence, RowWriter
 from impala_mm.learner.run_status import COMMON_FAILURES, RunStatus
 from impala_mm.learner.timers import STALL_SECONDS, Timers
 from impala_mm.learner.train_step import VariablesNotFinite, describe_not_finite
@@ -108,6 +108,7 @@ class LearnerMonitor:
             *(config, group, learner, server, self._status, self._aggregator, limits),
             self._silence,
         )
+        self._divergence = Divergence()
         self._heartbeat = heartbeat.of_learner()
         self._updates_at_beat: int | None = None
         # time.monotonic() until which a first update may run
@@ -381,7 +382,10 @@ class LearnerMonitor:
             return str(records.folder.path) if self.folder_lost else ""
 
     def _write_row(self, records: Records) -> dict[str, Any]:
-        return self._rows.write(records.metrics_writer, self.seconds, self._counted_seconds)
+        row = self._rows.write(records.metrics_writer, self.seconds, self._counted_seconds)
+        for warning in self._divergence.describe(row, self._learner.weight_size):
+            self._say(warning)
+        return row
 
     def _save(self, checkpointing: Checkpointing, ended: bool = False) -> bool:
         """Save a checkpoint, see `Checkpointing.save`; `ended`: no further update will be made.

@@ -1,7 +1,8 @@
 """The rows of metrics of all learners, and the histograms, that rank 0's `monitor` writes."""
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.learner import Learner, between_updates
 from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.run_status import RunStatus
+from impala_mm.learner.train_step import ADVICE
 from impala_mm.records.bottleneck import (
     describe_running_update,
     describe_silence,
@@ -25,6 +27,53 @@ from impala_mm.records.metrics import MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.verdict import VerdictWriter
 from impala_mm.transport.server import Server
+
+_LARGEST_LOSS = 1e12  # per step: the square of an error of a million
+_LARGEST_WEIGHTS = 100.0  # root of their mean square; networks that learn have 0.1 to 3
+_SMALLEST_ENTROPY = 1e-10  # nats
+_ROWS_WITHOUT_ENTROPY = 10
+_WORSE = 1e6  # factor by which a loss or the weights must have grown to be named again
+
+
+class Divergence:
+    """Warnings that training has diverged, each given once.
+
+    A loss per step has exploded above 1e12, and weights once their root mean square is above 100:
+    after 120 updates of CartPole it is 0.15 with a learning rate of 0.0008, 0.4 with 0.03, 3 with
+    0.3 and 3,000 with 1,000. A policy has collapsed if its entropy was below 1e-10 nats in ten rows
+    in succession: with 0.03 it is above 1e-2, with 3 it is 0. A loss or weights are named again
+    once they are a million times larger.
+    """
+
+    def __init__(self) -> None:
+        self._limits: dict[str, float] = {}  # by name, that above which it is named again
+        self._rows_without_entropy = 0
+
+    def describe(self, row: Mapping[str, Any], weight_size: float) -> list[str]:
+        """Return warnings about a row; `weight_size` is that of `StepResult` at this time."""
+        sizes = {"root mean square of the weights": (weight_size, _LARGEST_WEIGHTS)}
+        for name, value in row.items():
+            per_step = name.replace("loss/", "loss_per_step/")
+            if name.startswith("loss") and (per_step == name or per_step not in row):
+                sizes[name] = abs(value), _LARGEST_LOSS
+        advice = f"training has diverged: {ADVICE}"
+        warnings = []
+        for name, (size, most) in sizes.items():
+            if size > self._limits.get(name, most):
+                self._limits[name] = size * _WORSE
+                warnings.append(f"warning: {name} = {size:.1e}; {advice}")
+        entropy = row.get("loss_per_step/entropy", row.get("entropy"))
+        if entropy is not None:
+            collapsed = abs(entropy) < _SMALLEST_ENTROPY
+            self._rows_without_entropy = self._rows_without_entropy + 1 if collapsed else 0
+        if self._rows_without_entropy == _ROWS_WITHOUT_ENTROPY and "entropy" not in self._limits:
+            self._limits["entropy"] = math.inf
+            warnings.append(
+                f"warning: the policy's entropy has been 0 for {_ROWS_WITHOUT_ENTROPY} rows of "
+                f"metrics, so it explores nothing and learns nothing: lower --learning_rate, or "
+                f"raise --entropy_cost"
+            )
+        return warnings
 
 
 class RowWriter:

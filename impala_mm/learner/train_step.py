@@ -14,10 +14,11 @@ from impala_mm.distributed.gradients import GradientReducer, half_squares
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.distributed.update_record import summarize
 
-_ADVICE = (
+ADVICE = (
     "lower --learning_rate or --gradients_clipping, or bound the rewards: --max_abs_reward, "
     "--reward_clipping"
 )
+_MOST_NAMED = 3  # variables that a message names
 
 
 class NotFinite(Exception):
@@ -36,22 +37,25 @@ class GradientNotFinite(NotFinite):
         applied = "it was not applied"
         if gradients > 1:
             applied = "its steps from there on were not applied, and it was not saved"
-        super().__init__(f"update {update + 1} is not finite{where} ({bad}); {applied}: {_ADVICE}")
+        super().__init__(f"update {update + 1} is not finite{where} ({bad}); {applied}: {ADVICE}")
 
 
 class VariablesNotFinite(NotFinite):
     """Variables are not finite; they are neither published to actors nor saved."""
 
 
+def find_not_finite(variables: Sequence[tf.Variable]) -> list[str]:
+    """Return the names of those variables that are not finite."""
+    floats = [variable for variable in variables if variable.dtype.is_floating]
+    return [v.name for v in floats if not tf.reduce_all(tf.math.is_finite(v.read_value()))]
+
+
 def describe_not_finite(variables: Sequence[tf.Variable]) -> str:
-    """Return the names of those variables that are not finite, with counts; usually empty."""
-    bad = []
-    for variable in variables:
-        if variable.dtype.is_floating:
-            finite = tf.math.is_finite(variable.read_value()).numpy()
-            if not finite.all():
-                bad.append(f"{variable.name} ({(~finite).sum():,} of {finite.size:,} numbers)")
-    return ", ".join(bad[:3]) + (f" and {len(bad) - 3} more variables" if bad[3:] else "")
+    """Return the names of some variables that are not finite, and how many more; usually empty."""
+    names = find_not_finite(variables)
+    return ", ".join(names[:_MOST_NAMED]) + (
+        f" and {len(names) - _MOST_NAMED} more" if names[_MOST_NAMED:] else ""
+    )
 
 
 def _blame(told: Sequence[tuple[bool, dict[str, float]]]) -> tuple[dict[str, float], str]:
@@ -144,6 +148,8 @@ class TrainStep:
                 if not (math.isnan(value) and name in self._unmeasured)
             }
             measured["grad_norm"] = recorded.grad_norm
+            bad_names = find_not_finite(self._checked)[:_MOST_NAMED]
+            measured |= {f"variable {name}": math.nan for name in bad_names}
             # All learners are here, since they have averaged the same gradients.
             told = self._exchange.group.gather((recorded.own_faults > 0, measured), "not_finite")
             measured, where = _blame(told)
@@ -152,7 +158,7 @@ class TrainStep:
         if not math.isfinite(halved) and (bad := describe_not_finite(self._checked)):
             raise VariablesNotFinite(
                 f"update {updates + 1} made variables infinite or NaN: {bad}; they are not saved: "
-                f"{_ADVICE}"
+                f"{ADVICE}"
             )
         self._unmeasured = {name for name, value in metrics.items() if math.isnan(value)}
         size = math.sqrt(2 * halved / self._weights) if self._weights else 0.0

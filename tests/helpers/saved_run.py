@@ -25,6 +25,7 @@ def save(logdir, updates=1, frames=1000.0, sure=False, **settings):
     for variable in made.algorithm.variables.weights or ():  # moments, which no run leaves at 0
         of_bytes = "image" in variable.name  # a larger mean would hide what an image shows
         variable.assign(variable + (100 if of_bytes else 70_000))
+    logdir.mkdir(parents=True, exist_ok=True)
     checkpoints = run_checkpoints.Checkpoints(logdir, made.algorithm.variables, keep=100)
     checkpoints.snapshot()
     about = checkpoint.CheckpointInfo(1, dataclasses.asdict(config), made.made_of, {})

@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import pytest
+import resuming
 import saved_run
 
 from impala_mm.algorithms import agent
@@ -11,8 +12,10 @@ from impala_mm.config.flags import format_value
 from impala_mm.config.settings import Config
 from impala_mm.learner import resume
 from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.train_step import VariablesNotFinite
 from impala_mm.records import checkpoint, run_folder
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
+from impala_mm.records.run_checkpoints import Checkpoints
 
 MADE_OF = {
     "--algorithm": "impala",
@@ -263,3 +266,22 @@ def test_a_finished_run_names_the_flag_to_raise(flags, about, said):
     found = resume.why_finished(_about(**about), limits)
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+def test_weights_that_are_not_finite_are_named_at_the_start_and_so_is_their_checkpoint(
+    tmp_path, monkeypatch
+):
+    algorithm = resuming._algorithm("impala")
+    monkeypatch.setattr(resuming, "_algorithm", lambda kind: algorithm)
+    weight = algorithm.variables.trained[2]
+    weight.assign(weight * float("nan"))
+    with pytest.raises(VariablesNotFinite, match="with which the run starts") as caught:
+        resuming.train("impala", tmp_path, 1, [])
+    assert weight.name in str(caught.value)
+    assert algorithm.variables.trained[1].name not in str(caught.value)
+    checkpoints = Checkpoints(tmp_path, algorithm.variables, keep=3)
+    checkpoints.snapshot()
+    checkpoints.save(CheckpointInfo(1, {}, {}, {}, updates=7))
+    with pytest.raises(VariablesNotFinite, match=r"remove .*checkpoints/0000000007") as caught:
+        resuming.train("impala", tmp_path, 1, [])
+    assert weight.name in str(caught.value)

@@ -1,10 +1,11 @@
 """The rates and verdicts of rows where an update takes longer than the time between two rows."""
 
+import math
 import types
 
 import pytest
 
-from impala_mm.learner.row_writer import RowWriter
+from impala_mm.learner.row_writer import Divergence, RowWriter
 from impala_mm.records import metrics, throughput
 from impala_mm.records.bottleneck import progress_line
 
@@ -174,3 +175,31 @@ def test_a_deterministic_run_takes_turns_between_updates_too(monkeypatch):
     verdicts = [row["verdict"] for row in run.rows if row["updates"] > 2]
     assert len(verdicts) > 8
     assert all("--deterministic_run (the actor plays" in verdict for verdict in verdicts)
+
+
+def test_a_training_that_diverges_is_named_once_and_again_when_it_is_far_worse():
+    watch = Divergence()
+    learning = {"loss/total": 4e9, "loss_per_step/total": 7.0, "loss_per_step/entropy": -0.6}
+    assert not watch.describe(learning, 0.4)
+    assert not watch.describe({"verdict": "actors"}, 3.0), "a row without an update"
+    (said,) = watch.describe(learning | {"loss_per_step/baseline": 3e19}, 0.4)
+    assert "loss_per_step/baseline = 3.0e+19" in said
+    assert "--learning_rate" in said
+    (said,) = watch.describe(learning | {"loss_per_step/baseline": 1e20}, 6e10)
+    assert "weights = 6.0e+10" in said
+    assert not watch.describe(learning, 6e12)
+    assert len(watch.describe(learning, 6e17)) == 1
+    assert not watch.describe({"loss/total": -2e11}, 0.4)
+    (said,) = watch.describe({"loss/total": -2e13}, 0.4)
+    assert "loss/total" in said
+
+
+@pytest.mark.parametrize("key", ["entropy", "loss_per_step/entropy"])
+def test_a_policy_without_entropy_for_long_is_named_once(key):
+    watch = Divergence()
+    for entropy in (0.7, *[0.0] * 9, 1e-3, math.nan, *[0.0] * 9):
+        assert not watch.describe({key: entropy}, 1.0)
+    (said,) = watch.describe({key: -1e-32}, 1.0)
+    assert "entropy has been 0" in said
+    for entropy in (*[0.0] * 9, 0.7, *[0.0] * 20):
+        assert not watch.describe({key: entropy}, 1.0)

@@ -18,7 +18,12 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.train_step import GradientNotFinite, NothingCompiled, TrainStep
+from impala_mm.learner.train_step import (
+    GradientNotFinite,
+    NothingCompiled,
+    TrainStep,
+    VariablesNotFinite,
+)
 from impala_mm.records.metrics import Meter, MetricsAggregator
 
 ALONE = group.SingleLearner()
@@ -186,6 +191,39 @@ def test_the_learners_where_an_update_that_fails_is_not_finite_are_named(own, ot
     assert str(caught.value).startswith(f"update 1 is not finite{said}")
     assert "or bound the rewards: --max_abs_reward, --reward_clipping" in str(caught.value)
     assert float(algorithm._weight) == 3.0
+
+
+class Exploding:
+    """An algorithm that adds the frames to its variables but one, and takes no gradient."""
+
+    def __init__(self, dtype):
+        self.bad = tf.Variable(tf.ones([2, 2], dtype), name="bad")
+        self.good, self.count = tf.Variable(2.0, name="good"), tf.Variable(2**60, name="count")
+
+    def update(self, batch, context, exchange):
+        self.bad[0, 1].assign(tf.cast(context.frames, self.bad.dtype))
+        return {}, batch.weight
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float64])
+def test_variables_that_an_update_made_infinite_are_named_at_once(dtype):
+    algorithm, batch = Exploding(dtype), Batch(*[tf.ones([3])] * 6)
+    checked = [algorithm.good, algorithm.bad, algorithm.count]
+    update = TrainStep(algorithm, ALONE, Config(), list, checked=checked)
+    sizes = [update(batch, frames, 1.0, 0.0).weight_size for frames in (1.0, 1e30)]
+    assert sizes[0] == pytest.approx(math.sqrt(8 / 5))
+    assert sizes[1] > 1e18, "the squares are infinite, and the variables are not"
+    for frames in (math.inf, math.nan):
+        with pytest.raises(VariablesNotFinite, match=r"update 8 made .* NaN: bad:0; they are not"):
+            update(batch, frames, 1.0, 0.0, 7)
+
+
+def test_a_gradient_that_fails_by_a_variable_names_it():
+    algorithm = Given()
+    update = TrainStep(algorithm, ALONE, Config(), list, checked=[algorithm._weight])
+    algorithm._weight.assign(math.nan)
+    with pytest.raises(GradientNotFinite, match=f"variable {algorithm._weight.name} = nan"):
+        update(Batch(*[tf.ones([3])] * 6)._replace(unrolls=tf.ones([2])), 2.0, 1.0, 0.0)
 
 
 def test_an_algorithm_that_leaves_nothing_to_compile_is_refused_under_xla():
