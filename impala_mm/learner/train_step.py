@@ -45,9 +45,12 @@ class VariablesNotFinite(NotFinite):
 
 
 def find_not_finite(variables: Sequence[tf.Variable]) -> list[str]:
-    """Return the names of those variables that are not finite."""
+    """Return the names of those variables that are not finite, or whose squares are not.
+
+    Numbers above 1e19 are in float32 as useless as infinite ones: the next update fails.
+    """
     floats = [variable for variable in variables if variable.dtype.is_floating]
-    return [v.name for v in floats if not tf.reduce_all(tf.math.is_finite(v.read_value()))]
+    return [v.name for v in floats if not tf.math.is_finite(half_squares([v.read_value()]))]
 
 
 def describe_not_finite(variables: Sequence[tf.Variable]) -> str:
@@ -154,11 +157,10 @@ class TrainStep:
             told = self._exchange.group.gather((recorded.own_faults > 0, measured), "not_finite")
             measured, where = _blame(told)
             raise GradientNotFinite(updates, measured, recorded.gradients, where)
-        # The squares of large numbers may be infinite, too.
         if not math.isfinite(halved) and (bad := describe_not_finite(self._checked)):
             raise VariablesNotFinite(
-                f"update {updates + 1} made variables infinite or NaN: {bad}; they are not saved: "
-                f"{ADVICE}"
+                f"update {updates + 1} made variables infinite, NaN or larger than 1e19: {bad}; "
+                f"they are not saved: {ADVICE}"
             )
         self._unmeasured = {name for name, value in metrics.items() if math.isnan(value)}
         size = math.sqrt(2 * halved / self._weights) if self._weights else 0.0

@@ -206,9 +206,9 @@ def _open_lock(path: Path) -> int:
 
 def _refuse_locked(lock: int, path: Path) -> NoReturn:
     """Refuse a folder whose open lock file another process has locked."""
-    number = os.pread(lock, 20, 0).decode()
-    who = f"process {number}" if number else "another process"
-    flags.refuse(f"--logdir={path}: {who} is writing to it")
+    if number := os.pread(lock, 20, 0).decode():
+        flags.refuse(f"--logdir={path}: process {number} is writing to it")
+    flags.refuse(f"--logdir={path}: another process is writing to it")
 
 
 def _lock(lock: int, path: Path, for_long: bool = True) -> bool:

@@ -87,6 +87,7 @@ def test_a_source_that_is_not_dealt_out_says_how_many_are_not_used(tmp_path):
 
 
 def test_a_new_run_begins_with_the_source_of_another_one_and_variables_of_its_own(tmp_path):
+    (tmp_path / "old").mkdir()
     _, about = _saved(tmp_path / "old")
     again = Learner(tmp_path / "new")
     checkpoint = tmp_path / "old" / "checkpoints" / "0000000007"
@@ -119,6 +120,7 @@ def _cut(path):
 def test_a_replay_that_was_asked_for_and_cannot_be_reloaded_ends_all_learners(tmp_path, harm, why):
     digests = []
     for rank in range(2):
+        (tmp_path / "old").mkdir(exist_ok=True)
         learner = Learner(tmp_path / "old", rank)
         learner.fill(5)
         digests.append(learner.state.save(7).digest)
@@ -137,6 +139,7 @@ def test_a_replay_that_was_asked_for_and_cannot_be_reloaded_ends_all_learners(tm
 
 def test_a_state_of_local_variables_alone_is_no_replay(tmp_path):
     variables = [tf.Variable(1.0)]
+    (tmp_path / "old").mkdir()
     digest = OwnState(tmp_path / "old", 0, 1, None, variables, print).save(7).digest
     about, checkpoint = ABOUT._replace(own_states=(digest,)), tmp_path / "old" / "checkpoints" / "7"
     own, state, _ = _dealing(tmp_path / "new", 0, 1)
