@@ -128,7 +128,7 @@ def test_an_update_of_which_a_step_is_not_finite_is_neither_published_nor_saved(
 def test_a_clock_that_is_set_during_an_update_changes_no_share_of_time(measured, tmp_path):
     learner = _learner(Config(), Stepping(bad_step=0), [], tmp_path)
     values = learner._layout.values()
-    learner._train_step = lambda *of_batch: ({}, measured, tf.ones([2]), values)
+    learner._train_step = lambda *of_batch: ({}, measured, tf.ones([2]), values, 0.0)
     ones = tf.ones([2])
     batch = Batch(Entry(*[ones] * len(Entry._fields)), (), *[ones] * 3, ones > 0)
     for _ in range(2):  # the time of the first update is left out
