@@ -56,12 +56,11 @@ class Divergence:
             per_step = name.replace("loss/", "loss_per_step/")
             if name.startswith("loss") and (per_step == name or per_step not in row):
                 sizes[name] = abs(value), _LARGEST_LOSS
-        advice = f"training has diverged: {ADVICE}"
         warnings = []
         for name, (size, most) in sizes.items():
             if size > self._limits.get(name, most):
                 self._limits[name] = size * _WORSE
-                warnings.append(f"warning: {name} = {size:.1e}; {advice}")
+                warnings.append(f"warning: {name} = {size:.1e}: training has diverged: {ADVICE}")
         entropy = row.get("loss_per_step/entropy", row.get("entropy"))
         if entropy is not None:
             collapsed = abs(entropy) < _SMALLEST_ENTROPY
