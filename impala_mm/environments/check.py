@@ -5,7 +5,6 @@ Stable-Baselines3's checkers look for. An error is what fails in a training, a w
 probably a mistake. It does not import TensorFlow, which takes seconds to load.
 """
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +14,8 @@ import numpy as np
 from gymnasium import spaces
 
 from impala_mm.config.messages import describe_error, join_lines, users_traceback
-from impala_mm.environments import levels, masks, nests
-from impala_mm.environments.faults import FAILURES
+from impala_mm.environments import gym_adapter, levels, masks, nests
+from impala_mm.environments.faults import FAILURES, format_traceback
 from impala_mm.environments.observation_check import find_problems
 from impala_mm.environments.spaces import SpaceConversion, read_spaces
 from impala_mm.environments.types import BadLevel, Options
@@ -25,11 +24,11 @@ STEPS = 100
 _SEED = 1
 _SLOW_RESET = 0.5  # seconds of a reset, from which on it is not repeated
 _TRUSTED = ("ale_py.", "impala_mm.")  # modules whose environments are not checked
-_RESET = "def reset(self, *, seed=None, options=None)"
+_RESET_RETURNS = "an observation and a dictionary: return observation, {}"
 _STEP_RETURNS = "return observation, reward, terminated, truncated, info"
 _OLD_STEP = (
-    f"as in gym before 0.26: {_STEP_RETURNS}, where terminated takes the place of done and "
-    "truncated says whether a time limit cut the episode"
+    "as in gym before 0.26: its third value counts as terminated, also where a time limit cut the "
+    f"episode; {_STEP_RETURNS}, where truncated says that"
 )
 
 
@@ -148,13 +147,18 @@ class LevelCheck:
 
     def _reset(self, when: str, seed: int | None, is_first: bool = False) -> Any:
         """Reset the environment, check what it returns and return its observation."""
-        hint = "" if self._takes_seed() else f": define it as {_RESET}"
-        returned = self._call(when, lambda: self._environment.reset(seed=seed), hint=hint)
-        if not isinstance(returned, tuple) or len(returned) != 2:
-            self._fail(
-                f"reset returned {_kind(returned)} and must return an observation and a "
-                f"dictionary, unlike in gym before 0.26: return observation, {{}}"
+        returned = self._call(when, lambda: self._environment.reset(seed=seed))
+        pair = gym_adapter.reset_of(returned, self._observation_space)
+        if len(pair) != 2:
+            self._fail(f"reset returned {_kind(returned)} and must return {_RESET_RETURNS}")
+        if pair is not returned:
+            self._find(
+                "old reset",
+                False,
+                f"reset returned {_kind(returned)}, as in gym before 0.26, and must return "
+                f"{_RESET_RETURNS}",
             )
+        returned = pair
         observation, info = returned
         self._check_info(when, info)
         self._check_observation(when, observation)
@@ -163,21 +167,14 @@ class LevelCheck:
         self._check_mask(when, observation, info, ended=False)
         return observation
 
-    def _takes_seed(self) -> bool:
-        """Return whether reset takes a seed, as far as its signature tells."""
-        innermost = getattr(self._environment, "unwrapped", self._environment)
-        try:
-            parameters = inspect.signature(innermost.reset).parameters.values()
-        except (AttributeError, TypeError, ValueError):  # compiled code may have no signature
-            return True
-        return any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
-
     def _step(self, when: str, action: Any) -> bool:
         """Make a step and check what it returns; return whether the episode ended."""
         returned = self._call(when, self._environment.step, action)
+        if isinstance(returned, tuple) and len(returned) == 4:
+            self._find("old step", False, f"step returned {_kind(returned)}, {_OLD_STEP}")
+            returned = gym_adapter.step_of(returned)
         if not isinstance(returned, tuple) or len(returned) != 5:
-            how = _OLD_STEP if _length(returned) == 4 else f"and must return five: {_STEP_RETURNS}"
-            self._fail(f"step returned {_kind(returned)}, {how}")
+            self._fail(f"step returned {_kind(returned)}, and must return five: {_STEP_RETURNS}")
         observation, reward, terminated, truncated, info = returned
         self._check_info(when, info)
         self._check_observation(when, observation)
@@ -247,7 +244,7 @@ class LevelCheck:
         elif not math.isfinite(number):
             self._find("reward", True, f"{when} returned the reward {reward}, which must be finite")
 
-    def _call(self, what: str, function: Callable, *arguments: Any, hint: str = "") -> Any:
+    def _call(self, what: str, function: Callable, *arguments: Any) -> Any:
         """Call the user's code; report an exception that it raises, and end the check."""
         self._starts(what, self._steps)
         try:
@@ -256,7 +253,7 @@ class LevelCheck:
             cause = error.__cause__
             self._finds(Finding(True, str(error), users_traceback(cause) if cause else ""))
         except FAILURES as error:
-            self._find("raised", True, f"{what} raised {describe_error(error)}{hint}", error)
+            self._find("raised", True, f"{what} raised {describe_error(error)}", error)
         raise _Ended
 
     def _fail(self, sentence: str) -> NoReturn:
@@ -269,7 +266,7 @@ class LevelCheck:
         """Report a finding, unless one of its kind was reported."""
         if kind not in self._reported:
             self._reported.add(kind)
-            where = users_traceback(error) if error else ""
+            where = format_traceback(error) if error else ""
             self._finds(Finding(is_error, f"{self._level_name}: {sentence}", where))
 
 

@@ -125,6 +125,7 @@ def _reads_results(filename: str) -> bool:
 def _place_of_definition(environment: Any, method: str) -> str:
     """Return where the innermost environment's method is defined; empty if it is not known."""
     innermost = getattr(environment, "unwrapped", environment)
+    innermost = getattr(innermost, "adapted", innermost)
     code = getattr(getattr(innermost, method, None), "__code__", None)
     if code is None or not is_users_file(code.co_filename):
         return ""

@@ -16,6 +16,7 @@ import numpy as np
 from impala_mm.config.messages import describe_error
 from impala_mm.environments import goals, nests, render
 from impala_mm.environments.faults import FAILURES, make_fault
+from impala_mm.environments.gym_adapter import reset_of, step_of
 from impala_mm.environments.masks import RawMask, nothing_allowed, refuse_unexpected
 from impala_mm.environments.spaces import SpaceConversion
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Fault, Step
@@ -82,7 +83,8 @@ class GymVector:
         if conversion.masks:
             read = conversion.masks.reader if opens else lambda _: lambda *_: None
             self._raw_masks += map(read, self._environments)
-        rate = getattr(self._environments[0], "metadata", {}).get("render_fps") or _RENDER_FPS
+        metadata = getattr(self._environments[0], "metadata", None) or {}
+        rate = metadata.get("render_fps") or _RENDER_FPS
         self.picture_rate = rate / spec.action_repeats
 
     def reset(self) -> Step:
@@ -115,6 +117,8 @@ class GymVector:
         for i, result in enumerate(results):
             try:
                 if states[i] == _RUNNING:
+                    if len(result) == 4:
+                        result = step_of(result)  # noqa: PLW2901
                     raw, reward[i], terminated[i], truncated[i], info = result
                     self._put(i, raw, info)
                 elif states[i] == _ENDED:
@@ -220,7 +224,8 @@ class GymVector:
     def _reset(self, i: int) -> tuple[Any, Any]:
         """Reset environment i; return its observation and info."""
         seed, self._seeds[i] = self._seeds[i], None
-        observation, info = self._environments[i].reset(seed=seed)
+        environment = self._environments[i]
+        observation, info = reset_of(environment.reset(seed=seed), environment.observation_space)
         return observation, info
 
     def _put(self, i: int, raw: Any, info: Any) -> None:
@@ -332,7 +337,7 @@ def _repeating_step(environment: Any, repeats: int) -> Callable[[Any], tuple[Any
     def several(action: Any) -> tuple[Any, ...]:
         total = 0.0
         for _ in range(repeats):
-            observation, reward, terminated, truncated, info = step(action)
+            observation, reward, terminated, truncated, info = step_of(step(action))
             total += reward
             if terminated or truncated:
                 break

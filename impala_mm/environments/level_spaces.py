@@ -7,6 +7,7 @@ import contextlib
 from typing import Any
 
 from impala_mm.environments import masks, spaces
+from impala_mm.environments.gym_adapter import reset_of
 from impala_mm.environments.levels import Level
 from impala_mm.environments.types import Options
 
@@ -49,6 +50,6 @@ def _first_info_has_mask(level: Level, options: Options, environment: Any) -> bo
     if key not in _infos_with_mask:
         info: Any = None
         with contextlib.suppress(Exception):
-            _, info = environment.reset(seed=0)
+            _, info = reset_of(environment.reset(seed=0), environment.observation_space)
         _infos_with_mask[key] = masks.is_in_info(info)
     return _infos_with_mask[key]

@@ -3,10 +3,8 @@
 `make.py` calls `find_level`. Every environment that a `Level` opens has gymnasium's API.
 """
 
-import contextlib
 import copy
 import difflib
-import functools
 import importlib.util
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +14,7 @@ import gymnasium
 
 from impala_mm.config import user_modules
 from impala_mm.config.environment_flags import FILE_SUFFIX
-from impala_mm.environments import pickled, render
+from impala_mm.environments import gym_adapter, pickled, render
 from impala_mm.environments.opening import (
     Opener,
     find_callable,
@@ -91,10 +89,10 @@ def find_level(level_name: str, env_kwargs: str = "", env_wrappers: str = "") ->
         return Level(level_name, _factory_opener(level_name, factory, given))
     if classic and importlib.util.find_spec("gym") is None:
         raise BadLevel(f"{level_name} needs classic gym: pip install gym==0.26.2")
-    theirs = _classic_registry()
+    theirs = gym_adapter.classic_registry()
     if name in theirs:
-        threshold = theirs[name].reward_threshold
-        return Level(level_name, _classic_opener(level_name, name, given), threshold)
+        spec = gym_adapter.gymnasiums_spec(name)
+        return Level(level_name, _opener(level_name, spec, given), spec.reward_threshold)
     known = theirs if classic else [*gymnasium.registry, *theirs, *OWN_LEVELS]
     if module:
         known = _registered_by(module, theirs)
@@ -107,43 +105,37 @@ def _opener(
     """Return a function that makes the environment, without wrappers that only check its use."""
     unchecked = copy.copy(registered)
     unchecked.order_enforce = False
-    make = functools.partial(gymnasium.make, unchecked, disable_env_checker=True)
 
-    def draws() -> bool:
-        creator: Any = unchecked.entry_point
-        if isinstance(creator, str):
-            creator = gymnasium.envs.registration.load_env_creator(creator)
-        is_function = not isinstance(creator, type)
-        return render.can_render(creator) or (is_function and takes_render_mode(creator))
+    def creator() -> Any:
+        creates: Any = registered.entry_point
+        if isinstance(creates, str):
+            creates = gymnasium.envs.registration.load_env_creator(creates)
+        return creates
 
-    return Opener(level_name, make, draws, *given)
+    # gymnasium takes environments of its own API alone, and wraps a time limit around them.
+    unchecked.entry_point = lambda **kwargs: gym_adapter.adapt(creator()(**kwargs))
 
+    def make(**kwargs: Any) -> Any:
+        made = gymnasium.make(unchecked, disable_env_checker=True, **kwargs)
+        if made.unwrapped.spec:
+            made.unwrapped.spec.entry_point = registered.entry_point
+        return made
 
-def _classic_opener(level_name: str, name: str, given: tuple[str, str]) -> Opener:
-    from impala_mm.environments import gym_adapter  # noqa: PLC0415
-
-    make = functools.partial(gym_adapter.ClassicGymEnv, name)
-    draws = functools.partial(gym_adapter.can_render, name)
-    return Opener(level_name, make, draws, *given, errors=(gym_adapter.gym.error.Error,))
+    return Opener(level_name, make, lambda: _draws(creator()), *given)
 
 
 def _factory_opener(level_name: str, factory: Callable[..., Any], given: tuple[str, str]) -> Opener:
-    def draws() -> bool:
-        # A class that declares its render modes may refuse others; a function declares none.
-        if isinstance(factory, type) and render.declared_modes(factory):
-            return render.can_render(factory) and takes_render_mode(factory, among_others=True)
-        return takes_render_mode(factory)
-
-    return Opener(level_name, factory, draws, *given)
+    return Opener(level_name, factory, lambda: _draws(factory), *given)
 
 
-def _classic_registry() -> Mapping[str, Any]:
-    """Return classic gym's registry; an empty one if gym is not installed."""
-    with contextlib.suppress(ImportError):
-        from impala_mm.environments import gym_adapter  # noqa: PLC0415
+def _draws(creator: Callable[..., Any]) -> bool:
+    """Return whether a class or function makes environments that draw pictures if it is told so.
 
-        return gym_adapter.gym.envs.registry
-    return {}
+    A class that declares its render modes may refuse others; a function declares none.
+    """
+    if isinstance(creator, type) and render.declared_modes(creator):
+        return render.can_render(creator) and takes_render_mode(creator, among_others=True)
+    return takes_render_mode(creator)
 
 
 def _registered_by(module: str, theirs: Mapping[str, Any]) -> list[str]:

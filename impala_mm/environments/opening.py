@@ -16,6 +16,7 @@ import gymnasium
 from impala_mm.config import user_modules
 from impala_mm.config.environment_flags import WrapperCall, json_text, read_kwargs, read_wrappers
 from impala_mm.config.messages import describe_error, error_message, is_users_file, join_lines
+from impala_mm.environments import gym_adapter
 from impala_mm.environments.types import BadLevel
 
 # What a constructor raises for arguments that it does not accept.
@@ -38,15 +39,13 @@ class Opener:
         draws: Callable[[], bool],
         env_kwargs: str,
         env_wrappers: str,
-        errors: tuple[type[Exception], ...] = (),
     ):
         """Make environments by `make`, which takes the arguments in `env_kwargs`.
 
-        If `draws` returns true, `make` takes a render_mode, too. `errors` are those by which `make`
-        refuses a level. BadLevel is raised for wrappers that do not exist.
+        If `draws` returns true, `make` takes a render_mode, too. BadLevel is raised for wrappers
+        that do not exist.
         """
         self._level_name, self._make, self._draws = level_name, make, draws
-        self._errors: tuple[type[Exception], ...] = (gymnasium.error.Error, ImportError, *errors)
         self._kwargs = read_kwargs(env_kwargs)
         self._wrappers = [(call, _find_wrapper(call)) for call in read_wrappers(env_wrappers)]
 
@@ -66,7 +65,7 @@ class Opener:
     def _call(self, kwargs: dict[str, Any]) -> Any:
         try:
             environment = self._make(**kwargs)
-        except self._errors as error:
+        except gym_adapter.refusals() as error:
             raise self._refusal(error_message(error)) from error
         except _BAD_ARGUMENTS as error:
             cause = _original(error)
@@ -77,7 +76,7 @@ class Opener:
             raise self._refusal(f"{describe_error(cause)}{hint}") from error
         if why := _why_no_environment(environment):
             raise BadLevel(f"{self._level_name} returned {why}")
-        return environment
+        return gym_adapter.adapt(environment)
 
     def _refusal(self, why: str) -> BadLevel:
         if not self._kwargs:
@@ -91,7 +90,7 @@ class Opener:
             wrapped = wrapper(environment, **call.kwargs)
         except BadLevel as error:
             raise BadLevel(f"{self._level_name}: {error}") from None
-        except (*_BAD_ARGUMENTS, *self._errors) as error:
+        except _BAD_ARGUMENTS + gym_adapter.refusals() as error:
             raise BadLevel(
                 f"--env_wrappers: {call.text} cannot wrap {self._level_name}: "
                 f"{describe_error(error)}"
@@ -167,6 +166,12 @@ def _why_no_environment(made: Any) -> str:
     """Return what an object is that is no environment; an empty text if it is one."""
     if isinstance(made, gymnasium.vector.VectorEnv):
         return f"{_what(made)}, a vector of environments: it must return a single one"
+    if callable(getattr(made, "action_space", None)):  # by agent, as PettingZoo has it
+        return (
+            f"{_what(made)}, an environment of several agents, and a policy here plays for one: "
+            f"return a gymnasium.Env around it that lets a rule or a policy of yours act for the "
+            f"others, or whose Dict actions and observations have a part for each agent"
+        )
     if all(callable(getattr(made, name, None)) for name in ("reset", "step")):
         return ""
     return f"{_what(made)}, which is no environment: it has no methods reset and step"

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import gym
 import gymnasium
 import numpy as np
 import pytest
@@ -178,7 +179,7 @@ def test_environments_step_by_nested_actions(repeats):
 
 
 def test_spaces_of_classic_gym_become_those_of_gymnasium():
-    theirs = gym_adapter.gym.spaces
+    theirs = gym.spaces
     space = theirs.Dict(
         a=theirs.Tuple([theirs.Discrete(3, start=1), theirs.MultiDiscrete([2, 3])]),
         b=theirs.MultiBinary(2),

@@ -15,8 +15,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from processes import ROOT
 from supervising import until
 
-from impala_mm.environments import check, check_process
+from impala_mm.environments import check, check_process, gym_adapter
 from impala_mm.environments.check_process import CheckProcess
+from impala_mm.environments.make import make_environments
 from impala_mm.environments.observation_check import find_problems
 from impala_mm.environments.types import Options
 
@@ -61,14 +62,7 @@ def test_episodes_are_reset_at_their_ends():
     ("bug", "sentence"),
     [
         ("ResetRaises", "reset raised KeyError: 'door'"),
-        ("NoSeed", r"reset raised TypeError: .*: define it as def reset\(self, \*, seed=None, opt"),
         ("StepRaises", "step 4 raised AttributeError: .* no attribute 'nosuch'"),
-        (
-            "OldStep",
-            "step returned a tuple of 4, as in gym before 0.26: return observation, reward, "
-            "terminated, truncated, info, where terminated takes the place of done and truncated",
-        ),
-        ("OldReset", r"reset returned an array of shape \[2\] and must .*: return observation, {}"),
         (
             "NoActionSpace",
             "it has no action_space: set self.action_space in __init__ to .*Discrete",
@@ -111,6 +105,13 @@ def test_what_fails_in_a_training_is_an_error(bug, sentence):
         ("Lists", r"an observation that is a list: return an array, np.array\(observation, dty"),
         ("NumberAsEnd", r"returned 0 \(int\) as truncated, which must be .*: return bool\(trunca"),
         ("NoInfo", "reset returned None as info, which must be a dictionary"),
+        ("NoSeed", r"two resets with seed=1 .* different observations.*super\(\).reset\(seed=se"),
+        (
+            "OldStep",
+            "step returned a tuple of 4, as in gym before 0.26: .* terminated, .*; return "
+            "observation, reward, terminated, truncated, info",
+        ),
+        ("OldReset", r"reset returned an array of shape \[2\], as .*, {}"),
         ("Unseeded", r"two resets with seed=1 .* different observations.*super\(\).reset\(seed=se"),
     ],
 )
@@ -137,6 +138,43 @@ def test_an_environment_that_cannot_be_made_is_an_error():
     (found,), _, _ = _check(level(lacks_one))
     assert "making it raised ZeroDivisionError: division by zero" in found.sentence
     assert "in lacks_one" in found.traceback
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"render_fps": 7}])
+def test_an_environment_without_metadata_is_sound(metadata):
+    class Bare(Sound):
+        pass
+
+    Bare.metadata = metadata
+    found, _, complete = _check(level(Bare))
+    assert (found, complete) == ([], True)
+    make_environments(level(Bare), 1, 0).close()
+
+
+def test_an_environment_of_several_agents_is_refused_with_what_to_do():
+    class Parallel:  # as PettingZoo's
+        possible_agents = agents = ("north", "south")
+        metadata = None
+
+        def observation_space(self, agent):
+            return Discrete(2)
+
+        def action_space(self, agent):
+            return Discrete(2)
+
+        def reset(self, seed=None, options=None):
+            return dict.fromkeys(self.agents, 0), {}
+
+        def step(self, actions):
+            return {}, {}, {}, {}, {}
+
+    name = level(Parallel)
+    (found,), _, _ = _check(name)
+    assert found.is_error
+    assert found.sentence.startswith(name)
+    assert "an environment of several agents" in found.sentence
+    assert "gymnasium.Env" in found.sentence, "it says what to do"
+    assert "bound method" not in found.sentence
 
 
 def test_an_environment_is_closed_and_its_error_reported():
@@ -229,7 +267,7 @@ def test_a_reset_of_compiled_code_needs_no_signature(monkeypatch):
     def refuse(function):
         raise ValueError(f"no signature found for builtin {function}")
 
-    monkeypatch.setattr(check.inspect, "signature", refuse)
+    monkeypatch.setattr(gym_adapter.inspect, "signature", refuse)
     assert _check("faulty_levels:Sound-v0")[0] == []
 
 
@@ -237,6 +275,13 @@ def _in_process(*bugs, seconds=20.0):
     names = [f"faulty_levels:{bug}-v0" for bug in bugs]
     begin = CheckProcess([*names, "catch"], {}, seconds, hides_gpus=True)
     return begin.result()
+
+
+def test_what_raises_without_a_frame_of_the_users_code_is_shown_with_its_place():
+    checked = CheckProcess(["asyncio:get_running_loop"], {}, 20.0, hides_gpus=True)
+    ((sentence, traceback),) = checked.result().errors
+    assert "making it raised RuntimeError: no running event loop" in sentence
+    assert re.search(r'File ".*\.py", line \d+, in ', traceback)
 
 
 def test_a_level_that_ends_its_process_is_named_with_the_call_and_the_next_ones_are_checked():

@@ -66,7 +66,7 @@ GOOD = np.zeros(2, np.float32)
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        ((GOOD, 1.0, False, {}), "step must return (observation, reward, terminated, truncated, "),
+        ((GOOD, 1.0, False), "step must return (observation, reward, terminated, truncated, "),
         ((np.zeros(3), 1.0, False, False, {}), "observation of shape [3], and its space has the "),
         ((GOOD * np.nan, 1.0, False, False, {}), "observation with NaN or infinity"),
         ((GOOD, float("nan"), False, False, {}), "reward nan"),

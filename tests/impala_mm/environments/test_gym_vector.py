@@ -161,8 +161,8 @@ class Faulty(Counting):
                 observation = np.zeros(3, np.float32)
             if self.fault == "infinite":
                 observation = np.array([np.inf])
-            if self.fault == "four":
-                return observation, reward, terminated, info
+            if self.fault == "three":
+                return observation, reward, terminated
             if self.fault == "end":
                 reward, terminated = float("-inf"), True
         return observation, reward, terminated, truncated, info
@@ -178,9 +178,9 @@ class Faulty(Counting):
         ("shape", "ValueError: observation of shape [3], and its space has the shape [1]"),
         ("infinite", "ValueError: observation with NaN or infinity"),
         (
-            "four",
+            "three",
             "step must return (observation, reward, terminated, truncated, info): "
-            "ValueError: not enough values to unpack (expected 5, got 4)",
+            "ValueError: not enough values to unpack (expected 5, got 3)",
         ),
         ("end", "ValueError: reward -inf"),
     ],

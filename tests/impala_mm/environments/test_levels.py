@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import gym
 import gymnasium
 import numpy as np
 import pytest
@@ -11,12 +13,12 @@ from counting import Counting, level
 from gymnasium.spaces import Box, Dict, Discrete, Graph, Sequence, Text, Tuple
 from processes import ROOT
 
-from impala_mm.environments import action_parts, gym_adapter
+from impala_mm.environments import action_parts
+from impala_mm.environments.action_names import action_names
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel, EnvironmentSpec
 
-gym = gym_adapter.gym
 FLOATS = np.float32
 
 WITHOUT_GOALS = (
@@ -132,42 +134,131 @@ def test_a_module_of_ones_own_registers_its_environment(tmp_path, monkeypatch, l
         level_spec(f"my_{library}_package:{name}".replace("Mine", "Mines"))
 
 
-def test_an_environment_from_before_gym_026_is_translated():
-    class Old(gym.Env):
-        observation_space = gym.spaces.Discrete(5)
-        action_space = gym.spaces.Discrete(2)
+class OldEnv:
+    """Has the API of before gym 0.26: it begins at its seed, and a time limit cuts it at 4."""
 
-        def seed(self, seed=None):
-            self._place = seed
+    metadata = None  # as in crafter
 
-        def reset(self):
-            return self._place
+    def seed(self, seed=None):
+        self._place = seed
 
-        def step(self, action):
-            self._place += 1
-            cut = {"TimeLimit.truncated": True} if self._place == 4 else {}
-            return self._place, 1.0, bool(cut), cut
+    def reset(self):
+        return self._place
 
-    gym.register("OldSchool-v0", entry_point=Old)
-    envs = make_environments("OldSchool-v0", 1, seed=2)
-    assert envs.reset().observation.tolist() == [[0, 0, 1, 0, 0]]
-    assert not envs.step(np.array([0])).truncated.any()
-    step = envs.step(np.array([0]))
+    def step(self, action):
+        self._place += 1
+        cut = {"TimeLimit.truncated": True} if self._place == 4 else {}
+        return self._place, 1.0, bool(cut), cut
+
+
+class OldClassic(OldEnv, gym.Env):
+    observation_space = gym.spaces.Discrete(5)
+    action_space = gym.spaces.Discrete(2)
+
+
+class OldGymnasium(OldEnv, gymnasium.Env):
+    observation_space = Discrete(5)
+    action_space = Discrete(2)
+
+
+class OldStep(OldGymnasium):
+    def reset(self, *, seed=None, options=None):
+        self.seed(seed)
+        return seed, {}
+
+
+class OldReset(OldGymnasium):
+    def reset(self, *, seed=None, options=None):
+        self.seed(seed)
+        return seed
+
+    def step(self, action):
+        observation, reward, done, info = super().step(action)
+        return observation, reward, False, done, info
+
+
+class ModernClassic(OldReset, gym.Env):
+    observation_space = gym.spaces.Discrete(5)
+    action_space = gym.spaces.Discrete(2)
+
+
+gym.register("OldClassic-v0", entry_point=OldClassic)
+gym.register("OldClassicWithLimit-v0", entry_point=OldClassic, max_episode_steps=99)
+gymnasium.register("OldGymnasium-v0", entry_point=OldGymnasium)
+gymnasium.register("OldGymnasiumWithLimit-v0", entry_point=OldGymnasium, max_episode_steps=99)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("OldClassic-v0", "OldClassicWithLimit-v0", f"{__name__}:OldClassic"),
+        *("OldGymnasium-v0", "OldGymnasiumWithLimit-v0", f"{__name__}:OldGymnasium"),
+        *(f"{__name__}:OldStep", f"{__name__}:OldReset", f"{__name__}:ModernClassic"),
+    ],
+)
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_environments_of_classic_gym_or_an_old_api_play_registered_or_not(name, repeats):
+    envs = make_environments(name, 1, seed=0, num_action_repeats=repeats)
+    assert envs.reset().observation.tolist() == [[1, 0, 0, 0, 0]]
+    for _ in range(4 // repeats):
+        step = envs.step(np.array([0]))
     assert envs.faults == []
     assert step.observation.tolist() == [[0, 0, 0, 0, 1]]
-    assert (step.truncated[0], step.terminated[0]) == (True, False)
+    assert (step.reward[0], step.truncated[0], step.terminated[0]) == (repeats, True, False)
 
-    class Unseeded(Old):
+
+def test_an_old_environment_without_a_seed_plays_and_its_wrappers_find_its_methods(monkeypatch):
+    class Unseeded(OldClassic):
         seed = property()  # as if it had none
 
         def reset(self):
             self._place = 0
             return 0
 
-    gym.register("OldSchoolWithoutSeed-v0", entry_point=Unseeded)
-    envs = make_environments("OldSchoolWithoutSeed-v0", 1, seed=2)
+        def action_masks(self):
+            return [True, False]
+
+        def get_action_meanings(self):
+            return ["stay", "go"]
+
+    monkeypatch.setattr(sys.modules[__name__], "Unseeded", Unseeded, raising=False)
+    name = f"{__name__}:Unseeded"
+    wrapper = 'gymnasium.wrappers:TimeLimit{"max_episode_steps": 2}'
+    envs = make_environments(name, 1, seed=2, env_wrappers=wrapper)
     assert envs.reset().observation.tolist() == [[1, 0, 0, 0, 0]]
+    envs.step(np.array([0]))
+    step = envs.step(np.array([0]))
+    assert step.truncated[0]
+    assert step.mask.tolist() == [[True, False]]
     assert envs.faults == []
+    assert action_names(name, envs.spec.actions) == ["stay", "go"]
+
+
+def test_an_observation_of_a_tuple_is_not_taken_for_an_info():
+    class Pair(OldClassic):
+        observation_space = gym.spaces.Tuple(
+            [gym.spaces.Discrete(3), gym.spaces.Dict(x=gym.spaces.Discrete(2))]
+        )
+
+        def reset(self):
+            return 1, {"x": 1}
+
+    envs = make_environments(level(Pair), 1, seed=2)
+    number, inner = envs.reset().observation
+    assert (number.tolist(), inner["x"].tolist()) == ([[0, 1, 0]], [[0, 1]])
+
+
+def test_a_fault_of_an_old_environment_names_its_method():
+    class Wrong(OldGymnasium):
+        def step(self, action):
+            return np.zeros(3), 0.0, False, {}
+
+    envs = make_environments(level(Wrong), 1, seed=0)
+    envs.reset()
+    envs.step(np.array([0]))
+    (fault,) = envs.faults
+    assert Path(__file__).name in fault.traceback
+    assert "in step" in fault.traceback
 
 
 @pytest.mark.parametrize(
