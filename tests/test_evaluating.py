@@ -157,9 +157,10 @@ def test_an_evaluator_waits_for_a_run_tests_its_checkpoint_and_ends_when_asked(t
     save(tmp_path, 1, 1000.0, level_name="catch")
     evaluator.until(r"\[evaluator\] catch: mean return -?\d\.\d\d .* of 10 games at 1,000 frames")
     evaluator.until("waiting for a checkpoint after that of 1,000 frames")
-    evaluator.process.send_signal(signal.SIGINT)
-    assert evaluator.wait(30) == 130
-    assert len(evaluations(tmp_path)) == 1
+    save(tmp_path, 2, 2000.0, level_name="catch")
+    evaluator.process.send_signal(signal.SIGUSR1)  # the run has ended
+    assert evaluator.wait(30) == 0
+    assert [row["updates"] for row in evaluations(tmp_path)] == [1, 2]
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ class CheckpointTester:
             for row in results.read_rows(logdir)
             if row.get("by") == "evaluator" and row.get("deterministic") == how["deterministic"]
         }
+        self._played = Path()  # the last checkpoint of which games were begun
         self.newest: CheckpointInfo | None = None  # the last checkpoint that was tested
         self.frames = 0.0  # environment frames played so far
 
@@ -67,6 +68,10 @@ class CheckpointTester:
                     self._say(f"{error}; it is skipped")
         return False
 
+    def plays_newest(self) -> bool:
+        """Return whether no checkpoint is newer than the one of which games were last begun."""
+        return checkpoint_paths.all_in(self._played.parent)[-1:] == [self._played]
+
     def _due(self, path: Path) -> bool:
         """Return whether there are levels that were not played with this checkpoint."""
         return not self._levels or any(
@@ -80,7 +85,7 @@ class CheckpointTester:
             self._policy = PolicyCore(path, about, self._levels[0], **self._changes)
         else:
             self._policy.load(path, about)
-        tested = False
+        self._played, tested = path, False
         for level in self._levels:
             if (level, about.updates) in self._tested:
                 continue

@@ -1,8 +1,9 @@
 """The job of --job_name=evaluator: tests each new checkpoint of a run."""
 
+import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +18,10 @@ _SAY_SECONDS = 300.0  # seconds between two lines that say that it is waiting
 
 
 def run(config: Config, given: Sequence[str]) -> NoReturn:
-    """Test checkpoints until a signal ends the process; `given`: see `evaluate.run`."""
+    """Test checkpoints until a signal ends the process; `given`: see `evaluate.run`.
+
+    After SIGUSR1, which says that the run has ended, the last checkpoint is tested before that.
+    """
     ending: list[int] = []  # signals received
     stop = threading.Event()
 
@@ -32,7 +36,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
 
     try:
-        _follow(config, given, stop)
+        _follow(config, given, stop, lambda: ending != [signal.SIGUSR1])
     except (types.BadLevel, Unplayable) as error:
         flags.refuse(str(error))
     lifecycle.exit_now(lifecycle.exit_code(ending))
@@ -46,7 +50,10 @@ def refuse_bad_flags(config: Config) -> None:
         flags.refuse("--checkpoint is for --mode=test: an evaluator tests each new checkpoint")
 
 
-def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None:
+def _follow(
+    config: Config, given: Sequence[str], stop: threading.Event, at_once: Callable[[], bool]
+) -> None:
+    """Test checkpoints until `stop`; unless it is to be `at_once`, test the last one then."""
     from impala_mm.evaluation import levels  # noqa: PLC0415
     from impala_mm.evaluation.checkpoint_tester import CheckpointTester  # noqa: PLC0415
 
@@ -54,7 +61,7 @@ def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None
 
     def keep_playing(games: Any, steps: int) -> bool:
         alive.beat()
-        return not stop.is_set()
+        return not stop.is_set() or (not at_once() and evaluator.plays_newest())
 
     evaluator = CheckpointTester(
         Path(config.logdir),
@@ -80,6 +87,10 @@ def _follow(config: Config, given: Sequence[str], stop: threading.Event) -> None
             say(f"waiting for {_awaited(evaluator.newest, config.logdir)}{_waited(now - since)}")
             said = now
         stop.wait(_LOOK_SECONDS)
+    if not at_once():
+        evaluator.test_newest()
+        if at_once():
+            say("ended before the last checkpoint was tested")
 
 
 def _awaited(newest: Any, logdir: str) -> str:

@@ -234,7 +234,7 @@ class DaemonSupervisor:
         if not self._task.folder:
             return
         with contextlib.suppress(OSError):
-            self._is_over |= (self._folder / "stop").read_text().strip() == "now"
+            self._is_over |= (self._folder / "stop").read_text().strip() in ("now", "ended")
         self._is_over |= has_other_id(self._folder / STATE_FILE, self.entry["id"])
         self._is_over |= self._lease.has_expired(
             time.monotonic() if self._process else self._orders

@@ -76,7 +76,7 @@ ORDERS: dict[str, dict[str, Check]] = {
     "rank_silence": {},
     "open_windows": {},
     "request_stop": {
-        "mode": lambda value: value in ("save", "now"),
+        "mode": lambda value: value in ("save", "now", "ended"),
         "name": lambda value: value == "" or _is_name(value),
     },
     "kill": {"lost_only": _is_flag},

@@ -221,7 +221,7 @@ class LocalNode:
         return {"state": "running" if is_alive else "lost", "serves": serves}
 
     def request_stop(self, mode: str, name: str = "") -> None:
-        """Request a stop of one process, or of all: "save" or "now"."""
+        """Request a stop of one process, or of all: "save", "now" or "ended"."""
         if self._is_selected():
             self.run.request_stop(mode, name)
 

@@ -201,7 +201,7 @@ class Run:
         )
 
     def request_stop(self, mode: str, name: str = "") -> None:
-        """Request a stop of one process, or of all: "save" or "now".
+        """Request a stop of one process, or of all: "save", "now", or "ended" (see `task`).
 
         Tasks that no supervisor has read yet are removed.
         """

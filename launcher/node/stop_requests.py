@@ -35,6 +35,8 @@ class StopRequests:
         ]
         if self._task.leader and requests[1] == "save":
             requests[1] = ""  # the learners save first; then this process ends because they ended
+        elif requests[1] == "ended":
+            requests[1] = "save"
         if self.signals:
             requests.append("save" if len(self.signals) == 1 else "now")
         if "now" in requests or self.passed_on == "now" or self.has_parent_ended():

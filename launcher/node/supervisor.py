@@ -236,7 +236,8 @@ class Supervisor:
             if self._requests.has_parent_ended():
                 del self._stop_signals[0]
             saves = requested == "save" and _file_size(self._task.rows) > self._initial_rows_size
-            if saves:
+            # An evaluator tests the last checkpoint in this time.
+            if saves or (requested == "save" and self._task.job == "evaluator"):
                 self._stop_signals.insert(0, (signal.SIGUSR1, self._task.grace_secs))
             self._state.write(state="saving" if saves else "ending")
         if not requested or not self._stop_signals or time.monotonic() < self._next_signal_time:

@@ -4,7 +4,8 @@ In the run's state folder, which only its owner can read:
 
     NAME/task.json     the process to run (`Task`); removed once read, since it holds an environment
     NAME/state.json    its state (fields: see `Supervisor`), written on every change and every 2 s
-    NAME/stop, stop    a stop request, to this process and to all: "save", or "now"
+    NAME/stop, stop    a stop request, to this process and to all: "save", or "now"; where no
+                       learner is, also "ended": the learners have ended
     NAME/hosts.json    the addresses of all learners, written by the first learner of this start as
                        soon as they are known; the supervisor copies them to its state; when the
                        first learner ends without an error, it adds "ended"
@@ -79,7 +80,8 @@ class Task(NamedTuple):
     has_other_hosts: bool  # whether it is an mpirun that starts learners on other hosts, too
     restarts: int  # crashes in a row after which the process is restarted
     stall_secs: float  # seconds without a heartbeat before the process is killed; 0: no limit
-    grace_secs: float  # seconds between SIGUSR1, if there is something to save, and SIGTERM
+    # Seconds between SIGUSR1 and SIGTERM, if there is something to save, or of an evaluator
+    grace_secs: float
     # [pid, start time] of a process that owns `folder`: if it ends first, this one is killed and
     # `folder` is removed. None: there is none.
     parent: list[int] | None = None

@@ -57,7 +57,7 @@ class LauncherConfig:
     stop_secs: float = flag(
         120, group="Cluster", least=1, most=1e9,
         text="Seconds that learners have to save a checkpoint when the run is stopped, before they "
-             "are killed.")
+             "are killed; and an evaluator to test the last checkpoint when the run has ended.")
     orphan_secs: float = flag(
         600, group="Cluster", least=0, most=1e9,
         text="Seconds after which a process on another host exits by itself if it makes no "

@@ -74,11 +74,12 @@ job() {
   share
   find_learners
   start_learners
-  others=()
+  others=() evaluators=()
   for component in "${!jobs[@]}"; do
     if [ "$component" -gt 0 ]; then
       start "$component" --mpi=none --kill-on-bad-exit=0 --wait=0 --no-kill
       others+=("$!")
+      [ "${jobs[component]}" != evaluator ] || evaluators+=("$!")
     fi
   done
   echo "job $SLURM_JOB_ID: learners at $(cat "$state/learner_hosts"); results: $logdir"
@@ -161,10 +162,16 @@ step() {
     --distribution=block "${@:2}"
 }
 
+# End actors and evaluators. An evaluator may test the last checkpoint for two minutes, unless the
+# job itself is to end.
 end_others() {
-  local try
-  for try in {1..20}; do
-    kill -0 "${others[@]}" 2>/dev/null || return 0
+  local try waited=("${others[@]}")
+  for try in {1..240}; do
+    if [ "$try" = 21 ]; then
+      waited=("${evaluators[@]}")
+      [ -z "$asked" ] || break
+    fi
+    kill -0 "${waited[@]}" 2>/dev/null || break
     if [ "$try" = 1 ]; then
       kill -USR1 "${others[@]}" 2>/dev/null
     fi

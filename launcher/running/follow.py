@@ -157,7 +157,10 @@ class Follower:
                 if interrupted and not self._repeat_stop(learners, interrupted, timeout):
                     break
                 time.sleep(_CHECK_SECONDS)
-        unreached = self._control.end_remaining(self._say)
+        unreached = self._control.end_remaining(
+            self._say,
+            lambda: self.is_terminated or self._signals.count(signal.SIGINT) > interrupted,
+        )
         self._news.print_all()
         if unreached:
             self._say(unreached_message(unreached))

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 from launcher.node import tmux
@@ -14,6 +15,7 @@ from launcher.running import controlled_hosts, controller
 from launcher.running.pending_stops import PendingStops
 
 REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts may have missed it
+_MESSAGE_SECONDS = 2.0  # seconds after which a message says that evaluators are waited for
 _END_SECONDS = 20.0  # timeout for actors to exit after the learners have ended
 
 
@@ -44,10 +46,13 @@ class RunControl:
             if why and not isinstance(why, HostUnavailable):  # a lost host is reported elsewhere
                 say(f"note: {host_id or 'this machine'}: {why}")
 
-    def end_remaining(self, say: Say) -> list[str]:
+    def end_remaining(
+        self, say: Say, is_interrupted: Callable[[], bool] | None = None
+    ) -> list[str]:
         """End all processes that have not ended with the learners.
 
-        Return the hosts that could not be reached.
+        Evaluators test the last checkpoint first, for as long as their supervisors let them; if
+        `is_interrupted` returns True, they end at once. Return the hosts that could not be reached.
         """
         record = self.run.record
         if record is None:
@@ -55,19 +60,17 @@ class RunControl:
         self.run.kill(lost_only=True)
         learners = record.host_id_of(LEARNERS)
         if learners:
-            self.run.request_stop("now")
+            self.run.request_stop("ended")
         self._call_each(
             "request_stop",
             [p for p in self.hosts.remote_nodes if p != learners],
-            mode="now",
+            mode="ended",
             name="",
         )
         self._call_each("kill", list(self.hosts.remote_nodes), lost_only=True)
-        until = time.monotonic() + _END_SECONDS
-        while self._is_any_reachable_running() and time.monotonic() < until:
-            time.sleep(0.1)
+        self._wait_for_end(say, is_interrupted)
         killed = self.run.kill() if self.run.is_running() else 0
-        if self._is_any_reachable_running():
+        if self._reachable_running():
             killed += sum(self._call_each("kill", list(self.hosts.remote_nodes)).values())
         if record.targets:
             self._call_each("kill_learners", list(self.hosts.remote_nodes), start=record.id)
@@ -79,6 +82,24 @@ class RunControl:
         if controlled_hosts.place_of(self.run) and not self._is_controlled_elsewhere():
             self._call_each("end_orders", list(self.hosts.remote_nodes))
         return unreached
+
+    def _wait_for_end(self, say: Say, is_interrupted: Callable[[], bool] | None) -> None:
+        """Wait until all processes have ended that can be reached, or have had their time."""
+        begin, has_said, ends_now = time.monotonic(), False, False
+        while running := self._reachable_running():
+            waited = time.monotonic() - begin
+            evaluators = [] if ends_now else [s for s in running if s["job"] == "evaluator"]
+            if evaluators and is_interrupted and is_interrupted():
+                begin, ends_now = time.monotonic(), True
+                self.request_stop("now")
+            elif waited > _END_SECONDS and not evaluators:
+                return
+            elif evaluators and waited > _MESSAGE_SECONDS and not has_said:
+                has_said = True
+                names = " and ".join(state["name"] for state in evaluators)
+                hint = "; Ctrl-C ends this" if is_interrupted else ""
+                say(f"waiting for {names} to test the last checkpoint{hint}")
+            time.sleep(0.1)
 
     def _is_controlled_elsewhere(self) -> bool:
         """Return whether a controller on a host is alive: it ends the taking of orders itself."""
@@ -147,8 +168,8 @@ class RunControl:
                 pending.clear(host_id)
                 say(f"{host_id} is connected again: ended the processes of an earlier run on it")
 
-    def _is_any_reachable_running(self) -> bool:
-        return any(self._is_reachable_running(state) for state in self.run.states().values())
+    def _reachable_running(self) -> list[dict[str, Any]]:
+        return [state for state in self.run.states().values() if self._is_reachable_running(state)]
 
     def _is_reachable_running(self, state: dict[str, Any]) -> bool:
         if state["state"] != "away":

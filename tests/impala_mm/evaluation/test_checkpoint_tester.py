@@ -142,6 +142,22 @@ def test_an_evaluation_that_was_cut_short_is_not_recorded(tmp_path):
     assert not (tmp_path / "evaluations.jsonl").exists()
 
 
+def test_whether_the_newest_checkpoint_is_being_played_is_known_meanwhile(tmp_path):
+    save(tmp_path, 1, level_name="catch")
+    evaluator, newest = _evaluator(tmp_path, []), []
+    assert not evaluator.plays_newest()
+
+    def play(games, steps):
+        newest.append(evaluator.plays_newest())
+        if steps:
+            save(tmp_path, 2, level_name="catch")
+        return len(newest) < 3
+
+    evaluator._meanwhile = play
+    evaluator.test_newest()
+    assert newest == [True, True, False]
+
+
 def test_after_a_resume_with_another_environment_that_one_is_played(tmp_path):
     evaluator = _evaluator(tmp_path, [], levels=("tmaze",))
     for updates, length in ((1, 3), (2, 9)):

@@ -259,6 +259,47 @@ def test_those_that_follow_end_with_their_leader_and_save_is_not_theirs(supervis
     assert actor.state["state"] == "stopped"
 
 
+def test_an_evaluator_has_time_for_the_last_checkpoint_once_the_learners_have_ended(supervise):
+    tests = (
+        "import signal, sys, time\n"
+        "def end(*_): time.sleep(0.5); print('tested', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGUSR1, end)\nprint('up', flush=True)\ntime.sleep(60)"
+    )
+    deaf = tests.replace("0.5", "60")
+    leader = supervise(STAYS)
+    evaluators = [
+        supervise([*PYTHON, code], name=f"evaluator-{i}", job="evaluator", leader="learners")
+        for i, code in enumerate([tests, deaf])
+    ]
+    actor = supervise([*PYTHON, tests], name="actor-0", job="actor", leader="learners")
+    for each in (leader, *evaluators, actor):
+        each.until_it_says("up")
+    (leader.folder / "stop").write_text("save")
+    assert (leader.wait(), evaluators[0].wait()) == (0, 0)
+    assert "tested" in evaluators[0].log.read_text()
+    actor.wait()
+    assert "tested" not in actor.log.read_text()
+    assert evaluators[1].state["state"] == "ending", "its five seconds are not over"
+    (evaluators[1].folder / "stop").write_text("now")
+    evaluators[1].wait()
+    assert {each.state["state"] for each in evaluators} == {"stopped"}
+
+
+def test_processes_on_hosts_without_learners_end_when_these_are_said_to_have_ended(
+    supervise, tmp_path
+):
+    actor = supervise(STAYS, name="actor-0", job="actor", leader="learners", lease_secs=0.0)
+    evaluator = supervise(
+        STAYS, name="evaluator", job="evaluator", leader="learners", lease_secs=0.0
+    )
+    for each in (actor, evaluator):
+        each.until_it_says("up")
+    (tmp_path / "stop").write_text("ended")
+    for each, number in ((actor, signal.SIGTERM), (evaluator, signal.SIGUSR1)):
+        assert each.wait() == 0
+        assert f"got {int(number)}" in each.log.read_text()
+
+
 def test_no_supervisor_outlives_the_leaders(supervise):
     leader, actor = supervise(STAYS), supervise(STAYS, name="actor-0", leader="learners")
     for each in (leader, actor):

@@ -92,7 +92,7 @@ def test_ctrl_c_that_also_ends_the_reader_of_the_output_stops_the_run(tmp_path, 
         run=SimpleNamespace(states=lambda: states, name="impala"),
         hosts=SimpleNamespace(remote_nodes={}),
         request_stop=stop,
-        end_remaining=lambda say: [],
+        end_remaining=lambda *_: [],
     )
     monkeypatch.setattr(follow, "check_reader", check_reader)
     monkeypatch.setattr(follow, "discard_output", lambda: discarded.append(True))

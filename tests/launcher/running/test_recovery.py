@@ -84,7 +84,7 @@ def test_a_run_whose_learners_are_being_restarted_has_not_ended(tmp_path, restar
             coming.pop(0)
 
     run = SimpleNamespace(states=states, folder=tmp_path)
-    control = SimpleNamespace(run=run, end_remaining=lambda say: [])
+    control = SimpleNamespace(run=run, end_remaining=lambda *_: [])
     recovery = SimpleNamespace(
         recover=recover, is_restarting_learners=restarting, has_controller_elsewhere=False
     )

@@ -8,7 +8,7 @@ import pytest
 from launcher.node.run_registry import Record, Run, boot_id
 from launcher.node.task import write_json
 from launcher.remote.remote_node import HostUnavailable
-from launcher.running import controlled_hosts
+from launcher.running import controlled_hosts, run_control
 from launcher.running.pending_stops import PendingStops
 from launcher.running.run_control import RunControl
 
@@ -79,6 +79,42 @@ def test_what_takes_orders_ends_with_a_run_that_has_no_controller(run, place, re
     hosts = Hosts()
     assert RunControl(run, hosts).end_remaining(print) == []
     assert [host_id for host_id, op in hosts.calls if op == "end_orders"] == ends
+
+
+class EndedRun:
+    """A run whose learners have ended, and whose evaluator is testing; it records the requests."""
+
+    folder, record, name = "", SimpleNamespace(host_id_of=lambda name: ""), "impala"
+
+    def __init__(self):
+        self.asked, self.looks = [], 0
+
+    def states(self):
+        self.looks += 1
+        is_over = "now" in self.asked or self.looks > 30
+        return {
+            "evaluator": {
+                "name": "evaluator",
+                "job": "evaluator",
+                "state": "stopped" if is_over else "ending",
+            }
+        }
+
+    def request_stop(self, mode, name=""):
+        self.asked.append(mode)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_an_evaluator_is_waited_for_until_ctrl_c(monkeypatch, interrupted):
+    monkeypatch.setattr(run_control, "_END_SECONDS", 0.0)
+    monkeypatch.setattr(run_control, "_MESSAGE_SECONDS", 0.2)
+    ended, said = EndedRun(), []
+    hosts = Hosts()
+    hosts.remote_nodes = {}
+    RunControl(ended, hosts)._wait_for_end(said.append, lambda: interrupted)
+    assert ended.asked == (["now"] if interrupted else [])
+    assert ended.states()["evaluator"]["state"] == "stopped"
+    assert interrupted or "evaluator" in said[0]
 
 
 def test_a_controller_on_an_unreachable_host_is_ended_when_the_host_is_back(run):
