@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from impala_mm.config.user_modules import SHIPPED
+from impala_mm.config.messages import COMMANDS_VARIABLE, SHIPPED
 
 _FOLDER = Path(__file__).resolve().parents[1]
 _PROJECT = SHIPPED if SHIPPED.exists() else _FOLDER
@@ -58,4 +58,5 @@ def run_impala_mm_cluster() -> NoReturn:
 
 
 def _run(program: Path, arguments: list[str]) -> NoReturn:
+    os.environ[COMMANDS_VARIABLE] = "yes"
     os.execv(sys.executable, [sys.executable, str(program), *arguments])

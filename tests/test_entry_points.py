@@ -1,6 +1,7 @@
 """The two programs as users start them: help, defaults and mistakes."""
 
 import dataclasses
+import re
 import sys
 
 import pytest
@@ -47,6 +48,33 @@ def test_help_on_words_lists_the_flags_that_contain_each_of_them(program):
     names = [line.strip() for line in printed.splitlines() if line.startswith("  --")]
     assert (code, names) == (0, ["--gradients_clipping", "--gradients_clipping_mode"])
     assert printed.startswith("Optimizer:\n")
+
+
+def test_help_searches_the_flags_of_all_algorithms_by_the_beginning_of_words():
+    code, printed = run(sys.executable, "experiment.py", "--help=hindsight")
+    assert code == 0
+    assert "--her_ratio" in printed
+    assert re.search(r"--algorithm=.*\bsac\b", printed), "it says which algorithm has the flag"
+    _, named = run(sys.executable, "experiment.py", "--help=her_ratio")
+    assert "--her_ratio" in named
+    code, printed = run(sys.executable, "experiment.py", "--help=HER")
+    names = [line.strip() for line in printed.splitlines() if line.startswith("  --")]
+    assert code == 0
+    assert "--her_ratio" in names
+    assert "--logdir" not in names, "its text has the word `other`"
+    _, printed = run(sys.executable, "experiment.py", "--help=hindsight", "--algorithm=sac")
+    assert "--her_ratio" in printed
+    assert "with --algorithm=" not in printed
+
+
+def test_messages_name_the_command_by_which_a_program_was_called():
+    for commands, name in (("", "python run_experiment_mm_raw.py"), ("yes", "impala-mm-cluster")):
+        called = {"IMPALA_MM_COMMANDS": commands} if commands else {}
+        code, printed = run(sys.executable, "experiment.py", "--hostfile=x", **called)
+        assert code == 2
+        assert f"--workers_csv_path of {name}" in printed
+        code, printed = run(sys.executable, "run_experiment_mm_raw.py", "--help", **called)
+        assert f"usage: {name} " in printed
 
 
 def test_help_on_a_word_of_no_flag_says_so():

@@ -21,7 +21,7 @@ ALLOWED = {
     "impala_mm.runtime.run_token",
     "nets": "",
     # The library, from the lowest floor up; its own names are imported when they are accessed.
-    "impala_mm": "config.errors config.user_modules from_python",
+    "impala_mm": "config.errors config.messages from_python",
     "impala_mm.config": "",
     "impala_mm.runtime": "config",
     "impala_mm.environments": "config runtime",
@@ -46,16 +46,17 @@ ALLOWED = {
     "launcher": "",
     "launcher.node": "",
     "launcher.ssh": "",
-    "launcher.plan": "node ssh impala_mm.config.flags impala_mm.config.printable",
+    "launcher.plan": "node ssh impala_mm.config.flags impala_mm.config.messages "
+    "impala_mm.config.printable",
     "launcher.remote": "node ssh plan",
     "launcher.transfer": "node remote impala_mm.runtime.durations",
     "launcher.deploy": "node plan remote impala_mm.config.printable",
-    "launcher.running": "node ssh plan remote transfer impala_mm.config.printable "
-    "impala_mm.runtime.certificates impala_mm.runtime.durations impala_mm.runtime.gpus "
-    "impala_mm.runtime.open_inside impala_mm.runtime.strict_json",
+    "launcher.running": "node ssh plan remote transfer impala_mm.config.messages "
+    "impala_mm.config.printable impala_mm.runtime.certificates impala_mm.runtime.durations "
+    "impala_mm.runtime.gpus impala_mm.runtime.open_inside impala_mm.runtime.strict_json",
     "launcher.checks": "node plan remote running impala_mm.config.printable "
     "impala_mm.runtime.certificates impala_mm.transport.rounds",
-    "launcher.dashboard": "node plan running impala_mm.records.host_use "
+    "launcher.dashboard": "node plan running impala_mm.config.messages impala_mm.records.host_use "
     "impala_mm.records.json_lines "
     "impala_mm.records.metric_descriptions impala_mm.records.panels "
     "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.open_inside "

@@ -101,6 +101,17 @@ def _fields(config: Any) -> tuple[dataclasses.Field, ...]:
     return dataclasses.fields(config)
 
 
+def of_all(base: type) -> dict[str, tuple[dataclasses.Field, list[str]]]:
+    """Return the own flags of all our algorithms by name, and the algorithms that have it."""
+    shared = {f.name for f in _fields(base)}
+    found: dict[str, tuple[dataclasses.Field, list[str]]] = {}
+    for algorithm in BUILT_IN:
+        for f in _fields(settings_type(algorithm, base)):
+            if f.name not in shared:
+                found.setdefault(f.name, (f, []))[1].append(algorithm)
+    return found
+
+
 def elsewhere(flag_name: str, argv: Sequence[str], base: type) -> str:
     """Return which of our other algorithms has this flag, as a part of an error; else nothing."""
     for name in BUILT_IN:

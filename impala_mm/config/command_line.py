@@ -22,7 +22,14 @@ from typing import Any, NoReturn
 
 from absl import flags as absl_flags
 
-from impala_mm.config import flag_values, flags, help_page, own_packages, setting_files
+from impala_mm.config import (
+    flag_values,
+    flags,
+    help_page,
+    messages,
+    own_packages,
+    setting_files,
+)
 from impala_mm.config.errors import BadSettings
 from impala_mm.config.flags import AUTO, OldName, nearest, refuse
 from impala_mm.config.setting_files import Sourced
@@ -63,9 +70,15 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
     for option, _, words in (argument.partition("=") for argument in argv[1:]):
         if option in _HELP and words:
-            _print_and_exit(help_page.about_words(words, shown))
+            others = {
+                name: found
+                for config in configs
+                for name, found in getattr(config, "of_all_algorithms", dict)().items()
+                if name not in fields
+            }
+            _print_and_exit(help_page.about_words(words, shown, others))
         elif option in _HELP:
-            program = Path(argv[0]).name
+            program = messages.program("run_experiment" in Path(argv[0]).name)
             _print_and_exit(help_page.whole(program, about, shown, old))
     aliases = {n: of for config in configs for n, of in getattr(config, "ALIASES", {}).items()}
     # An algorithm may have a flag of this name.

@@ -1,8 +1,11 @@
 """The page of --help: every flag by group, with its text, choices and default."""
 
 import dataclasses
+import re
 import shutil
 import textwrap
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from impala_mm.config import peer_names
@@ -34,36 +37,50 @@ def whole(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str
     return "\n".join(lines)
 
 
-def about_words(words: str, fields: Any) -> str:
-    """Return the part on the flags that contain each word, in name, text, choices or other names.
+def about_words(
+    words: str, fields: Any, others: dict[str, tuple[dataclasses.Field, list[str]]]
+) -> str:
+    """Return the part on the flags that have each word, in name, text, choices or other names.
 
-    Words that no flag contains are refused.
+    A word is found by its beginning; one in capitals, such as HER, only as a whole. `others` are
+    flags that other algorithms have, with these. Words that no flag has are refused.
     """
+    wanted = [
+        re.compile(rf"\b{re.escape(word.lower())}" + (r"\b" if word.isupper() else ""))
+        for word in _plain(words).split()
+    ]
 
-    def about(f: dataclasses.Field) -> str:
-        words = (f.name, f.metadata["text"], *shown_choices(f), peer_names.of_flag(f.name))
-        return _plain(" ".join(words))
+    def is_about(f: dataclasses.Field) -> bool:
+        parts = (f.name, f.metadata["text"], *shown_choices(f), peer_names.of_flag(f.name))
+        text = _plain(" ".join(parts)).lower()
+        return all(word.search(text) for word in wanted)
 
-    found = [f for f in fields if all(word in about(f) for word in _plain(words).split())]
+    found = [f for f in [*fields, *(f for f, _ in others.values())] if is_about(f)]
     if not found:
         ours = peer_names.here(words)
         refuse(
             f"--help={words}: no flag is about that"
             + (f"; here it is {ours}" if ours else " (`--help` lists them all)")
         )
-    return "\n".join(_describe(found)[1:])
+    return "\n".join(_describe(found, {name: of for name, (_, of) in others.items()})[1:])
 
 
 def _plain(words: str) -> str:
-    return words.lower().replace("-", " ").replace("_", " ")
+    return words.replace("-", " ").replace("_", " ")
 
 
-def _describe(fields: Any) -> list[str]:
-    """Return the lines on flags, by group: each flag's text, choices and default."""
-    lines, group = [], None
+def _describe(fields: Any, algorithms: Mapping[str, list[str]] = MappingProxyType({})) -> list[str]:
+    """Return the lines on flags, by group: each flag's text, choices and default.
+
+    `algorithms` has those of flags that the program lacks without them.
+    """
+    lines, before = [], None
     for f in fields:
-        if f.metadata["group"] != group:
-            group = f.metadata["group"]
+        group = f.metadata["group"]
+        if f.name in algorithms:
+            group += f" (with --algorithm={' or '.join(algorithms[f.name])})"
+        if group != before:
+            before = group
             lines += ["", f"{group}:"]
         shown = ", ".join(shown_choices(f))
         choices = f" Choices: {shown}." if shown else ""

@@ -10,6 +10,7 @@ from typing import Any
 from impala_mm.config import errors
 
 _OURS = Path(__file__).parents[1]
+SHIPPED = Path(__file__).resolve().parents[2] / "launcher" / "project"  # of an installed package
 
 
 def __getattr__(name: str) -> Any:
@@ -22,6 +23,18 @@ def __getattr__(name: str) -> Any:
         stacklevel=2,
     )
     return errors.UserMistake
+
+
+# In the environment of a program that one of the package's commands has started, and of all that it
+# starts.
+COMMANDS_VARIABLE = "IMPALA_MM_COMMANDS"
+
+
+def program(frontend: bool = False) -> str:
+    """Return how the user calls experiment.py, or the frontend, for a message that suggests it."""
+    if COMMANDS_VARIABLE in os.environ or SHIPPED.exists():
+        return "impala-mm-cluster" if frontend else "impala-mm"
+    return f"python {'run_experiment_mm_raw.py' if frontend else 'experiment.py'}"
 
 
 def join_lines(text: object) -> str:

@@ -5,6 +5,8 @@ The names are those of CleanRL, Stable-Baselines3, RLlib, Sample Factory and SEE
 
 import re
 
+from impala_mm.config import messages
+
 # Names elsewhere, by our flags as a message names them.
 _ELSEWHERE = {
     "--level_name": "env env_id env_name environment game",
@@ -52,14 +54,15 @@ _ELSEWHERE = {
     "--test_num_episodes": "eval_episodes n_eval_episodes max_num_episodes",
     "--track": "wandb with_wandb wandb_project wandb_project_name",
     "--device": "cuda gpu use_gpu num_gpus",
-    "--workers_csv_path of run_experiment_mm_raw.py": "hosts hostfile cluster workers_csv",
+    "--workers_csv_path of {frontend}": "hosts hostfile cluster workers_csv",
 }
 _HERE = {name: ours for ours, names in _ELSEWHERE.items() for name in names.split()}
 
 
 def here(name: str) -> str:
     """Return our flags for a name elsewhere, as a message names them; empty if none are known."""
-    return _HERE.get(name.lower().replace("-", "_"), "")
+    ours = _HERE.get(name.lower().replace("-", "_"), "")
+    return ours.format(frontend=messages.program(frontend=True))
 
 
 def of_flag(flag: str) -> str:

@@ -106,7 +106,8 @@ class RunSettings:
     max_seconds: float = flag(
         float("inf"), group="Run", least=0,
         text="Seconds after which the run ends, counted from the first unroll that a learner has "
-             "received; a resumed run also counts those of its earlier starts. inf: never.")
+             "received; a resumed run also counts those of its earlier starts. The metric "
+             "`seconds`, and plots over training time, have the wait before it, too. inf: never.")
     save_checkpoint_secs: float = flag(
         60, group="Run", infinite=True, least=0,
         text="Seconds between checkpoints. A checkpoint holds everything that is needed to "

@@ -88,6 +88,11 @@ class Config(ReplaySettings):
         return algorithm_settings.of_arguments(argv, cls)
 
     @classmethod
+    def of_all_algorithms(cls) -> dict[str, tuple[dataclasses.Field, list[str]]]:
+        """Return the flags of all our algorithms by name, and which of them have it."""
+        return algorithm_settings.of_all(Config)
+
+    @classmethod
     def elsewhere(cls, flag_name: str, argv: Sequence[str]) -> str:
         """Return which other algorithm has this flag, for an error; empty if none is known."""
         return algorithm_settings.elsewhere(flag_name, argv, Config)

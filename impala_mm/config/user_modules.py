@@ -17,9 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from impala_mm.config.messages import describe_error
-
-SHIPPED = Path(__file__).resolve().parents[2] / "launcher" / "project"  # of an installed package
+from impala_mm.config.messages import SHIPPED, describe_error
 
 
 class BadModule(Exception):

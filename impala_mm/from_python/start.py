@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,12 @@ def _name(level: Any) -> str:
     """Return a level's id, or the name of what makes it."""
     if isinstance(level, str) and level:
         return level
+    vector = getattr(sys.modules.get("gymnasium.vector"), "VectorEnv", object())
+    if hasattr(level, "num_envs") or (isinstance(level, type) and vector in level.__mro__):
+        raise BadEnvironment(
+            f"{level!r} is a vector of environments, and each actor makes its own of num_envs: "
+            f"give the id, class or function of a single environment"
+        )
     if not callable(level):
         raise BadEnvironment(
             f"{level!r} is no environment to train on: give an id, or a class or function that "

@@ -28,7 +28,11 @@ GROUPS = (
                 parts="learner",
             ),
             "updates": _M("updates", "Updates of the parameters; all learners make the same ones."),
-            "seconds": _M("s", "Training time, including the time before a resume."),
+            "seconds": _M(
+                "s",
+                "Training time with the wait for the first unroll, which `--max_seconds` does not "
+                "count, including the time before a resume.",
+            ),
             "frames_per_second": _M(
                 "frames/s",
                 "Throughput of all learners together, from the end of the last update of an "

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from impala_mm.config.messages import program
 from launcher.dashboard.frontend_command import frontend_command
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.run_status import is_live, read_status
@@ -38,7 +39,7 @@ def act(found: FoundRun, action: str, flags: Sequence[str] = ()) -> dict[str, An
     if not is_live(known):
         raise Refused(
             f"{found.name}: its state is {known['state']}, so that nothing would read the request; "
-            f"experiment.py with --logdir={found.logdir} continues it"
+            f"`{program()}` with --logdir={found.logdir} continues it"
         )
     path = found.state_folder / "stop" if action == "stop" else found.logdir / SAVE_REQUEST
     try:

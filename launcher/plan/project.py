@@ -13,8 +13,6 @@ IS_CLONE = not _SHIPPED.exists()
 BUILD_HOROVOD = "make horovod" if IS_CLONE else "impala-mm install-horovod"  # on this machine
 FILL_WHEELHOUSE = "make wheelhouse" if IS_CLONE else "impala-mm wheelhouse FOLDER"
 INSTALL_LAUNCHER = "make setup LEARNERS=all" if IS_CLONE else "pip install 'impala_mm[launcher]'"
-# The command of the frontend.
-FRONTEND = "python run_experiment_mm_raw.py" if IS_CLONE else "impala-mm-cluster"
 _PROGRAMS = ("experiment.py", "run_experiment_mm_raw.py")
 _PACKAGES = ("impala_mm", "nets", "launcher")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from impala_mm.config.messages import program
 from impala_mm.config.printable import escape
 from launcher.plan import project
 from launcher.plan.settings import LauncherConfig
@@ -57,9 +58,7 @@ def refuse_launcher_flags(request: Request) -> None:
         if name in request.flags:
             raise UserError(f"--{name} is not for the frontend: {why}")
     if request.flags.get("mode", "train") not in ("train", "train_from", "reincarnate"):
-        raise UserError(
-            f"--mode={request.flags['mode']} is one process: give it to experiment.py itself"
-        )
+        raise UserError(f"--mode={request.flags['mode']} is one process: give it to `{program()}`")
     for name, value in request.flags.items():
         if "\n" in value or "\0" in value:
             raise UserError(f"--{name} contains a line break, which no process can get")

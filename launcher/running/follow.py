@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from impala_mm.config.messages import program
 from launcher.node.actor_watch import ActorWatch
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Run, run_names
 from launcher.node.task import FINAL_STATES, LEARNERS, USER_ERROR
-from launcher.plan import project
 from launcher.running.console import check_reader, discard_output, say
 from launcher.running.news import RunNews
 from launcher.running.recovery import Recovery
@@ -249,7 +249,7 @@ def unreached_message(host_ids: list[str]) -> str:
 def detached_message(run: Run) -> str:
     """Return what the frontend prints when it detaches from a run."""
     named = "" if [run.name] == run_names() else f" --tmux_sess={run.name}"
-    command = f"{project.FRONTEND}{named}"
+    command = f"{program(frontend=True)}{named}"
     return (
         f"detached; the run keeps running: `{command} --status` shows it, `{command} --attach` "
         f"follows it again, `{command} --stop` saves and stops it"

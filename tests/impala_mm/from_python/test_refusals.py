@@ -137,6 +137,14 @@ def test_what_is_no_environment_is_refused(level):
         impala_mm.train(level)
 
 
+@pytest.mark.parametrize(
+    "vector", [gymnasium.make_vec("CartPole-v1", 2), gymnasium.vector.SyncVectorEnv]
+)
+def test_a_vector_of_environments_is_refused_before_there_is_a_folder(vector):
+    with pytest.raises(errors.BadEnvironment, match=r"vector of environments.* num_envs"):
+        impala_mm.train(vector)
+
+
 @pytest.mark.parametrize("wrappers", ["gymnasium.wrappers:TimeLimit", ["TimeLimit"], [None]])
 def test_what_is_no_wrapper_is_refused(wrappers):
     with pytest.raises(errors.BadEnvironment, match="it is a list of classes or functions"):
