@@ -80,7 +80,7 @@ def test_a_round_larger_than_the_environments_is_filled_by_several_unrolls_of_ea
     """It once made learner and actor wait for each other for ever."""
     flags = (ROUNDS, "--num_envs=8", "--num_actors=1", "--batch_size=32", "--max_seconds=10")
     run = Process(*catch_command(tmp_path, *flags, "--stop_at_return=9"))
-    run.until(r"finished: reached --max_seconds=10", 120)
+    run.until(r"finished: reached --max_seconds=10 after the first unroll;", 120)
     rows = read_rows(tmp_path)
     _check(rows)
     assert rows[-1]["updates"] > 5

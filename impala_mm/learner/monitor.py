@@ -210,7 +210,9 @@ class LearnerMonitor:
             else:
                 self._stop_if_no_unroll_comes()
             if self._counted_seconds >= self._limits.seconds:
-                learner.stop(f"reached --max_seconds={self._limits.seconds:g}")
+                learner.stop(
+                    f"reached --max_seconds={self._limits.seconds:g} after the first unroll"
+                )
             for actor in self._server.forget_silent(_SILENT_SECONDS):
                 self._say(
                     f"nothing was received from actor {actor} for "

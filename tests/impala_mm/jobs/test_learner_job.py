@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from processes import ROOT
@@ -10,15 +9,6 @@ from processes import ROOT
 from impala_mm.config.settings import Config
 from impala_mm.jobs import learner
 from impala_mm.transport.front import CONNECTIONS
-
-
-@pytest.mark.parametrize(("counted", "said"), [(60.0, "60 s since the first unroll"), (180.0, "")])
-def test_the_last_line_names_both_clocks_where_they_differ(counted, said):
-    monitor = SimpleNamespace(counted_seconds=counted, end_reason="reached --max_seconds=60")
-    last = learner._describe_result({"frames": 0, "seconds": 180.0}, monitor, Path("run"))
-    assert "3 min" in last
-    assert said in last
-    assert ("first unroll" in last) == bool(said)
 
 
 @pytest.mark.parametrize(
