@@ -68,13 +68,19 @@ def test_help_searches_the_flags_of_all_algorithms_by_the_beginning_of_words():
 
 
 def test_messages_name_the_command_by_which_a_program_was_called():
-    for commands, name in (("", "python run_experiment_mm_raw.py"), ("yes", "impala-mm-cluster")):
-        called = {"IMPALA_MM_COMMANDS": commands} if commands else {}
-        code, printed = run(sys.executable, "experiment.py", "--hostfile=x", **called)
-        assert code == 2
-        assert f"--workers_csv_path of {name}" in printed
-        code, printed = run(sys.executable, "run_experiment_mm_raw.py", "--help", **called)
-        assert f"usage: {name} " in printed
+    by_command = "from impala_mm import console; console.{}()"
+    for run_frontend, run_program, name in (
+        (["run_experiment_mm_raw.py"], ["experiment.py"], "python run_experiment_mm_raw.py"),
+        (
+            ["-c", by_command.format("run_impala_mm_cluster")],
+            ["-c", by_command.format("run_impala_mm")],
+            "impala-mm-cluster",
+        ),
+    ):
+        code, printed = run(sys.executable, *run_frontend, "--help")
+        assert (code, f"usage: {name} [" in printed) == (0, True)
+        code, printed = run(sys.executable, *run_program, "--hostfile=x")
+        assert (code, f"--workers_csv_path of {name}" in printed) == (2, True)
 
 
 def test_help_on_a_word_of_no_flag_says_so():
