@@ -19,7 +19,7 @@ from documented_runs import REFERENCE_FOLDER
 
 from impala_mm.algorithms import epsilon, q_values, vtrace
 from impala_mm.algorithms.a2c import A2C
-from impala_mm.algorithms.distillation import Distillation, Returns
+from impala_mm.algorithms.features.teacher import Distillation, Returns
 from impala_mm.algorithms.interface import Context, EnvironmentNumber
 from impala_mm.algorithms.policy_gradient import PolicyGradient
 from impala_mm.algorithms.ppo import PPO

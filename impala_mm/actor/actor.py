@@ -15,12 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.actor.acting import Act
-from impala_mm.actor.guide import Guide, TeacherLoader
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
 from impala_mm.actor.policy_puller import PolicyVersion
-from impala_mm.actor.relabelling import Relabeller
 from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
 from impala_mm.algorithms import registry
+from impala_mm.algorithms.feature import ActingHook, SendingHook, TeacherLoader
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.unroll_writer import UnrollWriter
@@ -43,22 +42,23 @@ class Player:
         algorithm: Algorithm,
         groups: Sequence[tuple[Environments, int]],
         heartbeat: Heartbeat | None = None,
-        load_teachers: TeacherLoader = lambda: [],
+        load_teachers: TeacherLoader = lambda settings: [],
     ):
         """Play `groups`: each consists of environments that step together, and their number.
 
-        `load_teachers` returns the teachers that act at first, if the algorithm has a `guidance`.
+        `load_teachers` returns the teachers that act at first, if a feature asks for them.
         """
         acts = self._acts = {size: Act(algorithm, size) for size in {size for _, size in groups}}
         heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
+        features, (seed, _) = registry.optional(algorithm, "features"), tf.compat.v1.get_seed(0)
         self._groups = [
             _PlayingGroup(
                 algorithm,
                 EnvironmentStepper(environments, algorithm.unroll.length, heartbeat, threaded),
                 size,
                 acts[size],
-                _relabeller(algorithm, environments, size, number),
-                _guide(algorithm, size, number, load_teachers),
+                features.acting_hooks(size, [seed, number], load_teachers),
+                features.sending_hooks(algorithm.unroll, environments, size, [seed, number]),
             )
             for number, (environments, size) in enumerate(groups)
         ]
@@ -138,11 +138,11 @@ class _PlayingGroup:
         stepper: EnvironmentStepper,
         size: int,
         act: Act,
-        relabeller: Relabeller | None,
-        guide: Guide | None,
+        acting: Sequence[ActingHook],
+        sending: Sequence[SendingHook],
     ):
-        self.stepper, self.size, self._act, self._relabeller = stepper, size, act, relabeller
-        self._guide = guide
+        self.stepper, self.size, self._act = stepper, size, act
+        self._acting, self._sending = acting, sending
         self.whole = 0  # environments that had no fault during the last unroll
         self.policies: list[Any] = []  # those that played the unrolls which `write` returned last
         self.number: list[tf.Tensor] = []  # the last argument of `act`
@@ -160,8 +160,8 @@ class _PlayingGroup:
         if writer.at_unroll_start:
             writer.set_start_state(self._state)
         actions, self._state, extras = self._act(writer.newest, self._state, self.number)
-        if self._guide:
-            actions, extras = self._guide.take_over(writer.newest, actions, extras)
+        for hook in self._acting:
+            actions, extras = hook.take_over(writer.newest, actions, extras)
         self._chosen, self.at_unroll_start = (actions, extras), False
         self.stepper.start_step(actions)
 
@@ -180,31 +180,11 @@ class _PlayingGroup:
         unbroken = self._writer.unbroken
         self.whole, contents = len(unbroken), self._writer.take_unrolls()
         self.policies = [policy] * len(contents)
-        if self._relabeller:
-            contents = self._relabeller.add(unbroken, contents, policy)
-            self.policies = self._relabeller.policies
-            self.whole -= self._relabeller.failed
+        for hook in self._sending:
+            contents = hook.add(unbroken, contents, policy)
+            self.policies = hook.policies
+            self.whole -= hook.failed
         return contents
-
-
-def _relabeller(
-    algorithm: Algorithm, environments: Any, size: int, number: int
-) -> Relabeller | None:
-    """Return what adds goals to a group's unrolls, if the algorithm asks for any."""
-    hindsight = registry.optional(algorithm, "hindsight")
-    if not hindsight:
-        return None
-    seed, _ = tf.compat.v1.get_seed(0)
-    return Relabeller(algorithm.unroll, hindsight, environments, size, [seed, number])
-
-
-def _guide(algorithm: Algorithm, size: int, number: int, load: TeacherLoader) -> Guide | None:
-    """Return what lets teachers act in a group's environments, if the algorithm asks for it."""
-    guidance = registry.optional(algorithm, "guidance")
-    if not guidance:
-        return None
-    seed, _ = tf.compat.v1.get_seed(0)
-    return Guide(guidance, size, load, [seed, number])
 
 
 def label(
@@ -236,7 +216,7 @@ def run(
     stop: threading.Event,
     heartbeat: Heartbeat,
     tell: Callable[[Fault], None] = lambda fault: None,
-    load_teachers: TeacherLoader = lambda: [],
+    load_teachers: TeacherLoader = lambda settings: [],
 ) -> None:
     """Play and send the unrolls until asked to stop; `tell` the learner of faults.
 

@@ -8,15 +8,21 @@ import tensorflow as tf
 
 from impala_mm.algorithms import vtrace
 from impala_mm.algorithms.a2c_settings import Settings
+from impala_mm.algorithms.feature import NO_FEATURES, Features
 from impala_mm.algorithms.interface import Role
 from impala_mm.algorithms.policy_gradient import PolicyGradient, PolicyTerms
 from impala_mm.config.settings import Config
 from impala_mm.environments.types import EnvironmentSpec
 
 
-def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER) -> "A2C":
+def make(
+    config: Config,
+    environment: EnvironmentSpec,
+    role: Role = Role.LEARNER,
+    features: Features = NO_FEATURES,
+) -> "A2C":
     """Return the algorithm for this environment; only a learner's has an optimizer."""
-    return A2C(Settings.of(config), environment, role)
+    return A2C(Settings.of(config), environment, role, features)
 
 
 class A2C(PolicyGradient):

@@ -5,14 +5,16 @@ actor records the parameters of the distribution from which it sampled each acti
 Discrete actions), so that the learner knows the policy that played.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
 
 import nets
 from impala_mm.algorithms import (
+    losses,
     masking,
     networks,
     normalisers,
@@ -20,69 +22,78 @@ from impala_mm.algorithms import (
     optimizers,
     policies,
     recorded,
+    update_seeds,
     value_units,
 )
-from impala_mm.algorithms.distillation import Distillation
 from impala_mm.algorithms.distributions import Distribution
-from impala_mm.algorithms.guidance import Guidance
-from impala_mm.algorithms.interface import (
-    Context,
-    PolicyLoader,
-    PolicyOutput,
-    entry_spec,
-    start_spec,
-)
+from impala_mm.algorithms.entropy_limits import why_unreachable
+from impala_mm.algorithms.feature import NO_FEATURES, Features, Host, Reading
+from impala_mm.algorithms.interface import Context, PolicyOutput, entry_spec, start_spec
+from impala_mm.algorithms.lagrange import Cost
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
-from impala_mm.algorithms.regularisers import Regularisers
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.types import EnvironmentSpec
+
+
+class Outputs(NamedTuple):
+    """The outputs of the network and its heads at entries [T+1, B]."""
+
+    parameters: tf.Tensor  # [T+1, B, P]: of the policy's distribution
+    values: tf.Tensor  # [T+1, B]
+    features: tf.Tensor  # [T+1, B, F]: what the policy's head reads
 
 
 class ActorCritic:
     """All members of an `interface.Algorithm` but `update`."""
 
     masks = True  # actions that an environment forbids are never chosen
-    # The next two are absent without regularisers.
-    load_policies: Callable[[PolicyLoader], None]
-    offline_update: Callable[
-        [Batch, Context, GradientReducer], tuple[dict[str, tf.Tensor], tf.Tensor]
-    ]
-    distillation: Distillation | None = None
-    guidance: Guidance | None = None
+    variables: Variables
 
-    def __init__(self, config: Config, environment: EnvironmentSpec):
+    def __init__(
+        self, config: Config, environment: EnvironmentSpec, features: Features = NO_FEATURES
+    ):
         """Make the network and its heads.
 
-        A subclass then calls `_make_optimizer`, if it learns, and `_group_variables`.
+        A subclass then calls `_prepare_learning`, if it learns, and `_group_variables`.
         """
-        self._config, self._actions = config, environment.actions
+        self._config, self._actions, self.features = config, environment.actions, features
         self.network_name = networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._network = networks.make_actor_critic(config, environment, self._normaliser.mean)
         self._distribution = policies.choose(self._actions, config.box_policy, config.box_deviation)
         self._policy_head = policies.make_head(self._distribution, config.policy_init_scale)
         self._baseline_head = snt.Linear(1, name="baseline")
-        extras = recorded.extras_spec(
-            config, self._distribution.num_parameters, self._network.num_features
+        state = self.initial_state(1)
+        features.attach(
+            Host(self._distribution, remembers=bool(tf.nest.flatten(state)), records_policy=True)
         )
-        step = entry_spec(environment, extras=extras)
-        start = start_spec(self.initial_state(1))
+        self._own_extras = recorded.extras_spec(
+            config, features.records, self._distribution.num_parameters, self._network.num_features
+        )
+        step = entry_spec(environment, extras=features.extras_spec(self._own_extras))
+        start = start_spec(state)
         self.unroll = UnrollSpec(config.unroll_length, overlap=1, step=step, start=start)
         for head in (self._policy_head, self._baseline_head):  # creates their variables
             head(tf.zeros([1, self._network.num_features]))
         self._unit = value_units.make_unit(config.value_normalization, self._baseline_head)
 
-    def _make_optimizer(self) -> list[tf.Variable]:
-        """Make the optimizer that the flags describe; return what only a learner needs."""
-        config = self._config
+    def _prepare_learning(self, config: RegulariserSettings) -> list[tf.Variable]:
+        """Make the optimizer and the entropy's cost; return the variables that only learners need.
+
+        Raises UserMistake if --target_entropy is one that no policy can reach.
+        """
+        self._entropy_cost = entropy_cost(config, self._actions)
         self._optimizer = optimizers.make(
             config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
         )
-        self._optimizer.initialize(self._trained)
-        return [*self._optimizer.variables, *self._unit.learning]
+        self._optimizer.initialize([*self._trained, *self.features.trained])
+        own = [*self._optimizer.variables, *self._unit.learning, *self._entropy_cost.variables]
+        return [*own, *self.features.carried]
 
     def _scales_advantages(self) -> bool:
         """Return whether --advantage_scaling gives advantages mean 0 and deviation 1."""
@@ -90,13 +101,9 @@ class ActorCritic:
         return scaling == "batch" or (scaling == "auto" and not discrete)
 
     def _schedule_rate(self, context: Context) -> tf.Tensor:
-        """Set the learning rate to that of this update, and return it.
-
-        The teachers' cost must be set before.
-        """
+        """Set the learning rate to that of this update, and return it."""
         rate = optimizers.scheduled_rate(self._config, context.frames, context.total)
-        if self.distillation:
-            rate = self.distillation.rate(rate)
+        rate = self.features.learning_rate(rate)
         self._optimizer.learning_rate.assign(rate)
         return rate
 
@@ -110,29 +117,18 @@ class ActorCritic:
     ) -> Variables:
         """Return the variables; `carried` are the subclass's own, and `weights` some of these.
 
-        Those of teachers become the last of the subclass's: a checkpoint names carried variables
+        Those of features become the last of the subclass's: a checkpoint names carried variables
         by their numbers, so a run may then be resumed without --teacher.
         """
         inputs, unit = self._normaliser, self._unit.acting
-        last = self.distillation.variables if self.distillation else []
-        guides = self.guidance.variables if self.guidance else []
-        teachers = {id(variable) for variable in last}
-        carried = [*(v for v in carried if id(v) not in teachers), *last]
+        last, guides = self.features.schedules, self.features.guides
         return Variables(
-            trained=self._trained,
-            carried=[*carried, *unit, *inputs.carried, *guides],
+            trained=[*self._trained, *self.features.trained],
+            carried=[*carried, *last, *unit, *inputs.carried, *guides],
             acting=[*self._trained, *unit, *inputs.acting, *guides],
             weights=[*weights, *unit, *inputs.carried],
             schedules=[*last, *guides],
         )
-
-    def _make_regularisers(self, config: RegulariserSettings) -> list[tf.Variable]:
-        """Make the regularisers that the flags ask for; return their variables."""
-        self._regularisers = Regularisers(config, self._actions)
-        self.load_policies = self._regularisers.load_reference
-        self.distillation = self._regularisers.distillation
-        self.offline_update = self._learn_offline
-        return self._regularisers.variables
 
     def start_after(self, entries: Entry) -> Any:
         """Return the core state [B, ...] after the frames of entries [N, B, ...]."""
@@ -140,21 +136,24 @@ class ActorCritic:
             entries, lambda e: self._network.state_after(e.observation, e.first)
         )
 
-    def _learn_offline(
+    def offline_update(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Make one update from recorded unrolls, see `offline_policy`."""
-        config, trained = self._config, self._trained
+        """Make one update from recorded unrolls: the values learn their returns.
+
+        What the policy learns is a feature's: from a teacher, or the actions that were played.
+        """
+        config, trained, features = self._config, self.variables.trained, self.features.offline()
+        metrics = features.begin_update(context)
         rate = self._schedule_rate(context)
-        taught = self._ask_teachers(batch)
+        batch, prepared = features.prepare(batch, self._reading(batch, exchange))
         read = self._normaliser.read(batch.unrolls)
-        _, values = self._unroll(read, batch.start)
+        _, values, _ = self._unroll(read, batch.start)
         goals = offline_policy.goals(read, batch.weight, values, config.discounting)
         self._unit.see_targets(goals.targets, goals.live, exchange)
 
         def loss() -> offline_policy.Losses:
-            parameters, values = self._unroll(read, batch.start)
-            _, in_unit = self._for_teachers(values, taught)
+            parameters, values, _ = self._unroll(read, batch.start)
             return offline_policy.losses_of(
                 config,
                 goals,
@@ -163,18 +162,21 @@ class ActorCritic:
                 parameters,
                 values,
                 tf.cast(self._unit.squared(), values.dtype),
-                self.distillation if taught else None,
-                tf.nest.map_structure(lambda x: x[:-1], in_unit),
+                features,
+                transitions(goals.live, prepared),
             )
 
-        found, gradients = exchange.differentiate(loss, trained)
+        # Modules of features that do not count here stay as they are.
+        found, gradients = exchange.differentiate(
+            loss, trained, allow_unused=bool(self.features.trained)
+        )
         applied = exchange.apply(self._optimizer, gradients, trained)
         error = exchange.mean(found.squared_error, name="squared_error")
         self._unit.see_error(tf.cast(error, tf.float32))
         # Recorded observations and rewards are what the student will see, too.
         played = batch._replace(fresh=batch.weight > 0)
         self._normaliser.update(played, self.unroll.overlap, exchange)
-        metrics = found.metrics | {
+        metrics |= features.after(found.measured, exchange) | {
             "loss/total": found.total,
             "loss/baseline": found.baseline,
             "learning_rate": rate,
@@ -196,7 +198,8 @@ class ActorCritic:
         def value() -> tf.Tensor:
             return self._unit.values(tf.squeeze(self._baseline_head(features.value), -1))
 
-        extras = recorded.record(self.unroll.step.extras, parameters, value, features.policy)
+        own = recorded.record(self._own_extras, parameters, value, features.policy)
+        extras = self.features.extras(own, entry.first.shape[0])
         return policies.draw(policy, exploration), core_state, extras
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
@@ -208,8 +211,8 @@ class ActorCritic:
 
     def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
         """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
-        outputs = self._unroll(self._normaliser.read(entries), start)
-        return self._output(*outputs, entries.mask)
+        parameters, values, _ = self._unroll(self._normaliser.read(entries), start)
+        return self._output(parameters, values, entries.mask)
 
     def _output(self, parameters: tf.Tensor, values: tf.Tensor, mask: Any) -> PolicyOutput:
         return policies.output(self._actions, parameters, values, mask)
@@ -225,15 +228,15 @@ class ActorCritic:
         core_state = self._normaliser.join(returns, state)
         return networks.for_policy_and_value(features), core_state
 
-    def _unroll(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return (policy parameters [T+1, B, P], values [T+1, B]).
+    def _unroll(self, entries: Entry, start: Any) -> Outputs:
+        """Return the network's outputs for entries [T+1, B, ...].
 
         `entries` [T+1, B, ...] are those that the normaliser returns.
         """
         features = self._unroll_features(entries, start)
         outputs = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
         parameters = snt.BatchApply(self._policy_head)(features.policy)
-        return parameters, self._unit.values(tf.squeeze(outputs, -1))
+        return Outputs(parameters, self._unit.values(tf.squeeze(outputs, -1)), features.policy)
 
     def _unroll_features(
         self, entries: Entry, start: Any, network: nets.Network | nets.Separate | None = None
@@ -249,21 +252,41 @@ class ActorCritic:
         )
         return networks.for_policy_and_value(features)
 
-    def _ask_teachers(self, batch: Batch) -> Any:
-        """Return a `distillation.Taught` for the entries of a batch; () if there is no teacher."""
-        if not self.distillation:
-            return ()
+    def _reading(self, batch: Batch, exchange: GradientReducer) -> Reading:
+        """Return the means by which features prepare a batch."""
         _, state = self._normaliser.split(batch.start)
-        return self._regularisers.ask_teachers(batch, self._network.earlier_images(state))
-
-    def _for_teachers(self, values: tf.Tensor, taught: Any) -> tuple[tf.Tensor, Any]:
-        """Return values [...], and what is taught, with all values in the unit of their errors."""
-        unit = tf.sqrt(self._unit.squared())
-        of_teachers = tuple(x / unit for x in taught.values) if taught else ()
-        in_unit = taught._replace(values=of_teachers) if taught else taught
-        return values / tf.cast(unit, values.dtype), in_unit
+        return Reading(
+            exchange,
+            lambda use: update_seeds.of_update(self._config.seed, exchange.update, use),
+            lambda: self._network.earlier_images(state),
+        )
 
     def _behaviour(self, entries: Entry) -> Distribution:
         """Return the policy that chose the actions in entries [T+1, B, ...]."""
-        parameters = recorded.policy_parameters(entries.extras)
-        return self._distribution.make(parameters, masking.before(entries.mask))
+        return self._distribution.make(self._recorded(entries), masking.before(entries.mask))
+
+    def _recorded(self, entries: Entry) -> tf.Tensor:
+        """Return the parameters of the policy that played, [T+1, B, P]."""
+        return recorded.policy_parameters(self.features.own_extras(entries.extras))
+
+
+def entropy_cost(config: RegulariserSettings, actions: ActionSpec) -> Cost:
+    """Return the cost of the negative entropy, fixed or with a target.
+
+    Raises UserMistake if the target is one that no policy of these actions can reach.
+    """
+    target = config.target_entropy
+    reachable = not math.isfinite(target)
+    if why := "" if reachable else why_unreachable(target, actions, config.box_policy):
+        raise UserMistake(f"--target_entropy={target:g}: {why}")
+    speed = config.multiplier_speed
+    cost = config.entropy_cost
+    return Cost("entropy_cost", cost, target, initial=0.01, speed=speed, raises=True)
+
+
+def transitions(live: tf.Tensor, prepared: Any) -> Any:
+    """Return what features have prepared, [T+1, B, ...], of transitions alone: [T, B, ...].
+
+    It is 0 where they are not `live`.
+    """
+    return tf.nest.map_structure(lambda x: losses.mask(live, x[:-1]), prepared)

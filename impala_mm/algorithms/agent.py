@@ -76,10 +76,12 @@ def make_agent(
         algorithm = registry.make_algorithm(config, spec, role, flags_read)
         algorithm.variables.check()
         load_policies = registry.optional(algorithm, "load_policies")
+        if load_policy:
+            registry.optional(algorithm, "features").load_policies(load_policy)
         if load_policies and load_policy:
             load_policies(load_policy)
-            if number is not None:
-                tf.random.set_seed(config.seed + 1000 * number)  # a loaded policy has set its own
+        if load_policy and number is not None:
+            tf.random.set_seed(config.seed + 1000 * number)  # a loaded policy has set its own
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
     except (UnsuitableActions, BadVariables, UserMistake) as error:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import losses, vtrace
 from impala_mm.algorithms.awr_settings import Settings
+from impala_mm.algorithms.feature import NO_FEATURES, Features
 from impala_mm.algorithms.interface import Role
 from impala_mm.algorithms.policy_gradient import PolicyGradient, PolicyTerms
 from impala_mm.config.settings import Config
@@ -17,9 +18,14 @@ from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
 
-def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER) -> "AWR":
+def make(
+    config: Config,
+    environment: EnvironmentSpec,
+    role: Role = Role.LEARNER,
+    features: Features = NO_FEATURES,
+) -> "AWR":
     """Return the algorithm for this environment; only a learner's has an optimizer."""
-    return AWR(Settings.of(config), environment, role)
+    return AWR(Settings.of(config), environment, role, features)
 
 
 class AWR(PolicyGradient):

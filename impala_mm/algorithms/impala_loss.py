@@ -1,4 +1,4 @@
-"""IMPALA's loss: the policy's, the baseline's and the regularisers', with the targets of V-trace.
+"""IMPALA's loss: the policy's, the baseline's and the entropy's, with the targets of V-trace.
 
 `impala.Impala` calls these functions with the outputs of its network for a batch of unrolls.
 """
@@ -12,7 +12,6 @@ import tensorflow as tf
 from impala_mm.algorithms import losses, policies, value_units, vtrace
 from impala_mm.algorithms.advantages import Estimates, Estimator
 from impala_mm.algorithms.distributions import Distribution
-from impala_mm.algorithms.regularisers import Regularisation
 from impala_mm.algorithms.replay_losses import Surrogate
 from impala_mm.algorithms.value_units import RewardUnit, ValueUnit
 
@@ -20,7 +19,7 @@ from impala_mm.algorithms.value_units import RewardUnit, ValueUnit
 class Losses(NamedTuple):
     """The loss and its parts: float32 scalars."""
 
-    total: tf.Tensor  # policy + baseline_cost x baseline + the regularisers
+    total: tf.Tensor  # policy + baseline_cost x baseline + entropy_cost x entropy
     policy: tf.Tensor
     baseline: tf.Tensor
     entropy: tf.Tensor  # the negative entropy, so that minimising it means exploring
@@ -114,10 +113,11 @@ def vtrace_step(
 
 def impala_loss(
     step: Step,
-    regularisation: Regularisation,
+    entropy: tf.Tensor,
     *,
     weight: tf.Tensor,
     baseline_cost: float | tf.Tensor,
+    entropy_cost: float | tf.Tensor,
     reduction: str = "sum",
     scale_advantages: bool = False,
     advantage_moments: losses.Moments | None = None,
@@ -132,7 +132,7 @@ def impala_loss(
     the current policy would hardly choose has no gradient: if the mean were subtracted from a
     weighed advantage of 0, the rest would drive the policy away from that action, ever further.
 
-    `regularisation` is that of the step's policy. `unit` (None: that of the rewards) is the one of
+    `entropy` [T, B] is that of the step's policy. `unit` (None: that of the rewards) is the one of
     advantages, and of `huber_delta`, above which the errors of the baseline count linearly;
     `baseline_cost` is that of errors in the unit of the rewards. `surrogate` takes the place of the
     policy gradient, for a step with a target policy.
@@ -158,7 +158,7 @@ def impala_loss(
         beyond = tf.sqrt(unit.squared())
         terms = value_units.errors(values, targets, beyond, huber_delta=huber_delta)
         baseline_loss = losses.reduce(terms, steps.live, weight, reduction)
-    total = policy_loss + baseline_cost * baseline_loss + regularisation.loss
+    entropy_loss = losses.reduce(-entropy, steps.live, weight, reduction)
+    total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
-    entropy_loss = regularisation.entropy
     return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift), error)

@@ -131,8 +131,9 @@ class Algorithm(Protocol):
     # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
     # `masking` has what it takes.
     masks: bool = False
-    # An algorithm may also have `hindsight`, a `hindsight.Hindsight`: actors then fill the second
-    # part of the extras with the goals that it asks for, before they send an unroll.
+
+    # An algorithm whose `make` takes an argument `features` is given the `feature.Features` that
+    # the flags ask for, and has them in an attribute of that name.
 
     # Optional: a sentence for the user, which the learner prints at the start.
     note: str = ""
@@ -169,13 +170,6 @@ class Algorithm(Protocol):
     #   load_policies(load: PolicyLoader) -> None
     #
     # It is called once for a learner's algorithm, before anything else, and may raise UserMistake.
-
-    # An algorithm that learns from a teacher (--teacher) has an attribute `distillation`, a
-    # `distillation.Distillation`, or None without the flag. Once a learner's variables are those of
-    # its checkpoint, the teachers are loaded and given to it (`learner.teaching`).
-
-    # An algorithm whose teachers act in its actors (--guide_steps) has a `guidance.Guidance`, by
-    # that name, in every role, and its share among the variables for acting.
 
     # An algorithm may also have this method, for prioritised replay (--replay):
     #

@@ -61,3 +61,43 @@ class Multiplier:
         moved = self._log + self._speed * tf.clip_by_value(error, -1.0, 1.0)
         self._log.assign(tf.clip_by_value(moved, math.log(LEAST), math.log(MOST)))
         return mean
+
+
+class Cost:
+    """The weight of a quantity in the loss: fixed, or a multiplier that holds it at a target."""
+
+    def __init__(
+        self,
+        name: str,
+        cost: float,
+        target: float,
+        *,
+        initial: float,
+        speed: float,
+        raises: bool = False,
+    ):
+        """Use the fixed `cost` if the target is infinite, and otherwise begin with it.
+
+        If it is 0, a multiplier begins with `initial`. The other arguments are those of
+        `Multiplier`.
+        """
+        self._name, self._fixed = name, cost
+        self._multiplier: Multiplier | None = None
+        if math.isfinite(target):
+            self._multiplier = Multiplier(name, target, cost or initial, speed, raises)
+        self.variables = self._multiplier.variables if self._multiplier else []
+
+    def read(self, dtype: tf.DType = tf.float32) -> tf.Tensor:
+        """Return the cost of this update, []."""
+        if self._multiplier:
+            return self._multiplier.cost(dtype)
+        return tf.constant(self._fixed, dtype)
+
+    def update(self, sums: tf.Tensor, exchange: GradientReducer) -> dict[str, tf.Tensor]:
+        """Adjust a multiplier by the quantity's sum and count, [2]; return its cost as a metric."""
+        if not self._multiplier:
+            return {}
+        metrics = {self._name: self._multiplier.cost()}
+        total, count = tf.unstack(sums)
+        self._multiplier.update(total, count, exchange)
+        return metrics

@@ -1,8 +1,7 @@
 """The loss of a policy that learns from recorded games before it plays.
 
-    with a teacher      teacher_cost x what --distill names, by default KL(teacher || pi)
-    without one         teacher_cost x mean of -log pi(a) of the recorded actions: behaviour cloning
-    in both cases       baseline_cost x mean squared distance of the values from recorded returns
+    baseline_cost x mean squared distance of the values from recorded returns
+    + what features add: the divergence from a teacher, or behaviour cloning
 
 The returns are those of the policy that played: sums of discounted rewards to the end of the
 episode, or to the end of the unroll, where the value of the last observation stands for the rest.
@@ -15,9 +14,8 @@ import tensorflow as tf
 
 from impala_mm.algorithms import losses, masking, value_units
 from impala_mm.algorithms.advantages import GeneralisedAdvantages
-from impala_mm.algorithms.distillation import Distillation
 from impala_mm.algorithms.distributions import Distribution
-from impala_mm.algorithms.teacher_losses import Student
+from impala_mm.algorithms.feature import Features, Student
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 
@@ -29,15 +27,6 @@ class Goals(NamedTuple):
     actions: Any  # nest of [T, B, ...]: those recorded
     masks: Any  # nest of bool [T, B, ...]: the choices that were allowed; () without masks
     targets: tf.Tensor  # of the values; without a gradient
-
-
-class Losses(NamedTuple):
-    """The loss and its parts, scalars."""
-
-    total: tf.Tensor
-    baseline: tf.Tensor
-    squared_error: tf.Tensor  # of the values, the mean over live steps
-    metrics: dict[str, tf.Tensor]
 
 
 def goals(entries: Entry, weight: tf.Tensor, values: tf.Tensor, discounting: float) -> Goals:
@@ -62,6 +51,15 @@ def goals(entries: Entry, weight: tf.Tensor, values: tf.Tensor, discounting: flo
     )
 
 
+class Losses(NamedTuple):
+    """The loss and its parts, scalars."""
+
+    total: tf.Tensor
+    baseline: tf.Tensor
+    squared_error: tf.Tensor  # of the values, the mean over live steps
+    measured: Any  # by the features
+
+
 def losses_of(
     config: Config,
     goals: Goals,
@@ -70,39 +68,34 @@ def losses_of(
     parameters: tf.Tensor,
     values: tf.Tensor,
     unit: tf.Tensor,
-    distillation: Distillation | None,
-    taught: Any,
+    features: Features,
+    prepared: Any,
 ) -> Losses:
     """Return the losses of a network's outputs, parameters [T+1, B, P] and values [T+1, B].
 
     `make` makes policies of parameters and masks, `unit` is the square of the values' unit, and
-    `taught` the `distillation.Taught` of the transitions, with values in their unit.
+    `prepared` what the features have prepared for the transitions.
     """
-    live = goals.live
-    estimates, targets = (losses.mask(live, x) for x in (values[:-1], goals.targets))
 
     def policy_of(given: tf.Tensor) -> Distribution:
-        return make(tf.cast(losses.mask(live, given), parameters.dtype), goals.masks)
+        return make(tf.cast(losses.mask(goals.live, given), parameters.dtype), goals.masks)
 
-    policy = policy_of(parameters[:-1])
-    if distillation:
-        student = Student(policy, policy_of, estimates / tf.sqrt(unit))
-        name, each = distillation.metric, distillation.terms(student, taught)
-        counted = live & taught.known
-        cost = distillation.cost(parameters.dtype)
-    else:
-        name, each = "cloning_loss", -policy.log_prob(goals.actions)
-        counted = live
-        cost = tf.cast(getattr(config, "full_teacher_cost", 1.0), parameters.dtype)
-    errors = value_units.errors(estimates, targets, tf.sqrt(unit), huber_delta=config.huber_delta)
-    baseline = losses.reduce(errors, live, weight, config.loss_reduction)
-    of_policy = losses.reduce(each, counted, weight, config.loss_reduction)
-    total = cost * of_policy + config.baseline_cost / unit * tf.cast(baseline, unit.dtype)
-    metrics = {name: _mean(each, counted), "teacher_cost": cost}
-    return Losses(total, baseline, _mean(tf.square(estimates - targets), live), metrics)
-
-
-def _mean(x: tf.Tensor, live: tf.Tensor) -> tf.Tensor:
-    """Return the mean of x [T, B] where `live`; 0 if that is nowhere."""
-    total = tf.reduce_sum(tf.where(live, x, 0.0))
-    return tf.math.divide_no_nan(total, tf.reduce_sum(tf.cast(live, x.dtype)))
+    student = Student(
+        live=goals.live,
+        weight=weight,
+        reduction=config.loss_reduction,
+        actions=goals.actions,
+        make=policy_of,
+        policy=policy_of(parameters[:-1]),
+        values=losses.mask(goals.live, values[:-1]),
+        unit=tf.sqrt(unit),
+    )
+    targets = losses.mask(goals.live, goals.targets)
+    errors = value_units.errors(
+        student.values, targets, student.unit, huber_delta=config.huber_delta
+    )
+    baseline = student.reduce(errors)
+    added, measured = features.loss(student, prepared)
+    total = added + config.baseline_cost / unit * tf.cast(baseline, unit.dtype)
+    squares, count = tf.unstack(student.sums(tf.square(student.values - targets)))
+    return Losses(total, baseline, tf.math.divide_no_nan(squares, count), measured)

@@ -2,22 +2,22 @@
 
     a round of unrolls, all played by the newest policy
         -- `_goals`, once per batch: advantages, value targets
-        -- `_loss`, for each minibatch of each epoch: policy + baseline + regularisers
+        -- `_loss`, for each minibatch of each epoch: policy + baseline + entropy + features
         -- exchange.apply: averaged over learners, clipped, applied
 
 A subclass may say in `_policy_terms` how an action's probability and advantage make a loss, and in
 `_scaled` how advantages weigh.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from impala_mm.algorithms import advantages, losses, samples, value_units
-from impala_mm.algorithms.actor_critic import ActorCritic
+from impala_mm.algorithms.actor_critic import ActorCritic, transitions
+from impala_mm.algorithms.feature import NO_FEATURES, Features, Student, mean
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.policy_gradient_settings import Settings
-from impala_mm.algorithms.regularisers import Regularisation
 from impala_mm.algorithms.samples import Samples
 from impala_mm.config import auto
 from impala_mm.config.errors import UserMistake
@@ -56,8 +56,14 @@ class PolicyGradient(ActorCritic):
     rounds = Settings.rounds
     _config: Settings
 
-    def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role = Role.LEARNER):
-        super().__init__(config, environment)
+    def __init__(
+        self,
+        config: Settings,
+        environment: EnvironmentSpec,
+        role: Role = Role.LEARNER,
+        features: Features = NO_FEATURES,
+    ):
+        super().__init__(config, environment, features)
         self.rounds_overlap = config.rounds_overlap
         remembers = bool(tf.nest.flatten(self._network.initial_state(1)))
         self._single_steps = config.minibatch_of == "steps" or (
@@ -78,7 +84,7 @@ class PolicyGradient(ActorCritic):
 
     def _prepare_updates(self) -> list[tf.Variable]:
         """Make what only `update` needs; return its variables."""
-        return [*self._make_optimizer(), *self._make_regularisers(self._config)]
+        return self._prepare_learning(self._config)
 
     def _policy_terms(self, log_ratios: tf.Tensor, advantages: tf.Tensor) -> PolicyTerms:
         """Return the policy's losses of steps [T, N].
@@ -106,28 +112,33 @@ class PolicyGradient(ActorCritic):
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Make the optimizer steps of all epochs and minibatches."""
         config, trained = self._config, self.variables.trained
-        costs = self._regularisers.begin_update(context)
+        features = self.features.online()
+        of_features = features.begin_update(context)
+        batch, prepared = features.prepare(batch, self._reading(batch, exchange))
         rate = self._schedule_rate(context)
         read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
-        goals, steps = self._goals(read, exchange, True)
+        bonus = features.bonus(batch, prepared)
+        goals, steps = self._goals(read, exchange, bonus, new=True)
         explained, squared_error = _fit(goals, steps.live, exchange)
         self._unit.see_error(tf.cast(squared_error, tf.float32))
-        reference = self._regularisers.reference_parameters(batch)
-        taught = self._ask_teachers(batch)
-        drawn_from = self._columns(samples.of_batch(read, steps, reference, taught))
+        behaviour = self._recorded(batch.unrolls)[1:]
+        drawn_from = self._columns(
+            samples.of_batch(read, steps, behaviour, transitions(steps.live, prepared))
+        )
 
         def renew() -> Goals:
-            renewed, _ = self._goals(read, exchange)
+            renewed, _ = self._goals(read, exchange, bonus)
             return self._arranged(renewed._replace(values=goals.values))
 
         def step(chosen: tf.Tensor, goals: Goals) -> dict[str, tf.Tensor]:
             part, of_part = samples.columns(drawn_from, chosen), samples.pick(goals, chosen)
-            (_, loss, measured, regularisation), gradients = exchange.differentiate(
-                lambda: self._loss(part, of_part), trained
+            (_, loss, measured, entropy, added), gradients = exchange.differentiate(
+                lambda: self._loss(part, of_part, features), trained
             )
             exchange.apply(self._optimizer, gradients, trained)
-            of_loss = _named(loss, part.live, config.loss_reduction)
-            return of_loss | measured | self._regularisers.update(regularisation, exchange)
+            metrics = _named(loss, part.live, config.loss_reduction) | measured
+            metrics |= {"entropy": mean(entropy)} | self._entropy_cost.update(entropy, exchange)
+            return metrics | features.after(added, exchange)
 
         limits = {"approx_kl": config.target_kl} if config.target_kl < float("inf") else {}
         first = self._arranged(goals)
@@ -146,7 +157,7 @@ class PolicyGradient(ActorCritic):
             "optimizer_steps": made.steps,
             "learning_rate": rate,
         }
-        return metrics | costs | self._unit.metrics(), batch.weight
+        return metrics | of_features | self._unit.metrics(), batch.weight
 
     def _columns(self, unrolls: Samples) -> Samples:
         """Return what minibatches are drawn from: unrolls, or single steps."""
@@ -160,19 +171,24 @@ class PolicyGradient(ActorCritic):
         return samples.single_steps(goals) if self._single_steps else goals
 
     def _goals(
-        self, batch: Batch, exchange: GradientReducer, new: bool = False
+        self,
+        batch: Batch,
+        exchange: GradientReducer,
+        bonus: tf.Tensor | float = 0.0,
+        new: bool = False,
     ) -> tuple[Goals, losses.Transitions]:
         """Return what a batch teaches the network as it is now, and the batch's steps [T, B].
 
+        `bonus` is what features add to the rewards, [T+1, B].
         If the batch is new, the unit of the values follows its targets.
         """
         entries = batch.unrolls
-        parameters, values = self._unroll(entries, batch.start)
+        parameters, values, _ = self._unroll(entries, batch.start)
         values = tf.where(batch.weight > 0, tf.stop_gradient(values), 0.0)
         steps = losses.transitions(
             values=values,
             actions=entries.action,
-            rewards=entries.reward,
+            rewards=entries.reward + bonus,
             terminated=entries.terminated,
             first=entries.first,
             behaviour_log_probs=tf.cast(
@@ -191,28 +207,19 @@ class PolicyGradient(ActorCritic):
         return Goals(scaled, estimates.value_targets, values[:-1]), steps
 
     def _loss(
-        self, part: Samples, goals: Goals
-    ) -> tuple[tf.Tensor, Losses, dict[str, tf.Tensor], Regularisation]:
-        """Return the total loss of a minibatch, its parts, metrics per step, and regularisers."""
+        self, part: Samples, goals: Goals, features: Features
+    ) -> tuple[tf.Tensor, Losses, dict[str, tf.Tensor], tf.Tensor, Any]:
+        """Return the loss of a minibatch, its parts, metrics per step, and what is measured.
+
+        The last two are the sum and the count of entropies, [2], and what the features measured.
+        """
         config, live = self._config, part.live
-        parameters, values = self._unroll(part.entries, part.start)
+        parameters, values, read = self._unroll(part.entries, part.start)
         policy = self._distribution.make(losses.mask(live, parameters), part.masks)
         log_ratios = policy.log_prob(part.actions) - part.behaviour_log_probs
         log_ratios = tf.where(live, log_ratios, 0.0)
         terms, counted = self._policy_terms(log_ratios, goals.advantages)
         values = losses.mask(live, values)
-        compared, taught = self._for_teachers(values, part.taught)
-        regularisation = self._regularisers.measure(
-            policy,
-            lambda given: self._distribution.make(tf.cast(given, parameters.dtype), part.masks),
-            part.behaviour,
-            part.reference,
-            live,
-            part.weight,
-            config.loss_reduction,
-            taught=taught,
-            values=compared,
-        )
         unit = tf.cast(self._unit.squared(), values.dtype)
         errors = value_units.errors(
             values,
@@ -223,21 +230,31 @@ class PolicyGradient(ActorCritic):
             before=goals.values,
         )
 
-        def reduced(each: tf.Tensor) -> tf.Tensor:
-            return losses.reduce(each, live, part.weight, config.loss_reduction)
-
-        def total_and_count(each: tf.Tensor) -> tf.Tensor:
-            total = tf.reduce_sum(losses.mask(live, tf.cast(each, values.dtype)))
-            return tf.stack([total, tf.reduce_sum(tf.cast(live, values.dtype))])
-
-        of_policy, baseline = reduced(terms), reduced(errors)
-        total = of_policy + config.baseline_cost / unit * baseline + regularisation.loss
-        measured = {name: total_and_count(each) for name, each in counted.items()}
+        student = Student(
+            live=live,
+            weight=part.weight,
+            reduction=config.loss_reduction,
+            actions=part.actions,
+            make=lambda given: self._distribution.make(
+                tf.cast(given, parameters.dtype), part.masks
+            ),
+            policy=policy,
+            features=read,
+            behaviour=part.behaviour,
+            values=values,
+            unit=tf.sqrt(unit),
+        )
+        entropy = policy.entropy()
+        of_policy, baseline = student.reduce(terms), student.reduce(errors)
+        entropy_loss = student.reduce(-entropy)
+        added, of_features = features.loss(student, part.prepared)
+        total = of_policy + config.baseline_cost / unit * baseline + added
+        total += self._entropy_cost.read(total.dtype) * entropy_loss
+        measured = {name: student.sums(tf.cast(x, values.dtype)) for name, x in counted.items()}
         # --target_kl compares that of all learners' steps, of which each may have another number.
-        measured["approx_kl"] = total_and_count(tf.exp(log_ratios) - 1.0 - log_ratios)
-        measured["entropy"] = regularisation.totals["entropy"] / regularisation.counts["entropy"]
-        parts = Losses(total, of_policy, baseline, regularisation.entropy)
-        return total, parts, measured, regularisation
+        measured["approx_kl"] = student.sums(tf.exp(log_ratios) - 1.0 - log_ratios)
+        parts = Losses(total, of_policy, baseline, entropy_loss)
+        return total, parts, measured, student.sums(entropy), of_features
 
 
 def _named(loss: Losses, live: tf.Tensor, reduction: str) -> dict[str, tf.Tensor]:

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from impala_mm.algorithms.feature import NO_FEATURES, Features
 from impala_mm.algorithms.interface import Role
 from impala_mm.algorithms.policy_gradient import PolicyGradient, PolicyTerms
 from impala_mm.algorithms.ppo_settings import Settings
@@ -9,9 +10,14 @@ from impala_mm.config.settings import Config
 from impala_mm.environments.types import EnvironmentSpec
 
 
-def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER) -> "PPO":
+def make(
+    config: Config,
+    environment: EnvironmentSpec,
+    role: Role = Role.LEARNER,
+    features: Features = NO_FEATURES,
+) -> "PPO":
     """Return the algorithm for this environment; only a learner's has an optimizer."""
-    return PPO(Settings.of(config), environment, role)
+    return PPO(Settings.of(config), environment, role, features)
 
 
 class PPO(PolicyGradient):

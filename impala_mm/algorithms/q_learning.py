@@ -16,9 +16,6 @@ import tensorflow as tf
 
 from impala_mm.algorithms import (
     epsilon,
-    guidance,
-    hindsight,
-    imitation,
     losses,
     masking,
     networks,
@@ -30,8 +27,7 @@ from impala_mm.algorithms import (
     targets,
     update_seeds,
 )
-from impala_mm.algorithms.distillation import Distillation
-from impala_mm.algorithms.guidance import Guidance
+from impala_mm.algorithms.feature import Features, Host, Reading, Student
 from impala_mm.algorithms.interface import (
     Context,
     EnvironmentNumber,
@@ -57,15 +53,13 @@ class _Loss(NamedTuple):
     value: tf.Tensor  # []: mean value of the best actions, in the unit of rewards
     sizes: tf.Tensor  # [T, B]: what priorities are made of, 0 where not live
     live: tf.Tensor  # bool [T, B]
-    imitated: dict[str, tf.Tensor]  # the metrics of `imitation`
+    measured: Any  # what the features have measured
 
 
 class QLearning:
     """Values of actions, trained towards targets of `n_steps` rewards and a later value."""
 
     masks = True
-    distillation: Distillation | None = None
-    guidance: Guidance | None
     note = ""  # what the learner says at the start
 
     def __init__(
@@ -73,6 +67,7 @@ class QLearning:
         config: Settings,
         environment: EnvironmentSpec,
         role: Role,
+        features: Features,
         overlap: int,
         burn_in: int = 0,
         network: str = "",
@@ -82,7 +77,7 @@ class QLearning:
         The first `burn_in` of them only fill the network's memory. `network` is the name of another
         one than --agent_name stands for.
         """
-        self._config, self._burn_in = config, burn_in
+        self._config, self._burn_in, self.features = config, burn_in, features
         # In tests and evaluation, the share of random actions.
         self._eval_epsilon = config.eval_epsilon if role is Role.EVALUATOR else None
         self.made_of = config.meaning
@@ -97,12 +92,13 @@ class QLearning:
         self._online = QNetwork(config, environment, self._normaliser.mean, self.network_name)
         self._rule = q_values.Rule(config.discounting, config.n_steps, config.value_rescaling)
         state = self.initial_state(1)
-        self.hindsight = hindsight.make(config, environment, bool(tf.nest.flatten(state)))
-        self.guidance = guidance.make(config, policies.choose(environment.actions))
+        distribution = policies.choose(environment.actions)
+        features.attach(Host(distribution, bool(tf.nest.flatten(state))))
         self._epsilon = tf.Variable(config.epsilon_start, trainable=False, name="epsilon")
         # The value of the chosen action, or of each that a guide may choose, and the largest one.
-        numbers = 1 + (self._online.num_actions if self.guidance else 1)
-        recorded = hindsight.extras_spec(self.hindsight, tf.TensorSpec([numbers], tf.float32))
+        self._records_all = bool(features.guides)
+        numbers = 1 + (self._online.num_actions if self._records_all else 1)
+        recorded = features.extras_spec(tf.TensorSpec([numbers], tf.float32))
         self.unroll = UnrollSpec(
             config.unroll_length,
             overlap,
@@ -113,10 +109,9 @@ class QLearning:
         copied, slots = self._prepare_updates(environment) if role is Role.LEARNER else ([], [])
         # A checkpoint names carried variables by their numbers, so those of teachers are the last
         # that neither act nor are weights: a run may be resumed without --teacher.
-        teachers = self.distillation.variables if self.distillation else []
-        guides = self.guidance.variables if self.guidance else []
+        teachers, guides = features.schedules, features.guides
         self.variables = Variables(
-            trained=trained,
+            trained=[*trained, *features.trained],
             carried=[*copied, *slots, self._epsilon, *inputs.carried, *teachers, *guides],
             acting=[*trained, self._epsilon, *inputs.acting, *guides],
             weights=[*copied, *inputs.carried],
@@ -134,10 +129,8 @@ class QLearning:
         self._optimizer = optimizers.make(
             config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
         )
-        self._optimizer.initialize(trained)
+        self._optimizer.initialize([*trained, *self.features.trained])
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
-        self._imitation = imitation.Imitation(config)
-        self.distillation = self._imitation.distillation
         return copied, [*self._optimizer.variables, self._updates]
 
     def initial_state(self, batch: int) -> Any:
@@ -165,10 +158,8 @@ class QLearning:
         best = tf.reduce_max(masking.allowed_only(values, entry.mask), -1)
         # Not tf.gather, so that actors can compute this function by NumPy.
         chosen = tf.reduce_sum(tf.one_hot(action, values.shape[-1]) * values, -1, keepdims=True)
-        recorded = tf.concat([values if self.guidance else chosen, best[:, tf.newaxis]], -1)
-        if self.hindsight:
-            recorded = (recorded, self.hindsight.zeros(values.shape[0]))
-        return action, core_state, recorded
+        recorded = tf.concat([values if self._records_all else chosen, best[:, tf.newaxis]], -1)
+        return action, core_state, self.features.extras(recorded, values.shape[0])
 
     def _share_of_random(self, environment: EnvironmentNumber) -> tf.Tensor | float:
         """Return the share of random actions, [] or for each environment [B]."""
@@ -191,9 +182,11 @@ class QLearning:
         entries = self._normaliser.read(entries)
         if entries.first.shape[0] < 3 or self._config.value_distribution != "none":
             return tf.fill(tf.shape(entries.first)[1:], float("nan"))
-        recorded = entries.extras[0] if self.hindsight else entries.extras
+        recorded = self.features.own_extras(entries.extras)
         played, best = recorded[1:, :, :-1], recorded[1:, :, -1]
-        chosen = q_values.chosen(played, entries.action[1:]) if self.guidance else played[..., 0]
+        chosen = played[..., 0]
+        if self._records_all:
+            chosen = q_values.chosen(played, entries.action[1:])
         reward, terminated, live = (
             x[1:-1] for x in (entries.reward, entries.terminated, ~entries.first)
         )
@@ -256,16 +249,15 @@ class QLearning:
         """Make one update; return the unrolls' new priorities with its metrics."""
         config, trained = self._config, self.variables.trained
         update, columns = self._updates.read_value(), batch.weight.shape[0]
-        if self.hindsight:
-            seed = update_seeds.of_update(config.seed, update, update_seeds.GOALS)
-            single_steps = self.hindsight.single_steps(batch)
-            batch = self.hindsight.relabel(single_steps, seed, exchange.group)
-        costs, taught = dict[str, tf.Tensor](), ()
-        if self.distillation:
-            costs = self.distillation.begin_update(context)
-            taught = self._ask_teachers(batch)
-        if self.guidance:
-            costs |= self.guidance.begin_update(context)
+        of_features = self.features.begin_update(context)
+        _, state = self._normaliser.split(batch.start)
+        reading = Reading(
+            exchange,
+            lambda use: update_seeds.of_update(config.seed, update, use),
+            lambda: self._online.earlier_images(state),
+        )
+        batch, prepared = self.features.prepare(batch, reading)
+        bonus = self.features.bonus(batch, prepared)
 
         def read(use: int, network: QNetwork, num_quantiles: int, copies: int) -> ActionValues:
             drawn = batch.weight.shape[0]
@@ -276,17 +268,16 @@ class QLearning:
 
         def loss() -> _Loss:
             values = read(0, self._online, config.num_quantiles, config.value_shifts)
-            return self._loss(values, future, batch, taught)
+            return self._loss(values, future, batch, bonus, prepared)
 
         found, gradients = exchange.differentiate(loss, trained)
         rate = optimizers.scheduled_rate(config, context.frames, context.total)
-        if self.distillation:
-            rate = self.distillation.rate(rate)
+        rate = self.features.learning_rate(rate)
         self._optimizer.learning_rate.assign(rate)
         applied = exchange.apply(self._optimizer, gradients, trained)
         follows = self._updates.assign_add(1) % config.target_period == 0
         share = tf.where(follows, config.target_share, 0.0)
-        targets.follow(self._target.trainable_variables, trained, share)
+        targets.follow(self._target.trainable_variables, self._online.trainable_variables, share)
         self._epsilon.assign(
             epsilon.decayed(
                 context.frames, config.epsilon_start, config.epsilon_end, config.epsilon_frames
@@ -307,16 +298,8 @@ class QLearning:
             metrics["epsilon"] = self._epsilon.read_value()
         # With hindsight, a column is one step of an unroll.
         sizes, live = (tf.reshape(x, [-1, columns]) for x in (found.sizes, found.live))
-        metrics |= costs | found.imitated
+        metrics |= of_features | self.features.after(found.measured, exchange)
         return metrics, q_values.priorities(sizes, live, config.largest_error_share)
-
-    def _ask_teachers(self, batch: Batch) -> Any:
-        """Return the `distillation.Taught` of a batch's entries but those of the burn-in."""
-        assert self.distillation
-        _, state = self._normaliser.split(batch.start)
-        earlier = self._online.earlier_images(state)
-        taught = self.distillation.ask(batch.unrolls, self._online.num_actions, earlier)
-        return tf.nest.map_structure(lambda x: x[self._burn_in :], taught)
 
     def _unroll(
         self,
@@ -341,10 +324,18 @@ class QLearning:
             entries, state = network.shift_images(entries, state, draws.offsets(most), most)
         return network.unroll(entries, state, draws, num_quantiles, self._burn_in)
 
-    def _loss(self, values: ActionValues, future: ActionValues, batch: Batch, taught: Any) -> _Loss:
+    def _loss(
+        self,
+        values: ActionValues,
+        future: ActionValues,
+        batch: Batch,
+        bonus: tf.Tensor,
+        prepared: Any,
+    ) -> _Loss:
         """Return the loss of a batch by the outputs of the network and of the target network.
 
-        Both may be those of several copies of the batch. `taught` is what `_ask_teachers` returned.
+        Both may be those of several copies of the batch. `prepared`, [T+1, B, ...], is what the
+        features have prepared, and `bonus` what they add to the rewards, [T+1, B].
         """
         config, kind = self._config, self._online.distribution
         entries = tf.nest.map_structure(lambda x: x[self._burn_in :], batch.unrolls)
@@ -357,13 +348,15 @@ class QLearning:
         best = masking.best_choice(means if config.double_q else judging, entries.mask)
         numbers = q_values.chosen(future.numbers, q_values.repeat(best, of_targets))
         following = q_values.mixture(kind.outcomes(numbers), of_targets)
-        goals, live = q_values.find_targets(following, entries, batch.weight, self._rule)
+        learnt = entries._replace(reward=entries.reward + bonus[self._burn_in :])
+        goals, live = q_values.find_targets(following, learnt, batch.weight, self._rule)
         # Later steps only complete the targets: they are steps of the next unroll.
         steps = min(config.unroll_length, live.shape[0])  # with hindsight 1
         largest = self._in_rewards(tf.reduce_max(masking.allowed_only(means, entries.mask), -1))
-        goals, live, taken, outputs, taught, largest = tf.nest.map_structure(
+        prepared = tf.nest.map_structure(lambda x: x[self._burn_in :], prepared)
+        goals, live, taken, outputs, prepared, largest = tf.nest.map_structure(
             lambda x: x[:steps],
-            (goals, live, entries.action[1:], values, taught, largest),
+            (goals, live, entries.action[1:], values, prepared, largest),
         )
         actions = q_values.repeat(losses.mask(live, taken), copies)
         played = q_values.chosen(outputs.numbers, actions)
@@ -375,9 +368,12 @@ class QLearning:
         )
         sizes = tf.stop_gradient(errors if config.value_distribution == "none" else terms)
         sizes = tf.where(live, tf.maximum(sizes, 0.0), 0.0)  # rounding may make a divergence less
-        entries = tf.nest.map_structure(lambda x: x[: steps + 1], entries)
-        compared = imitation.Steps(outputs.mean, entries, live, batch.weight, batch.key < 0)
-        added, imitated = self._imitation.measure(compared, taught, copies)
+        masks = tf.nest.map_structure(lambda x: x[: steps + 1], entries.mask)
+        student = make_student(config, outputs.mean, actions, masks, live, batch)
+        prepared = tf.nest.map_structure(
+            lambda x: q_values.repeat(losses.mask(live, x), copies), prepared
+        )
+        added, measured = self.features.loss(student, prepared)
         of_targets = losses.reduce(terms, live, batch.weight, config.loss_reduction)
         return _Loss(
             config.td_cost * of_targets + added,
@@ -388,5 +384,41 @@ class QLearning:
             ),
             sizes,
             live,
-            imitated,
+            measured,
         )
+
+
+def make_student(
+    config: Settings,
+    values: tf.Tensor,
+    actions: tf.Tensor,
+    masks: Any,
+    live: tf.Tensor,
+    batch: Batch,
+) -> Student:
+    """Return what features may read, for values [T, copies x B, A] and actions [T, copies x B].
+
+    `masks` are those of the entries 0..T, and `live`, [T, B], is that of one copy.
+    """
+    copies, rescaling = config.value_shifts, config.value_rescaling
+    masks = masking.allow_all(~live, masks)
+    masks = tf.nest.map_structure(lambda x: q_values.repeat(x, copies), masks)
+    values = losses.mask(q_values.repeat(live, copies), values)
+
+    def softmax(temperature: float) -> policies.Categorical:
+        return policies.categorical(q_values.in_rewards(values, rescaling) / temperature, masks)
+
+    return Student(
+        live=q_values.repeat(live, copies),
+        weight=batch.weight,
+        reduction=config.loss_reduction,
+        actions=actions,
+        make=lambda given: policies.categorical(tf.cast(given, values.dtype), masks),
+        policy=softmax(config.teacher_temperature),
+        values=values,
+        allowed=masks,
+        as_learnt=lambda x: q_values.rescale(x, rescaling) if rescaling else x,
+        softmax=softmax,
+        recorded=q_values.repeat(tf.broadcast_to(batch.key < 0, tf.shape(live)), copies),
+        copies=copies,
+    )

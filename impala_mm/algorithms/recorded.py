@@ -4,7 +4,7 @@ The parameters of the policy are always recorded. Where replay compares features
 cloned, these are, too, and the extras are a `Recorded` instead of the parameters alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -21,11 +21,13 @@ class Recorded(NamedTuple):
     features: Any = ()  # float32 [..., F]: what the policy's head reads
 
 
-def extras_spec(config: Config, num_parameters: int, num_features: int) -> Any:
-    """Return the specs of one entry's extras."""
+def extras_spec(
+    config: Config, needed: Collection[str], num_parameters: int, num_features: int
+) -> Any:
+    """Return the specs of one entry's extras; `needed` is `Feature.records` of all features."""
     parameters = tf.TensorSpec([num_parameters], tf.float32)
     needs_features = bool(config.replay) and replay_mix.parse(config.replay).needs_features
-    needs_value = getattr(config, "value_cloning_cost", 0.0) > 0
+    needs_value = "value" in needed
     if not (needs_features or needs_value):
         return parameters
     return Recorded(

@@ -2,14 +2,15 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import flag_reads
+from impala_mm.algorithms import features, flag_reads
+from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role
 from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
@@ -28,18 +29,16 @@ _OPTIONAL: dict[str, Any] = {
     # With rounds: whether the next one is played while the learner trains on the last one.
     "rounds_overlap": False,
     "masks": False,
+    "load_policies": None,  # the method that loads the policies of other runs
+    "features": NO_FEATURES,  # those that it was given, see `feature`
     "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
     "first_priorities": None,  # the method that gives new unrolls a priority for their replay
     "compare_features": None,  # the method that elite and attentive replay need
-    "load_policies": None,  # the method that loads the policies of other runs
-    "distillation": None,  # what it learns from a teacher, see `learner.teaching`
-    "guidance": None,  # how far teachers act in its actors, see `actor.guide`
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
     "offline_update": None,  # the method that learns from recorded unrolls before it plays
     "start_after": None,  # the method that gives recorded unrolls the frames before them
     "recorded_source": None,  # the method that draws recorded steps for a source of its own
     "minibatch_columns": None,  # the columns beside which these are in a minibatch
-    "hindsight": None,  # the goals that actors add to its unrolls, see `hindsight`
     "note": "",  # what the learner says at the start
     "value_of": None,  # the method that gives a chosen action's value, for videos
     "made_of": {},  # what a resumed run must not change, by flag
@@ -121,8 +120,17 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
     if not callable(make):
         raise BadAlgorithm(f"{_where(module)} defines no function make(config, environment, role)")
     arguments = (config, environment, role) if _takes_role(make) else (config, environment)
+    given = {}
     try:
-        made = make(*arguments)
+        asked = features.make(config, environment, role)
+        if "features" in _parameters(make):
+            given["features"] = asked
+        elif names := [type(feature).__name__ for feature in asked]:
+            raise BadAlgorithm(
+                f"the flags ask for {_and(names)} ({features.__name__}), which make of "
+                f"{_where(module)} does not take: give it an argument `features`, and pass it on"
+            )
+        made = make(*arguments, **given)
     except (nets.UnknownNetwork, nets.Unsuitable, UnsuitableActions):
         raise
     except UserMistake as error:
@@ -143,12 +151,17 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
     return made
 
 
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function, by name."""
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:  # a function written in C
+        return {}
+
+
 def _takes_role(make: Callable[..., Any]) -> bool:
     """Return whether a function takes a role besides the config and the environment."""
-    try:
-        parameters = list(inspect.signature(make).parameters.values())
-    except ValueError:  # a function written in C
-        return False
+    parameters = list(_parameters(make).values())
     kinds = {p.kind for p in parameters}
     needed = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
     third = len(needed) > 2 and (needed[2].name == "role" or needed[2].default is inspect._empty)

@@ -1,6 +1,6 @@
-"""The flags of `regularisers`, which the settings of several algorithms inherit.
+"""The flags of `features.regularisers`, which the settings of several algorithms inherit.
 
-It stands apart from `regularisers` because settings must not import TensorFlow.
+It stands apart from it because settings must not import TensorFlow.
 """
 
 import dataclasses

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from impala_mm.algorithms import (
-    guidance,
-    hindsight,
     lagrange,
     losses,
     networks,
@@ -24,12 +22,10 @@ from impala_mm.algorithms import (
     targets,
     update_seeds,
 )
-from impala_mm.algorithms.distillation import Distillation
-from impala_mm.algorithms.guidance import Guidance
+from impala_mm.algorithms.feature import NO_FEATURES, Features, Host, Reading, Student
 from impala_mm.algorithms.interface import Context, PolicyOutput, Role, entry_spec, start_spec
 from impala_mm.algorithms.sac_networks import ChoiceCriticNetwork, CriticNetwork, PolicyNetwork
 from impala_mm.algorithms.sac_settings import Settings
-from impala_mm.algorithms.teacher_losses import Student
 from impala_mm.config import auto
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
@@ -43,9 +39,14 @@ from impala_mm.runtime import machine
 from impala_mm.runtime.rank import process_rank
 
 
-def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER) -> "SAC":
+def make(
+    config: Config,
+    environment: EnvironmentSpec,
+    role: Role = Role.LEARNER,
+    features: Features = NO_FEATURES,
+) -> "SAC":
     """Return the algorithm for this environment; only a learner's has optimizers."""
-    return SAC(Settings.of(config), environment, role)
+    return SAC(Settings.of(config), environment, role, features)
 
 
 class _Part(NamedTuple):
@@ -56,29 +57,27 @@ class _Part(NamedTuple):
     live: tf.Tensor  # bool [T, B]
     weight: tf.Tensor  # float32 [B]
     noise: tuple[Any, Any]  # [T, B, N] for the goals and for the policy's loss
-    taught: Any = ()  # `distillation.Taught` of the transitions; () if there is no teacher
+    prepared: Any = ()  # [T, B, ...]: what the features have prepared
+    bonus: tf.Tensor | float = 0.0  # [T, B]: what they add to the rewards
 
-    def mean(self, terms: tf.Tensor, counted: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the mean of the terms [T, B]; those that are not live, or `counted`, are 0."""
-        live = self.live if counted is None else self.live & counted
-        return losses.reduce(terms, live, self.weight, "mean")
+    def mean(self, terms: tf.Tensor) -> tf.Tensor:
+        """Return the mean of the terms [T, B]; those that are not live are 0."""
+        return losses.reduce(terms, self.live, self.weight, "mean")
 
 
 class SAC:
     """A policy that is trained by the values of its actions, and values by what follows them."""
 
-    distillation: Distillation | None = None
-    guidance: Guidance | None
-
-    def __init__(self, config: Settings, environment: EnvironmentSpec, role: Role):
+    def __init__(
+        self, config: Settings, environment: EnvironmentSpec, role: Role, features: Features
+    ):
         self._kind = sac_actions.choose(config, environment)
-        self._config, self._actions = config, environment.actions
+        self._config, self._actions, self.features = config, environment.actions, features
         self.masks = config.discrete_sac
         self.network_name = networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._policy = PolicyNetwork(config, environment, self._normaliser.mean)
         self._critics = self._make_critics(environment)
-        self.guidance = guidance.make(config, self._policy.distribution)
         self._log_temperature = tf.Variable(
             math.log(config.temperature), False, name="log_temperature", dtype=tf.float64
         )
@@ -87,8 +86,8 @@ class SAC:
         )
         state = self.initial_state(1)
         self._remembers = bool(tf.nest.flatten(state))
-        self.hindsight = hindsight.make(config, environment, self._remembers)
-        step = entry_spec(environment, extras=hindsight.extras_spec(self.hindsight, ()))
+        features.attach(Host(self._policy.distribution, self._remembers))
+        step = entry_spec(environment, extras=features.extras_spec(()))
         self.unroll = UnrollSpec(config.unroll_length, 1, step, start_spec(state))
         self._compiled = (
             config.compiles_updates
@@ -122,7 +121,7 @@ class SAC:
             self._targets = self._make_critics(environment)
             followers = list(self._targets.trainable_variables)
             targets.follow(followers, critics)
-            groups = (critics, policy, [self._log_temperature])
+            groups = (critics, [*policy, *self.features.trained], [self._log_temperature])
             rates = (config.critic_rate, config.learning_rate, config.temperature_rate)
             self._optimizers = [
                 optimizers.make("adam", rate, 0.0, 0.0, config.epsilon) for rate in rates
@@ -130,16 +129,13 @@ class SAC:
             for optimizer, group in zip(self._optimizers, groups, strict=True):
                 optimizer.initialize(group)
                 slots += optimizer.variables
-            if config.distils:
-                self.distillation = Distillation(config)
         learnt = [self._log_temperature, *followers, *inputs.carried]
         # Actors record the state of the critics' network, too, if it has one.
         remembered = tf.nest.flatten(self._critics.initial_state(1))
         acting = [*policy, *critics] if remembered else policy
-        teachers = self.distillation.variables if self.distillation else []
-        guides = self.guidance.variables if self.guidance else []
+        teachers, guides = self.features.schedules, self.features.guides
         return Variables(
-            trained=[*policy, *critics],
+            trained=[*policy, *critics, *self.features.trained],
             # Those of teachers are the last, so that a run may be resumed without them.
             carried=[*learnt, *slots, self._plays_randomly, *teachers, *guides],
             acting=[*acting, self._plays_randomly, *inputs.acting, *guides],
@@ -209,8 +205,8 @@ class SAC:
             action,
             self._kind.draw_any(action, parameters, entry.mask),
         )
-        recorded = ((), self.hindsight.zeros(entry.first.shape[0])) if self.hindsight else ()
-        return action, self._normaliser.join(returns, (state, of_critics)), recorded
+        extras = self.features.extras((), entry.first.shape[0])
+        return action, self._normaliser.join(returns, (state, of_critics)), extras
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy's parameters, and the lesser value of its most likely action."""
@@ -242,15 +238,18 @@ class SAC:
         """Make an optimizer step of each kind for each minibatch of the batch."""
         config = self._config
         self._plays_randomly.assign(0.0)
-        if self.hindsight:
-            batch = self.hindsight.relabel(batch, self._seed(update_seeds.GOALS), exchange.group)
-        costs, taught = self._ask_teachers(batch, context)
+        of_features = self.features.begin_update(context)
+        _, (state, _) = self._normaliser.split(batch.start)
+        reading = Reading(exchange, self._seed, lambda: self._policy.earlier_images(state))
+        batch, prepared = self.features.prepare(batch, reading)
+        bonus = self.features.bonus(batch, prepared)[1:]
+        prepared = tf.nest.map_structure(lambda x: x[:-1], prepared)
         noise = self._draw_noise(batch, exchange.group)
         rates = (config.critic_rate, config.learning_rate, config.temperature_rate)
         for optimizer, rate in zip(self._optimizers, rates, strict=True):
             now = optimizers.scheduled_rate(config, context.frames, context.total, rate)
-            if self.distillation and optimizer is self._optimizers[1]:
-                now = self.distillation.rate(now)
+            if optimizer is self._optimizers[1]:
+                now = self.features.learning_rate(now)
             optimizer.learning_rate.assign(now)
 
         def step(chosen: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -258,7 +257,9 @@ class SAC:
             entries = self._normaliser.read(part.unrolls)
             _, states = self._normaliser.split(part.start)
             live = ~entries.first[1:] & (part.weight > 0)
-            of_part = tf.nest.map_structure(lambda x: tf.gather(x, chosen, axis=1), (noise, taught))
+            of_part = tf.nest.map_structure(
+                lambda x: tf.gather(x, chosen, axis=1), (noise, prepared, bonus)
+            )
             return self._step(_Part(entries, states, live, part.weight, *of_part), exchange)
 
         made = exchange.minibatches(
@@ -271,7 +272,7 @@ class SAC:
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         rate = self._optimizers[1].learning_rate.read_value()
         metrics = made.metrics | {"learning_rate": rate, "optimizer_steps": made.steps}
-        return metrics | costs, batch.weight
+        return metrics | of_features, batch.weight
 
     def _draw_noise(self, batch: Batch, group: LearnerGroup) -> tuple[Any, Any]:
         """Return the noise [T, B, N] of the goals and of the policy's loss, for all minibatches.
@@ -289,17 +290,6 @@ class SAC:
     def _seed(self, use: int) -> tf.Tensor:
         """Return the seed of an update's draws for this use."""
         return update_seeds.of_update(self._config.seed, self._optimizers[0].step.read_value(), use)
-
-    def _ask_teachers(self, batch: Batch, context: Context) -> tuple[dict[str, tf.Tensor], Any]:
-        """Return the metrics of teachers, and the `distillation.Taught` of transitions, or ()."""
-        costs = self.guidance.begin_update(context) if self.guidance else {}
-        if not self.distillation:
-            return costs, ()
-        costs |= self.distillation.begin_update(context)
-        _, (state, _) = self._normaliser.split(batch.start)
-        size = self._policy.distribution.num_parameters
-        taught = self.distillation.ask(batch.unrolls, size, self._policy.earlier_images(state))
-        return costs, tf.nest.map_structure(lambda x: x[:-1], taught)
 
     def _step(self, part: _Part, exchange: GradientReducer) -> dict[str, tf.Tensor]:
         """Make one optimizer step of each kind; return metrics."""
@@ -320,13 +310,24 @@ class SAC:
             features = self._critics.unroll(before, of_critics)
             value, entropy = self._kind.expect(policy, self._critics, features, part.noise[1])
             weight = tf.cast(temperature, value.dtype)
-            taught, measured = self._taught_loss(policy, before.mask, part, entropy.dtype)
-            return part.mean(-weight * entropy - value) + taught, part.mean(entropy), measured
+            student = Student(
+                live=part.live,
+                weight=part.weight,
+                reduction="mean",
+                actions=played,
+                make=lambda given: self._policy.distribution.make(
+                    tf.cast(given, entropy.dtype), before.mask
+                ),
+                policy=policy,
+            )
+            added, measured = self.features.loss(student, part.prepared)
+            return part.mean(-weight * entropy - value) + added, part.mean(entropy), measured
 
-        critics, policy = self._critics.trainable_variables, self._policy.trainable_variables
+        critics = self._critics.trainable_variables
+        policy = [*self._policy.trainable_variables, *self.features.trained]
         (loss, value, error), gradients = exchange.differentiate(critic_loss, critics)
         exchange.apply(self._optimizers[0], gradients, critics, "critics")
-        (loss_of_policy, entropy, taught), gradients = exchange.differentiate(policy_loss, policy)
+        (loss_of_policy, entropy, measured), gradients = exchange.differentiate(policy_loss, policy)
         exchange.apply(self._optimizers[1], gradients, policy, "policy")
         # Of the minibatch's transitions, those that were steps.
         share = part.mean(tf.ones_like(part.live, entropy.dtype))
@@ -345,25 +346,8 @@ class SAC:
             "q/error": error / share,
             "entropy": entropy / share,
             "temperature": temperature,
-            **taught,
+            **self.features.after(measured, exchange),
         }
-
-    def _taught_loss(
-        self, policy: Any, masks: Any, part: _Part, dtype: tf.DType
-    ) -> tuple[tf.Tensor | float, dict[str, tf.Tensor]]:
-        """Return what teachers add to the policy's loss, and its metric."""
-        if not (self.distillation and part.taught):
-            return 0.0, {}
-
-        def make(parameters: tf.Tensor) -> Any:
-            return self._policy.distribution.make(tf.cast(parameters, dtype), masks)
-
-        terms = self.distillation.terms(Student(policy, make), part.taught)
-        known = part.taught.known
-        count = tf.reduce_sum(tf.cast(part.live & known, terms.dtype))
-        mean = tf.reduce_sum(losses.mask(part.live & known, terms)) / count
-        measured = {self.distillation.metric: self.distillation.measured(mean)}
-        return self.distillation.cost(terms.dtype) * part.mean(terms, known), measured
 
     def _adjust_temperature(self, excess: tf.Tensor, exchange: GradientReducer) -> None:
         """Lower the temperature if the entropy exceeds its target, within a multiplier's limits."""
@@ -393,5 +377,6 @@ class SAC:
         values += tf.cast(temperature, values.dtype) * entropy
         gamma = tf.constant(self._config.discounting, values.dtype)
         discounts = tf.where(e.terminated[1:], tf.zeros([], values.dtype), gamma)
-        goals = tf.cast(e.reward[1:], values.dtype) + discounts * values
+        rewards = tf.cast(e.reward[1:] + part.bonus, values.dtype)
+        goals = rewards + discounts * values
         return tf.stop_gradient(losses.mask(part.live, goals))

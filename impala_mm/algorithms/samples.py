@@ -23,23 +23,19 @@ class Samples(NamedTuple):
     masks: Any  # nest of bool [T, N, ...]: the choices that were allowed; () without masks
     behaviour: tf.Tensor  # [T, N, P]: parameters of the policy that played
     behaviour_log_probs: tf.Tensor  # [T, N]: of the actions
-    reference: Any  # [T, N, P]: parameters of the reference policy; () if there is none
-    taught: Any  # [T, N, ...]: a `distillation.Taught`; () if there is no teacher
+    prepared: Any  # [T, N, ...]: what the features have prepared
 
 
 def of_batch(
-    batch: Batch, steps: losses.Transitions, reference: Any = (), taught: Any = ()
+    batch: Batch, steps: losses.Transitions, behaviour: tf.Tensor, prepared: Any = ()
 ) -> Samples:
     """Return the B unrolls of a batch, whose entries a normaliser has read, as columns.
 
-    `reference` are the parameters of the reference policy at the entries, [T+1, B, P], or (), and
-    `taught` is the teachers' `distillation.Taught`, [T+1, B, ...], or ().
+    `behaviour` are the parameters of the policy that played, [T, B, P], and `prepared` is what the
+    features have prepared, [T, B, ...].
     """
     read, live = batch.unrolls, steps.live
     entries = read._replace(terminated=(), truncated=(), extras=(), mask=())
-
-    def at_steps(x: tf.Tensor) -> tf.Tensor:
-        return losses.mask(live, x[:-1])
 
     return Samples(
         entries=tf.nest.map_structure(lambda x: x[:-1], entries),
@@ -48,10 +44,9 @@ def of_batch(
         weight=tf.broadcast_to(batch.weight, tf.shape(live)),
         actions=steps.actions,
         masks=masking.allow_all(~live, read.mask),
-        behaviour=losses.mask(live, read.extras[1:]),
+        behaviour=losses.mask(live, behaviour),
         behaviour_log_probs=steps.behaviour_log_probs,
-        reference=tf.nest.map_structure(at_steps, reference),
-        taught=tf.nest.map_structure(at_steps, taught),
+        prepared=prepared,
     )
 
 

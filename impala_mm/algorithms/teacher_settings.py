@@ -1,6 +1,6 @@
-"""The flags of `distillation`, which the settings of every student inherit.
+"""The flags of `features.teacher`, which the settings of every student inherit.
 
-It stands apart from `distillation` because settings must not import TensorFlow.
+It stands apart from it because settings must not import TensorFlow.
 """
 
 import dataclasses

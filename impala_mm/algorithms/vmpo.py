@@ -8,6 +8,7 @@ target by the temperature, and another one the divergence of the policy from the
 
 import tensorflow as tf
 
+from impala_mm.algorithms.feature import NO_FEATURES, Features
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.lagrange import Multiplier
 from impala_mm.algorithms.policy_gradient import PolicyGradient
@@ -18,9 +19,14 @@ from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
 
-def make(config: Config, environment: EnvironmentSpec, role: Role = Role.LEARNER) -> "VMPO":
+def make(
+    config: Config,
+    environment: EnvironmentSpec,
+    role: Role = Role.LEARNER,
+    features: Features = NO_FEATURES,
+) -> "VMPO":
     """Return the algorithm for this environment; only a learner's has an optimizer."""
-    return VMPO(Settings.of(config), environment, role)
+    return VMPO(Settings.of(config), environment, role, features)
 
 
 class VMPO(PolicyGradient):

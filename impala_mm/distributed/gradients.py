@@ -48,6 +48,11 @@ class GradientReducer:
         # Whether these methods were called.
         self.differentiated = self.averaged = self.applied = False
 
+    @property
+    def update(self) -> tf.Tensor:
+        """The number of the update, int64 [], the same on all learners."""
+        return tf.convert_to_tensor(self._update, tf.int64)
+
     def mean(self, value: Any, name: str = "mean") -> tf.Tensor:
         """Return a tensor, variable or number averaged over learners.
 

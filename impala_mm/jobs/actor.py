@@ -239,12 +239,11 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     )
 
     @functools.cache
-    def load_teachers() -> Any:
+    def load_teachers(settings: Any) -> Any:
         from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
 
-        guided = registry.optional(algorithm, "guidance").config
-        teachers = load_teachers(guided, made.spec)
-        say(f"--teacher={guided.teacher} acts at first")
+        teachers = load_teachers(settings, made.spec)
+        say(f"--teacher={settings.teacher} acts at first")
         return teachers
 
     def run() -> None:

@@ -151,11 +151,13 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     The weights of a run that would be resumed must be loaded.
     """
     from impala_mm.algorithms import registry  # noqa: PLC0415
+    from impala_mm.algorithms.features.guide import Guidance  # noqa: PLC0415
+    from impala_mm.algorithms.features.teacher import Distillation  # noqa: PLC0415
     from impala_mm.teachers.kinds import NoTeacher  # noqa: PLC0415
     from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
 
-    distillation = registry.optional(made.algorithm, "distillation")
-    guidance = registry.optional(made.algorithm, "guidance")
+    features = registry.optional(made.algorithm, "features")
+    distillation, guidance = features.get(Distillation), features.get(Guidance)
     asks = distillation and not distillation.is_over()
     # With --teacher_cost=0 it may still have to play the games that its student learns from.
     plays = config.uses_recorded_games and not getattr(config, "teacher_data", "")

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from impala_mm.algorithms import phase_settings, registry
 from impala_mm.algorithms.agent import Agent
+from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import LearnerGroup
@@ -189,7 +190,10 @@ def _collect(
     missing = -(-config.teacher_steps // group.size) - steps
     if missing <= 0:
         return
-    distillation, spec = registry.optional(agent.algorithm, "distillation"), agent.spec
+    distillation, spec = (
+        registry.optional(agent.algorithm, "features").get(Distillation),
+        agent.spec,
+    )
     # With --teacher_cost=0 the teacher only plays.
     teachers = distillation.teachers if distillation else ()
     teachers = teachers or tools.load_teachers(config, spec)

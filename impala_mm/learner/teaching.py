@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from impala_mm.algorithms import registry
-from impala_mm.algorithms.distillation import UNKNOWN, Distillation, Returns
+from impala_mm.algorithms.features.teacher import UNKNOWN, Distillation, Returns
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader
 from impala_mm.config.errors import UserMistake
 from impala_mm.distributed.group import LearnerGroup
@@ -65,7 +65,7 @@ def begin(
     They are measured if the teachers' cost follows them and, with --mode=reincarnate, for a new run
     of any method. Raises UnfitTeacher, on all learners alike.
     """
-    distillation: Distillation | None = registry.optional(algorithm, "distillation")
+    distillation: Distillation | None = registry.optional(algorithm, "features").get(Distillation)
     evaluates = config.mode == "reincarnate"
     if distillation is None and not (evaluates and is_new):
         return {}

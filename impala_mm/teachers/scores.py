@@ -1,6 +1,6 @@
 """Mean returns of a teacher and of random actions on the student's levels, by playing games.
 
-A student's score is its own mean return between these two (`algorithms.distillation`).
+A student's score is its own mean return between these two (`algorithms.features.teacher`).
 """
 
 from collections.abc import Callable, Sequence

@@ -29,7 +29,7 @@ def log_probs(logits, actions):
 def learnt(algorithm, batch, judged=None):
     """Return what the algorithm learns; V-trace judges log-probabilities `judged` or its policy."""
     config, entries = algorithm._config, algorithm._normaliser.read(batch.unrolls)
-    parameters, values = algorithm._unroll(entries, batch.start)
+    parameters, values, _ = algorithm._unroll(entries, batch.start)
     values = np.asarray(values, np.float64)
     live = ~entries.first[1:].numpy() & (batch.weight.numpy() > 0)
     log_pi = log_probs(parameters[:-1], entries.action[1:])

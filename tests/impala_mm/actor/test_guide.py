@@ -9,9 +9,9 @@ import tensorflow as tf
 from scipy import stats
 
 from impala_mm.actor.actor import Player
-from impala_mm.actor.guide import Guide
 from impala_mm.algorithms import policies, registry
-from impala_mm.algorithms.guidance import Guidance
+from impala_mm.algorithms.feature import Host
+from impala_mm.algorithms.features.guide import Guidance, Guide
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry, UnrollCodec
@@ -38,9 +38,9 @@ def _student(**flags):
 def _played(student, unrolls, size=8, level="catch"):
     """Return (entries [T+1, B] of all unrolls, returns of the games)."""
     environments = make_environments(level, size, seed=3)
-    config = student.guidance.config
+    config = student.features.get(Guidance).config
 
-    def load():
+    def load(settings):
         return load_teachers(config, level_spec(level))
 
     player, codec = Player(student, [(environments, size)], None, load), UnrollCodec(student.unroll)
@@ -83,7 +83,7 @@ def test_it_acts_for_one_to_guide_steps_and_then_the_student_does_until_the_epis
 @pytest.mark.parametrize(("share", "most"), [(1.0, 4), (0.5, 2), (0.26, 2), (0.01, 1)])
 def test_the_number_of_steps_falls_with_the_share(share, most):
     student = _student(guide_steps=4)
-    student.guidance.share.assign(share)
+    student.features.get(Guidance).share.assign(share)
     entries, _ = _played(student, unrolls=4, size=16)
     theirs = _is_teachers(entries)
     begun = entries.first & (np.arange(len(entries.first))[:, None] + most + 1 < len(theirs))
@@ -93,7 +93,7 @@ def test_the_number_of_steps_falls_with_the_share(share, most):
 
 def test_once_the_share_is_0_teachers_are_not_loaded_and_the_student_acts():
     student = _student(guide_steps=4, teacher="gone:away")
-    student.guidance.share.assign(0.0)
+    student.features.get(Guidance).share.assign(0.0)
     entries, _ = _played(student, unrolls=2)
     assert not _is_teachers(entries).any()
 
@@ -114,7 +114,9 @@ def test_students_of_values_learn_from_the_teachers_steps_too(algorithm):
     student = registry.make_algorithm(config, level_spec("catch"), Role.ACTOR)
     _, returns = _played(student, unrolls=4, size=4)
     assert (returns == 1).mean() > 0.8
-    assert any(variable is student.guidance.share for variable in student.variables.acting)
+    assert any(
+        variable is student.features.get(Guidance).share for variable in student.variables.acting
+    )
 
 
 @pytest.mark.parametrize("flags", [{}, {"value_normalization": "popart"}])
@@ -129,7 +131,7 @@ def test_the_share_has_no_part_in_the_names_of_other_variables_of_a_checkpoint(f
     shapes = {name: variable.shape for name, variable in guided.items()}
     assert shapes.items() >= {name: variable.shape for name, variable in plain.items()}.items()
     (extra,) = guided.keys() - plain.keys()
-    assert guided[extra] is made[0].guidance.share
+    assert guided[extra] is made[0].features.get(Guidance).share
     assert extra not in saved_variables.named_weights(made[0].variables)
 
 
@@ -144,11 +146,11 @@ def _context(frames, total=1000.0):
 
 
 def test_the_share_falls_in_a_line_and_does_not_rise_when_more_frames_are_planned():
-    guidance = Guidance(_settings(guide_steps=4), None, records_policy=True)
+    guidance = Guidance(_settings(guide_steps=4))
     shares = [float(guidance.begin_update(_context(f))["guidance"]) for f in (0, 100, 400, 500)]
     np.testing.assert_allclose(shares, [1, 0.8, 0.2, 0], atol=1e-7)
     assert float(guidance.begin_update(_context(600, 10_000))["guidance"]) == 0
-    by_flag = Guidance(_settings(guide_steps=4, teacher_frames=200.0), None, records_policy=True)
+    by_flag = Guidance(_settings(guide_steps=4, teacher_frames=200.0))
     assert float(by_flag.begin_update(_context(50))["guidance"]) == pytest.approx(0.75)
 
 
@@ -174,10 +176,11 @@ def _entry(first):
 
 
 def test_each_episode_has_one_teacher_which_keeps_its_memory_until_the_next():
-    guidance = Guidance(_settings(guide_steps=50), policies.choose(ACTIONS), records_policy=True)
+    guidance = Guidance(_settings(guide_steps=50))
+    guidance.attach(Host(policies.choose(ACTIONS), remembers=False, records_policy=True))
     loaded = []
 
-    def load():
+    def load(settings):
         loaded.append(1)
         return [Counts(), Counts()]
 

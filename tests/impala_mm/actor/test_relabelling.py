@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from impala_mm.actor.actor import Player, label, run
 from impala_mm.actor.learner_link import UnrollBatch
 from impala_mm.actor.policy_puller import PolicyVersion, PulledParameters
-from impala_mm.actor.relabelling import Relabeller
 from impala_mm.algorithms import registry
-from impala_mm.algorithms.hindsight import Hindsight, extras_spec
+from impala_mm.algorithms.feature import Features
+from impala_mm.algorithms.features.hindsight import Hindsight, Relabeller
 from impala_mm.algorithms.interface import Role
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -47,7 +47,7 @@ class Judge:
 def _spec(length, copies, window):
     hindsight = Hindsight(copies, window, SimpleNamespace(observation=OBSERVATION))
     number, flag = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.bool)
-    extras = extras_spec(hindsight, ())
+    extras = Features([hindsight]).extras_spec(())
     step = Entry(tf.TensorSpec([], tf.int32), number, flag, flag, OBSERVATION, flag, extras)
     return UnrollSpec(length, 1, step, ()), hindsight
 

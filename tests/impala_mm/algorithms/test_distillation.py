@@ -12,10 +12,11 @@ from scipy import special, stats
 
 import nets
 from impala_mm.algorithms import dqn_settings, losses, policies, registry
-from impala_mm.algorithms.distillation import Distillation, Returns, Taught
+from impala_mm.algorithms.feature import Host, Reading
+from impala_mm.algorithms.features.teacher import Distillation, Returns, Taught
 from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.policies import PolicyDistribution
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
-from impala_mm.algorithms.regularisers import Regularisers
 from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
@@ -25,6 +26,7 @@ from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec
 from impala_mm.records import checkpoint, run_checkpoints, saved_variables
+from tests.helpers.regularised import Regularised
 
 ACTIONS = ActionSpec(Discrete(4))
 
@@ -69,7 +71,7 @@ def test_the_loss_is_the_mean_divergence_from_the_teachers_times_the_cost(
     teachers, cost, reduction, seed
 ):
     """Its gradient is that of the cross-entropy to the teachers' mean policy."""
-    made = Regularisers(
+    made = Regularised(
         RegulariserSettings(teacher="x", teacher_cost=cost, entropy_cost=0.0), ACTIONS
     )
     made.distillation._share.assign(0.25)  # the cost has fallen to a quarter
@@ -90,7 +92,7 @@ def test_the_loss_is_the_mean_divergence_from_the_teachers_times_the_cost(
 
 
 def test_dead_entries_may_hold_anything():
-    made = Regularisers(RegulariserSettings(teacher="x"), ACTIONS)
+    made = Regularised(RegulariserSettings(teacher="x"), ACTIONS)
     policy, theirs, live, known, weight = _batch(1)
     given = losses.mask(tf.constant(live), tf.constant(policy))
     broken = [losses.mask(live, np.where(live[..., None], t, np.nan)) for t in theirs]
@@ -164,6 +166,16 @@ def test_returns_of_the_flags_count_more_than_those_of_the_checkpoint():
     assert made.returns() == (7.0, 2.0)
 
 
+EXCHANGE = GradientReducer(SingleLearner(), Config())
+
+
+def _ask(made, entries, size=4, earlier=()):
+    """Return the teachers' answers at entries, of as many parameters."""
+    made.attach(Host(PolicyDistribution(None, size, ()), remembers=False))
+    batch = Batch(entries, (), *[tf.zeros([entries.first.shape[1]])] * 4)
+    return made.prepare(batch, Reading(EXCHANGE, None, lambda: earlier))[1]
+
+
 class _Counting:
     """A teacher of zeros that counts how often it is asked."""
 
@@ -192,8 +204,9 @@ def test_teachers_compute_nothing_once_their_cost_is_0():
     @tf.function(autograph=False)
     def update(frames):
         metrics = made.begin_update(Context(frames, tf.constant(1e9), tf.constant(0.0)))
-        taught = made.ask(batch, 4)
-        return metrics, taught.parameters, made.measured(tf.constant(0.5))
+        taught = _ask(made, batch)
+        measured = made.after({"kl_teacher_pi": tf.constant([1.0, 2.0])}, EXCHANGE)
+        return metrics, taught.parameters, measured["kl_teacher_pi"]
 
     for frames, asked, measured in ((0, 1, 0.5), (99, 2, 0.5), (100, 2, np.nan), (50, 2, np.nan)):
         *_, found = update(tf.constant(frames, tf.float32))
@@ -206,7 +219,7 @@ def test_entries_whose_frames_before_the_unroll_a_teacher_lacks_do_not_count():
     first[0, 1] = first[2, 2] = True
     made = Distillation(RegulariserSettings(teacher="x"))
     made.begin([_Counting()], 4)
-    known = made.ask(_entries(first), 4).known
+    known = _ask(made, _entries(first)).known
     expected = [[0, 1, 0], [0, 1, 0], [0, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 1]]
     np.testing.assert_array_equal(known, np.array(expected, bool))
 
@@ -248,10 +261,10 @@ def test_teachers_see_the_frames_before_an_unroll_that_the_student_stacks(studen
     made = Distillation(RegulariserSettings(teacher="x"))
     made.begin([teacher], 4)
     size = expected.shape[-1]
-    taught = made.ask(unroll, size, reader.earlier_images(state))
+    taught = _ask(made, unroll, size, reader.earlier_images(state))
     assert taught.known.numpy().all()
     np.testing.assert_allclose(taught.parameters[0], expected, atol=1e-5)
-    lacking = made.ask(unroll, size)
+    lacking = _ask(made, unroll, size)
     apart = np.abs(lacking.parameters[0] - expected).max(-1) > 1e-3
     assert apart.any()
     assert not (apart & lacking.known.numpy()).any()
@@ -262,7 +275,7 @@ def test_values_of_observations_are_compared_by_their_squared_differences(distil
     config = RegulariserSettings(
         teacher="x", teacher_cost=0.5, entropy_cost=0.0, distill=distill, loss_reduction="mean"
     )
-    made = Regularisers(config, ACTIONS)
+    made = Regularised(config, ACTIONS)
     policy, theirs, live, known, weight = _batch(4, teachers=2)
     mine, *others = np.random.default_rng(8).normal(size=(3, *live.shape))
     given = tf.Variable(mine)
@@ -296,7 +309,7 @@ def test_two_learners_with_half_the_columns_each_have_the_gradient_of_one():
 
     def act(size):
         def one(of):
-            made, exchange = Regularisers(config, ACTIONS), GradientReducer(of, Config())
+            made, exchange = Regularised(config, ACTIONS), GradientReducer(of, Config())
             part = slice(of.rank * 4 // size, (of.rank + 1) * 4 // size)
             policy, theirs, live, known, weight = whole
             logits = tf.Variable(np.zeros_like(policy[:, :1]))
@@ -372,7 +385,7 @@ def test_the_learning_rate_of_each_kind_of_student_follows_the_teachers_cost(nam
         learning_rate_schedule="constant", **own.get(name, {}),
     )  # fmt: skip
     algorithm = registry.make_algorithm(config, level_spec("Pendulum-v1"))
-    algorithm.distillation.begin([_Even()], 1)
+    algorithm.features.get(Distillation).begin([_Even()], 1)
     entries = tf.nest.map_structure(
         lambda spec: tf.zeros([3, 2, *spec.shape], spec.dtype), algorithm.unroll.step
     )

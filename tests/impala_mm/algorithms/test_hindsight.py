@@ -8,12 +8,13 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms import (
-    hindsight,
     q_learning,
     registry,
     update_seeds,
     value_distributions,
 )
+from impala_mm.algorithms.features import hindsight
+from impala_mm.algorithms.features.hindsight import Hindsight
 from impala_mm.algorithms.interface import Context, EnvironmentNumber, Role
 from impala_mm.algorithms.q_network import ActionValues, QNetwork
 from impala_mm.config import command_line
@@ -83,7 +84,7 @@ def _choose(monkeypatch, number):
 def test_unrolls_become_columns_of_two_entries():
     algorithm, _ = _made()
     given = _batch(algorithm)
-    found = algorithm.hindsight.single_steps(_tensors(given))
+    found = algorithm.features.get(Hindsight).single_steps(_tensors(given))
     assert found.unrolls.reward.shape == (2, T * B)
     for t in range(T):
         for b in range(B):
@@ -102,7 +103,7 @@ def test_a_step_has_one_of_its_goals_at_random_and_its_results_under_that():
     rest = [np.repeat(x, 100) for x in given[2:]]
     e, others = unrolls, unrolls.extras[1]
     batch, seed = _tensors(Batch(unrolls, (), *rest)), tf.constant([1, 2], tf.int64)
-    found = algorithm.hindsight.relabel(batch, seed, SingleLearner()).unrolls
+    found = algorithm.features.get(Hindsight).relabel(batch, seed, SingleLearner()).unrolls
     found = tf.nest.map_structure(lambda x: x.numpy(), found)
     counts = np.zeros(K + 1)
     for column in range(100 * B):
@@ -131,7 +132,7 @@ def test_each_learner_and_update_chooses_goals_of_its_own_and_chooses_them_again
     def shown(rank, update):
         group = types.SimpleNamespace(rank=rank, size=2)
         seed = update_seeds.of_update(7, tf.constant(update, tf.int64), update_seeds.GOALS)
-        found = algorithm.hindsight.relabel(batch, seed, group).unrolls
+        found = algorithm.features.get(Hindsight).relabel(batch, seed, group).unrolls
         return found.observation["desired_goal"].numpy().tobytes()
 
     assert len({shown(rank, update) for rank in (0, 1) for update in (3, 4)}) == 4
@@ -282,7 +283,7 @@ def test_an_action_that_is_repeated_is_refused():
     config = Config.of_algorithm("dqn")(her_ratio=4)
     environment = level_spec(LEVEL, num_action_repeats=2)
     with pytest.raises(UserMistake, match=r"--her_ratio=4 with --num_action_repeats=2: the reward"):
-        hindsight.make(config, environment, False)
+        hindsight.make(config, environment, Role.LEARNER)
 
 
 @pytest.mark.parametrize(

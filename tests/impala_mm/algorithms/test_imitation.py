@@ -1,5 +1,7 @@
 """What Q-networks learn from teachers and recorded actions, against NumPy and SciPy in float64."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from impala_mm.algorithms import registry
-from impala_mm.algorithms.distillation import Taught
+from impala_mm.algorithms import q_learning, registry
 from impala_mm.algorithms.dqn_settings import Settings
-from impala_mm.algorithms.imitation import Imitation, Steps
+from impala_mm.algorithms.feature import Features
+from impala_mm.algorithms.features import recorded_actions, teacher
+from impala_mm.algorithms.features.teacher import Taught
+from impala_mm.algorithms.interface import Role
 from impala_mm.algorithms.teacher_settings import DISTILLED
-from impala_mm.data.trajectory import Entry
+from impala_mm.data.trajectory import Batch
 from impala_mm.environments.make import level_spec
 
 T, B, A = 5, 3, 4
@@ -39,25 +43,30 @@ class Case:
     def measure(self, config, values=None):
         """Return the loss, its metrics, and the gradient of the values."""
         given = tf.Variable(self.values if values is None else values)
-        made = Imitation(config)
-        if made.distillation:
-            made.distillation.begin([None] * len(self.theirs), 1)
-            made.distillation._share.assign(0.25)  # the cost has fallen to a quarter
+        teachers = teacher.make(config, None, Role.LEARNER)
+        for made in teachers:
+            made.begin([None] * len(self.theirs), 1)
+            made._share.assign(0.25)  # the cost has fallen to a quarter
+        costs = recorded_actions.make(config, None, Role.LEARNER)
+        features = Features([*teachers, *costs])
         theirs = [tf.constant(x) for x in self.theirs]
         taught = Taught(
             tuple(x / config.teacher_temperature for x in theirs),
             tf.constant(self.known),
             tuple(theirs) if "value" in config.distilled else (),
         )
-        nothing = np.zeros((T + 1, B))
-        entries = Entry(
-            tf.constant(self.action, tf.int32), *[nothing] * 3, (), nothing, (),
-            tf.constant(self.mask) if self.masked else (),
-        )  # fmt: skip
-        weight, recorded = tf.constant(self.weight), tf.constant(self.recorded)
-        steps = Steps(given, entries, tf.constant(self.live), weight, recorded)
+        weight = tf.constant(self.weight)
+        batch = Batch((), (), tf.where(self.recorded, -1, 1), weight, (), ())
+        actions = tf.constant(np.tile(self.action[1:], [1, self.copies]), tf.int32)
+        masks = tf.constant(self.mask) if self.masked else ()
+        config = dataclasses.replace(config, value_shifts=self.copies, random_shift=4)
+        repeated = tf.nest.map_structure(lambda x: tf.concat([x] * self.copies, 1), taught)
         with tf.GradientTape() as tape:
-            loss, metrics = made.measure(steps, taught if made.distillation else (), self.copies)
+            live = tf.constant(self.live)
+            student = q_learning.make_student(config, given, actions, masks, live, batch)
+            prepared = (repeated,) * len(teachers) + ((),) * len(costs)
+            loss, measured = features.loss(student, prepared)
+        metrics = {key: x[0] / x[1] for each in measured for key, x in each.items()}
         return float(loss), metrics, tape.gradient(loss, given)
 
     def steps(self):
@@ -241,8 +250,8 @@ def test_dead_steps_may_hold_anything():
     ],
 )
 def test_the_cost_is_the_published_one_unless_it_is_given(flags, cost):
-    made = Imitation(Settings(teacher="x", **flags))
-    assert float(made.distillation.cost()) == pytest.approx(cost)
+    (made,) = teacher.make(Settings(teacher="x", **flags), None, Role.LEARNER)
+    assert float(made.cost()) == pytest.approx(cost)
 
 
 @pytest.mark.parametrize(

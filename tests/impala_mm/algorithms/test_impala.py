@@ -12,6 +12,7 @@ from scipy import stats
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import losses
+from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context
 from impala_mm.config.settings import Config
@@ -96,7 +97,7 @@ def test_errors_of_the_baseline_count_linearly_beyond_a_multiple_of_their_root()
     errors = np.abs(found.targets - found.values)
     inside = np.minimum(errors, 0.1 * 4.0)
     assert 0 < (inside == errors).mean() < 1
-    loss = algorithm._loss(batch, None, (), ())[1]
+    loss = algorithm._loss(batch, None, NO_FEATURES, ())[1]
     expected = (inside * (errors - inside / 2)).sum()
     assert float(loss.baseline) == pytest.approx(expected, rel=1e-4)
 
@@ -107,7 +108,7 @@ def test_the_policys_loss_weighs_steps_up_to_the_largest_importance_weight():
         found = impala_by_numpy.learnt(algorithm, batch)
         ratios = np.exp(found.log_pi - found.log_mu)
         assert ratios.min() < threshold < ratios.max()
-        loss = algorithm._loss(batch, None, (), ())[1]
+        loss = algorithm._loss(batch, None, NO_FEATURES, ())[1]
         expected = -(found.log_pi * found.advantages).sum()
         assert float(loss.policy) == pytest.approx(expected, rel=1e-4)
 

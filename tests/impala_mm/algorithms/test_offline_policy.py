@@ -7,7 +7,9 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms import distributions, offline_policy, registry
-from impala_mm.algorithms.distillation import Distillation, Taught
+from impala_mm.algorithms.feature import Features, mean
+from impala_mm.algorithms.features.recorded_actions import BehaviourCloning
+from impala_mm.algorithms.features.teacher import Distillation, Taught
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.algorithms.interface import Context
 from impala_mm.config.settings import Config
@@ -85,8 +87,8 @@ def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teache
         tf.constant(logits),
         tf.constant(values),
         tf.constant(unit, tf.float64),
-        made if teacher else None,
-        Taught((tf.constant(theirs[:-1]),), tf.constant(known)) if teacher else (),
+        Features([made if teacher else BehaviourCloning(config)]),
+        [Taught((tf.constant(theirs[:-1]),), tf.constant(known)) if teacher else ()],
     )
     live, targets = _expected_goals(entries, values)
     counted = live & known if teacher else live
@@ -102,9 +104,8 @@ def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teache
     total /= T * B if reduction == "mean" else 1
     np.testing.assert_allclose(found.total, total, rtol=1e-9)
     name = "kl_teacher_pi" if teacher else "cloning_loss"
-    np.testing.assert_allclose(found.metrics[name], each[counted].mean(), rtol=1e-9)
+    np.testing.assert_allclose(mean(found.measured[0][name]), each[counted].mean(), rtol=1e-9)
     np.testing.assert_allclose(found.squared_error, (left[live] ** 2).mean(), rtol=1e-9)
-    assert found.metrics["teacher_cost"] == cost
 
 
 def test_values_are_compared_in_their_unit():
@@ -116,14 +117,17 @@ def test_values_are_compared_in_their_unit():
     goals = offline_policy.goals(entries, weight, tf.constant(values), GAMMA)
     config = Settings(teacher="x", teacher_cost=3.0, distill="value", baseline_cost=0.0)
     made = Distillation(config)
+    made.begin([types.SimpleNamespace()], 1)
     found = offline_policy.losses_of(
         *(config, goals, weight, lambda parameters, mask=(): distributions.Categorical(parameters)),
-        *(logits, tf.constant(values), tf.constant(unit, tf.float64), made),
-        Taught((logits[:-1],), tf.ones([T, B], tf.bool), (tf.constant(theirs[:-1]) / unit**0.5,)),
+        *(logits, tf.constant(values), tf.constant(unit, tf.float64), Features([made])),
+        [Taught((logits[:-1],), tf.ones([T, B], tf.bool), (tf.constant(theirs[:-1]),))],
     )
     each = np.square(values - theirs)[:-1] / unit
     live = goals.live.numpy()
-    np.testing.assert_allclose(found.metrics["loss/teacher"], each[live].mean(), rtol=1e-9)
+    np.testing.assert_allclose(
+        mean(found.measured[0]["loss/teacher"]), each[live].mean(), rtol=1e-9
+    )
 
 
 def _steps(algorithm, action, observation):
@@ -166,7 +170,7 @@ def test_teachers_read_the_frames_before_an_unroll_which_the_network_stacks():
     spec = EnvironmentSpec("small", image, ActionSpec(Discrete(A)), 1, None, frame_stack=4)
     config = Settings(teacher="x", unroll_length=T, batch_size=B, agent_name="SmallConvAgent")
     algorithm = registry.make_algorithm(config, spec)
-    algorithm.distillation.begin([reader := _Reader()], 4)
+    algorithm.features.get(Distillation).begin([reader := _Reader()], 4)
     random = np.random.default_rng(0)
     images = random.integers(0, 256, [3 + T + 1, B, 9, 9, 1], np.uint8)
     entries = _steps(algorithm, random.integers(0, A, [3 + T + 1, B], np.int32), images)
@@ -195,6 +199,8 @@ def test_updates_clone_the_recorded_actions_and_learn_their_returns(name, flags)
         unroll_length=T,
         batch_size=8,
         learning_rate=0.01,
+        offline_updates=1,
+        teacher_data="x",
         **flags,
     )
     algorithm = registry.make_algorithm(config, spec)

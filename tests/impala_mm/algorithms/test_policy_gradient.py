@@ -6,6 +6,8 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms import registry, samples, value_units
+from impala_mm.algorithms.actor_critic import Outputs
+from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.policy_gradient import Goals, _fit
 from impala_mm.config import command_line
@@ -109,7 +111,7 @@ class Table:
 
     def _read(self, entries, start):
         rows = tf.cast(entries.observation[..., 0], tf.int32)
-        return tf.gather(self.logits, rows), tf.gather(self.values, rows)
+        return Outputs(tf.gather(self.logits, rows), tf.gather(self.values, rows), None)
 
     def outputs(self):
         """Return (log-probabilities [T, B, A], values [T+1, B]) in float64."""
@@ -225,11 +227,12 @@ def test_a_value_that_has_moved_further_than_value_clip_is_taught_no_more():
     batch = _batch(algorithm)
     table = Table(algorithm, batch)
     goals, steps = algorithm._goals(_tensors(batch), exchange)
-    part = samples.of_batch(_tensors(batch), steps)
+    behaviour = algorithm._recorded(_tensors(batch).unrolls)[1:]
+    part = samples.of_batch(_tensors(batch), steps, behaviour)
     moves = np.random.default_rng(2).uniform(-0.3, 0.3, (T + 1) * B)
     table.values.assign_add(moves.astype(np.float32))
     with tf.GradientTape() as tape:
-        _, loss, *_ = algorithm._loss(part, goals)
+        _, loss, *_ = algorithm._loss(part, goals, NO_FEATURES)
     slopes = tf.convert_to_tensor(tape.gradient(loss.baseline, table.values)).numpy()
     slopes = slopes.reshape(T + 1, B)[:-1]
     targets, old = goals.targets.numpy().astype(float), goals.values.numpy().astype(float)
@@ -322,9 +325,9 @@ def test_values_are_clipped_around_those_before_the_first_step_in_every_epoch():
     )
     seen, real = [], algorithm._loss
 
-    def noted(part, goals):
+    def noted(part, goals, features):
         seen.append(tuple(np.sort(x, axis=None) for x in (goals.values, goals.targets)))
-        return real(part, goals)
+        return real(part, goals, features)
 
     algorithm._loss = noted
     algorithm.update(_tensors(_batch(algorithm)), PROGRESS, exchange)
@@ -358,7 +361,9 @@ def _learn(group, columns, double, make=_made, updates=2, **settings):
         algorithm._unit = value_units.make_unit(
             algorithm._config.value_normalization, algorithm._baseline_head
         )
-        algorithm.variables = algorithm._group_variables(algorithm._make_optimizer())
+        algorithm.variables = algorithm._group_variables(
+            algorithm._prepare_learning(algorithm._config)
+        )
     random = np.random.default_rng(7)
     for variable in algorithm.variables.trained:
         variable.assign(random.normal(size=variable.shape) * 0.5)

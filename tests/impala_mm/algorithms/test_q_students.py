@@ -6,7 +6,8 @@ import tensorflow as tf
 from scipy import special
 
 from impala_mm.algorithms import q_draws, q_learning, q_values, registry
-from impala_mm.algorithms.distillation import Returns
+from impala_mm.algorithms.feature import Reading
+from impala_mm.algorithms.features.teacher import Distillation, Returns
 from impala_mm.algorithms.interface import Context
 from impala_mm.config.settings import Config
 from impala_mm.distributed.gradients import GradientReducer
@@ -39,7 +40,7 @@ class Teacher:
 
 def _taught(group=None, teacher=None, **settings):
     algorithm, exchange = family._made(group, **TEACHER | settings)
-    algorithm.distillation.begin([teacher or Teacher()], 1)
+    algorithm.features.get(Distillation).begin([teacher or Teacher()], 1)
     return algorithm, exchange
 
 
@@ -88,8 +89,9 @@ def test_a_burn_in_is_read_by_teachers_and_not_taught():
         algorithm="r2d2", burn_in=3, n_steps=2, teacher_cost=1.0, learning_rate=0.0
     )
     batch = family._columns(family._batch(algorithm), slice(None))
-    taught = algorithm._ask_teachers(batch)
-    expected = Teacher().parameters(batch.unrolls)[3:]
+    reading = Reading(exchange, None, tuple)
+    _, (taught,) = algorithm.features.prepare(batch, reading)
+    expected = Teacher().parameters(batch.unrolls)
     np.testing.assert_array_equal(taught.parameters[0], expected)
     found, _ = algorithm.update(batch, PROGRESS, exchange)
     assert np.isfinite(float(found["kl_teacher_pi"]))
@@ -152,7 +154,7 @@ def test_steps_in_hindsight_are_taught_with_the_goals_that_they_have():
     )  # fmt: skip
     algorithm = registry.make_algorithm(config, level_spec(config.level_name))
     teacher = Seeing()
-    algorithm.distillation.begin([teacher], 1)
+    algorithm.features.get(Distillation).begin([teacher], 1)
     batch = family._columns(family._batch(algorithm), slice(None))
     exchange = GradientReducer(SingleLearner(), config)
     found, priorities = algorithm.update(batch, PROGRESS, exchange)
@@ -164,7 +166,7 @@ def test_steps_in_hindsight_are_taught_with_the_goals_that_they_have():
 def test_teachers_are_asked_no_more_once_the_students_score_is_theirs():
     teacher = Teacher()
     algorithm, exchange = _taught(teacher=teacher, teacher_method="qdagger", teacher_frames=1e9)
-    algorithm.distillation.set_returns(Returns(500.0, 20.0))
+    algorithm.features.get(Distillation).set_returns(Returns(500.0, 20.0))
     batch = family._columns(family._batch(algorithm), slice(None))
 
     def update(score):
@@ -178,7 +180,7 @@ def test_teachers_are_asked_no_more_once_the_students_score_is_theirs():
     assert float(found["teacher_cost"]) == 0.0
     assert np.isnan(found["kl_teacher_pi"])
     assert teacher.asked == 1
-    assert algorithm.distillation.is_over()
+    assert algorithm.features.get(Distillation).is_over()
 
 
 def test_the_learning_rate_follows_the_teachers_cost():

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import recorded
+from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.interface import Context
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -81,6 +82,6 @@ def test_the_priority_of_an_unroll_is_the_mean_distance_of_its_values_from_their
     errors = found.targets - found.values
     assert 0 < (errors > 0)[found.live].mean() < 1
     expected = np.where(found.live, np.abs(errors), 0).mean(0)
-    priorities = algorithm._loss(batch, None, (), ())[-1]
+    priorities = algorithm._loss(batch, None, NO_FEATURES, ())[-1]
     np.testing.assert_allclose(priorities, expected, rtol=1e-4, atol=1e-6)
     assert expected[3] == 0

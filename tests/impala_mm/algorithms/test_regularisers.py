@@ -13,13 +13,13 @@ from scipy import special, stats
 
 from impala_mm.algorithms import losses, policies
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
-from impala_mm.algorithms.regularisers import Regularisers
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
 from impala_mm.environments.actions import ActionSpec
+from tests.helpers.regularised import Regularised
 
 ALONE = GradientReducer(group.SingleLearner(), Config())
 KINDS = ("kl_pi_mu", "kl_mu_pi", "kl_ref_pi")
@@ -224,7 +224,7 @@ def test_the_loss_is_the_sum_of_the_terms_times_their_costs(costs, reduction, se
     config = RegulariserSettings(**{f"{n}_cost": c for n, c in zip(names, costs, strict=True)})
     batch = _batch(seed)
     *_, live, weight = batch
-    measured = _measure(Regularisers(config, ACTIONS), batch, reduction)
+    measured = _measure(Regularised(config, ACTIONS), batch, reduction)
     values, size = _expected(batch), live.size if reduction == "mean" else 1
     sums = {n: np.sum(np.where(live, v, 0) * weight) / size for n, v in values.items()}
     loss = sum(
@@ -243,7 +243,7 @@ def test_the_loss_is_the_sum_of_the_terms_times_their_costs(costs, reduction, se
 def test_the_entropy_alone_is_the_loss_that_it_was():
     """IMPALA's results stay the same, bit for bit, unless a flag asks for more."""
     pi, *_, live, weight = batch = _batch(0)
-    measured = _measure(Regularisers(RegulariserSettings(entropy_cost=0.005), ACTIONS), batch)
+    measured = _measure(Regularised(RegulariserSettings(entropy_cost=0.005), ACTIONS), batch)
     policy = policies.categorical(tf.constant(pi))
     before = 0.005 * losses.reduce(-policy.entropy(), live, weight, "sum")
     assert measured.loss.numpy() == before.numpy()
@@ -251,7 +251,7 @@ def test_the_entropy_alone_is_the_loss_that_it_was():
 
 def test_gradients_flow_into_the_policy_alone_and_dead_columns_may_hold_anything():
     config = RegulariserSettings(kl_pi_mu_cost=1.0, kl_mu_pi_cost=1.0, kl_ref_pi_cost=1.0)
-    made, batch = Regularisers(config, ACTIONS), _batch(1)
+    made, batch = Regularised(config, ACTIONS), _batch(1)
     live, weight = batch[3:]
 
     def make(parameters):
@@ -276,7 +276,7 @@ def test_gradients_flow_into_the_policy_alone_and_dead_columns_may_hold_anything
 def test_replayed_columns_do_not_draw_the_policy_back_to_what_played_them():
     """Their entropy and their divergence from the reference count."""
     config = RegulariserSettings(**{f"target_{name}": 1.0 for name in KINDS}, entropy_cost=0.5)
-    made, batch = Regularisers(config, ACTIONS), _batch(4)
+    made, batch = Regularised(config, ACTIONS), _batch(4)
     *_, live, weight = batch
     new = np.array([False, True, True, False])[: len(weight)]
     counted = {name: live & new if "mu" in name else live for name in ("entropy", *KINDS)}
@@ -294,7 +294,7 @@ def test_replayed_columns_do_not_draw_the_policy_back_to_what_played_them():
 
 
 def test_without_a_target_there_are_no_variables_and_only_what_is_used_is_measured():
-    made = Regularisers(RegulariserSettings(kl_mu_pi_cost=0.1), ACTIONS)
+    made = Regularised(RegulariserSettings(kl_mu_pi_cost=0.1), ACTIONS)
     assert made.variables == []
     batch = _batch(2)
     metrics = made.update(_measure(made, batch), ALONE)
@@ -312,7 +312,7 @@ def test_a_cost_moves_towards_its_target_from_either_side(name, side):
     mean = _expected(batch)[name][batch[3]].mean()
     target = mean + side * 0.1
     config = RegulariserSettings(**{f"target_{name}": target})
-    made = Regularisers(config, ACTIONS)
+    made = Regularised(config, ACTIONS)
     metrics = made.update(_measure(made, batch), ALONE)
     before = float(metrics[f"{name}_cost"])
     assert before == pytest.approx(0.005 if name == "entropy" else 1.0)
@@ -324,8 +324,7 @@ def test_a_cost_moves_towards_its_target_from_either_side(name, side):
 
 @pytest.mark.parametrize("name", ["entropy", *KINDS])
 def test_a_target_of_0_counts_as_one(name):
-    made = Regularisers(RegulariserSettings(**{f"target_{name}": 0.0}), ACTIONS)
-    assert made.uses(name)
+    made = Regularised(RegulariserSettings(**{f"target_{name}": 0.0}), ACTIONS)
     assert len(made.variables) == 1
     before = made.variables[0].numpy()
     made.update(_measure(made, _batch(4)), ALONE)
@@ -343,7 +342,7 @@ def test_a_target_of_0_counts_as_one(name):
     ],
 )
 def test_a_multiplier_starts_at_the_fixed_cost(settings, initial):
-    (log,) = Regularisers(RegulariserSettings(**settings), ACTIONS).variables
+    (log,) = Regularised(RegulariserSettings(**settings), ACTIONS).variables
     assert math.exp(log.numpy()) == pytest.approx(initial, rel=1e-5)
 
 
@@ -356,7 +355,7 @@ def test_several_learners_move_their_costs_by_the_mean_over_all_steps():
 
     def act(learners, slices):
         def one(of):
-            made, exchange = Regularisers(config, ACTIONS), GradientReducer(of, Config())
+            made, exchange = Regularised(config, ACTIONS), GradientReducer(of, Config())
             for _ in range(5):
                 exchange.begin(0)
                 made.update(_measure(made, columns(slices[of.rank])), exchange)
@@ -372,7 +371,7 @@ def test_several_learners_move_their_costs_by_the_mean_over_all_steps():
 
 def test_an_entropy_that_no_policy_reaches_is_refused():
     with pytest.raises(UserMistake, match="--target_entropy=2: no policy of Discrete"):
-        Regularisers(RegulariserSettings(target_entropy=2.0), ACTIONS)
+        Regularised(RegulariserSettings(target_entropy=2.0), ACTIONS)
 
 
 def test_flags_that_contradict_each_other_are_refused():

@@ -1,14 +1,18 @@
 """Cloning and the trust region against NumPy in float64, on hand-made unrolls."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms import policies, replay_losses, targets
 from impala_mm.algorithms.advantages import VTrace
+from impala_mm.algorithms.feature import NO_FEATURES, Student
+from impala_mm.algorithms.features import cloning
 from impala_mm.algorithms.impala_loss import vtrace_step
 from impala_mm.algorithms.impala_settings import Settings
-from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.interface import Context, Role
 from impala_mm.distributed import gradients, group
 from tests.helpers import impala_by_numpy
 from tests.helpers.whole_loss import impala_loss
@@ -34,22 +38,29 @@ def _kl(p, q):
 
 
 def _clone(cloned, reduction="sum", values=VALUES, recorded=RECORDED):
+    """Return (policy's loss, values' loss), and the gradients of their sum."""
     pi, mu, values, recorded = (tf.constant(x, tf.float32) for x in (PI, MU, values, recorded))
+    costs = {"policy_cloning_cost": 1.0, "value_cloning_cost": 1.0, "replay": "uniform:10"}
+    (feature,) = cloning.make(Settings(**costs, cloned=cloned), None, Role.LEARNER)
     with tf.GradientTape() as tape:
         tape.watch([pi, values])
-        found = replay_losses.clone(
-            policies.categorical(pi),
-            policies.categorical(mu),
-            values,
-            recorded,
+        student = Student(
             live=tf.constant(LIVE),
-            fresh=tf.constant(FRESH),
             weight=tf.constant(WEIGHT, tf.float32),
-            cloned=cloned,
             reduction=reduction,
+            actions=(),
+            make=policies.categorical,
+            policy=policies.categorical(pi),
+            behaviour=mu,
+            values=values,
+            fresh=tf.constant(FRESH),
         )
-        total = found.policy + found.value
-    return found, tape.gradient(total, [pi, values])
+        found = feature.loss(student, recorded)
+    measured = SimpleNamespace(
+        policy=found.measured["loss/policy_cloning"], value=found.measured["loss/value_cloning"]
+    )
+    np.testing.assert_allclose(found.loss, measured.policy + measured.value, rtol=1e-6)
+    return measured, tape.gradient(found.loss, [pi, values])
 
 
 def test_clears_terms_are_those_of_the_paper_on_replay_alone():
@@ -181,7 +192,7 @@ def test_the_target_policy_of_an_update_is_the_copy_and_not_the_policy():
     for variable, copy in zip(policy, copies, strict=True):
         copy.assign(variable * 2.0)
         variable.assign(variable * 1.5)
-    loss = algorithm._loss(batch, None, (), ())[1]
+    loss = algorithm._loss(batch, None, NO_FEATURES, ())[1]
     mine = [variable.numpy() for variable in policy]
     targets.follow(policy, copies)
     entries = algorithm._normaliser.read(batch.unrolls)
@@ -269,11 +280,14 @@ def test_the_divergence_from_the_policy_that_played_is_that_of_new_unrolls():
     losses = {}
     for fresh in ([True] * 4, [True, True, False, False], [False] * 4):
         for cost in (0.0, 1.0):
-            _, algorithm, batch = _played(kl_mu_pi_cost=cost)
+            config, algorithm, batch = _played(kl_mu_pi_cost=cost)
             for variable in algorithm.variables.trained:
                 variable.assign(variable * 1.5)  # the policy has moved since
             batch = batch._replace(fresh=tf.constant(fresh))
-            losses[sum(fresh), cost] = float(algorithm._loss(batch, None, (), ())[0])
+            exchange = gradients.GradientReducer(group.SingleLearner(), config)
+            features = algorithm.features
+            _, prepared = features.prepare(batch, algorithm._reading(batch, exchange))
+            losses[sum(fresh), cost] = float(algorithm._loss(batch, None, features, prepared)[0])
     added = [losses[number, 1.0] - losses[number, 0.0] for number in (4, 2, 0)]
     assert added[0] > added[1] > added[2] == 0
 

@@ -6,6 +6,8 @@ import tensorflow as tf
 from scipy import special
 
 from impala_mm.algorithms import registry, sac
+from impala_mm.algorithms.feature import Reading, Student, mean
+from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
 from impala_mm.distributed import minibatches
@@ -31,7 +33,7 @@ class Teacher:
 def _taught(group=None, **settings):
     flags = {"teacher": "x", "teacher_method": "constant", "compile_updates": False}
     algorithm, exchange = family._made(group, **flags | settings)
-    algorithm.distillation.begin([Teacher()], 1)
+    algorithm.features.get(Distillation).begin([Teacher()], 1)
     return algorithm, exchange
 
 
@@ -42,13 +44,22 @@ def test_the_policys_loss_has_the_divergence_of_numbers(monkeypatch):
     family._fill(algorithm)
     batch = family._tensors(family._batch(algorithm))
     e = batch.unrolls
-    _, taught = algorithm._ask_teachers(batch, PROGRESS)
-    algorithm.distillation._share.assign(0.25)  # the cost has fallen to a quarter
+    reading = Reading(None, None, tuple)
+    prepared = algorithm.features.prepare(batch, reading)[1]
+    taught = tf.nest.map_structure(lambda x: x[:-1], prepared)
+    algorithm.features.get(Distillation)._share.assign(0.25)  # the cost has fallen to a quarter
     live = ~e.first[1:] & (batch.weight > 0)
     before = tf.nest.map_structure(lambda x: x[:-1], e)
     policy = algorithm._policy.unroll(before, ())
-    part = sac._Part(e, ((), ()), live, batch.weight, ((), ()), taught)
-    loss, measured = algorithm._taught_loss(policy, before.mask, part, tf.float64)
+    student = Student(
+        live=live,
+        weight=batch.weight,
+        reduction="mean",
+        actions=(),
+        make=lambda x: algorithm._policy.distribution.make(tf.cast(x, tf.float64), before.mask),
+        policy=policy,
+    )
+    loss, (sums,) = algorithm.features.loss(student, taught)
 
     seen = e.observation[0].numpy().astype(np.float64)
     theirs = np.stack([seen[:, 0] - seen[:, 1], 0.5 * seen[:, 2]], -1)
@@ -62,7 +73,7 @@ def test_the_policys_loss_has_the_divergence_of_numbers(monkeypatch):
     kl = np.log(r / s) + (s**2 + (m - n) ** 2) / (2 * r**2) - 0.5
     kl = np.where(live[0], kl, 0)
     assert float(loss) == pytest.approx(0.6 * 0.25 * kl.sum() / B, rel=1e-5)
-    assert float(measured["kl_teacher_pi"]) == pytest.approx(kl.sum() / live.numpy().sum(), 1e-5)
+    assert float(mean(sums["kl_teacher_pi"])) == pytest.approx(kl.sum() / live.numpy().sum(), 1e-5)
 
 
 def test_an_update_draws_the_policy_to_the_teachers():
@@ -96,7 +107,7 @@ def test_choices_are_drawn_to_a_teacher_of_values():
         reward_clipping="none", **family.SMALL,
     )  # fmt: skip
     algorithm = registry.make_algorithm(config, level_spec("CartPole-v1"))
-    algorithm.distillation.begin([Teacher()], 1)
+    algorithm.features.get(Distillation).begin([Teacher()], 1)
     exchange = GradientReducer(SingleLearner(), config)
     batch = family._tensors(family._batch(algorithm))
     found = algorithm.update(batch, PROGRESS, exchange)[0]

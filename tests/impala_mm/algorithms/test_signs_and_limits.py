@@ -9,11 +9,11 @@ import tensorflow as tf
 from impala_mm.algorithms import policies, targets
 from impala_mm.algorithms.ppo import PPO
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
-from impala_mm.algorithms.regularisers import Regularisers
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
+from tests.helpers.regularised import Regularised
 from tests.impala_mm.algorithms import test_policy_gradient as family
 
 
@@ -58,9 +58,7 @@ def test_ppos_lower_limit_is_1_minus_clip(ratio, advantage, learns):
 @pytest.mark.parametrize("with_target", [False, True])
 def test_a_step_along_the_loss_raises_the_entropy_and_lowers_divergences(name, raises, with_target):
     flag = {f"target_{name}": 1.3 if raises else 0.0} if with_target else {f"{name}_cost": 1.0}
-    made = Regularisers(
-        RegulariserSettings(**{"entropy_cost": 0.0} | flag), ActionSpec(Discrete(4))
-    )
+    made = Regularised(RegulariserSettings(**{"entropy_cost": 0.0} | flag), ActionSpec(Discrete(4)))
     rng = np.random.default_rng(0)
     parameters, mu, reference = rng.normal(size=(3, 5, 2, 4)).astype("f")
     live = np.ones((5, 2), bool)
@@ -98,6 +96,6 @@ def test_rewards_and_returns_hold_no_regulariser():
 def test_a_target_of_0_on_the_command_line_is_a_target(algorithm, name):
     given = ["experiment.py", f"--algorithm={algorithm}", f"--{name}=0"]
     (config,), _ = command_line.parse(given, "", Config)
-    made = Regularisers(config, ActionSpec(Discrete(4)))
-    assert made.uses(name.removeprefix("target_"))
+    made = Regularised(config, ActionSpec(Discrete(4)))
     assert len(made.variables) == 1
+    assert made.variables[0].name.startswith(f"log_{name.removeprefix('target_')}_cost")

@@ -147,7 +147,7 @@ def test_the_temperature_ends_where_the_weights_have_the_target_divergence():
     Table(algorithm, batch)
     tensors = family._tensors(batch)
     for _ in range(300):
-        goals, _ = algorithm._goals(tensors, exchange, True)
+        goals, _ = algorithm._goals(tensors, exchange, new=True)
     found = float(algorithm._temperature.cost())
     _, values = family.Table(algorithm, batch).outputs()
     live = family._live(batch)
@@ -170,7 +170,7 @@ def test_the_temperature_moves_once_in_an_update_however_many_passes_it_makes(pa
     )
     batch = family._batch(algorithm)
     made = []
-    algorithm._goals = lambda *args: made.append(kept(*args)) or made[-1]
+    algorithm._goals = lambda *args, **given: made.append(kept(*args, **given)) or made[-1]
     kept = type(algorithm)._goals.__get__(algorithm)
     for number in (1, 2):
         metrics, _ = algorithm.update(family._tensors(batch), PROGRESS, exchange)
@@ -221,7 +221,7 @@ def _learn(name, group, columns, **settings):
 
     variables, _ = family._learn(group, columns, True, make=kept, **settings)
     algorithm, _ = made[0]
-    multipliers = list(algorithm._regularisers.variables)
+    multipliers = [*algorithm._entropy_cost.variables, *algorithm.features.carried]
     if name == "vmpo":
         multipliers = [*algorithm._temperature.variables, *multipliers]
     return variables, [v.numpy() for v in multipliers]

@@ -12,6 +12,7 @@ from recorded_catch import record_catch
 
 from impala_mm.algorithms import sac
 from impala_mm.algorithms.agent import make_agent
+from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.impala_settings import Settings
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import SingleLearner
@@ -51,7 +52,7 @@ def _begin(run, tools=None, group=None, left=10, updates=0, **settings):
     config = kind(level_name="catch", unroll_length=5, batch_size=4, **flags)
     agent = make_agent(config, group.rank)
     tools, said = tools or _Tools(), []
-    if distillation := agent.algorithm.distillation:
+    if distillation := agent.algorithm.features.get(Distillation):
         distillation.begin(tools.tools.load_teachers(config, agent.spec), 1)
     source = PhasedSource(types.SimpleNamespace(next=lambda timeout: "online"))
     phases.begin(agent, config, group, run, left, updates, source, tools.tools, said.append)

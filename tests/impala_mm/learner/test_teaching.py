@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms import q_learning_settings
-from impala_mm.algorithms.distillation import Distillation, Returns
+from impala_mm.algorithms.feature import Features
+from impala_mm.algorithms.features.teacher import Distillation, Returns
 from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.distributed.group import SingleLearner
@@ -43,7 +44,8 @@ class _Tools:
         return self._returns[teacher is not None]
 
     def begin(self, distillation, group=None, spec=None, config=None, is_new=True):
-        algorithm = types.SimpleNamespace(distillation=distillation)
+        features = Features([distillation] if distillation else [])
+        algorithm = types.SimpleNamespace(features=features)
         group, spec = group or SingleLearner(), spec or _spec()
         config = config or (distillation.config if distillation else RegulariserSettings())
         return teaching.begin(algorithm, config, spec, group, self.tools, self.said.append, is_new)
@@ -68,7 +70,7 @@ def test_a_new_run_measures_both_returns_and_a_resumed_one_neither():
     assert made.returns() == Returns(9.0, 1.0)
     assert TEACHER.notes[0] in tools.said
     resumed = _distillation()
-    for variable, saved in zip(resumed.variables, made.variables, strict=True):
+    for variable, saved in zip(resumed.schedules, made.schedules, strict=True):
         variable.assign(saved)
     again = _Tools()
     assert again.begin(resumed) == {}
@@ -84,7 +86,7 @@ def test_of_several_teachers_the_mean_of_their_mean_returns_counts():
         lambda teacher, *of: found[teacher.name if teacher else "none"],
     )
     learner, distillation = types.SimpleNamespace(), _distillation()
-    learner.distillation = distillation
+    learner.features = Features([distillation])
     measured = teaching.begin(
         learner, distillation.config, _spec(), SingleLearner(), tools, print, True
     )
@@ -127,7 +129,7 @@ def test_a_checkpoint_before_the_first_update_would_lack_a_replay_that_was_reloa
         checkpointing=types.SimpleNamespace(save_start=lambda *given: saved.append(given)),
     )
     agent = types.SimpleNamespace(
-        algorithm=types.SimpleNamespace(distillation=(made := _distillation())), spec=_spec()
+        algorithm=types.SimpleNamespace(features=Features([made := _distillation()])), spec=_spec()
     )
     config = dataclasses.replace(made.config, reload_replay=reloads)
     learner = types.SimpleNamespace(frames=0, steps=0, updates=0)

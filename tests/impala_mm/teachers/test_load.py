@@ -15,7 +15,7 @@ from scipy import special
 
 import impala_mm
 from impala_mm.algorithms import dqn_settings
-from impala_mm.algorithms.distillation import Distillation
+from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry

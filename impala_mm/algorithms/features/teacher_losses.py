@@ -5,10 +5,9 @@
     best_action   -log(probability of the teacher's most likely action)
     margin        max over a of (Q(a) + margin where a is not that action) - Q(that action)
 
-`distillation` calls them for the transitions [T, B] of a batch; they return [T, B].
+`teacher` calls them for the transitions [T, B] of a batch; they return [T, B].
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -17,31 +16,22 @@ from impala_mm.algorithms import masking
 from impala_mm.algorithms.distributions import Distribution
 
 
-class Student(NamedTuple):
-    """The policy in training, and what makes policies that can be compared with it."""
+class Compared(NamedTuple):
+    """The policy and the values of a student, or of a teacher."""
 
-    policy: Distribution  # [T, B]
-    # Makes policies [T, B] with the same masks of parameters [T, B, P].
-    make: Callable[[tf.Tensor], Distribution]
-    # Of actions, [T, B, A]; [T, B] of observations, if the student computes no others; () if they
-    # are not compared.
+    policy: Distribution  # [T, N]
+    # Of actions, [T, N, A]; [T, N] of observations, if the student computes no others; () or None
+    # if they are not compared.
     values: Any = ()
-    allowed: Any = ()  # bool [T, B, A]: the actions that count; (): all
+    allowed: Any = ()  # bool [T, N, A]: the actions that count; (): all
 
 
-class Answer(NamedTuple):
-    """A teacher's answer."""
-
-    policy: Distribution  # [T, B]
-    values: Any  # as the student's; None if they are not compared
-
-
-def policy(student: Student, teacher: Answer) -> tf.Tensor:
+def policy(student: Compared, teacher: Compared) -> tf.Tensor:
     """Return the divergences KL(teacher || student)."""
     return teacher.policy.kl(student.policy)
 
 
-def value(student: Student, teacher: Answer) -> tf.Tensor:
+def value(student: Compared, teacher: Compared) -> tf.Tensor:
     """Return the squared differences of the values; of actions, their mean over those allowed."""
     squares = tf.square(student.values - teacher.values)
     if squares.shape.rank == 2:
@@ -53,7 +43,7 @@ def value(student: Student, teacher: Answer) -> tf.Tensor:
     return tf.reduce_sum(tf.where(allowed, squares, 0.0), -1) / count
 
 
-def best_action(student: Student, teacher: Answer) -> tf.Tensor:
+def best_action(student: Compared, teacher: Compared) -> tf.Tensor:
     """Return the negative log-probabilities of the teacher's most likely actions.
 
     For a student whose policy is softmax(Q / temperature), this is logsumexp(Q / temperature) minus
@@ -62,7 +52,7 @@ def best_action(student: Student, teacher: Answer) -> tf.Tensor:
     return -student.policy.log_prob(teacher.policy.mode())
 
 
-def margin(student: Student, teacher: Answer, size: float) -> tf.Tensor:
+def margin(student: Compared, teacher: Compared, size: float) -> tf.Tensor:
     """Return how far values of other actions, plus `size`, exceed that of the teacher's action."""
     return margin_of(student.values, student.allowed, teacher.policy.mode(), size)
 

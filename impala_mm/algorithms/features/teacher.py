@@ -1,7 +1,7 @@
 """Learning from a teacher: how far the student is from it, and the cost that falls to 0.
 
-    teachers read the batch's entries    `ask`: parameters [T+1, B, P] of their policies
-    cost x mean of what --distill names  `terms`, a part of the loss (`regularisers`, `imitation`)
+    teachers read the batch's entries    `prepare`: parameters [T+1, B, P] of their policies
+    cost x mean of what --distill names  `loss`
     the cost of the next update          `begin_update`, by frames or by the student's score
 
 Usually --distill is KL(teacher || pi). The cross-entropy of the policy to the teacher's has the
@@ -11,20 +11,31 @@ the cost falls. `teacher_losses` has the other kinds.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import masking, optimizers, teacher_losses
-from impala_mm.algorithms.interface import Context, Teacher
-from impala_mm.algorithms.teacher_losses import Answer, Student
+from impala_mm.algorithms import masking, optimizers
+from impala_mm.algorithms.feature import Added, Feature, Host, Reading, Student, mean
+from impala_mm.algorithms.features import teacher_losses
+from impala_mm.algorithms.interface import Context, Role, Teacher
 from impala_mm.algorithms.teacher_settings import TeacherSettings
 from impala_mm.config.flags import AUTO
-from impala_mm.data.trajectory import Entry
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch, Entry
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.environments.types import EnvironmentSpec
 
 UNKNOWN = float("-inf")  # in place of a mean return
+
+
+def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Feature]:
+    """Return what the flags ask for, if the loss has a teacher."""
+    if not isinstance(config, TeacherSettings) or role is not Role.LEARNER:
+        return []
+    return [Distillation(config)] if config.distils else []
 
 
 class Returns(NamedTuple):
@@ -62,8 +73,10 @@ def last_frame(config: TeacherSettings, context: Context) -> tf.Tensor:
     return context.total / 2 if end == AUTO else tf.constant(end, tf.float32)
 
 
-class Distillation:
+class Distillation(Feature):
     """The teachers of a student, and the share of --teacher_cost that remains."""
+
+    offline = True
 
     def __init__(self, config: TeacherSettings):
         self.config = config
@@ -74,8 +87,12 @@ class Distillation:
         self._returns = tf.Variable(
             [config.teacher_return, config.random_return], trainable=False, name="teacher_returns"
         )
-        # All are carried: a resumed run does not measure returns again, and a cost of 0 stays 0.
-        self.variables = [self._share, self._returns]
+        # A resumed run does not measure returns again, and a cost of 0 stays 0.
+        self.schedules = [self._share, self._returns]
+
+    def attach(self, host: Host) -> None:
+        """Take the number of the parameters that teachers answer with."""
+        self._num_parameters = host.distribution.num_parameters
 
     # -- at the start of a run, once its checkpoint is loaded
 
@@ -99,7 +116,7 @@ class Distillation:
 
     @property
     def metric(self) -> str:
-        """The key of the metric that `terms` are."""
+        """The key of the metric of what --distill names."""
         return "kl_teacher_pi" if self.config.distilled == ("policy",) else "loss/teacher"
 
     def returns(self) -> Returns:
@@ -146,22 +163,23 @@ class Distillation:
         teacher, random = tf.unstack(self._returns.read_value())
         return (context.episode_return - random) / (teacher - random)
 
-    def ask(self, entries: Entry, num_parameters: int, earlier: Any = ()) -> Any:
-        """Return a `Taught` for the entries [T+1, B, ...] of a batch; () if there is no teacher.
+    def prepare(self, batch: Batch, reading: Reading) -> tuple[Batch, Any]:
+        """Return the batch, and the teachers' answers `Taught`; () if there is no teacher.
 
-        The teachers compute nothing once the cost is 0. The entries are those that actors sent:
-        teachers normalise them themselves. `num_parameters` is P of the student's distribution.
-        `earlier` are the images before the entries that the student's network stacks,
-        [frame_stack-1, B, ...], or () if it does not know them.
+        The teachers compute nothing once the cost is 0. They normalise the entries themselves.
         """
+        return batch, self._ask(batch.unrolls, reading)
+
+    def _ask(self, entries: Entry, reading: Reading) -> Any:
         if not self._teachers:
             return ()
+        earlier = reading.earlier_images()
         known, before = has_frames(entries.first, self._frame_stack), 0
         if not isinstance(earlier, tuple):
             known, before = tf.ones_like(known), self._frame_stack - 1
             entries = _with_earlier(entries, earlier)
         nothing = tf.zeros_like(entries.first, tf.float32)
-        each = nothing[..., tf.newaxis] + tf.zeros([num_parameters])
+        each = nothing[..., tf.newaxis] + tf.zeros([self._num_parameters])
         like = (each, each if self.config.computes_action_values else nothing)
         if "value" not in self.config.distilled:
             like = (each, ())
@@ -196,39 +214,59 @@ class Distillation:
             return parameters, values
         return parameters, tf.reduce_max(masking.allowed_only(values, entries.mask), -1)
 
-    def terms(self, student: Student, taught: Taught) -> tf.Tensor:
-        """Return what --distill names, on average over the teachers, [T, B]; 0 where not known.
+    def loss(self, student: Student, prepared: Any) -> Added:
+        """Return what --distill names, on average over the teachers, times its cost."""
+        if not self._teachers:
+            return Added(0.0)
+        terms = self._terms(student, prepared)
+        reduced = student.reduce(terms, prepared.known)
+        return Added(
+            self.cost(reduced.dtype) * reduced, {self.metric: student.sums(terms, prepared.known)}
+        )
 
-        `taught` is that of the transitions.
-        """
-        values = [tf.cast(each, student.values.dtype) for each in taught.values]
+    def _terms(self, student: Student, taught: Taught) -> tf.Tensor:
+        """Return what --distill names, on average over the teachers, [T, N]; 0 where not known."""
+        config, unit = self.config, student.unit
+
+        values = student.values
+        if tf.is_tensor(values):  # else: it computes none
+            values = values / tf.cast(unit, values.dtype)
+        mine = teacher_losses.Compared(student.policy, values, student.allowed)
+
+        def in_unit(values: tf.Tensor) -> tf.Tensor:
+            learnt = student.as_learnt(values)
+            return tf.cast(learnt / tf.cast(unit, learnt.dtype), student.values.dtype)
+
         answers = [
-            Answer(student.make(parameters), each)
-            for parameters, each in zip_longest(taught.parameters, values)
+            teacher_losses.Compared(student.make(parameters), None if x is None else in_unit(x))
+            for parameters, x in zip_longest(taught.parameters, taught.values)
         ]
-        kinds: dict[str, Callable[[Student, Answer], tf.Tensor]] = {
+        kinds: dict[str, Callable[..., tf.Tensor]] = {
             "policy": teacher_losses.policy,
             "value": teacher_losses.value,
             "best_action": teacher_losses.best_action,
-            "margin": functools.partial(teacher_losses.margin, size=self.config.teacher_margin),
+            "margin": functools.partial(teacher_losses.margin, size=config.teacher_margin),
         }
-        each = [kinds[kind](student, one) for kind in self.config.distilled for one in answers]
+        each = [kinds[kind](mine, one) for kind in config.distilled for one in answers]
         return tf.where(taught.known, tf.add_n(each) / len(answers), 0.0)
+
+    def after(
+        self, measured: Mapping[str, tf.Tensor], exchange: GradientReducer
+    ) -> dict[str, tf.Tensor]:
+        """Return the mean of what --distill names: NaN once the teachers compute nothing."""
+        means = {key: mean(x) for key, x in measured.items()}
+        return {key: tf.where(self._share > 0, x, float("nan")) for key, x in means.items()}
 
     def cost(self, dtype: tf.DType = tf.float32) -> tf.Tensor:
         """Return the weight of `terms` in the loss of this update."""
         return self.config.full_teacher_cost * tf.cast(self._share.read_value(), dtype)
 
-    def rate(self, rate: tf.Tensor) -> tf.Tensor:
+    def learning_rate(self, rate: tf.Tensor) -> tf.Tensor:
         """Return the learning rate of this update, for the one that its schedule gives."""
         if not self.config.teacher_rate:
             return rate
         share = self._share.read_value()
         return share * self.config.teacher_rate + (1.0 - share) * rate
-
-    def measured(self, mean: tf.Tensor) -> tf.Tensor:
-        """Return the mean of `terms` as a metric: NaN once the teachers compute nothing."""
-        return tf.where(self._share > 0, mean, float("nan"))
 
 
 def _with_earlier(entries: Entry, earlier: Any) -> Entry:

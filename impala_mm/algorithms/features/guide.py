@@ -1,38 +1,60 @@
-"""A teacher that acts in place of the student, in the first steps of episodes (JSRL).
+"""A teacher that acts in place of the student, in the first steps of episodes (JSRL, 2204.02372).
 
     an episode begins: draw for how many steps the teacher acts       `_begin_episodes`
-    teacher(entry) -> its action, where it acts                       `Guide.take_over`
+    teacher(entry) -> its action, where it acts                       `take_over`
     the unroll has that action, and the policy that chose it
 
-`algorithms.guidance` has the share of --guide_steps that remains. The student's network reads all
-entries, so that it has its memory when it takes over.
+It acts for up to --guide_steps steps, and for --guide_share of the later ones. Both fall to 0 in a
+line, so that the student takes over from the end of an episode towards its beginning. The share
+that remains is a variable that actors receive with the parameters, and that checkpoints contain.
+The student's network reads all entries, so that it has its memory when it takes over.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms.guidance import Guidance
+from impala_mm.algorithms import optimizers
+from impala_mm.algorithms.feature import ActingTeacher, Feature, Host, TeacherLoader
+from impala_mm.algorithms.features.teacher import last_frame
+from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.teacher_settings import TeacherSettings
+from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
+from impala_mm.environments.types import EnvironmentSpec
 
 _CERTAIN = 20.0  # logit of the action that a teacher of values takes; the others have 0
 
 
-class GuidingTeacher(Protocol):
-    """A policy that may act, such as those of `teachers`."""
-
-    greedy: bool  # whether it takes its most likely action
-
-    def initial_state(self, batch: int) -> Any:
-        """Return its memory at the start of `batch` episodes."""
-
-    def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
-        """Return (parameters [B, P], memory) after entries [B, ...]."""
+def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Feature]:
+    """Return the guidance that the flags ask for, in every role."""
+    return [Guidance(config)] if isinstance(config, TeacherSettings) and config.guides else []
 
 
-TeacherLoader = Callable[[], Sequence[GuidingTeacher]]
+class Guidance(Feature):
+    """The share of --guide_steps and --guide_share that remains."""
+
+    def __init__(self, config: TeacherSettings):
+        self.config = config
+        self.share = tf.Variable(1.0, trainable=False, name="guide_share")
+        self.guides = [self.share]
+
+    def attach(self, host: Host) -> None:
+        """Take the distribution of the actions, of which a teacher answers with parameters."""
+        self.host = host
+
+    def begin_update(self, context: Context) -> dict[str, tf.Tensor]:
+        """Set the share of this update, and return its metrics."""
+        last = last_frame(self.config, context)
+        # The least so far: with more frames planned, a resumed run does not get its guide back.
+        share = tf.minimum(self.share, optimizers.linear_decay(1.0, context.frames, last))
+        return {"guidance": self.share.assign(share)}
+
+    def acting_hook(self, size: int, seed: Sequence[int], load: TeacherLoader) -> "Guide":
+        """Return the teachers of `size` environments."""
+        return Guide(self, size, load, seed)
 
 
 class Guide:
@@ -58,8 +80,8 @@ class Guide:
         if share == 0.0:
             return actions, extras
         if not self._asked:
-            distribution = self._guidance.distribution
-            self._asked = [_Asked(each, distribution, self._size) for each in self._load()]
+            distribution = self._guidance.host.distribution
+            self._asked = [_Asked(each, distribution, self._size) for each in self._load(config)]
         self._begin_episodes(entry.first, share)
         guided = self._left > 0
         self._left -= guided
@@ -74,7 +96,7 @@ class Guide:
             actions = tf.nest.map_structure(
                 lambda a, b, its=its: _where(its, b, a), actions, theirs
             )
-            if self._guidance.records_policy:
+            if self._guidance.host.records_policy:
                 extras = [_where(its, parameters, extras[0]), *extras[1:]]
         return actions, extras
 
@@ -88,7 +110,7 @@ class Guide:
 class _Asked:
     """A teacher with its memory of E environments."""
 
-    def __init__(self, teacher: GuidingTeacher, distribution: Any, size: int):
+    def __init__(self, teacher: ActingTeacher, distribution: Any, size: int):
         self._state = teacher.initial_state(size)
 
         def step(entry: Entry, state: Any) -> tuple[Any, tf.Tensor, Any]:

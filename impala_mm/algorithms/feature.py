@@ -1,0 +1,342 @@
+"""The seam of features: optional parts of learning, such as a teacher, that no algorithm names.
+
+Actors and learners make a run's features (`features.make`) and give them to the algorithm, which
+calls them in its update, in this order:
+
+    metrics = features.begin_update(context)              schedules and costs
+    batch, prepared = features.prepare(batch, reading)    of the whole batch; may exchange
+    rate = features.learning_rate(rate)
+    added, measured = features.loss(student, prepared)    in the loss, compiled: no exchange
+    metrics |= features.after(measured, exchange)         after the optimizer's step; may exchange
+
+`prepared` is a nest of [T+1, B, ...]: an algorithm cuts it into transitions, and into minibatches,
+as it cuts the batch. Features and their order are the same on all learners, so their exchanges are,
+too.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import tensorflow as tf
+
+from impala_mm.algorithms import losses
+from impala_mm.algorithms.distributions import Distribution
+from impala_mm.algorithms.interface import Context, PolicyLoader
+from impala_mm.algorithms.policies import PolicyDistribution
+from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
+from impala_mm.distributed.gradients import GradientReducer
+
+F = TypeVar("F", bound="Feature")
+
+
+class Host(NamedTuple):
+    """The facts about an algorithm that its features may need."""
+
+    distribution: PolicyDistribution  # of the actions
+    remembers: bool  # whether the core state holds anything
+    records_policy: bool = False  # whether its first extra is the acting policy's parameters
+
+
+class Reading(NamedTuple):
+    """The means by which a feature prepares a batch."""
+
+    exchange: GradientReducer
+    seed: Callable[[int], tf.Tensor]  # of an update's draws for a use (`update_seeds`), int64 [2]
+    # Returns the images before the entries that the network stacks, [frame_stack-1, B, ...]; () if
+    # there are none.
+    earlier_images: Callable[[], Any]
+
+
+class Student(NamedTuple):
+    """The outputs of an algorithm for the steps of a batch or minibatch, N columns of T steps.
+
+    Nothing depends on the contents of steps that are not `live`.
+    """
+
+    live: tf.Tensor  # bool [T, N]: steps of the agent
+    weight: tf.Tensor  # [N] or [T, N]: of the columns
+    reduction: str  # "sum" or "mean", see `losses.reduce`
+    actions: Any  # nest of [T, N, ...]: those that were played
+    # Makes policies [T, N] of parameters [T, N, P], with the masks of these steps.
+    make: Callable[[tf.Tensor], Distribution]
+    policy: Distribution  # [T, N]: the one in training; of values of actions, their softmax
+    features: Any = ()  # [T, N, F]: what the policy's head reads; () if there are none
+    behaviour: Any = ()  # [T, N, P]: parameters of the policy that played
+    # Of the observations, [T, N], or of actions, [T, N, A], as the network learns them.
+    values: Any = ()
+    allowed: Any = ()  # bool [T, N, A]: the actions that the masks allow; (): all
+    unit: Any = 1.0  # []: by which differences of values are divided
+    # Returns values in the unit of rewards as the network would learn them.
+    as_learnt: Callable[[tf.Tensor], tf.Tensor] = tf.identity
+    # Of a student with values of actions: its policy at a temperature.
+    softmax: Callable[[float], Distribution] | None = None
+    fresh: tf.Tensor | None = None  # bool [N]: the columns that are new; None: all
+    recorded: tf.Tensor | None = None  # bool [N]: the columns of recorded games; None: none
+    trusted: tf.Tensor | None = None  # bool [T, N]: the steps in a trust region; None: all
+    # Numbers of copies of a batch that the columns are, one after the other: terms are their means.
+    copies: int = 1
+
+    def reduce(self, terms: tf.Tensor, counted: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the sum or mean, as the loss has it, of the terms [T, N] that are counted."""
+        terms, counted = self._fold(terms, counted)
+        return losses.reduce(terms, counted, self.weight, self.reduction)
+
+    def sums(self, terms: tf.Tensor, counted: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the sum of the terms [T, N] that are counted, and their number, [2]."""
+        terms, counted = self._fold(tf.stop_gradient(terms), counted)
+        counts = tf.reduce_sum(tf.cast(counted, terms.dtype))
+        return tf.stack([tf.reduce_sum(losses.mask(counted, terms)), counts])
+
+    def _fold(self, terms: tf.Tensor, counted: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return terms and where they count, of one copy of the batch."""
+        counted = self.live if counted is None else self.live & counted
+        if self.copies == 1:
+            return terms, counted
+        parts = tf.split(losses.mask(counted, terms), self.copies, axis=1)
+        return tf.add_n(parts) / self.copies, tf.split(counted, self.copies, axis=1)[0]
+
+
+class Added(NamedTuple):
+    """A feature's part of a loss."""
+
+    loss: tf.Tensor | float  # []
+    # For `after`, by key: the sum and the number of terms [2] (`Student.sums`), or a number [].
+    measured: Mapping[str, tf.Tensor] = MappingProxyType({})
+
+
+class ActingTeacher(Protocol):
+    """A policy that may act, such as those of `teachers`."""
+
+    greedy: bool  # whether it takes its most likely action
+
+    def initial_state(self, batch: int) -> Any:
+        """Return its memory at the start of `batch` episodes."""
+
+    def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
+        """Return (parameters [B, P], memory) after entries [B, ...]."""
+
+
+# From an algorithm's settings to the teachers that its actors ask.
+TeacherLoader = Callable[[Any], Sequence[ActingTeacher]]
+
+
+class ActingHook(Protocol):
+    """A change of the actions of E environments, in Python, after `act`."""
+
+    def take_over(self, entry: Entry, actions: Any, extras: list[Any]) -> tuple[Any, list[Any]]:
+        """Return the actions to take, and the extras to record, for entries [E, ...]."""
+
+
+class SendingHook(Protocol):
+    """A change of the finished unrolls of E environments before they are sent."""
+
+    failed: int  # environments that had a fault in the last call of `add`
+    policies: list[Any]  # those that played the unrolls which it returned
+
+    def add(
+        self, numbers: Sequence[int], contents: Sequence[bytes], policy: Any = None
+    ) -> list[bytes]:
+        """Take an unroll of each of these environments, and return those that may be sent."""
+
+
+class Feature:
+    """A feature. A method that it does not define does nothing.
+
+    Methods marked (graph) are traced into the graph of an update or of `act`; the others are called
+    from Python.
+    """
+
+    carried: Sequence[tf.Variable] = ()  # those that neither act nor say how far a schedule is
+    schedules: Sequence[tf.Variable] = ()  # see `Variables.schedules`
+    guides: Sequence[tf.Variable] = ()  # schedules that actors receive, too
+    trained: Sequence[tf.Variable] = ()  # by gradients of the loss, with the algorithm's own
+    records: frozenset[str] = frozenset()  # what actors record for it: "value", "features"
+    offline = False  # whether it counts in updates from recorded games before actors play
+    online = True  # whether it counts in the others
+
+    def attach(self, host: Host) -> None:
+        """Take the facts about the algorithm; raise UserMistake if they do not allow it."""
+
+    def load_policies(self, load: PolicyLoader) -> None:
+        """Load the policies of other runs that the flags name, in a learner, before anything."""
+
+    def extras_spec(self) -> Any:
+        """Return the specs of what actors record for it in each entry; None for nothing."""
+
+    def no_extras(self, batch: int | tf.Tensor) -> Any:
+        """Return what `act` records in the place of its extras, for `batch` entries (graph)."""
+
+    def acting_hook(self, size: int, seed: Sequence[int], load: TeacherLoader) -> ActingHook | None:
+        """Return what changes the actions of `size` environments of an actor, if anything."""
+
+    def sending_hook(
+        self, unroll: UnrollSpec, environments: Any, size: int, seed: Sequence[int]
+    ) -> SendingHook | None:
+        """Return what changes the unrolls of `size` environments of an actor, if anything."""
+
+    def begin_update(self, context: Context) -> dict[str, tf.Tensor]:
+        """Set what follows the run's progress; return its metrics (graph)."""
+        return {}
+
+    def learning_rate(self, rate: tf.Tensor) -> tf.Tensor:
+        """Return the learning rate of this update, for the one of its schedule (graph)."""
+        return rate
+
+    def prepare(self, batch: Batch, reading: Reading) -> tuple[Batch, Any]:
+        """Return the batch to learn from, and a nest of [T+1, B, ...] for `loss` (graph).
+
+        It may exchange with the other learners. The entries are those that actors sent.
+        """
+        return batch, ()
+
+    def bonus(self, batch: Batch, prepared: Any) -> tf.Tensor | float:
+        """Return what is added to the rewards to learn from, [T+1, B], of a batch (graph).
+
+        The network reads the rewards without it, and so do metrics of returns.
+        """
+        return 0.0
+
+    def loss(self, student: Student, prepared: Any) -> Added:
+        """Return what is added to the loss of these steps (graph, compiled, without exchange)."""
+        return Added(0.0)
+
+    def after(
+        self, measured: Mapping[str, tf.Tensor], exchange: GradientReducer
+    ) -> dict[str, tf.Tensor]:
+        """Take what `loss` has measured, after the optimizer's step; return metrics (graph)."""
+        return {key: mean(x) for key, x in measured.items()}
+
+
+def mean(measured: tf.Tensor) -> tf.Tensor:
+    """Return the mean of `Student.sums`, NaN if nothing was counted; a number as it is."""
+    return measured if measured.shape.rank == 0 else measured[0] / measured[1]
+
+
+class Features:
+    """The features of an algorithm, in the order in which they are called."""
+
+    def __init__(self, features: Sequence[Feature] = ()):
+        self._features = tuple(features)
+
+    def get(self, kind: type[F]) -> F | None:
+        """Return the feature of a class, for what sets up a run; None if it is not used."""
+        return next((f for f in self._features if isinstance(f, kind)), None)
+
+    def __iter__(self) -> Iterator[Feature]:
+        """Yield the features in the order of their calls."""
+        return iter(self._features)
+
+    @property
+    def trained(self) -> list[tf.Variable]:
+        """The variables of `Feature.trained`."""
+        return [v for feature in self._features for v in feature.trained]
+
+    @property
+    def carried(self) -> list[tf.Variable]:
+        """The variables of `Feature.carried`."""
+        return [v for feature in self._features for v in feature.carried]
+
+    @property
+    def schedules(self) -> list[tf.Variable]:
+        """The variables of `Feature.schedules`."""
+        return [v for feature in self._features for v in feature.schedules]
+
+    @property
+    def guides(self) -> list[tf.Variable]:
+        """The variables of `Feature.guides`."""
+        return [v for feature in self._features for v in feature.guides]
+
+    @property
+    def records(self) -> frozenset[str]:
+        """What actors record for the features, besides extras of the features' own."""
+        return frozenset().union(*(feature.records for feature in self._features))
+
+    def offline(self) -> "Features":
+        """Return the features that count in updates from recorded games."""
+        return Features([feature for feature in self._features if feature.offline])
+
+    def online(self) -> "Features":
+        """Return the features that count in the other updates."""
+        return Features([feature for feature in self._features if feature.online])
+
+    def attach(self, host: Host) -> None:
+        """Tell the features about the algorithm."""
+        for feature in self._features:
+            feature.attach(host)
+
+    def load_policies(self, load: PolicyLoader) -> None:
+        """Load the policies of other runs."""
+        for feature in self._features:
+            feature.load_policies(load)
+
+    def extras_spec(self, own: Any) -> Any:
+        """Return the specs of an entry's extras, of which the algorithm's own are `own`."""
+        specs = [feature.extras_spec() for feature in self._features]
+        specs = [spec for spec in specs if spec is not None]
+        return (own, *specs) if specs else own
+
+    def extras(self, own: Any, batch: int | tf.Tensor) -> Any:
+        """Return the extras of `act`, of which these are the algorithm's own."""
+        recording = [f for f in self._features if f.extras_spec() is not None]
+        return (own, *(f.no_extras(batch) for f in recording)) if recording else own
+
+    def own_extras(self, extras: Any) -> Any:
+        """Return the algorithm's own part of an entry's extras."""
+        recording = any(feature.extras_spec() is not None for feature in self._features)
+        return extras[0] if recording else extras
+
+    def acting_hooks(self, size: int, seed: Sequence[int], load: TeacherLoader) -> list[ActingHook]:
+        """Return what changes the actions of E environments."""
+        hooks = [feature.acting_hook(size, seed, load) for feature in self._features]
+        return [hook for hook in hooks if hook]
+
+    def sending_hooks(
+        self, unroll: UnrollSpec, environments: Any, size: int, seed: Sequence[int]
+    ) -> list[SendingHook]:
+        """Return what changes the unrolls of E environments."""
+        hooks = [f.sending_hook(unroll, environments, size, seed) for f in self._features]
+        return [hook for hook in hooks if hook]
+
+    def begin_update(self, context: Context) -> dict[str, tf.Tensor]:
+        """Begin an update; return metrics."""
+        metrics = dict[str, tf.Tensor]()
+        for feature in self._features:
+            metrics |= feature.begin_update(context)
+        return metrics
+
+    def learning_rate(self, rate: tf.Tensor) -> tf.Tensor:
+        """Return the learning rate of this update."""
+        for feature in self._features:
+            rate = feature.learning_rate(rate)
+        return rate
+
+    def prepare(self, batch: Batch, reading: Reading) -> tuple[Batch, Any]:
+        """Return the batch to learn from, and what `loss` takes with it, [T+1, B, ...]."""
+        prepared = []
+        for feature in self._features:
+            batch, own = feature.prepare(batch, reading)
+            prepared.append(own)
+        return batch, tuple(prepared)
+
+    def bonus(self, batch: Batch, prepared: Any) -> tf.Tensor:
+        """Return what all add to the rewards to learn from, [T+1, B]."""
+        added = tf.zeros_like(batch.unrolls.reward)
+        for feature, own in zip(self._features, prepared, strict=True):
+            added += feature.bonus(batch, own)
+        return added
+
+    def loss(self, student: Student, prepared: Any) -> tuple[tf.Tensor | float, Any]:
+        """Return what all add to the loss, and what `after` takes."""
+        added = [f.loss(student, own) for f, own in zip(self._features, prepared, strict=True)]
+        return sum(each.loss for each in added), [dict(each.measured) for each in added]
+
+    def after(self, measured: Any, exchange: GradientReducer) -> dict[str, tf.Tensor]:
+        """Take what `loss` has measured; return metrics."""
+        metrics = dict[str, tf.Tensor]()
+        for feature, own in zip(self._features, measured, strict=True):
+            metrics |= feature.after(own, exchange)
+        return metrics
+
+
+NO_FEATURES = Features()

@@ -1,0 +1,29 @@
+"""Optional parts of learning, one module each, which algorithms call by the seam in `feature`.
+
+`algorithms.registry` makes those that the flags ask for. No algorithm imports this package.
+"""
+
+from impala_mm.algorithms.feature import Feature, Features
+from impala_mm.algorithms.features import (
+    cloning,
+    guide,
+    hindsight,
+    recorded_actions,
+    regularisers,
+    teacher,
+)
+from impala_mm.algorithms.interface import Role
+from impala_mm.config.settings import Config
+from impala_mm.environments.types import EnvironmentSpec
+
+# The modules, in the order in which their features are called: hindsight changes the batch that
+# the others read.
+MODULES = (hindsight, regularisers, teacher, guide, recorded_actions, cloning)
+
+
+def make(config: Config, environment: EnvironmentSpec, role: Role) -> Features:
+    """Return the features that the flags ask for."""
+    made: list[Feature] = []
+    for module in MODULES:
+        made += module.make(config, environment, role)
+    return Features(made)
