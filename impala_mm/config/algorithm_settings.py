@@ -19,11 +19,11 @@ there is no such module. The frontend imports it, too, so it must not import Ten
 import dataclasses
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from impala_mm.config import command_line, flags, user_modules
+from impala_mm.config import flags, user_modules
 from impala_mm.config.messages import users_traceback
 from impala_mm.config.printable import escape
 
@@ -112,28 +112,20 @@ def of_all(base: type) -> dict[str, tuple[dataclasses.Field, list[str]]]:
     return found
 
 
-def elsewhere(flag_name: str, argv: Sequence[str], base: type) -> str:
-    """Return which of our other algorithms has this flag, as a part of an error; else nothing."""
-    for name in BUILT_IN:
-        if flag_name in {f.name for f in _fields(settings_type(name, base))}:
-            given = command_line.peek(argv, base, "algorithm")
-            return f" of --algorithm={given}; --algorithm={name} has it"
-    return ""
-
-
-def of_arguments(argv: Sequence[str], base: type) -> type:
+def of_arguments(peek: Callable[[str], str], base: type) -> type:
     """Return the type of the settings of the algorithm that the command line names.
 
-    What is wrong with the algorithm ends the program with exit code 2 and one sentence, after the
-    traceback of what the user's code raised.
+    `peek` returns the text of one of its flags, before it is known which others there are. What is
+    wrong with the algorithm ends the program with exit code 2 and one sentence, after the traceback
+    of what the user's code raised.
     """
-    given = command_line.peek(argv, base, "algorithm")
+    given = peek("algorithm")
     if given in BUILT_IN and (own := Path(f"{given}.py")).is_file():
         flags.warn(f"--algorithm={given} is built in, and {own} here is not used: rename the file")
     try:
         found = settings_type(given, base)
         suited = getattr(found, "suited_to", lambda level_name: found)
-        return suited(command_line.peek(argv, base, "level_name"))
+        return suited(peek("level_name"))
     except BadAlgorithm as error:
         refuse(given, error)
 

@@ -10,6 +10,7 @@ load.
 
 import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import json
@@ -47,12 +48,12 @@ def escape_unknown_characters() -> None:
 def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, ...], list[str]]:
     """Parse `argv`; return an object of each config type, and the names of the flags given.
 
-    A config type may have two methods: `of_arguments(argv)` returns the subclass that replaces it,
-    and `elsewhere(name, argv)` tells which of its other subclasses has an unknown flag. NOT_TAKEN
-    has flags of other types that it refuses. A method `__post_init__` may compare flags with each
-    other: it raises a ValueError with the error. So does `refuse_typed`, about flags without
-    effect, which a recorded run may have. If it has the flags `preset` and `config`, the flags in
-    these files count as given.
+    A config type may have two methods: `of_arguments(peek)` returns the subclass that replaces it,
+    and `of_all_algorithms()` the flags of other subclasses, with the algorithms that have them.
+    NOT_TAKEN has flags of other types that it refuses. A method `__post_init__` may compare flags
+    with each other: it raises a ValueError with the error. So does `refuse_typed`, about flags
+    without effect, which a recorded run may have. If it has the flags `preset` and `config`, the
+    flags in these files count as given.
 
     A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
     `about` and all flags, `--help=WORDS` those that are about these words, `--show_config` their
@@ -62,7 +63,10 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     read = _read_files(argv, configs)
     extended = [argv[0], *(f"--{name}={each.value}" for name, each in read.items()), *argv[1:]]
     bases = configs
-    configs = tuple(getattr(c, "of_arguments", lambda _, c=c: c)(extended) for c in configs)
+    configs = tuple(
+        getattr(c, "of_arguments", lambda _, c=c: c)(functools.partial(peek, extended, c))
+        for c in configs
+    )
     read = _without_idle_phase(read, extended, configs)
     fields = _all_fields(configs)
     not_taken = {name for config in configs for name in getattr(config, "NOT_TAKEN", ())}
@@ -86,8 +90,13 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     values = _define_all(fields, old, aliases)
 
     def refuse_unknown(name: str, source: str = "") -> NoReturn:
-        known = [c.elsewhere(name, extended) for c in configs if hasattr(c, "elsewhere")]
-        refuse(f"{source}there is no flag --{name}{''.join(known) or nearest(name, fields)}")
+        what = nearest(name, fields)
+        for config in configs:
+            others: dict[str, Any] = getattr(config, "of_all_algorithms", dict)()
+            if name in others:
+                given, algorithm = peek(extended, config, "algorithm"), others[name][1][0]
+                what = f" of --algorithm={given}; --algorithm={algorithm} has it"
+        refuse(f"{source}there is no flag --{name}{what}")
 
     _read_arguments(argv, values, refuse_unknown)
     sources = {name: setting_files.COMMAND_LINE for name in fields if values[name].present}

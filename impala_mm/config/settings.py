@@ -6,7 +6,7 @@ of `--help`. The flags of one algorithm are those of a subclass, which `algorith
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import ClassVar, Self
 
 from impala_mm.config import algorithm_settings
@@ -83,16 +83,14 @@ class Config(ReplaySettings):
         return algorithm_settings.settings_type(name, cls)
 
     @classmethod
-    def of_arguments(cls, argv: Sequence[str]) -> type["Config"]:
-        """Return the type of the settings of the algorithm on the command line, or refuse it."""
-        return algorithm_settings.of_arguments(argv, cls)
+    def of_arguments(cls, peek: Callable[[str], str]) -> type["Config"]:
+        """Return the type of the settings of the algorithm on the command line, or refuse it.
+
+        `peek` returns the text of a flag there.
+        """
+        return algorithm_settings.of_arguments(peek, cls)
 
     @classmethod
     def of_all_algorithms(cls) -> dict[str, tuple[dataclasses.Field, list[str]]]:
         """Return the flags of all our algorithms by name, and which of them have it."""
         return algorithm_settings.of_all(Config)
-
-    @classmethod
-    def elsewhere(cls, flag_name: str, argv: Sequence[str]) -> str:
-        """Return which other algorithm has this flag, for an error; empty if none is known."""
-        return algorithm_settings.elsewhere(flag_name, argv, Config)
