@@ -352,10 +352,11 @@ def _distance(before: Numbers, now: Numbers) -> float:
         return np.inf
     old, new = np.array(before, np.float64), np.array(now, np.float64)
     same = (old == new) | (np.isnan(old) & np.isnan(new))  # some are not known: NaN or infinite
-    if not np.isfinite(np.where(same, 0.0, new - old)).all():
+    old, new = (np.where(same, 0.0, each) for each in (old, new))
+    if not np.isfinite([old, new]).all():
         return np.inf
-    scale = np.max(np.abs(np.where(same, 0.0, old)), axis=-1, keepdims=True) + 1e-6
-    return float(np.max(np.where(same, 0.0, np.abs(new - old)) / scale))
+    scale = np.max(np.abs(old), axis=-1, keepdims=True) + 1e-6
+    return float(np.max(np.abs(new - old) / scale))
 
 
 def read(name: str) -> dict[str, dict[str, Numbers]]:

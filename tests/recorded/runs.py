@@ -58,11 +58,16 @@ def contents(folder: Path) -> dict[str, Any]:
     about = json.loads((all_in(folder / "checkpoints")[-1] / "about.json").read_text())
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     return {
-        "files": sorted({_without_numbers(name) for name in files}),
-        "metrics": sorted(set().union(*rows)),
+        "files": sorted({_without_numbers(n) for n in files if not n.startswith(_SOMETIMES)}),
+        "metrics": sorted(set().union(*rows) - _OF_GAMES),
         "checkpoint": sorted(about),
         "made_of": about["made_of"],
     }
+
+
+# What a short run has only if a game ends in it, if the code was changed, or if it waits for long.
+_OF_GAMES = {"episode_length", "episode_return", "games", "shaped_return", "verdict"}
+_SOMETIMES = ("code-", "hosts.jsonl")  # beginnings of files
 
 
 def _without_numbers(name: str) -> str:

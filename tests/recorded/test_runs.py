@@ -27,4 +27,5 @@ def test_a_folder_is_resumed_and_has_the_files_and_metrics_that_were_recorded(na
     code, printed = run(*EXPERIMENT, *(f"--{flag}={value}" for flag, value in flags.items()))
     assert code == 0, printed
     assert "resumed at" in printed
+    assert ("restored its replay" in printed) == ("replay_save" in flags)
     assert runs.contents(folder) == CONTENTS[name]
