@@ -354,15 +354,15 @@ CASES = [
 # One case of each part of the code: what `make test` has time for.
 QUICK = frozenset(
     """
-    impala impala-popart-lstm impala-normalised impala-kl-mu-pi-target impala-kl-reference
-    impala-cloning impala-impact-trust impala-elite impala-teacher-qdagger impala-teacher-popart
-    impala-guide impala-offline-popart impala-rmsprop impala-clipped-each impala-box-tanh-learnt
-    impala-harbour impala-stalls impala-frames-teacher
-    ppo ppo-lstm ppo-target-kl ppo-two-teachers ppo-offline ppo-box
-    a2c-ratio vpg awr-positive vmpo
-    dqn-rainbow dqn-noisy-quantiles dqn-teacher-margin dqn-data-share dqn-guide dqn-doors
-    dqn-shifted dqn-hindsight r2d2-burn-in
-    sac sac-lstm sac-teacher sac-hindsight
+    impala impala-popart-lstm impala-kl-mu-pi-target impala-kl-reference impala-cloning
+    impala-impact-trust impala-teacher-qdagger impala-teacher-popart impala-guide
+    impala-offline-popart impala-rmsprop impala-box-tanh-learnt impala-harbour impala-stalls
+    impala-frames-teacher
+    ppo ppo-lstm ppo-target-kl ppo-two-teachers ppo-offline
+    a2c-ratio awr-positive vmpo
+    dqn-rainbow dqn-noisy-quantiles dqn-teacher-margin dqn-data-share dqn-shifted dqn-hindsight
+    r2d2-burn-in
+    sac sac-teacher sac-hindsight
     """.split()
 )
 
