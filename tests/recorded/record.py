@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.actor.guide import Guide
 from impala_mm.algorithms import agent, policies, registry
 from impala_mm.algorithms.interface import Context, PolicyOutput
 from impala_mm.config import auto
@@ -196,7 +195,7 @@ def make_batch(made: Any, config: Any, spec: EnvironmentSpec, case: Case, number
 class Teacher:
     """A policy that is a function of the observations, as a teacher, a guide or a reference."""
 
-    name, notes = "x", ()
+    name, notes, flags_read = "x", (), frozenset()
 
     def __init__(self, number: int, size: int, config: Any):
         self.config, self._number, self._size = config, number, size
@@ -320,11 +319,12 @@ def _answers(made: Any, case: Case, batch: Batch, wide: InFloat64) -> Iterator[t
 
 def _guided(made: Any, teachers: list[Teacher], batch: Batch) -> Iterator[tuple[str, Any]]:
     """Yield what an actor records where teachers act in its environments."""
-    if not registry.optional(made, "guidance"):
-        return
     for teacher in teachers:
         teacher.greedy = True  # it draws no random actions
-    guide = Guide(made.guidance, len(batch.weight), lambda: teachers, [1])
+    guides = made.features.acting_hooks(len(batch.weight), [1], lambda settings: teachers)
+    if not guides:
+        return
+    (guide,) = guides
     for t in range(min(3, len(batch.unrolls.first))):
         entry = tf.nest.map_structure(lambda x, t=t: x[t], batch.unrolls)
         actions, extras = guide.take_over(entry, entry.action, tf.nest.flatten(entry.extras))

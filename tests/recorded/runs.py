@@ -20,7 +20,7 @@ from impala_mm.records.checkpoint_paths import all_in
 from tests.recorded import record
 from tests.recorded.cases import RUNS, SMALL_RUN, RunCase
 
-FOLDERS, ROOT = record.HERE / "runs", record.HERE.parents[1]
+FOLDERS, ROOT = record.HERE / "folders", record.HERE.parents[1]
 _KEPT = ("checkpoints", "own", "settings.json", "starts.jsonl")  # what a resumed run reads
 VARIABLES, CONTENTS = record.HERE / "runs.json", record.HERE / "contents.json"
 
