@@ -80,7 +80,8 @@ class Trained:
 
     def levels(self, like: tf.Tensor, count: int) -> tf.Tensor:
         """Return uniform levels [T, columns, count] for `like` [T, columns]."""
-        return self._of_columns(like.shape[0], count)
+        # A recurrent network's outputs have no length that is known while it is traced.
+        return self._of_columns(tf.shape(like)[0], count)
 
     def offsets(self, most: int) -> tf.Tensor:
         """Return the rows and columns of pixels by which to shift images, int32 [columns, 2].
@@ -90,7 +91,7 @@ class Trained:
         uniform = self._of_columns(1, 2)[0]
         return tf.cast(tf.floor(uniform * (2 * most + 1)), tf.int32) - most
 
-    def _of_columns(self, steps: int, count: int) -> tf.Tensor:
+    def _of_columns(self, steps: int | tf.Tensor, count: int) -> tf.Tensor:
         """Return uniform numbers [steps, columns, count], this learner's part of everybody's."""
         everybodys = [steps, self._copies, self._group.size, self._columns, count]
         drawn = tf.random.stateless_uniform(everybodys, self._next_seed())

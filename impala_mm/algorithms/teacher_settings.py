@@ -167,6 +167,12 @@ class TeacherSettings(PhaseSettings):
                 f"--offline_updates={self.offline_updates}: with --teacher_cost=0 a policy learns "
                 f"nothing from recorded games: give a cost, or leave --offline_updates at 0"
             )
+        is_of_values = self.distils and self.distilled == ("value",)
+        if self.offline_updates and is_of_values and not self.learns_from_any_policy:
+            raise ValueError(
+                f"--offline_updates={self.offline_updates} with --distill=value: the policy would "
+                f"learn nothing from recorded games: use --distill=policy_and_value"
+            )
         if self.teacher:
             self._check_distilled()
             if self.guides:

@@ -226,3 +226,11 @@ def test_updates_clone_the_recorded_actions_and_learn_their_returns(name, flags)
     assert metrics[-1]["loss/total"] < metrics[0]["loss/total"]
     assert metrics[-1]["teacher_cost"] == 1.0
     assert all(np.isfinite(each) for each in metrics[-1].values())
+
+
+def test_a_teacher_of_values_alone_is_refused_where_the_policy_has_nothing_else_to_learn():
+    flags = {"teacher": "x", "distill": "value", "offline_updates": 5}
+    with pytest.raises(ValueError, match="--distill=policy_and_value"):
+        Settings(**flags)
+    Settings(**flags | {"distill": "policy_and_value"})
+    Config.of_algorithm("dqn")(**flags)

@@ -142,6 +142,22 @@ def test_the_steps_after_the_burn_in_are_trained_on_from_the_recorded_state():
     assert np.abs(read - again).max() > 1e-3, "the state before the burn-in matters"
 
 
+def test_quantiles_of_a_recurrent_network_are_learnt():
+    """While it is traced, the length of the network's outputs is not known."""
+    algorithm, exchange = _made(value_distribution="quantiles", huber_delta=1.0, learning_rate=0.01)
+    entries, start = _played(algorithm, T + 1 + BURN_IN)
+    batch = batches.zeros(algorithm.unroll, B)._replace(weight=np.ones(B, np.float32))
+    batch = tf.nest.map_structure(tf.constant, batch._replace(unrolls=entries, start=start))
+
+    @tf.function(autograph=False)
+    def update():
+        exchange.begin(tf.constant(0, tf.int64))
+        return algorithm.update(batch, PROGRESS, exchange)[0]["loss/total"]
+
+    losses = [float(update()) for _ in range(10)]
+    assert losses[-1] < losses[0]
+
+
 def test_gradients_of_the_mean_loss_are_far_above_the_optimizers_epsilon():
     """Adam's first step is the learning rate for each weight, if its gradient is."""
     algorithm, exchange = _made(learning_rate=0.01)
