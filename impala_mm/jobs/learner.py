@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from impala_mm.config import flags
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
 from impala_mm.jobs import counts, environment_check
@@ -95,14 +96,17 @@ def _set_limits(config: Config) -> None:
 def _report_crash(
     error: Exception, config: Config, folder: RunFolder | None, outputs: RunOutputs
 ) -> None:
-    """Print and log the traceback of an unforeseen exception, and how to resume the run."""
-    traceback.print_exc()
-    if outputs.say.log:
-        outputs.say.log.write(traceback.format_exc())
-    outputs.event_hook.call("end", f"error: {error}")
-    if folder:
+    """Print and log how to resume the run, after the traceback of an unforeseen exception."""
+    what = f"{error}"
+    if not isinstance(error, UserMistake):  # that is a sentence, such as on damaged recorded games
+        traceback.print_exc()
+        if outputs.say.log:
+            outputs.say.log.write(traceback.format_exc())
         what = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
-        outputs.say(f"error: {what}; {_resume_hint(config, folder)}")
+    outputs.event_hook.call("end", f"error: {error}")
+    hint = f"; {_resume_hint(config, folder)}" if folder else ""
+    if folder or isinstance(error, UserMistake):
+        outputs.say(f"error: {what}{hint}")
 
 
 def _train(

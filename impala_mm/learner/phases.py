@@ -11,6 +11,7 @@ the phase in which it was. `setup` calls this after `teaching.begin`.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from impala_mm.algorithms.agent import Agent
 from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.config.settings import Config
+from impala_mm.data.unroll_check import UnrollCheck
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner import teaching
 from impala_mm.learner.batch_source import BatchSource
@@ -128,7 +130,8 @@ def read(
     """
     earlier = entries_before(agent.algorithm, agent.spec.frame_stack)
     unroll = agent.algorithm.unroll
-    return RecordedGames(data.folders, data.about, unroll, say, earlier, meanwhile)
+    check = functools.partial(UnrollCheck, actions=agent.spec.actions)
+    return RecordedGames(data.folders, data.about, unroll, say, earlier, meanwhile, check)
 
 
 def _make_sources(

@@ -246,11 +246,25 @@ def _make_decode(codec: UnrollCodec, device: str) -> Callable[[Columns], Batch]:
         return decode_batch(codec, contents, versions, keys, fresh, device, weights)
 
     def decode_columns(columns: Columns) -> Batch:
-        contents = [unpack(content, codec.size) for content in columns.contents]
+        contents = _unpacked(columns.contents, codec)
         with tf.device("/CPU:0"):
             return decode(*map(tf.constant, columns._replace(contents=contents)))
 
     return decode_columns
+
+
+def _unpacked(contents: Sequence[bytes | memoryview], codec: UnrollCodec) -> list[bytes]:
+    """Return the bytes of stored unrolls; raise UserMistake if one is none.
+
+    What actors send is checked before it is stored, but anybody may have written files.
+    """
+    try:
+        return [unpack(content, codec.size) for content in contents]
+    except ValueError as error:
+        raise UserMistake(
+            f"the files from which the replay was restored are damaged ({error}): delete the "
+            f"folder own/ of the run, or that of --replay_spill"
+        ) from None
 
 
 def _make_measures(algorithm: Algorithm, codec: UnrollCodec, position: Position) -> Measures:
@@ -269,7 +283,7 @@ def _make_measures(algorithm: Algorithm, codec: UnrollCodec, position: Position)
         return [tf.transpose(features, [1, 0, 2]) for features in found]
 
     def unpacked(unrolls: list[StoredUnroll]) -> tf.Tensor:
-        return tf.constant([unpack(unroll.content, codec.size) for unroll in unrolls])
+        return tf.constant(_unpacked([unroll.content for unroll in unrolls], codec))
 
     return Measures(
         lambda unrolls: recorded(unpacked(unrolls)).numpy(),

@@ -128,16 +128,19 @@ def read(path: Path) -> CheckpointInfo | None:
         about = CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return about if _has_right_types(about) else None
+    return about if _has_possible_values(about) else None
 
 
-def _has_right_types(about: CheckpointInfo) -> bool:
-    """Return whether a description has the types that its readers rely on."""
+def _has_possible_values(about: CheckpointInfo) -> bool:
+    """Return whether a description has the types and numbers that its readers rely on."""
     counts = (about.learners, about.updates, about.steps, about.offline_updates)
-    numbers = (*counts, about.frames, about.seconds)
-    known = [x for x in (about.counted_seconds, about.episode_return) if x is not None]
+    amounts = [about.frames, about.seconds]
+    if about.counted_seconds is not None:
+        amounts.append(about.counted_seconds)
     return (
-        all(type(each) in (int, float) for each in (*numbers, *known))
+        all(type(each) is int and 0 <= each < 2**63 for each in counts)
+        and all(type(each) in (int, float) and 0 <= each < math.inf for each in amounts)
+        and type(about.episode_return) in (int, float, type(None))
         and all(isinstance(each, dict) for each in (about.settings, about.made_of, about.versions))
         and all(isinstance(each, str) for each in about.own_states)
     )

@@ -11,6 +11,9 @@ from impala_mm.data.variables import Variables
 from impala_mm.records import durable_folder
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch, Unwritable
 
+# What TensorFlow raises for files that are none of its; IndexError: they are cut short.
+_UNREADABLE = (OSError, ValueError, IndexError, tf.errors.OpError)
+
 
 def named(variables: Variables) -> dict[str, tf.Variable]:
     """Return the variables that a checkpoint holds, by their names in it."""
@@ -114,7 +117,7 @@ def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
         reader = tf.train.load_checkpoint(str(path / "variables"))
         for name, variable in by_name.items():  # one by one: no second copy of all values
             variable.assign(tf.cast(reader.get_tensor(_key(name)), variable.dtype))
-    except (OSError, ValueError, tf.errors.OpError) as error:
+    except _UNREADABLE as error:
         raise Mismatch(_describe_unreadable(path, error)) from None
 
 
@@ -126,7 +129,7 @@ def check_shapes(path: Path, by_name: dict[str, tf.Variable]) -> None:
         reader = tf.train.load_checkpoint(str(path / "variables"))
         shapes = reader.get_variable_to_shape_map()
         types = reader.get_variable_to_dtype_map()
-    except (OSError, ValueError, tf.errors.OpError) as error:
+    except _UNREADABLE as error:
         raise Mismatch(_describe_unreadable(path, error)) from None
     for name, variable in by_name.items():
         here, there = variable.shape.as_list(), shapes.get(_key(name))

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.data.unroll_check import UnrollCheck
 from impala_mm.replay.contents import unpack
 from impala_mm.replay.data_set import About, BadData, files, intact, place, read_about, unroll_spec
 from impala_mm.replay.unroll_files import UnrollInFile
@@ -26,8 +27,9 @@ class _Stream:
     Behind a gap a row begins in the middle of a game, of which the frames before are not known.
     """
 
-    def __init__(self, unrolls: Sequence[UnrollInFile], codec: UnrollCodec, length: int):
-        self._unrolls, self._codec, self._length = unrolls, codec, length
+    def __init__(self, unrolls: Sequence[UnrollInFile], codec: UnrollCodec, check: UnrollCheck):
+        self._unrolls, self._codec, self._check = unrolls, codec, check
+        self._length = codec.spec.length
         self._decoded: tuple[int, Entry | None] = (-1, None)
         self.cut = 0  # steps after the last complete game, which are left out
         self._begin = self._find_begin()
@@ -68,6 +70,11 @@ class _Stream:
                 raise BadData(
                     f"{packed.path} is damaged ({error}): delete it, or copy it again"
                 ) from None
+            if mistake := self._check.mistake(content):
+                raise BadData(
+                    f"{packed.path} has an unroll that no student can learn from: {mistake}: "
+                    f"delete the file, or record the data again"
+                )
             rows = np.frombuffer(content, np.uint8)[np.newaxis].copy()
             entries = tf.nest.map_structure(lambda x: x[0], self._codec.arrays(rows).entries)
             self._decoded = number, entries
@@ -124,16 +131,18 @@ class RecordedGames:
         say: Say,
         earlier: int = 0,
         meanwhile: Callable[[], None] = lambda: None,
+        check: Callable[[UnrollSpec], UnrollCheck] = UnrollCheck,
     ):
         """Read folders of data that fit `ours`, the student's own description.
 
         `unroll` is that of the student, and each is preceded by `earlier` entries. `meanwhile` is
-        called for each file and each stream. Raises BadData if a folder does not fit, or no game of
-        it is complete.
+        called for each file and each stream. `check` makes the check of unrolls of a layout, which
+        come from files that anybody may have written. Raises BadData if a folder does not fit, or
+        no game of it is complete.
         """
         self.earlier, self._streams = earlier, list[_Stream]()
         for folder in folders:
-            self._streams += _read(folder, ours, unroll, say, meanwhile)
+            self._streams += _read(folder, ours, unroll, say, meanwhile, check)
         self.steps = sum(stream.entries - 1 for stream in self._streams)  # with resets
         before = unroll.overlap - 1 + earlier
         self._windows = [
@@ -152,7 +161,12 @@ class RecordedGames:
 
 
 def _read(
-    folder: Path, ours: About, unroll: UnrollSpec, say: Say, meanwhile: Callable[[], None]
+    folder: Path,
+    ours: About,
+    unroll: UnrollSpec,
+    say: Say,
+    meanwhile: Callable[[], None],
+    check: Callable[[UnrollSpec], UnrollCheck],
 ) -> list[_Stream]:
     """Return the streams of a folder that have a complete game."""
     about = read_about(folder)
@@ -175,10 +189,10 @@ def _read(
         if not unrolls:
             say(f"{path} is {'damaged' if path.exists() else 'gone'} and left out")
         found += unrolls
-    streams = list[_Stream]()
+    streams, checked = list[_Stream](), check(codec.spec)
     for row in _in_rows(found):
         meanwhile()
-        streams.append(_Stream(row, codec, about.unroll_length))
+        streams.append(_Stream(row, codec, checked))
     usable = [stream for stream in streams if stream.entries]
     if not usable:
         what = "no game that is complete" if streams else "no data"

@@ -1,6 +1,6 @@
 """Games of catch, recorded by random actions or by a function, for students' tests.
 
-`terminations` counts those of any data set.
+`terminations` counts those of any data set, and `rewrite` changes one as a stranger might.
 """
 
 import numpy as np
@@ -11,7 +11,8 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.evaluation import recording
 from impala_mm.policy.core import make_entry
-from impala_mm.replay.contents import unpack
+from impala_mm.replay import unroll_files
+from impala_mm.replay.contents import pack, unpack
 from impala_mm.replay.data_set import DataSetWriter, files, intact, read_about, unroll_spec
 
 
@@ -48,6 +49,19 @@ def record_catch(folder, games, length, function=None, num_envs=3):
     data.close()
     environments.close()
     return data.about
+
+
+def rewrite(folder, change):
+    """Let `change` alter the entries of each unroll of a data set; checksums agree afterwards."""
+    about = read_about(folder)
+    codec = UnrollCodec(unroll_spec(entry_spec(level_spec(about.level), ()), about.unroll_length))
+    for path in files(folder):
+        unrolls = []
+        for number, unroll in enumerate(unroll_files.read(path)):
+            rows = np.frombuffer(unpack(unroll.content, codec.size), np.uint8)[np.newaxis].copy()
+            change(number, codec.arrays(rows).entries)
+            unrolls.append(unroll._replace(content=pack(rows.tobytes())))
+        path.write_bytes(unroll_files.encode(unrolls))
 
 
 def terminations(folder):

@@ -1,22 +1,31 @@
-"""Damaged files of a run's folder: each is refused or left out in words."""
+"""Damaged and crafted files of a run's folder: each is refused or left out in words."""
 
+import contextlib
+import hashlib
 import json
 import os
 import re
+import zlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from damaging import damaged, damaged_json
 from hypothesis import HealthCheck, given, settings
+from recorded_catch import record_catch
 
 from impala_mm.actor.host_cache import HostParameterCache
+from impala_mm.algorithms.interface import entry_spec
 from impala_mm.config.errors import UserMistake
+from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.data.variables import Variables
-from impala_mm.records import checkpoint, run_folder
+from impala_mm.environments.make import level_spec
+from impala_mm.records import checkpoint, run_folder, saved_variables
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.json_lines import read_json_lines
 from impala_mm.records.run_checkpoints import Checkpoints
+from impala_mm.replay.data_set import BadData, unroll_spec
+from impala_mm.replay.recorded_games import RecordedGames
 from impala_mm.replay.spill import Owner, Spill
 from impala_mm.replay.store import StoredUnroll
 
@@ -61,6 +70,37 @@ def test_a_damaged_checkpoint_is_left_out_for_the_one_before_it(saved, tmp_path,
             moved.rename(path)
 
     each()
+
+
+@pytest.mark.parametrize("name", ["variables.index", "variables.data-00000-of-00001"])
+def test_variables_whose_checksums_were_computed_anew_are_loaded_or_refused(saved, name):
+    _, (_, path) = saved
+    whole, about = (path / name).read_bytes(), json.loads((path / "about.json").read_text())
+
+    @settings(max_examples=60, **_OPTIONS)
+    @given(damaged(whole))
+    def each(content):
+        (path / name).write_bytes(content)
+        about["files"][name] = [len(content), hashlib.sha256(content).hexdigest()]
+        (path / "about.json").write_text(json.dumps(about))
+        checkpoint.verify(path)
+        with contextlib.suppress(checkpoint.Mismatch):  # no other exception
+            saved_variables.load(path, {"trained/0": tf.Variable(tf.zeros([4, 3]))})
+
+    each()
+
+
+@pytest.mark.parametrize("name", ["learners", "updates", "steps", "offline_updates", "frames"])
+@pytest.mark.parametrize("number", [-1, 1.5, 1e400, 2**70, "3", None, True, []])
+def test_a_checkpoint_with_impossible_counts_is_damaged(saved, name, number):
+    _, (_, path) = saved
+    about = json.loads((path / "about.json").read_text()) | {name: number}
+    (path / "about.json").write_text(json.dumps(about))
+    if name == "frames" and number in (1.5, 2**70):
+        assert checkpoint.verify(path).frames == number
+        return
+    with pytest.raises(checkpoint.Damaged, match=re.escape(f"{path} has no about.json")):
+        checkpoint.verify(path)
 
 
 @pytest.mark.parametrize("elsewhere", ["/etc/hostname", "../0000000005/variables.index"])
@@ -129,6 +169,47 @@ def test_damaged_files_of_a_spilled_replay_are_left_out_or_refused(tmp_path, nam
         assert str(tmp_path / "spill") in refused
 
     each()
+
+
+@pytest.mark.parametrize("part", ["data.json", "header", "content"])
+def test_recorded_games_whose_checksums_agree_are_read_or_refused(tmp_path, part):
+    about = record_catch(tmp_path, 2, 5)
+    unroll = unroll_spec(entry_spec(level_spec("catch"), ()), 8)
+    file = tmp_path / ("data.json" if part == "data.json" else "0000000000.unrolls")
+    whole = file.read_bytes()
+    if part != "data.json":
+        line, content = whole.split(b"\n", 1)
+    damage = {
+        "data.json": lambda: damaged_json(whole),
+        "header": lambda: damaged_json(line[9:]),
+        "content": lambda: damaged(content),
+    }[part]()
+    outcomes = set()
+
+    @settings(max_examples=100, **_OPTIONS)
+    @given(damage)
+    def each(changed):
+        if part == "header":
+            changed = b"%08x %s\n" % (zlib.crc32(changed), changed) + content
+        elif part == "content":
+            header = json.loads(line[9:])
+            header["sizes"][-1] += len(changed) - len(content)
+            text = json.dumps(header | {"checksum": zlib.crc32(changed)}).encode()
+            changed = b"%08x %s\n" % (zlib.crc32(text), text) + changed
+        file.write_bytes(changed)
+        rows = np.zeros([1, UnrollCodec(unroll).size], np.uint8)
+        entries = UnrollCodec(unroll).arrays(rows).entries
+        try:
+            games = RecordedGames([tmp_path], about, unroll, lambda text: None)
+            for number in range(len(games)):
+                games.write(number, tf.nest.map_structure(lambda x: x[0], entries))
+                assert np.isfinite(entries.reward).all()
+            outcomes.add("read")
+        except BadData:  # and no other exception
+            outcomes.add("refused")
+
+    each()
+    assert "refused" in outcomes
 
 
 def test_damaged_parameters_in_shared_memory_count_as_none(tmp_path):

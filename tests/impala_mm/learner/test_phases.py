@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import scripted
 import tensorflow as tf
-from recorded_catch import record_catch
+from recorded_catch import record_catch, rewrite
 
 from impala_mm.algorithms import sac
 from impala_mm.algorithms.agent import make_agent
 from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.evaluation import recording
@@ -99,6 +100,36 @@ def test_games_that_are_given_are_read_and_nothing_is_collected(tmp_path):
     steps = 3 * (3 * 10 - 1) + 3 * (2 * 10 - 1)
     assert f"from {steps} recorded steps" in said[-1]
     assert source.next(30.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("part", "number", "said"),
+    [
+        ("action", 7, "its action contains 7, and there are 3 choices"),
+        ("action", -1, "its action contains -1"),
+        ("reward", np.nan, "its reward contains NaN"),
+        ("observation", np.inf, "its observation contains NaN or infinity"),
+    ],
+)
+@pytest.mark.parametrize("which", [0, 2])
+def test_games_that_would_spoil_an_update_are_refused_by_their_file(
+    tmp_path, part, number, said, which
+):
+    record_catch(tmp_path / "given", 4, 8, num_envs=1)
+
+    def spoil(unroll, entries):
+        if unroll == which:
+            getattr(entries, part)[0, 4] = number
+
+    rewrite(tmp_path / "given", spoil)
+
+    def learn():
+        source, _, _ = _begin(tmp_path, teacher="", teacher_data=str(tmp_path / "given"))
+        for _ in range(20):  # an unroll within a game is read when it is drawn
+            source.next(0.5)
+
+    with pytest.raises(UserMistake, match=f"given/0000000000.unrolls .*{said}"):
+        learn()
 
 
 @pytest.mark.parametrize("data", ["", "given"])

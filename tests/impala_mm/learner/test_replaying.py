@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from unrolls import CODEC, LENGTH, SPEC, unroll
 
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.learner import replaying
@@ -16,6 +17,7 @@ from impala_mm.learner.lockstep import Lockstep
 from impala_mm.learner.own_source import OwnSource
 from impala_mm.learner.own_state import OwnState
 from impala_mm.records.checkpoint import CheckpointInfo
+from impala_mm.replay.mixer import Columns
 from impala_mm.runtime.rank import ProcessRank
 
 ALGORITHM = SimpleNamespace(unroll=SPEC)
@@ -54,6 +56,13 @@ def test_batches_are_tensors_with_what_the_actors_sent():
         source.feedback(batch.key, tf.cast(batch.key, tf.float32))
     assert batch.weight.numpy()[2:].min() < 1, "priorities differ by now"
     queue.close()
+
+
+def test_stored_bytes_that_are_no_unroll_are_refused_by_the_files_to_delete():
+    decode = replaying._make_decode(CODEC, "/CPU:0")
+    columns = Columns([b"nothing"], *(np.zeros(1, kind) for kind in (int, int, np.float32, bool)))
+    with pytest.raises(UserMistake, match=r"of 7 bytes .*own/ of the run.*--replay_spill"):
+        decode(columns)
 
 
 def test_messages_about_what_is_restored_call_a_replay_a_replay(tmp_path):
