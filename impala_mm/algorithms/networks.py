@@ -1,7 +1,10 @@
 """Networks by the flags: what algorithms call to make them, and what a run records of them."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
+import sonnet as snt
 import tensorflow as tf
 
 import nets
@@ -9,8 +12,12 @@ from impala_mm.config import flags
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.runtime import machine
 from nets.critic import ChoiceCritics, Critics
 
+_LARGE = 2**20  # numbers of an observation from which on a network may not fit in memory
+# Of the weights in memory, at least: with gradients and an optimizer's averages, or as received.
+_COPIES = 3
 # The flags, besides --agent_name, that decide which variables a network has and what it computes.
 _FLAGS = ("mlp_sizes", "activation", "layer_norm", "lstm_size", "separate_networks")
 
@@ -33,7 +40,8 @@ def make_network(
             f"image: give --subtract_mean_image=false, or make the network with the `mean` of a "
             f"`Normaliser`"
         )
-    return nets.make(
+    make = functools.partial(
+        nets.make,
         name or config.agent_name,
         environment.observation,
         environment.actions,
@@ -41,8 +49,26 @@ def make_network(
         config.precision,
         _style(config)._replace(noise_scale=noise_scale),
         usual=_style(type(config)()),
-        mean=mean,
     )
+    numbers = sum(part.shape.num_elements() for part in tf.nest.flatten(environment.observation))
+    if numbers > _LARGE:
+        _refuse_too_large(make, numbers)
+    return make(mean=mean)
+
+
+def _refuse_too_large(make: Callable[[], nets.Network], numbers: int) -> None:
+    """Raise UserMistake if a network that `make` makes does not fit in this machine's memory."""
+    snt.Linear(1)  # Sonnet checks once, outside of graphs, that TensorFlow executes eagerly
+    with tf.Graph().as_default():  # in which variables take no memory
+        weights = sum(variable.shape.num_elements() for variable in make().trainable_variables)
+    needed, available = _COPIES * 4 * weights, machine.memory_bytes()
+    if needed > available:
+        raise UserMistake(
+            f"a network for observations of {numbers:,} numbers has {weights:,} weights, which "
+            f"take {needed / 1e9:,.1f} GB of memory with their gradients and averages, and this "
+            f"machine has {available / 1e9:,.1f} GB: make observations smaller in a wrapper "
+            f"(--env_wrappers; images: --width and --height), or give a smaller --mlp_sizes"
+        )
 
 
 def make_actor_critic(

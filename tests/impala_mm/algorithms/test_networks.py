@@ -12,6 +12,7 @@ from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
 from impala_mm.learner import resume
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
+from impala_mm.runtime import machine
 from impala_mm.transport import handshake
 
 CHOSEN = {
@@ -31,6 +32,17 @@ def made():
         "default": agent.make_agent(common, 0),
         "chosen": agent.make_agent(dataclasses.replace(common, **CHOSEN), 0),
     }
+
+
+@pytest.mark.parametrize("shape", [[50_000_000], [4096, 4096, 3]])
+def test_a_network_that_does_not_fit_in_memory_is_refused_before_it_takes_any(monkeypatch, shape):
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 8_000_000_000)
+    large = level_spec("catch")._replace(observation=tf.TensorSpec(shape, tf.uint8))
+    config = Config(subtract_mean_image=False, precision="float32")
+    with pytest.raises(
+        UserMistake, match=r"of 50,[0-9,]+ numbers has [0-9],[0-9,]+ weights.* 8.0 "
+    ):
+        networks.make_network(config, large)
 
 
 def test_the_flags_reach_the_network(made):
