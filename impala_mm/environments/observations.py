@@ -42,9 +42,10 @@ class PartConversion:
     convert: Callable[[np.ndarray], np.ndarray] | None = None  # from raw_shape to shape
     note: str = ""  # what was recognised as an image, for the user
     choices: tuple[int, ...] = ()  # numbers of choices, of numbers that the network embeds
+    of_bytes: bool = False  # whether the environment's space is of uint8
 
     def read(self, raw: Any, name: str) -> np.ndarray:
-        """Return the part, converted; raise ValueError if its shape is wrong."""
+        """Return the part, converted; raise ValueError if its shape or a number is wrong."""
         if raw.__class__ is not np.ndarray:
             raw = np.asarray(raw)
         if raw.shape != self.raw_shape:
@@ -52,7 +53,17 @@ class PartConversion:
                 f"observation{name} of shape {list(raw.shape)}, and its space has the shape "
                 f"{list(self.raw_shape)}"
             )
+        if self.of_bytes and raw.dtype != np.uint8:
+            self._refuse_no_bytes(raw, name)
         return raw if self.convert is None else self.convert(raw)
+
+    def _refuse_no_bytes(self, raw: np.ndarray, name: str) -> None:
+        """Raise ValueError if numbers of another type would become other ones as bytes."""
+        if not (fits := (raw >= 0) & (raw < 256)).all():
+            raise ValueError(
+                f"observation{name} of {raw.dtype} with {raw[~fits][0]:g}, which no byte holds: "
+                f"return bytes, from 0 to 255, or give the space the type of the observations"
+            )
 
 
 class ObservationConversion:
@@ -121,7 +132,7 @@ def read_observations(
             return tuple(read(each) for each in part.spaces)
         if isinstance(part, spaces.Box) and part.dtype.kind in "biuf":
             box = read_box(part, width, height, converts)
-            return PartConversion(tuple(part.shape), *box)
+            return PartConversion(tuple(part.shape), *box, of_bytes=part.dtype == np.uint8)
         if isinstance(part, spaces.Discrete):
             return _choices([int(part.n)], [int(part.start)], (), converts)
         if isinstance(part, spaces.MultiDiscrete):

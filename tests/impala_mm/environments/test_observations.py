@@ -234,6 +234,15 @@ def test_a_nan_in_an_image_of_numbers_is_an_error():
         _read(Box(shape=(36, 36, 3), **UNIT), image)
 
 
+@pytest.mark.parametrize("number", [np.nan, -1.0, 256, 1e300])
+def test_numbers_that_no_byte_holds_are_refused_where_the_space_is_of_bytes(number):
+    conversion = read_observations("level", Box(0, 255, (2,), np.uint8), 0, 0)
+    for fits in (np.array([3.0, 255.0]), [3, 255], np.array([3, 0, 255])[::2]):
+        np.testing.assert_array_equal(conversion.read(fits)[0].astype(np.uint8), [3, 255])
+    with pytest.raises(ValueError, match=r"no byte holds"):
+        conversion.read(np.array([3, number]))
+
+
 def test_what_was_recognised_is_a_note_to_the_user():
     class Camera(Counting):
         observation_space = Dict(left=Box(shape=(3, 40, 40), **BYTES), rest=Box(-1, 1, (2,)))
