@@ -55,6 +55,7 @@ class ProcessLogger:
         line = f"[{self._name}] {printable.escape(message)}"
         if self.log:
             self.log.write(line)
-        with contextlib.suppress(OSError):  # the terminal is gone, or its disk is full
+        # The terminal is gone, its disk is full, or an environment has closed sys.stdout.
+        with contextlib.suppress(OSError, ValueError):
             # One write, since other processes print to the same terminal.
             print(f"{line}\n", end="", flush=True)

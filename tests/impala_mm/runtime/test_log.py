@@ -52,6 +52,14 @@ def _sayer(folder):
     return say
 
 
+def test_a_stdout_that_an_environment_has_closed_is_no_error(tmp_path, monkeypatch):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stdout", closed)
+    _sayer(tmp_path)("two words")
+    assert "two words" in (tmp_path / "learner.log").read_text()
+
+
 def test_a_terminal_that_is_gone_is_no_error(tmp_path, monkeypatch):
     """After SIGHUP, which saves and stops the run, every print fails."""
 
