@@ -5,11 +5,12 @@ It writes what the run uses on each host to hosts.jsonl.
 With --track, each row goes to a tracker, too (`tracking`).
 
 With a full disk, rows are lost but the run continues: a message is logged when rows cannot be
-written, and another one when they can be written again.
+written, and another one when they can be written again. TensorBoard's then begin another file.
 """
 
 import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.histogram import metadata
 
-from impala_mm.records import host_use
+from impala_mm.records import host_use, saved_variables
 from impala_mm.records.metric_descriptions import format_description
 from impala_mm.records.settings_table import render_markdown
 from impala_mm.records.tracking import Tracking
@@ -25,6 +26,7 @@ from impala_mm.runtime.log import Say
 from impala_mm.runtime.strict_json import to_json
 
 _BUCKETS = 30  # buckets of a histogram
+_UNWRITABLE = (OSError, tf.errors.OpError)  # what a full disk raises, in Python and TensorFlow
 _HISTOGRAM = metadata.create_summary_metadata(display_name=None, description=None)
 
 
@@ -41,17 +43,18 @@ class MetricsWriter:
         """Append to the files of this folder from now on."""
         self._file = (logdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._hosts_file = logdir / host_use.FILE
-        self._events = tf.summary.create_file_writer(str(logdir / "events"))
+        self._events_folder = logdir / "events"
+        self._events: tf.summary.SummaryWriter | None = None  # the next event opens a new file
         self._described: set[str] = set()  # metrics whose description TensorBoard has
 
     def write_settings(self, settings: dict[str, Any], frames: float) -> None:
         """Write a table of all settings for TensorBoard, at the frames where training starts."""
         try:
-            with self._events.as_default(step=np.int64(frames)):
+            with self._writing_events(frames):
                 tf.summary.text("settings", render_markdown(settings))
-            self._events.flush()
-        except (OSError, tf.errors.OpError) as error:
-            self._say(f"the settings could not be written for TensorBoard ({error})")
+        except _UNWRITABLE as error:
+            reason = saved_variables.why_unwritable(error)
+            self._say(f"the settings could not be written for TensorBoard ({reason})")
 
     def write(self, row: dict[str, Any]) -> None:
         """Write one row of metrics; its texts go only to metrics.jsonl."""
@@ -62,15 +65,15 @@ class MetricsWriter:
             self._file.write(to_json(row) + "\n")
             self._file.flush()
             # NumPy's numbers, since TensorFlow keeps a tensor of 0.8 kB for each Python number.
-            with self._events.as_default(step=np.int64(row["frames"])):
+            with self._writing_events(row["frames"]):
                 for name, value in numbers.items():
                     if name != "frames":
                         text = self._description(name)
                         tf.summary.scalar(name, np.float32(value), description=text)
-            self._events.flush()
-        except (OSError, tf.errors.OpError) as error:
+        except _UNWRITABLE as error:
             if self._writes:
-                self._say(f"metrics cannot be written ({error}); training continues")
+                reason = saved_variables.why_unwritable(error)
+                self._say(f"metrics cannot be written ({reason}); training continues")
             self._writes = False
         else:
             if not self._writes:
@@ -107,12 +110,29 @@ class MetricsWriter:
     def write_histograms(self, frames: float, named: dict[str, np.ndarray]) -> None:
         """Write distributions of values for TensorBoard, in 30 buckets each."""
         try:
-            with self._events.as_default(step=np.int64(frames)):
+            with self._writing_events(frames):
                 for name, values in named.items():
                     tf.summary.write(name, _histogram(values), metadata=_HISTOGRAM)
+        except _UNWRITABLE as error:
+            reason = saved_variables.why_unwritable(error)
+            self._say(f"histograms could not be written ({reason}); training continues")
+
+    @contextlib.contextmanager
+    def _writing_events(self, frames: float) -> Iterator[None]:
+        """Write what the body records to TensorBoard's file, or raise one of `_UNWRITABLE`.
+
+        The file may then end in half a record, after which TensorBoard reads nothing: the next
+        events begin another file.
+        """
+        if self._events is None:
+            self._events = tf.summary.create_file_writer(str(self._events_folder))
+        try:
+            with self._events.as_default(step=np.int64(frames)):
+                yield
             self._events.flush()
-        except (OSError, tf.errors.OpError) as error:
-            self._say(f"histograms could not be written ({error}); training continues")
+        except _UNWRITABLE:
+            self._events = None
+            raise
 
 
 def _histogram(values: np.ndarray) -> np.ndarray:

@@ -152,5 +152,6 @@ def _describe_unreadable(path: Path, error: Exception) -> str:
 
 def why_unwritable(error: Exception) -> str:
     """Return why a file could not be written, without what TensorFlow adds to the reason."""
-    # TensorFlow's messages have the form "{{node ...}} path; the reason [Op:...]".
-    return str(error).split(" [Op:")[0].split("; ")[-1]
+    # TensorFlow's messages have the form "{{node ...}} path; the reason [Op:...]", and that of a
+    # file of events tells in further lines how many were lost.
+    return str(error).split(" [Op:")[0].split("; ")[-1].partition("\n")[0]
