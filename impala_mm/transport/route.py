@@ -5,6 +5,7 @@ import os
 import socket
 import ssl
 import stat
+import time
 
 from impala_mm.runtime import ports
 from impala_mm.transport import local_sockets
@@ -13,6 +14,10 @@ from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.handshake import NO_TOKEN
 from impala_mm.transport.relay import relay_to
 
+# OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED, and the alerts by which
+# the learner's end says the same of this end's certificate.
+_OUTSIDE_ITS_TIME = {9, 10}
+_OF_TIME = {"SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_EXPIRED"}
 _NOT_TLS = {"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}
 
 
@@ -88,4 +93,10 @@ def _refusal(address: str, error: ssl.SSLError) -> Exception:
             f"--transport_security=none, give the same flag to its actors"
         )
     why = getattr(error, "verify_message", "") or (error.reason or "").replace("_", " ").lower()
+    if getattr(error, "verify_code", 0) in _OUTSIDE_ITS_TIME or error.reason in _OF_TIME:
+        return NotAccepted(
+            f"the clock of this host ({time.strftime('%Y-%m-%d %H:%M')}) or of the learner's is "
+            f"wrong, or the token file is older than ten years (TLS: {why}): set the clock, or "
+            f"remove the file on all hosts"
+        )
     return NotAccepted(f"{NO_TOKEN} (TLS: {why})")

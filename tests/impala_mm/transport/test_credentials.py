@@ -2,6 +2,7 @@
 
 import re
 import ssl
+import time
 
 import pytest
 from fronted import ME, SECRET, TOKEN, Learner
@@ -74,8 +75,29 @@ def test_a_certificate_is_refused_before_and_after_its_time(monkeypatch, days, w
         with pytest.raises(ssl.SSLError), context.wrap_socket(bare) as secure:
             secure.recv(1)
         until(lambda: any(why in line for line in learner.refusals()), 10)
-        with pytest.raises(Refused, match=rf"copy its token file to this host.* \(TLS: .*{why}"):
+        now = time.strftime("%Y-%m-%d")
+        with pytest.raises(Refused, match=rf"clock of this host \({now}.* \(TLS: .*{why}"):
             Client(learner.address, token, 10, from_outside=True)
+
+
+@pytest.mark.parametrize("days", [(30, -1), (-1, 30)])
+def test_an_actor_whose_certificate_is_outside_its_time_for_the_learner_is_told_of_the_clock(
+    monkeypatch, days
+):
+    """Only the learner's clock is wrong: the actor, which does not look here, finds nothing."""
+    monkeypatch.setattr("impala_mm.transport.listening.Listener.check", lambda *_: None)
+    make_context = Credentials.context
+
+    def without_looking(self, role):
+        context = make_context(self, role)
+        if role == ACTOR:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+
+    monkeypatch.setattr(Credentials, "context", without_looking)
+    token, words = _text(*days), r"clock of this host .*or of the learner's is wrong"
+    with Learner(token=token) as learner, pytest.raises(Refused, match=words):
+        Client(learner.address, token, 10, from_outside=True)
 
 
 def test_whoever_has_no_certificate_connects_and_reads_nothing(learner):
