@@ -17,7 +17,8 @@ _NEEDED = ("name", "job", "host", "state")
 _KINDS: dict[str, Any] = {
     **dict.fromkeys((*_NEEDED, "log", "last", "place"), str),
     **dict.fromkeys(("supervisor", "process"), list[int] | None),
-    **dict.fromkeys(("cpu", "memory", "frames_per_second", "silent", "since"), float | None),
+    **dict.fromkeys(("cpu", "memory", "frames_per_second", "silent"), float | None),
+    **dict.fromkeys(("since", "time"), float | None),
     **dict.fromkeys(("learner_hosts", "awaits"), list[str]),
     "restarts": int,
     "code": int | None,
@@ -63,6 +64,7 @@ class ProcessState:
         self._output, self._heartbeat, self._usage = output, heartbeat, procfs.Usage()
         self._path = Path(task.folder) / task.name / "state.json"
         self._written = 0.0
+        self._began: float | None = None  # time.monotonic() when the process was started
         self.fields: dict[str, Any] = {
             "name": task.name,
             "job": task.job,
@@ -85,10 +87,17 @@ class ProcessState:
             silent = round(self._heartbeat.longest_silence()[0], 1)
             self.write(cpu=round(cpu), memory=round(memory), frames_per_second=rate, silent=silent)
 
+    def write_start(self, process: list[int]) -> None:
+        """Write that this process was started now."""
+        self._began = time.monotonic()
+        self.write(state="running", process=process)
+
     def write(self, **news: Any) -> None:
         """Write the state with these changes."""
         last = self._output.lines[-1][:300] if self._output.lines else ""
         self.fields |= news | {"last": last, "time": time.time()}
         self._written = time.monotonic()
+        if self._began is not None:  # by the clock of now, which may have been set since
+            self.fields["since"] = self.fields["time"] - (self._written - self._began)
         with contextlib.suppress(OSError):  # a full disk costs this update, not the process
             write_json(self._path, self.fields)

@@ -179,7 +179,7 @@ class Supervisor:
             return
         process = [self._process.pid, procfs.start_time(self._process.pid)]
         self._started = time.monotonic()
-        self._state.write(state="running", process=process, since=time.time())
+        self._state.write_start(process)
 
     def _run_to_end(self) -> int:
         process = self._process

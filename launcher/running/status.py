@@ -171,12 +171,13 @@ def describe_process(state: dict[str, Any]) -> dict[str, Any]:
     """Return one process's status with every key; values that are not known are None."""
     is_running = state["state"] not in (*FINAL_STATES, "lost", "waits", "starting", "away")
     since = state.get("since")
+    now = state.get("time") or time.time()  # by the clock of its host, as `since` is
     return {
         "name": state["name"],
         "job": state["job"],
         "host": state["host"],
         "state": state["state"],
-        "up": round(time.time() - since, 1) if is_running and since else None,
+        "up": round(now - since, 1) if is_running and since else None,
         "frames_per_second": state.get("frames_per_second") if is_running else None,
         "cpu": state.get("cpu") if is_running else None,
         "memory": state.get("memory") if is_running else None,

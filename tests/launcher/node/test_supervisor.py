@@ -61,6 +61,20 @@ def test_the_environment_and_the_folder_are_those_of_the_task(supervise, tmp_pat
     assert f"b c||{tmp_path}\n" in told.log.read_text()
 
 
+def test_a_clock_that_is_set_meanwhile_does_not_change_how_long_a_process_has_run(supervise):
+    jumping = (
+        "import sys, time; from pathlib import Path; from launcher.node import supervisor;"
+        "task = Path(sys.argv[1]); real = time.time;"
+        "time.time = lambda: real() + 600 * task.with_name('jump').exists();"
+        "sys.exit(supervisor.main(task))"
+    )
+    told = supervise(STAYS, program=jumping)
+    told.until("running")
+    (told.folder / "jump").touch()
+    until(lambda: told.state["time"] > time.time() + 500)
+    assert 0 <= told.state["time"] - told.state["since"] < 60
+
+
 def test_one_that_dies_starts_again_later_and_later_and_then_no_more(supervise):
     told = supervise(["sh", "-c", "echo $$; exit 7"], job="actor", name="actor-0", restarts=2)
     assert told.wait() == 7

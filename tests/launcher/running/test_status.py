@@ -91,6 +91,12 @@ def test_the_supervisors_of_mpiruns_daemons_are_listed(run, tmp_path):
 LEARNERS = {"name": "learners", "job": "learner", "state": "running", "since": time.time() - 50}
 
 
+def test_the_age_of_a_process_is_by_the_clock_of_its_host_which_differs_from_ours(run, tmp_path):
+    there = time.time() + 600
+    _write(run, tmp_path, LEARNERS | {"since": there - 50, "time": there})
+    assert status.snapshot(run)["processes"][0]["up"] == 50
+
+
 def test_what_processes_print_cannot_control_the_terminal(run, tmp_path):
     printed = "\x1b[33mWARN: slow\x1b[0m\x1b[2J\x07"
     actor = {"name": "actor-0", "host": "gpu\x1b[1m", "state": "waits", "last": printed}
