@@ -1,9 +1,17 @@
-"""An algorithm's variables, grouped by how they are used."""
+"""An algorithm's variables, grouped by how they are used, and those that an update assigns."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+_PASSES = ("Identity", "IdentityN")  # operations that pass a variable's handle on
+# Operations that read a variable by its handle: all others assign it.
+_READS = {
+    *("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"),
+    *("VarIsInitializedOp", "_ReadVariablesOp", "DisableCopyOnRead"),
+    *_PASSES,
+}
 
 
 class BadVariables(Exception):
@@ -54,3 +62,79 @@ class Variables(NamedTuple):
             for variable in variables:
                 if id(variable) not in known:
                     raise BadVariables(f"{variable.name} is among {name}, but it is not {of}")
+
+    def check_assigned(self, traced: Any, apart: Sequence[tf.Variable]) -> None:
+        """Raise BadVariables if a concrete function assigns a variable of no group.
+
+        Those `apart` are the caller's own.
+        """
+        groups = (self.trained, self.carried, self.local, apart)
+        handles = {id(variable.handle) for group in groups for variable in group}
+        lost = [
+            v.name.removesuffix(":0") for v in assigned_by(traced) if id(v.handle) not in handles
+        ]
+        if lost:
+            names = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if lost[5:] else "")
+            raise BadVariables(
+                f"assigns {names}, of no group of Variables, so that nothing saves or broadcasts "
+                f"it: add it to carried (the same on all learners), or to local"
+            )
+
+
+def assigned_by(traced: Any) -> list[tf.Variable]:
+    """Return the variables that a concrete function assigns, also in the functions that it calls.
+
+    What a tf.py_function assigns is not known.
+    """
+    library = {f.signature.name: f for f in traced.graph.as_graph_def().library.function}
+    definition = traced.function_def
+    handles = traced.captured_inputs
+    first = len(definition.signature.input_arg) - len(handles)
+    written = _assigned_arguments(definition, library, {})
+    ids = {id(handles[i - first]) for i in written if i >= first}
+    return [variable for variable in traced.variables if id(variable.handle) in ids]
+
+
+def _assigned_arguments(
+    definition: Any, library: dict[str, Any], done: dict[str, set[int]]
+) -> set[int]:
+    """Return the numbers of those arguments of a FunctionDef that are handles it assigns.
+
+    `library` has the functions that it may call, and `done` the results so far, by name.
+    """
+    name = definition.signature.name
+    if name in done:
+        return done[name]
+    written = done[name] = set[int]()
+    arguments = {argument.name: i for i, argument in enumerate(definition.signature.input_arg)}
+    same = {node.name: node.input for node in definition.node_def if node.op in _PASSES}
+
+    def number(source: str) -> int | None:
+        """Return the number of the argument that a node's input is, if it is one."""
+        node, _, output = source.partition(":")
+        while node in same:
+            source = same[node][int(output.rpartition(":")[2] or 0)]
+            node, _, output = source.partition(":")
+        return arguments.get(source)
+
+    for node in definition.node_def:
+        inputs = [number(source) for source in node.input if not source.startswith("^")]
+        called = [
+            library[function.name]
+            for value in node.attr.values()
+            for function in (value.func, *value.list.func)
+            if function.name in library
+        ]
+        for function in called:
+            # The last inputs are its arguments: the first one of `tf.cond` is its condition.
+            count = len(function.signature.input_arg)
+            own = inputs[len(inputs) - count :]
+            passed = (own[i] for i in _assigned_arguments(function, library, done))
+            written |= {i for i in passed if i is not None}
+        if not called and node.op not in _READS:
+            written |= {i for i in inputs if i is not None and _is_handle(definition, i)}
+    return written
+
+
+def _is_handle(definition: Any, argument: int) -> bool:
+    return definition.signature.input_arg[argument].type == tf.resource.as_datatype_enum
