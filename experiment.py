@@ -33,7 +33,15 @@ import signal
 import sys
 from typing import NoReturn
 
-from impala_mm.config import command_line, flags, mode_flags, own_packages, printable
+from impala_mm.config import (
+    algorithm_settings,
+    command_line,
+    flags,
+    mode_flags,
+    own_packages,
+    printable,
+)
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle, starter
 
@@ -67,14 +75,18 @@ def main(argv: list[str]) -> None:
         validate.run(config, given)
     if config.mode == "rehearsal":
         rehearse.run(config)
-    if config.mode == "test":
-        evaluate.run(config, given)
-    if config.mode == "record":
-        record.run(config, given)
-    if config.mode == "export":
-        export.run(config, given)
-    if config.job_name == "evaluator":
-        evaluator.run(config, given)
+    try:
+        if config.mode == "test":
+            evaluate.run(config, given)
+        if config.mode == "record":
+            record.run(config, given)
+        if config.mode == "export":
+            export.run(config, given)
+        if config.job_name == "evaluator":
+            evaluator.run(config, given)
+    except UserMistake as error:  # of an algorithm's code, which shows when it plays
+        algorithm_settings.show_cause(error)
+        flags.refuse(str(error))
     if config.job_name == "actor":
         actor.run(config)
     if not config.job_name and rank.process_rank().size == 1:

@@ -129,3 +129,40 @@ def test_an_algorithm_that_raises_ends_the_run_with_the_users_own_frames(here, r
     assert f'File "{here}/my/mine.py", line 2, in make' in printed
     assert "error: --algorithm=my.mine: make of my.mine (" in printed
     assert "registry.py" not in printed
+
+
+ACTS = """
+    act = made.act
+    def acts(entry, core_state, exploration):
+        action, state, extras = act(entry, core_state, exploration)
+        return action, extras, state
+    made.act = acts
+"""
+UPDATES = """
+    update = made.update
+    made.update = lambda batch, context, exchange: update(batch, context, exchange)[0]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "flags", "said"),
+    [
+        (ACTS, ("--num_actors=2",), "error: act of impala_mm.algorithms.impala.Impala returns a "),
+        (ACTS, ("--num_actors=1", "--inference=learner"), "[learner] error: act of impala_mm."),
+        (UPDATES, ("--num_actors=1",), "[learner] error: update of impala_mm.algorithms.impala."),
+    ],
+)
+def test_what_is_wrong_with_a_users_functions_ends_the_run_in_a_sentence(
+    here, run, change, flags, said
+):
+    mine = here / "my" / "mine.py"
+    mine.write_text(MODULE.replace("    return made", f"{change}    return made"))
+    code, printed = run(
+        *(*PROGRAM, *flags, f"--learner_hosts=127.0.0.1:{free_port()}"),
+        *(f"--logdir={here / 'run'}", "--agent_name=MLPLSTMAgent"),
+    )
+    assert code == 2, printed
+    assert said in printed
+    assert "Traceback" not in printed + _logs(here / "run")
+    assert "it will be restarted" not in printed

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from impala_mm.actor.numpy_function import NumpyFunction
 from impala_mm.actor.numpy_operations import Untranslatable
-from impala_mm.algorithms import registry
+from impala_mm.algorithms import contract, registry
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
 from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack
 from impala_mm.data.trajectory import Entry
@@ -86,7 +86,7 @@ def _flat_act(
         seen = Entry(action, reward, None, None, observation, first, None, mask)
         before = tf.nest.pack_sequence_as(state, kept[: len(states)])
         environment = [EnvironmentNumber(*kept[len(states) :])] if numbers else []
-        results = algorithm.act(seen, before, exploration, *environment)
+        results = contract.act(algorithm, seen, before, exploration, *environment)
         return list(itertools.chain.from_iterable(map(tf.nest.flatten, results)))
 
     rest = states + numbers

@@ -140,6 +140,8 @@ class Algorithm(Protocol):
     # Optional: the name of the network, which a resumed run must share, such as
     # `networks.chosen_name` returns. Empty: not known, unless --agent_name gives it.
     network_name: str = ""
+    # An algorithm with a `source` of its own may say the entries and columns of its batches, for
+    # which --validate traces `update`: `batch_shape`, two numbers.
     # An algorithm may also have `made_of`, values by flag, such as {"--v_min": 0.0}, which decide
     # what its network's outputs mean: a run is resumed, and weights are loaded, only with the same.
 

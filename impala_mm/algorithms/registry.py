@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import features, flag_reads
+from impala_mm.algorithms import contract, features, flag_reads
 from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role
 from impala_mm.config import algorithm_settings, auto, user_modules
@@ -32,6 +32,7 @@ _OPTIONAL: dict[str, Any] = {
     "load_policies": None,  # the method that loads the policies of other runs
     "features": NO_FEATURES,  # those that it was given, see `feature`
     "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
+    "batch_shape": None,  # the entries and columns of that source's batches
     "first_priorities": None,  # the method that gives new unrolls a priority for their replay
     "compare_features": None,  # the method that elite and attentive replay need
     "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
@@ -94,13 +95,12 @@ def takes_environment(algorithm: Algorithm) -> bool:
 
 def evaluated_act(algorithm: Algorithm) -> Callable[[Entry, Any, tf.Tensor], tuple[Any, Any, Any]]:
     """Return the `act` of an algorithm for environments outside of a run: each is number 0 of 1."""
-    if not takes_environment(algorithm):
-        return algorithm.act
+    takes = takes_environment(algorithm)
 
     def act(entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         number = tf.zeros(tf.shape(entry.first), tf.int32)
-        environment = EnvironmentNumber(number, tf.constant(1))
-        return algorithm.act(entry, core_state, exploration, environment)  # type: ignore[call-arg]
+        environment = [EnvironmentNumber(number, tf.constant(1))] if takes else []
+        return contract.act(algorithm, entry, core_state, exploration, *environment)
 
     return act
 

@@ -151,11 +151,18 @@ class SAC:
             fresh,
             self.unroll,
             self._held,
-            config.optimizer_steps * self.minibatch_columns,
+            self.batch_shape[1],
             math.ceil(config.random_steps / config.unroll_length),
             [config.seed, process_rank().rank],
             whole=self._remembers,
         )
+
+    @property
+    def batch_shape(self) -> tuple[int, int]:
+        """The entries and the columns of the replay's batches."""
+        config = self._config
+        entries = self.unroll.length + self.unroll.overlap if self._remembers else 2
+        return entries, config.optimizer_steps * self.minibatch_columns
 
     @property
     def minibatch_columns(self) -> int:

@@ -132,6 +132,11 @@ def of_arguments(peek: Callable[[str], str], base: type) -> type:
 
 def refuse(algorithm: str, error: BadAlgorithm) -> NoReturn:
     """End the program because of a user's algorithm; show where their code raised, if it did."""
+    show_cause(error)
+    flags.refuse(f"--algorithm={algorithm}: {error}")
+
+
+def show_cause(error: Exception) -> None:
+    """Print where a user's code raised the cause of an error, if it did."""
     if error.__cause__ and (where := users_traceback(error.__cause__)):
         print(escape(where), file=sys.stderr)
-    flags.refuse(f"--algorithm={algorithm}: {error}")

@@ -11,6 +11,8 @@ from impala_mm.config import errors
 
 _OURS = Path(__file__).parents[1]
 SHIPPED = Path(__file__).resolve().parents[2] / "launcher" / "project"  # of an installed package
+# Packages of which no frame is the user's code.
+_LIBRARIES = {"impala_mm", "nets", "tensorflow", "sonnet", "tree", "wrapt", "keras", "numpy"}
 
 
 def __getattr__(name: str) -> Any:
@@ -79,3 +81,13 @@ def users_traceback(error: BaseException) -> str:
     if isinstance(error, SyntaxError):  # of a file of the user's: it has no frame, but a line
         found = True
     return "".join(told.format()).rstrip() if found else ""
+
+
+def users_place(error: BaseException) -> str:
+    """Return the file and line of the innermost frame of a user's code, or an empty string."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in _LIBRARIES and package not in sys.stdlib_module_names:
+            place = f"{frame.f_code.co_filename}:{line}"
+    return place

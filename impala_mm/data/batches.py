@@ -32,6 +32,23 @@ def zeros(unroll: UnrollSpec, size: int) -> Batch:
     )
 
 
+def specs(unroll: UnrollSpec, size: int, steps: int | None = None) -> Batch:
+    """Return the specs of a batch of `size` columns, of all entries of an unroll or of `steps`."""
+    steps = steps or unroll.length + unroll.overlap
+
+    def make(spec: tf.TensorSpec, *leading: int) -> tf.TensorSpec:
+        return tf.TensorSpec([*leading, size, *spec.shape], spec.dtype)
+
+    return Batch(
+        tf.nest.map_structure(lambda spec: make(spec, steps), unroll.step),
+        tf.nest.map_structure(make, unroll.start),
+        key=tf.TensorSpec([size], tf.int64),
+        weight=tf.TensorSpec([size], tf.float32),
+        version=tf.TensorSpec([size], tf.int64),
+        fresh=tf.TensorSpec([size], tf.bool),
+    )
+
+
 def to_numpy(batch: Batch) -> Batch:
     """Return a copy of a batch as arrays."""
     return tf.nest.map_structure(np.array, batch)

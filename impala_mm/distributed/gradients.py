@@ -41,6 +41,11 @@ class GradientReducer:
         self._compiling = False  # whether what is being traced will be compiled by XLA
         self._start_trace(0)
 
+    @property
+    def variables(self) -> Sequence[tf.Variable]:
+        """The variables to which an update writes what it measures, and which it does not keep."""
+        return self._record.variables
+
     def _start_trace(self, update: tf.Tensor | int) -> None:
         self._update = update  # int64 []: the number of the update
         self._names: set[str] = set()

@@ -52,6 +52,7 @@ class UpdateRecord:
             # The first five fields of UpdateSummary, which are sums.
             self._sums = tf.Variable(tf.zeros([5]), trainable=False, name="exchange_sums")
             self._largest = tf.Variable(0.0, trainable=False, name="exchange_largest_norm")
+        self.variables = (self._sums, self._largest)
 
     def clear(self) -> None:
         """Start the record of the next update."""

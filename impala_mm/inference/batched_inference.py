@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
+from impala_mm.algorithms import contract, registry
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
 from impala_mm.data.compression import decompress
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -262,7 +262,9 @@ class BatchedInference:
             state = self._states.read(rows)
             entries = Entry(action, reward, None, None, observation, first, None, mask)
             explores, environment = tf.ones_like(reward), self._environment()
-            actions, state, extras = self._algorithm.act(entries, state, explores, *environment)
+            actions, state, extras = contract.act(
+                self._algorithm, entries, state, explores, *environment
+            )
             written = self._states.write(rows, state)
         with tf.control_dependencies(written):
             results = [*tf.nest.flatten(actions), *tf.nest.flatten(extras)]

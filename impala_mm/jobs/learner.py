@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm.config import flags
+from impala_mm.config import algorithm_settings, flags
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
@@ -174,12 +174,21 @@ def _train(
     except teaching.Stopped:
         code = _report_stop(folder, config, group, say, ending)
     except setup.FAILURES as error:
-        if folder:
-            say(f"error: {error}{f'; {_resume_hint(config, folder)}' if code == 1 else ''}")
+        code = 2 if isinstance(error, UserMistake) else code
+        _report_failure(
+            error, say, f"; {_resume_hint(config, folder)}" if code == 1 else "", folder
+        )
         event_hook.call("nan" if isinstance(error, NotFinite) else "end", f"error: {error}")
         group.gather(None, "said")
     group.leave()
     return code
+
+
+def _report_failure(error: Exception, say: Say, hint: str, folder: RunFolder | None) -> None:
+    """Print on rank 0 why all learners have failed, after the frames of a user's algorithm."""
+    if folder:
+        algorithm_settings.show_cause(error)
+        say(f"error: {error}{hint}")
 
 
 def _policy_tools(stopping: Callable[[], bool]) -> "PolicyTools":

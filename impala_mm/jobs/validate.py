@@ -1,8 +1,9 @@
 """The job of --validate: checks the flags, prints what they would start, and starts nothing.
 
 It checks all that any machine with this package can check: names, contradictions, whether the
-network fits the levels, and the contents of --logdir and --checkpoint. It does not check what only
-the machine of the run knows: free ports, GPUs, Horovod, and whether other machines answer.
+network fits the levels, what the algorithm's functions return, which it traces and does not
+execute, and the contents of --logdir and --checkpoint. It does not check what only the machine of
+the run knows: free ports, GPUs, Horovod, and whether other machines answer.
 """
 
 import json
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm.config import auto, flags, setting_files
+from impala_mm.config import algorithm_settings, auto, flags, setting_files
 from impala_mm.config.errors import BadCheckpoint, UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
@@ -32,6 +33,8 @@ from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
     from impala_mm.algorithms.agent import Agent
+    from impala_mm.algorithms.interface import Algorithm
+    from impala_mm.data.trajectory import Batch
 
 
 def run(config: Config, given: Sequence[str]) -> NoReturn:
@@ -97,6 +100,7 @@ def _check_training(config: Config) -> str:
         begins = _check_weights(config, made)
         _check_teachers(config, made)
         _check_data(config, made)
+    begins += _check_functions(config, made)
     return (
         f"{' and '.join(made.levels)}, {config.algorithm}, {network}, "
         f"{made.weights:,} weights, observations {spaces['observations']}, "
@@ -118,6 +122,57 @@ def _refuse_many_environments(config: Config, made: "Agent") -> None:
         auto.group_sizes(config, count, observation, False, rounds)
     except ValueError as error:
         flags.refuse(str(error))
+
+
+def _check_functions(config: Config, made: "Agent") -> str:
+    """Trace the algorithm's functions; refuse what they do wrong, and return what was left out."""
+    from impala_mm.actor.acting import Act  # noqa: PLC0415
+    from impala_mm.algorithms import agent, contract  # noqa: PLC0415
+    from impala_mm.algorithms.interface import Role  # noqa: PLC0415
+    from impala_mm.distributed.group import SingleLearner  # noqa: PLC0415
+    from impala_mm.learner.train_step import NothingCompiled, TrainStep  # noqa: PLC0415
+
+    try:
+        own = agent.config_for_acting(config)
+        acting = agent.make_agent(own, 0, made.levels, Role.ACTOR)
+        Act(acting.algorithm, auto.num_envs(config, made.spec.observation))
+        if config.job_name == "actor":
+            return ""
+        contract.trace_judges(agent.make_agent(own, 0, made.levels, Role.EVALUATOR).algorithm)
+        alone, values = SingleLearner(), made.layout.values
+        likes = _batches_like(config, made.algorithm)
+        for method, batch in likes.items():
+            TrainStep(made.algorithm, alone, config, values, method=method).trace(batch)
+    except (contract.AlgorithmMistake, NothingCompiled) as error:
+        algorithm_settings.show_cause(error)
+        flags.refuse(str(error))
+    if "update" in likes:
+        return ""
+    return (
+        "; update was not traced, since the algorithm has a source of its own and no batch_shape "
+        "= (entries, columns) of its batches"
+    )
+
+
+def _batches_like(config: Any, algorithm: "Algorithm") -> "dict[str, Batch]":
+    """Return the specs of the batches from which each method learns, where they are known."""
+    from impala_mm.algorithms import phase_settings, registry  # noqa: PLC0415
+    from impala_mm.data import batches  # noqa: PLC0415
+
+    unroll, share = algorithm.unroll, getattr(config, "teacher_data_share", 0)
+    entries, columns = None, config.batch_size
+    if registry.optional(algorithm, "source") and not config.replay:
+        entries, columns = registry.optional(algorithm, "batch_shape") or (None, 0)
+    if not columns:
+        return {}
+    beside = 0
+    if share:
+        part = registry.optional(algorithm, "minibatch_columns") or columns
+        beside = columns // part * phase_settings.columns_beside(part, share)
+    likes = {"update": batches.specs(unroll, columns + beside, entries)}
+    if registry.optional(algorithm, "offline_update"):
+        likes["offline_update"] = batches.specs(unroll, columns, entries)
+    return likes
 
 
 def _check_weights(config: Config, made: "Agent") -> str:
@@ -146,9 +201,10 @@ def _check_weights(config: Config, made: "Agent") -> str:
 
 
 def _check_teachers(config: Any, made: "Agent") -> None:
-    """Refuse teachers that the learners would refuse; a run whose checkpoint needs none has none.
+    """Refuse teachers that the learners would refuse, and give the others to the algorithm.
 
-    The weights of a run that would be resumed must be loaded.
+    A run whose checkpoint needs none has none. The weights of a run that would be resumed must be
+    loaded.
     """
     from impala_mm.algorithms import registry  # noqa: PLC0415
     from impala_mm.algorithms.features.guide import Guidance  # noqa: PLC0415
@@ -167,11 +223,14 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     if not (asks or plays or evaluates or (guidance and float(guidance.share))):
         return
     try:
-        for teacher in load_teachers(config, made.spec):
-            for note in teacher.notes:
-                flags.warn(note)
+        teachers = load_teachers(config, made.spec)
     except NoTeacher as error:
         flags.refuse(str(error))
+    for teacher in teachers:
+        for note in teacher.notes:
+            flags.warn(note)
+    if distillation:
+        distillation.begin(teachers, made.spec.frame_stack)
 
 
 def _check_data(config: Config, made: "Agent") -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -69,8 +68,9 @@ class Learner(threading.Thread):
         self.offline_updates = 0
         self._offline_step: TrainStep | None = None
         if self.offline_planned:
-            update = registry.optional(algorithm, "offline_update")
-            self._offline_step = TrainStep(algorithm, group, config, layout.values, update, watched)
+            self._offline_step = TrainStep(
+                algorithm, group, config, layout.values, watched, "offline_update"
+            )
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None
         self.meter = Meter()

@@ -6,6 +6,7 @@
 import math
 import time
 
+from impala_mm.algorithms.contract import AlgorithmMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.consistency import VariablesDiffer
 from impala_mm.distributed.group import LearnerGroup
@@ -22,7 +23,7 @@ from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.server import Server
 
 # Failures that all learners have at the same step.
-COMMON_FAILURES = (NotFinite, VariablesDiffer, NothingCompiled)
+COMMON_FAILURES = (AlgorithmMistake, NotFinite, VariablesDiffer, NothingCompiled)
 
 
 class RunStatus:

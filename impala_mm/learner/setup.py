@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, make_agent
+from impala_mm.algorithms.contract import AlgorithmMistake
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.algorithms.teacher_flags import note_unused
 from impala_mm.config import auto, flags
@@ -52,6 +53,7 @@ from impala_mm.transport.server import Server
 FAILURES = (
     agreement.SettingsDiffer,
     checkpoint.Mismatch,
+    AlgorithmMistake,
     NotFinite,
     consistency.VariablesDiffer,
     NothingCompiled,

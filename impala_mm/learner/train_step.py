@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm, Context
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
@@ -103,16 +104,16 @@ class TrainStep:
         group: LearnerGroup,
         config: Config,
         read_acting_values: Callable[[], Sequence[tf.Tensor]],
-        update: Callable[..., tuple[dict[str, tf.Tensor], tf.Tensor]] | None = None,
         checked: Sequence[tf.Variable] = (),
+        method: str = "update",
     ):
-        """Make the graph of `update`, by default that of the algorithm.
+        """Make the graph of a method of the algorithm, `update` or `offline_update`.
 
         The variables `checked`, equal on all learners, must be finite after each update.
         """
         self._checked = [variable for variable in checked if variable.dtype.is_floating]
         self._weights = sum(variable.shape.num_elements() for variable in self._checked)
-        self._update, self._config = update or algorithm.update, config
+        self._algorithm, self._method, self._config = algorithm, method, config
         self._read_acting_values = read_acting_values
         self._graph: Callable[..., Any] | None = None
         self._names: list[str] = []
@@ -133,9 +134,7 @@ class TrainStep:
             # TensorFlow keeps the tensor of each Python number for ever, of NumPy's it does not.
             number = tf.constant(np.int64(updates))
         if self._graph is None:
-            # The concrete function is called directly, since its look-up costs as much as the call.
-            traced = tf.function(self._trace, autograph=False)
-            self._graph = traced.get_concrete_function(batch, known, number)
+            self._graph = self.trace(batch)
         numbers, priorities, acting_values = self._graph(batch, known, number)
         numbers, count = numbers.numpy(), len(self._names)
         recorded, halved = summarize(numbers[count:-1]), float(numbers[-1])
@@ -166,6 +165,18 @@ class TrainStep:
         size = math.sqrt(2 * halved / self._weights) if self._weights else 0.0
         return StepResult(metrics, recorded.wait_seconds, priorities, list(acting_values), size)
 
+    def trace(self, batch: Batch) -> Callable[..., Any]:
+        """Return the graph for batches like this one, of tensors or their specs; run nothing.
+
+        It is a concrete function, which is called directly: its look-up costs as much as the call.
+        Raises AlgorithmMistake, on all learners alike, and NothingCompiled.
+        """
+        known, number = tf.TensorSpec([3], tf.float32), tf.TensorSpec([], tf.int64)
+        function = tf.function(self._trace, autograph=False)
+        traced = function.get_concrete_function(batch, known, number)
+        contract.check_assigned(self._algorithm, self._method, traced, self._exchange)
+        return traced
+
     def _trace(
         self, batch: Batch, known: tf.Tensor, number: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
@@ -176,7 +187,9 @@ class TrainStep:
         reducer = self._exchange
         reducer.begin(number)
         context = Context(*tf.unstack(known))
-        metrics, priorities = self._update(batch, context, reducer)
+        metrics, priorities = contract.update(
+            self._algorithm, self._method, batch, context, reducer
+        )
         if self._config.xla and not reducer.differentiated:
             raise NothingCompiled(
                 f"--xla compiles what exchange.differentiate computes, which "

@@ -5,13 +5,14 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import agent, networks, registry
+from impala_mm.algorithms import agent, contract, networks, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role
 from impala_mm.config import auto, command_line, flag_values
 from impala_mm.config.algorithm_settings import BadAlgorithm
@@ -50,7 +51,8 @@ class PolicyCore:
             self._make(about, level_name, spec, changes, path)
         self.load(path, about)
         self._act = tf.function(registry.evaluated_act(self.algorithm), autograph=False)
-        self._judge = tf.function(self.algorithm.judge, autograph=False)
+        judge = functools.partial(contract.judge, self.algorithm)
+        self._judge = tf.function(judge, autograph=False)
         value_of = registry.optional(self.algorithm, "value_of")
         self._value_of = tf.function(value_of, autograph=False) if value_of else None
 
@@ -137,7 +139,7 @@ class PolicyCore:
         Raises CannotTeach if the policy's algorithm has no `judge_unroll`.
         """
         self.check_teaches()
-        return registry.optional(self.algorithm, "judge_unroll")(entries, start)
+        return contract.judge_unroll(self.algorithm, entries, start)
 
     def check_teaches(self) -> None:
         """Raise CannotTeach if the policy's algorithm has no `judge_unroll`."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
+from impala_mm.algorithms import contract, registry
 from impala_mm.data.trajectory import Entry, leaf_names
 from impala_mm.environments import from_flags
 from impala_mm.environments.action_names import action_names
@@ -100,7 +100,7 @@ def _act(policy: PolicyCore) -> Signature:
             mask=given["action_mask"],
         )
         action, after, _ = choose(entry, before, given["exploration"])
-        judged = algorithm.judge(entry, before)
+        judged = contract.judge(algorithm, entry, before)
         return {
             **_named(actions.in_environment_units(action), "action"),
             "policy": judged.policy,

@@ -190,7 +190,7 @@ class _Foreground:
         """Return the learners' exit code; None if they ended because of a stop request."""
         state = read_state(self._folder / LEARNERS)
         if self._ends_without_actors:
-            return code or 1
+            return code or self._code_of_actors()
         if state.get("state") == "stopped" or (self._signals and not state):
             return None
         if state.get("state") not in FINAL_STATES:
@@ -205,6 +205,12 @@ class _Foreground:
         elif state["code"] > 128:  # no learner could print the reason
             _print(f"learners failed: {why}; {self._resume_hint()}")
         return int(state["code"])
+
+    def _code_of_actors(self) -> int:
+        """Return the exit code of a run without actors: that of a mistake if all have found one."""
+        failures = (read_state(self._folder / name).get("failure") for name in self._names[1:])
+        codes = {failure["code"] for failure in failures if failure}
+        return USER_ERROR if codes == {USER_ERROR} else 1
 
     def _resume_hint(self) -> str:
         folder = self._local_run.folder

@@ -14,6 +14,7 @@ import tensorflow as tf
 from impala_mm.algorithms import optimizers
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
+from impala_mm.data.variables import Variables
 from impala_mm.distributed import group
 from impala_mm.distributed.agreement import Agreement
 from impala_mm.learner.train_step import GradientNotFinite, TrainStep
@@ -40,6 +41,8 @@ class Fitting:
         for optimizer in self._optimizers:
             optimizer.initialize(self.trained)
         self._steps, self._bad_step = tf.Variable(0), bad_step
+        slots = [variable for one in self._optimizers for variable in one.variables]
+        self.variables = Variables(self.trained, [*slots, self._steps], [])
         self._case, self._learners, self._num_learners = case, learners, num_learners
 
     def update(self, batch, context, exchange):

@@ -16,6 +16,7 @@ from deadlines import load
 from impala_mm.actor.actor import Player
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
+from impala_mm.data.variables import Variables
 from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
 from impala_mm.learner.train_step import (
@@ -34,6 +35,7 @@ class Counting:
 
     def __init__(self):
         self.variable = tf.Variable(1.0)
+        self.variables = Variables([self.variable], [], [])
 
     def update(self, batch, context, exchange):
         self.variable.assign_add(context.frames)
@@ -93,6 +95,7 @@ class Skipping:
 
     def __init__(self):
         self._weight, self._optimizer = tf.Variable(3.0), snt.optimizers.SGD(0.1)
+        self.variables = Variables([self._weight], [], [])
 
     def update(self, batch, context, exchange):
         def step():
