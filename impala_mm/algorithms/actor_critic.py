@@ -166,10 +166,8 @@ class ActorCritic:
                 transitions(goals.live, prepared),
             )
 
-        # Modules of features that do not count here stay as they are.
-        found, gradients = exchange.differentiate(
-            loss, trained, allow_unused=bool(self.features.trained)
-        )
+        # What no feature teaches stays as it is.
+        found, gradients = exchange.differentiate(loss, trained, allow_unused=True)
         applied = exchange.apply(self._optimizer, gradients, trained)
         error = exchange.mean(found.squared_error, name="squared_error")
         self._unit.see_error(tf.cast(error, tf.float32))

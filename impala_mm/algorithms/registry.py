@@ -125,7 +125,11 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
         asked = features.make(config, environment, role)
         if "features" in _parameters(make):
             given["features"] = asked
-        elif names := [type(feature).__name__ for feature in asked]:
+        elif names := [
+            type(feature).__name__
+            for feature in asked
+            if feature.online or getattr(config, "offline_updates", 0)
+        ]:
             raise BadAlgorithm(
                 f"the flags ask for {_and(names)} ({features.__name__}), which make of "
                 f"{_where(module)} does not take: give it an argument `features`, and pass it on"

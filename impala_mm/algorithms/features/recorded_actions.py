@@ -27,7 +27,7 @@ def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Featu
     if not isinstance(config, Settings):
         if not isinstance(config, TeacherSettings) or config.learns_from_any_policy:
             return []
-        return [BehaviourCloning(config)] if config.offline_updates and not config.distils else []
+        return [] if config.distils else [BehaviourCloning(config)]
     made: list[Feature] = []
     if config.cql_cost:
         made.append(ConservativeValues(config))

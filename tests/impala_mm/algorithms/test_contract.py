@@ -167,7 +167,7 @@ def answer(monkeypatch, capsys):
         ("judge", "o", "return o.value", "error: judge of own_one.Own "),
         ("judge_unroll", "o", "return o.value", "error: judge_unroll of own_one.Own "),
         ("update", "m, p", "return m", "error: update of own_one.Own "),
-        ("_learn_offline", "m, p", "return m", "error: offline_update of own_one.Own "),
+        ("offline_update", "m, p", "return m", "error: offline_update of own_one.Own "),
     ],
 )
 def test_validate_refuses_it_in_one_sentence(module, answer, method, first, rest, said):

@@ -249,12 +249,12 @@ def test_no_seconds_are_no_check(capsys):
 
 
 def test_a_run_with_a_broken_environment_is_refused_before_anything_is_started(tmp_path, capsys):
-    config = Config(level_name="faulty_levels:OldStep-v0")
+    config = Config(level_name="faulty_levels:StepRaises-v0")
     with pytest.raises(SystemExit) as ended:
         local_run.prepare(config, ["experiment.py"], [], has_mpirun=False)
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: faulty_levels:OldStep-v0: step returned a tuple of 4, as in gym")
+    assert "error: faulty_levels:StepRaises-v0: step 4 raised" in said
     assert not list(tmp_path.iterdir())
 
 

@@ -32,8 +32,10 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
     called = []
     records = types.SimpleNamespace(
         metrics_writer=None,
-        folder=tmp_path,
-        event_hook=types.SimpleNamespace(call=lambda *event: called.append(event)),
+        folder=types.SimpleNamespace(path=tmp_path),
+        outputs=types.SimpleNamespace(
+            event_hook=types.SimpleNamespace(call=lambda *event: called.append(event))
+        ),
     )
 
     def keep():

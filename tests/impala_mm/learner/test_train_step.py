@@ -202,6 +202,7 @@ class Exploding:
     def __init__(self, dtype):
         self.bad = tf.Variable(tf.ones([2, 2], dtype), name="bad")
         self.good, self.count = tf.Variable(2.0, name="good"), tf.Variable(2**60, name="count")
+        self.variables = Variables([self.good, self.bad], [self.count], [])
 
     def update(self, batch, context, exchange):
         self.bad[0, 1].assign(tf.cast(context.frames, self.bad.dtype))
