@@ -128,7 +128,7 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
         elif names := [
             type(feature).__name__
             for feature in asked
-            if feature.online or getattr(config, "offline_updates", 0)
+            if feature.online or config.uses_recorded_games
         ]:
             raise BadAlgorithm(
                 f"the flags ask for {_and(names)} ({features.__name__}), which make of "
