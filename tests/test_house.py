@@ -64,11 +64,6 @@ ALLOWED = {
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
     "impala_mm.config.printable",
 }
-# Deprecated modules that users' code may import for one more version.
-OLD_NAMES = {
-    *("impala_mm/film.py", "impala_mm/optimizers.py", "impala_mm/trajectory.py"),
-    "impala_mm/algorithms/value_targets.py",
-}
 # Folders of programs, whose files import each other by short names.
 PROGRAMS = ("docker", "sandbox", "sandbox/benchmarks")
 
@@ -98,7 +93,6 @@ FILES = [
     path
     for top in ("experiment.py", "run_experiment_mm_raw.py", "nets", "impala_mm", "launcher")
     for path in ([ROOT / top] if top.endswith(".py") else sorted((ROOT / top).rglob("*.py")))
-    if str(path.relative_to(ROOT)) not in OLD_NAMES
 ]
 
 

@@ -3,28 +3,12 @@
 import os
 import sys
 import traceback
-import warnings
 from pathlib import Path
-from typing import Any
-
-from impala_mm.config import errors
 
 _OURS = Path(__file__).parents[1]
 SHIPPED = Path(__file__).resolve().parents[2] / "launcher" / "project"  # of an installed package
 # Packages of which no frame is the user's code.
 _LIBRARIES = {"impala_mm", "nets", "tensorflow", "sonnet", "tree", "wrapt", "keras", "numpy"}
-
-
-def __getattr__(name: str) -> Any:
-    if name != "UserMistake":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(
-        f"{__name__}.UserMistake is now impala_mm.config.errors.UserMistake; the old name will be "
-        f"removed in the next version",
-        FutureWarning,
-        stacklevel=2,
-    )
-    return errors.UserMistake
 
 
 # In the environment of a program that one of the package's commands has started, and of all that it
