@@ -44,5 +44,10 @@ def describe_crash(error: Exception) -> Fault:
     return Fault(f"{kind}: {reason}" if reason else kind, kind, "\n".join(lines))
 
 
+def is_users(error: Exception) -> bool:
+    """Return whether a line of the user's code has raised an exception."""
+    return any(_is_own_file(file) for file, _ in _PLACE.findall(format_traceback(error)))
+
+
 def _is_own_file(file: str) -> bool:
     return is_users_file(file) and "/site-packages/tensorflow/" not in file

@@ -45,7 +45,7 @@ class Outputs(NamedTuple):
 
     parameters: tf.Tensor  # [T+1, B, P]: of the policy's distribution
     values: tf.Tensor  # [T+1, B]
-    features: tf.Tensor  # [T+1, B, F]: what the policy's head reads
+    torso: tf.Tensor  # [T+1, B, F]: what the policy's head reads
 
 
 class ActorCritic:
@@ -143,7 +143,11 @@ class ActorCritic:
 
         What the policy learns is a feature's: from a teacher, or the actions that were played.
         """
-        config, trained, features = self._config, self.variables.trained, self.features.offline()
+        config, trained, features = (
+            self._config,
+            self.variables.trained,
+            self.features.of_offline_updates(),
+        )
         metrics = features.begin_update(context)
         rate = self._schedule_rate(context)
         batch, prepared = features.prepare(batch, self._reading(batch, exchange))

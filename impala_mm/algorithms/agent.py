@@ -77,7 +77,7 @@ def make_agent(
         algorithm.variables.check()
         load_policies = registry.optional(algorithm, "load_policies")
         if load_policy:
-            registry.optional(algorithm, "features").load_policies(load_policy)
+            registry.features_of(algorithm).load_policies(load_policy)
         if load_policies and load_policy:
             load_policies(load_policy)
         if load_policy and number is not None:

@@ -5,6 +5,7 @@ calls them in its update, in this order:
 
     metrics = features.begin_update(context)              schedules and costs
     batch, prepared = features.prepare(batch, reading)    of the whole batch; may exchange
+    rewards = rewards + features.bonus(batch, prepared)   those to learn from
     rate = features.learning_rate(rate)
     added, measured = features.loss(student, prepared)    in the loss, compiled: no exchange
     metrics |= features.after(measured, exchange)         after the optimizer's step; may exchange
@@ -24,6 +25,7 @@ from impala_mm.algorithms import losses
 from impala_mm.algorithms.distributions import Distribution
 from impala_mm.algorithms.interface import Context, PolicyLoader
 from impala_mm.algorithms.policies import PolicyDistribution
+from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.distributed.gradients import GradientReducer
 
@@ -46,22 +48,25 @@ class Reading(NamedTuple):
     # Returns the images before the entries that the network stacks, [frame_stack-1, B, ...]; () if
     # there are none.
     earlier_images: Callable[[], Any]
+    own_extras: Any = ()  # nest of [T+1, B, ...]: what the algorithm's `act` has recorded
 
 
 class Student(NamedTuple):
     """The outputs of an algorithm for the steps of a batch or minibatch, N columns of T steps.
 
-    Nothing depends on the contents of steps that are not `live`.
+    What they contain is 0, or finite, at steps that are not `live`.
     """
 
     live: tf.Tensor  # bool [T, N]: steps of the agent
-    weight: tf.Tensor  # [N] or [T, N]: of the columns
+    weight: tf.Tensor  # [N] or [T, N]: of the columns, of one copy of the batch
     reduction: str  # "sum" or "mean", see `losses.reduce`
     actions: Any  # nest of [T, N, ...]: those that were played
     # Makes policies [T, N] of parameters [T, N, P], with the masks of these steps.
     make: Callable[[tf.Tensor], Distribution]
     policy: Distribution  # [T, N]: the one in training; of values of actions, their softmax
-    features: Any = ()  # [T, N, F]: what the policy's head reads; () if there are none
+    # [T, N, F]: what the policy's head reads of the network; () in updates from recorded games, and
+    # of DQN and SAC.
+    torso: Any = ()
     behaviour: Any = ()  # [T, N, P]: parameters of the policy that played
     # Of the observations, [T, N], or of actions, [T, N, A], as the network learns them.
     values: Any = ()
@@ -72,7 +77,7 @@ class Student(NamedTuple):
     # Of a student with values of actions: its policy at a temperature.
     softmax: Callable[[float], Distribution] | None = None
     fresh: tf.Tensor | None = None  # bool [N]: the columns that are new; None: all
-    recorded: tf.Tensor | None = None  # bool [N]: the columns of recorded games; None: none
+    recorded: tf.Tensor | None = None  # bool [T, N]: the columns of recorded games; None: none
     trusted: tf.Tensor | None = None  # bool [T, N]: the steps in a trust region; None: all
     # Numbers of copies of a batch that the columns are, one after the other: terms are their means.
     copies: int = 1
@@ -147,13 +152,22 @@ class Feature:
     from Python.
     """
 
+    # The place of its part in the extras of an entry, which `Features` sets: those of the algorithm
+    # itself are at place 0.
+    place = 1
     carried: Sequence[tf.Variable] = ()  # those that neither act nor say how far a schedule is
     schedules: Sequence[tf.Variable] = ()  # see `Variables.schedules`
     guides: Sequence[tf.Variable] = ()  # schedules that actors receive, too
     trained: Sequence[tf.Variable] = ()  # by gradients of the loss, with the algorithm's own
-    records: frozenset[str] = frozenset()  # what actors record for it: "value", "features"
-    offline = False  # whether it counts in updates from recorded games before actors play
-    online = True  # whether it counts in the others
+    # What actors record for it: of actor-critics "value" and "features", of values of actions
+    # "all_values", since another action than the policy's may be taken.
+    records: frozenset[str] = frozenset()
+    # Whether it counts in an actor-critic's updates from recorded games, before actors play, and
+    # in the others. DQN and SAC make no difference between them.
+    offline, online = False, True
+    # Why only actors that choose actions themselves can play for it, for a message. Features with
+    # hooks in actors need them, too.
+    needs_actors = ""
 
     def attach(self, host: Host) -> None:
         """Take the facts about the algorithm; raise UserMistake if they do not allow it."""
@@ -218,6 +232,8 @@ class Features:
 
     def __init__(self, features: Sequence[Feature] = ()):
         self._features = tuple(features)
+        for place, feature in enumerate(self._recording, start=1):
+            feature.place = place
 
     def get(self, kind: type[F]) -> F | None:
         """Return the feature of a class, for what sets up a run; None if it is not used."""
@@ -252,11 +268,27 @@ class Features:
         """What actors record for the features, besides extras of the features' own."""
         return frozenset().union(*(feature.records for feature in self._features))
 
-    def offline(self) -> "Features":
+    @property
+    def needs_actors(self) -> str:
+        """Why only actors that choose actions themselves can play; empty if they need not."""
+        for feature in self._features:
+            kind = type(feature)
+            if feature.needs_actors:
+                return feature.needs_actors
+            if (kind.acting_hook, kind.sending_hook) != (Feature.acting_hook, Feature.sending_hook):
+                return f"{kind.__name__} changes what actors play"
+        return ""
+
+    @property
+    def _recording(self) -> list[Feature]:
+        """The features for which extras are recorded, in the order of their parts."""
+        return [feature for feature in self._features if feature.extras_spec() is not None]
+
+    def of_offline_updates(self) -> "Features":
         """Return the features that count in updates from recorded games."""
         return Features([feature for feature in self._features if feature.offline])
 
-    def online(self) -> "Features":
+    def of_online_updates(self) -> "Features":
         """Return the features that count in the other updates."""
         return Features([feature for feature in self._features if feature.online])
 
@@ -272,31 +304,35 @@ class Features:
 
     def extras_spec(self, own: Any) -> Any:
         """Return the specs of an entry's extras, of which the algorithm's own are `own`."""
-        specs = [feature.extras_spec() for feature in self._features]
-        specs = [spec for spec in specs if spec is not None]
+        specs = [feature.extras_spec() for feature in self._recording]
         return (own, *specs) if specs else own
 
     def extras(self, own: Any, batch: int | tf.Tensor) -> Any:
         """Return the extras of `act`, of which these are the algorithm's own."""
-        recording = [f for f in self._features if f.extras_spec() is not None]
-        return (own, *(f.no_extras(batch) for f in recording)) if recording else own
+        parts = [feature.no_extras(batch) for feature in self._recording]
+        return (own, *parts) if parts else own
 
     def own_extras(self, extras: Any) -> Any:
         """Return the algorithm's own part of an entry's extras."""
-        recording = any(feature.extras_spec() is not None for feature in self._features)
-        return extras[0] if recording else extras
+        return extras[0] if self._recording else extras
 
     def acting_hooks(self, size: int, seed: Sequence[int], load: TeacherLoader) -> list[ActingHook]:
-        """Return what changes the actions of E environments."""
-        hooks = [feature.acting_hook(size, seed, load) for feature in self._features]
-        return [hook for hook in hooks if hook]
+        """Return what changes the actions of E environments, each by random numbers of its own."""
+        hooks: list[ActingHook] = []
+        for feature in self._features:
+            if hook := feature.acting_hook(size, [*seed, len(hooks)] if hooks else seed, load):
+                hooks.append(hook)
+        return hooks
 
     def sending_hooks(
         self, unroll: UnrollSpec, environments: Any, size: int, seed: Sequence[int]
     ) -> list[SendingHook]:
-        """Return what changes the unrolls of E environments."""
-        hooks = [f.sending_hook(unroll, environments, size, seed) for f in self._features]
-        return [hook for hook in hooks if hook]
+        """Return what changes the unrolls of E environments; there may be one at most."""
+        asked = [f.sending_hook(unroll, environments, size, seed) for f in self._features]
+        hooks = [hook for hook in asked if hook]
+        if len(hooks) > 1:
+            raise UserMistake("two features hold back unrolls before they are sent: leave one out")
+        return hooks
 
     def begin_update(self, context: Context) -> dict[str, tf.Tensor]:
         """Begin an update; return metrics."""
@@ -314,6 +350,7 @@ class Features:
     def prepare(self, batch: Batch, reading: Reading) -> tuple[Batch, Any]:
         """Return the batch to learn from, and what `loss` takes with it, [T+1, B, ...]."""
         prepared = []
+        reading = reading._replace(own_extras=self.own_extras(batch.unrolls.extras))
         for feature in self._features:
             batch, own = feature.prepare(batch, reading)
             prepared.append(own)

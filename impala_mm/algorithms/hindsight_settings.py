@@ -1,4 +1,4 @@
-"""The flags of hindsight (`hindsight.py`), which DQN, R2D2 and SAC share."""
+"""The flags of hindsight (`features/hindsight.py`), which DQN, R2D2 and SAC share."""
 
 import dataclasses
 

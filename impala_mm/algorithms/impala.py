@@ -67,7 +67,7 @@ class Impala(ActorCritic):
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Make one update."""
-        trained, features = self.variables.trained, self.features.online()
+        trained, features = self.variables.trained, self.features.of_online_updates()
         if self._target:
             self._target.begin_update()
         of_features = features.begin_update(context)
@@ -164,8 +164,8 @@ class Impala(ActorCritic):
             actions=step.steps.actions,
             make=lambda given: self._distribution.make(losses.mask(live, given), masks),
             policy=step.policy,
-            features=outputs.features[:-1],
-            behaviour=self._recorded(batch.unrolls)[1:],
+            torso=losses.mask(live, outputs.torso[:-1]),
+            behaviour=losses.mask(live, self._recorded(batch.unrolls)[1:]),
             values=losses.mask(live, step.values),
             unit=tf.sqrt(self._unit.squared()),
             fresh=batch.fresh,

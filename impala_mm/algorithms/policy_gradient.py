@@ -112,7 +112,7 @@ class PolicyGradient(ActorCritic):
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Make the optimizer steps of all epochs and minibatches."""
         config, trained = self._config, self.variables.trained
-        features = self.features.online()
+        features = self.features.of_online_updates()
         of_features = features.begin_update(context)
         batch, prepared = features.prepare(batch, self._reading(batch, exchange))
         rate = self._schedule_rate(context)
@@ -239,7 +239,7 @@ class PolicyGradient(ActorCritic):
                 tf.cast(given, parameters.dtype), part.masks
             ),
             policy=policy,
-            features=read,
+            torso=losses.mask(live, read),
             behaviour=part.behaviour,
             values=values,
             unit=tf.sqrt(unit),

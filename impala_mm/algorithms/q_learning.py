@@ -3,7 +3,7 @@
     unrolls, new ones and replayed ones by priority (--replay)
         -- target network, without gradient: the values that follow, or their distributions
         -- network: the errors of the actions that were played, weighted by importance
-           + what teachers and recorded actions add to the loss (`imitation`)
+           + what features add to the loss, such as teachers
         -- exchange.apply, then the target network follows
         -- the errors' sizes, or the losses of distributions, are the unrolls' new priorities
 
@@ -96,7 +96,7 @@ class QLearning:
         features.attach(Host(distribution, bool(tf.nest.flatten(state))))
         self._epsilon = tf.Variable(config.epsilon_start, trainable=False, name="epsilon")
         # The value of the chosen action, or of each that a guide may choose, and the largest one.
-        self._records_all = bool(features.guides)
+        self._records_all = "all_values" in features.records
         numbers = 1 + (self._online.num_actions if self._records_all else 1)
         recorded = features.extras_spec(tf.TensorSpec([numbers], tf.float32))
         self.unroll = UnrollSpec(
@@ -110,9 +110,10 @@ class QLearning:
         # A checkpoint names carried variables by their numbers, so those of teachers are the last
         # that neither act nor are weights: a run may be resumed without --teacher.
         teachers, guides = features.schedules, features.guides
+        own = features.carried if role is Role.LEARNER else []
         self.variables = Variables(
             trained=[*trained, *features.trained],
-            carried=[*copied, *slots, self._epsilon, *inputs.carried, *teachers, *guides],
+            carried=[*copied, *slots, *own, self._epsilon, *inputs.carried, *teachers, *guides],
             acting=[*trained, self._epsilon, *inputs.acting, *guides],
             weights=[*copied, *inputs.carried],
             schedules=[*teachers, *guides],

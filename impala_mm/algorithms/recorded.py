@@ -26,7 +26,8 @@ def extras_spec(
 ) -> Any:
     """Return the specs of one entry's extras; `needed` is `Feature.records` of all features."""
     parameters = tf.TensorSpec([num_parameters], tf.float32)
-    needs_features = bool(config.replay) and replay_mix.parse(config.replay).needs_features
+    replays = bool(config.replay) and replay_mix.parse(config.replay).needs_features
+    needs_features = replays or "features" in needed
     needs_value = "value" in needed
     if not (needs_features or needs_value):
         return parameters

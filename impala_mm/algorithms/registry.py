@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import nets
 from impala_mm.algorithms import contract, features, flag_reads
-from impala_mm.algorithms.feature import NO_FEATURES
+from impala_mm.algorithms.feature import NO_FEATURES, Features
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role
 from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
@@ -30,7 +30,6 @@ _OPTIONAL: dict[str, Any] = {
     "rounds_overlap": False,
     "masks": False,
     "load_policies": None,  # the method that loads the policies of other runs
-    "features": NO_FEATURES,  # those that it was given, see `feature`
     "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
     "batch_shape": None,  # the entries and columns of that source's batches
     "first_priorities": None,  # the method that gives new unrolls a priority for their replay
@@ -105,6 +104,12 @@ def evaluated_act(algorithm: Algorithm) -> Callable[[Entry, Any, tf.Tensor], tup
     return act
 
 
+def features_of(algorithm: Algorithm) -> Features:
+    """Return the features that an algorithm was given; another attribute `features` is its own."""
+    given = getattr(algorithm, "features", None)
+    return given if isinstance(given, Features) else NO_FEATURES
+
+
 def optional(algorithm: Algorithm, name: str) -> Any:
     """Return a member that an algorithm may leave out, or its default."""
     return getattr(algorithm, name, _OPTIONAL[name])
@@ -165,7 +170,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 def _takes_role(make: Callable[..., Any]) -> bool:
     """Return whether a function takes a role besides the config and the environment."""
-    parameters = list(_parameters(make).values())
+    parameters = [p for name, p in _parameters(make).items() if name != "features"]
     kinds = {p.kind for p in parameters}
     needed = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
     third = len(needed) > 2 and (needed[2].name == "role" or needed[2].default is inspect._empty)

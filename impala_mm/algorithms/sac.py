@@ -134,10 +134,11 @@ class SAC:
         remembered = tf.nest.flatten(self._critics.initial_state(1))
         acting = [*policy, *critics] if remembered else policy
         teachers, guides = self.features.schedules, self.features.guides
+        own = self.features.carried if role is Role.LEARNER else []
         return Variables(
             trained=[*policy, *critics, *self.features.trained],
             # Those of teachers are the last, so that a run may be resumed without them.
-            carried=[*learnt, *slots, self._plays_randomly, *teachers, *guides],
+            carried=[*learnt, *slots, *own, self._plays_randomly, *teachers, *guides],
             acting=[*acting, self._plays_randomly, *inputs.acting, *guides],
             weights=learnt,
             schedules=[*teachers, *guides],

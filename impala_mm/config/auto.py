@@ -178,19 +178,17 @@ def num_test_envs(config: Config) -> int:
     return 16 if config.num_envs == AUTO else config.num_envs
 
 
-def inference(config: Config, weights: int, device: str, rounds: bool) -> AutoChoice:
+def inference(
+    config: Config, weights: int, device: str, rounds: bool, needs_actors: str = ""
+) -> AutoChoice:
     """Return where actions are chosen if the learner trains `weights` numbers on `device`.
 
-    `rounds`: whether the algorithm plays in rounds.
+    `rounds`: whether the algorithm plays in rounds; `needs_actors`: that of its features.
     """
     if config.inference != "auto":
         return AutoChoice(config.inference)
     needed = {
-        "goals in hindsight are judged by the actors' environments": getattr(
-            config, "her_ratio", 0
-        ),
-        "the teacher acts in the actors": getattr(config, "guide_steps", 0)
-        or getattr(config, "guide_share", 0),
+        needs_actors: needs_actors,
         "the algorithm makes actors wait for the next policy": rounds,
         "--deterministic_run needs it": config.deterministic_run,
     }

@@ -134,12 +134,13 @@ class _ActorSetup(NamedTuple):
 
     def report_crash(self, address: str, error: Exception) -> None:
         """Log a crash before the first unroll, and report it to the learner at `address`."""
-        from impala_mm.actor.failure_report import describe_crash  # noqa: PLC0415
+        from impala_mm.actor.failure_report import describe_crash, is_users  # noqa: PLC0415
         from impala_mm.environments.faults import indented  # noqa: PLC0415
 
         fault = describe_crash(error)
         self.say(f"error: {fault.text}\n{indented(fault)}")
-        self.report(address, fault, self.note_crash(fault.kind))
+        # What no line of the user's code has raised, such as a network that fails, may pass.
+        self.report(address, fault, self.note_crash(fault.kind) if is_users(error) else "")
 
     def note_crash(self, crash: str) -> str:
         """Report a crash before the first unroll to the supervisor; return why this actor gives up.

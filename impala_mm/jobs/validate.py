@@ -212,7 +212,7 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     from impala_mm.teachers.kinds import NoTeacher  # noqa: PLC0415
     from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
 
-    features = registry.optional(made.algorithm, "features")
+    features = registry.features_of(made.algorithm)
     distillation, guidance = features.get(Distillation), features.get(Guidance)
     asks = distillation and not distillation.is_over()
     # With --teacher_cost=0 it may still have to play the games that its student learns from.
@@ -223,7 +223,7 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     if not (asks or plays or evaluates or (guidance and float(guidance.share))):
         return
     try:
-        teachers = load_teachers(config, made.spec)
+        teachers: list[Any] = load_teachers(config, made.spec)
     except NoTeacher as error:
         flags.refuse(str(error))
     for teacher in teachers:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 # after the first invalid unroll in which other actors may send a valid one. An actor may need
 # minutes to load TensorFlow from a slow file system.
 _OTHERS_SECONDS = 300.0
-# Seconds after the first invalid unroll in which its own actor may send a valid one.
+# Seconds after the first invalid unroll in which its own actor may send a valid one, at least.
 _INVALID_SECONDS = 10.0
 # Seconds of waiting until the first line; the pauses between lines grow up to a minute.
 _FIRST_LINE_SECONDS, _LONGEST_PAUSE = 5.0, 60.0
@@ -101,7 +101,9 @@ class FirstUnroll:
         self._first_mistake = self._first_mistake or now
         others = (self._expected or connected) - len(mistakes.keys() | gave_up.keys())
         seconds = now - self._first_mistake
-        if seconds < (_OTHERS_SECONDS if others > 0 else _INVALID_SECONDS):
+        # The next unroll may take as long as the first one did.
+        of_unroll = self._first_mistake - self._began
+        if seconds < max(_OTHERS_SECONDS if others > 0 else _INVALID_SECONDS, of_unroll):
             return ""
         number, mistake = min(mistakes.items())
         return (

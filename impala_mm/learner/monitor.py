@@ -52,6 +52,7 @@ _REPORT_SILENCE_SECONDS = 20.0
 # out a returned host expects to see within five minutes whether the learners hang.
 _COMPILING_SECONDS = 180.0
 _SILENT_SECONDS = 60  # seconds without anything from an actor, see `Server.forget_silent`
+_LOOKS_FOR_FOLDER = 6  # half a second apart, until a folder counts as lost
 _END_SECONDS = 10.0  # seconds that learners wait for each other at the end
 
 
@@ -373,7 +374,7 @@ class LearnerMonitor:
         new folder, or "" while the run has its own one.
         """
         with self._finding_folder:
-            if not self.folder_lost and (why := records.folder.why_lost()):
+            if not self.folder_lost and (why := _why_lost(records.folder)):
                 records.move(records.folder.begin_beside())
                 self.folder_lost = f"{why} during the run"
                 self._say(
@@ -428,3 +429,13 @@ def _is_of_horovod(failure: BaseException) -> bool:
     """Return whether an exception is how Horovod says that a learner cannot be reached."""
     kinds = tf.errors.OpError | RuntimeError
     return isinstance(failure, kinds) and "horovod" in f"{type(failure).__name__} {failure}".lower()
+
+
+def _why_lost(folder: RunFolder) -> str:
+    """Return `why_lost` of a folder, if it says the same for some seconds: a mount may return."""
+    for _ in range(_LOOKS_FOR_FOLDER):
+        why = folder.why_lost()
+        if not why:
+            return ""
+        time.sleep(0.5)
+    return why

@@ -194,7 +194,7 @@ def _collect(
     if missing <= 0:
         return
     distillation, spec = (
-        registry.optional(agent.algorithm, "features").get(Distillation),
+        registry.features_of(agent.algorithm).get(Distillation),
         agent.spec,
     )
     # With --teacher_cost=0 the teacher only plays.

@@ -174,7 +174,11 @@ def _agree_on_run(
 ) -> _AgreedRun:
     """Return what rank 0 knows of the run; other learners may have a --logdir of their own."""
     rounds = registry.optional(agent.algorithm, "rounds")
-    chosen = auto.inference(config, agent.weights, devices.training_device(), rounds)
+    needs_actors = registry.features_of(agent.algorithm).needs_actors
+    if needs_actors and config.inference == "learner":
+        flags.refuse(f"--inference=learner: {needs_actors}: use --inference=actor")
+    device = devices.training_device()
+    chosen = auto.inference(config, agent.weights, device, rounds, needs_actors)
     path = str(folder.path) if folder else config.logdir
     own = agent.identity["run_id"], chosen, path, not (folder and folder.has_started())
     run_id, chosen, path_of_first, is_new = group.gather(own, "run")[0]

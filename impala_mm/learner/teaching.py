@@ -65,7 +65,7 @@ def begin(
     They are measured if the teachers' cost follows them and, with --mode=reincarnate, for a new run
     of any method. Raises UnfitTeacher, on all learners alike.
     """
-    distillation: Distillation | None = registry.optional(algorithm, "features").get(Distillation)
+    distillation: Distillation | None = registry.features_of(algorithm).get(Distillation)
     evaluates = config.mode == "reincarnate"
     if distillation is None and not (evaluates and is_new):
         return {}

@@ -112,7 +112,10 @@ class TrainStep:
         The variables `checked`, equal on all learners, must be finite after each update.
         """
         self._checked = [variable for variable in checked if variable.dtype.is_floating]
-        self._weights = sum(variable.shape.num_elements() for variable in self._checked)
+        trained = set(map(id, algorithm.variables.trained)) if self._checked else set()
+        self._weights = [variable for variable in self._checked if id(variable) in trained]
+        self._others = [variable for variable in self._checked if id(variable) not in trained]
+        self._num_weights = sum(variable.shape.num_elements() for variable in self._weights)
         self._algorithm, self._method, self._config = algorithm, method, config
         self._read_acting_values = read_acting_values
         self._graph: Callable[..., Any] | None = None
@@ -137,7 +140,7 @@ class TrainStep:
             self._graph = self.trace(batch)
         numbers, priorities, acting_values = self._graph(batch, known, number)
         numbers, count = numbers.numpy(), len(self._names)
-        recorded, halved = summarize(numbers[count:-1]), float(numbers[-1])
+        recorded, (halved, of_others) = summarize(numbers[count:-2]), numbers[-2:].tolist()
         metrics = dict(zip(self._names, numbers[:count].tolist(), strict=True))
         if self._exchange.applied:
             metrics.setdefault("clipped_share", recorded.clipped_share)
@@ -156,13 +159,14 @@ class TrainStep:
             told = self._exchange.group.gather((recorded.own_faults > 0, measured), "not_finite")
             measured, where = _blame(told)
             raise GradientNotFinite(updates, measured, recorded.gradients, where)
-        if not math.isfinite(halved) and (bad := describe_not_finite(self._checked)):
+        is_finite = math.isfinite(halved + of_others)
+        if not is_finite and (bad := describe_not_finite(self._checked)):
             raise VariablesNotFinite(
                 f"update {updates + 1} made variables infinite, NaN or larger than 1e19: {bad}; "
                 f"they are not saved: {ADVICE}"
             )
         self._unmeasured = {name for name, value in metrics.items() if math.isnan(value)}
-        size = math.sqrt(2 * halved / self._weights) if self._weights else 0.0
+        size = math.sqrt(2 * halved / self._num_weights) if self._num_weights else 0.0
         return StepResult(metrics, recorded.wait_seconds, priorities, list(acting_values), size)
 
     def trace(self, batch: Batch) -> Callable[..., Any]:
@@ -197,7 +201,10 @@ class TrainStep:
             )
         self._names = list(metrics)
         values = [tf.cast(value, tf.float32) for value in metrics.values()]
-        squares = half_squares([variable.read_value() for variable in self._checked])
-        measured = [tf.stack(values) if values else [], *reducer.read(), [squares]]
+        squares = [
+            half_squares([variable.read_value() for variable in group])
+            for group in (self._weights, self._others)
+        ]
+        measured = [tf.stack(values) if values else [], *reducer.read(), squares]
         measured = tf.concat(measured, axis=0)
         return measured, priorities, self._read_acting_values()

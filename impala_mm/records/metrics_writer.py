@@ -126,10 +126,11 @@ class MetricsWriter:
         """
         if self._events is None:
             self._events = tf.summary.create_file_writer(str(self._events_folder))
+        events = self._events  # another thread may have the run move to another folder
         try:
-            with self._events.as_default(step=np.int64(frames)):
+            with events.as_default(step=np.int64(frames)):
                 yield
-            self._events.flush()
+            events.flush()
         except _UNWRITABLE:
             self._events = None
             raise

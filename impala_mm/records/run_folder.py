@@ -118,7 +118,7 @@ class RunFolder:
         for number in itertools.count(2):
             path = self._absolute.with_name(f"{self._absolute.name}+{number}")
             try:
-                path.mkdir(parents=True)
+                path.mkdir()
             except FileExistsError:
                 continue
             except OSError:

@@ -38,7 +38,7 @@ class Cloning(Feature):
         """Return the batch, and the values that were recorded with the next action, [T+1, B]."""
         if not self.records:
             return batch, ()
-        return batch, tf.roll(batch.unrolls.extras.value, -1, axis=0)
+        return batch, tf.roll(reading.own_extras.value, -1, axis=0)
 
     def loss(self, student: Student, prepared: Any) -> Added:
         """Return both distances, each times its cost."""

@@ -36,10 +36,13 @@ def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Featu
 class Guidance(Feature):
     """The share of --guide_steps and --guide_share that remains."""
 
+    needs_actors = "the teacher acts in the actors"
+
     def __init__(self, config: TeacherSettings):
         self.config = config
         self.share = tf.Variable(1.0, trainable=False, name="guide_share")
         self.guides = [self.share]
+        self.records = frozenset({"all_values"})
 
     def attach(self, host: Host) -> None:
         """Take the distribution of the actions, of which a teacher answers with parameters."""

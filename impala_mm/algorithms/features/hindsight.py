@@ -62,7 +62,9 @@ def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Featu
 
 
 class Hindsight(Feature):
-    """The goals in the entries of an algorithm, whose extras are (its own, `OtherGoals`)."""
+    """The goals in the entries of an algorithm, of whose extras `OtherGoals` are a part."""
+
+    needs_actors = "goals in hindsight are judged by the actors' environments"
 
     def __init__(self, copies: int, window: int, environment: EnvironmentSpec):
         self.copies, self.window = copies, window
@@ -101,7 +103,8 @@ class Hindsight(Feature):
     def prepare(self, batch: Batch, reading: Reading) -> tuple[Batch, Any]:
         """Return columns of two entries, whose steps have one of their goals."""
         seed = reading.seed(update_seeds.GOALS)
-        return self.relabel(self.single_steps(batch), seed, reading.exchange.group), ()
+        single = self.single_steps(batch)
+        return self.relabel(single, seed, reading.exchange.group), ()
 
     def single_steps(self, batch: Batch) -> Batch:
         """Return B unrolls of T+1 entries as T x B columns of two entries, in this order."""
@@ -123,11 +126,11 @@ class Hindsight(Feature):
     def relabel(self, batch: Batch, seed: tf.Tensor, group: LearnerGroup) -> Batch:
         """Return columns of two entries in which steps have one of their goals, chosen at random.
 
-        Both entries of a column then show the same goal, and their extras are empty. `seed`, int64
-        [2], is that of all learners, whose choices differ.
+        Both entries of a column then show the same goal, and their extras hold no others. `seed`,
+        int64 [2], is that of all learners, whose choices differ.
         """
         e: Entry = batch.unrolls
-        others = OtherGoals(*(x[1] for x in e.extras[1]))  # [N, K, ...]
+        others = OtherGoals(*(x[1] for x in e.extras[self.place]))  # [N, K, ...]
         everybodys = [group.size, batch.weight.shape[0]]
         drawn = tf.random.stateless_uniform(everybodys, seed, -1, self.copies, tf.int32)
         chosen = drawn[group.rank]
@@ -143,7 +146,7 @@ class Hindsight(Feature):
                 terminated=tf.stack(
                     [e.terminated[0], tf.where(replaced, new.terminated, e.terminated[1])]
                 ),
-                extras=(),
+                extras=tuple(() if i == self.place else part for i, part in enumerate(e.extras)),
             )
         )
 
@@ -184,6 +187,7 @@ class Relabeller:
         """Relabel the unrolls of `environments`, of which there are `size`."""
         self._codec, self._length = UnrollCodec(unroll), unroll.length
         self._copies, self._window = hindsight.copies, hindsight.window
+        self._place = hindsight.place
         self._environments = environments
         self._waiting = [deque[_Waiting]() for _ in range(size)]
         self._random = np.random.default_rng(seed)
@@ -263,7 +267,7 @@ class Relabeller:
             number, np.concatenate(repeated), np.concatenate([flat, flat])
         )
         reward, reward_before = rewards.reshape(2, length, copies)
-        written: OtherGoals = entries.extras[1]
+        written: OtherGoals = entries.extras[self._place]
         written.goal[1:], written.reward[1:] = goal, reward
         written.reward_before[1:] = reward_before
         if over is None:
