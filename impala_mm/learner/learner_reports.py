@@ -17,6 +17,8 @@ from impala_mm.runtime import thread_names
 from impala_mm.transport.rebalancing import LearnerLoad
 
 _REPORT_SECONDS = 1.0
+# Seconds without reports after which the connection between learners counts as broken.
+REPORT_SILENCE_SECONDS = 20.0
 # The timeout of an update of several learners: this many times the longest one so far, but at least
 # the first number of seconds. The first update, which is traced and compiled, and the second one,
 # for which nothing is known yet, have the other number.
@@ -50,8 +52,17 @@ class LearnerReport(NamedTuple):
     done: bool  # its training has ended
 
 
-def unfinished_update(reports: Sequence[LearnerReport]) -> str:
-    """Return which learners have not finished their update, or "" if none is making one."""
+def unfinished_update(reports: Sequence[LearnerReport], silent: float = 0.0) -> str:
+    """Return which learners have not finished their update, or "" if none is making one.
+
+    `silent`: seconds since these reports. Where learners wait for different calls, reports
+    continue; they stop where a connection between learners does.
+    """
+    if len(reports) > 1 and silent > REPORT_SILENCE_SECONDS:
+        return (
+            f": the learners have exchanged nothing for {silent:.0f} s; look at the network "
+            f"between their hosts"
+        )
     making = {rank: report.in_update for rank, report in enumerate(reports) if report.in_update}
     if not making:
         return ""

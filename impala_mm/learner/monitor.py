@@ -27,6 +27,7 @@ from impala_mm.learner.first_unroll import FirstUnroll, NoUnrollComes
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.learner_reports import (
     FIRST_UPDATE_SECONDS,
+    REPORT_SILENCE_SECONDS,
     ReportExchange,
     unfinished_update,
 )
@@ -46,8 +47,6 @@ from impala_mm.runtime import heartbeat, lifecycle, starter
 from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server
 
-# Seconds without reports of the other learners after which this one sends no heartbeat either.
-_REPORT_SILENCE_SECONDS = 20.0
 # Seconds for which a learner whose first update is compiled sends heartbeats. A frontend that tries
 # out a returned host expects to see within five minutes whether the learners hang.
 _COMPILING_SECONDS = 180.0
@@ -325,7 +324,7 @@ class LearnerMonitor:
             self._compiling_until = now + _COMPILING_SECONDS
         works = learner.updates != before or not learner.variables_lock.locked()
         works |= learner.is_compiling and now < self._compiling_until
-        if works and time.monotonic() - self._status.reported_at < _REPORT_SILENCE_SECONDS:
+        if works and time.monotonic() - self._status.reported_at < REPORT_SILENCE_SECONDS:
             self._heartbeat.frames = learner.frames
             self._heartbeat.beat()
 
@@ -419,7 +418,8 @@ class LearnerMonitor:
         filling = self._status.filling()
         if filling[1]:
             return f": {describe_filling(filling)}"
-        return unfinished_update(self._status.reports)
+        seconds = time.monotonic() - self._status.reported_at
+        return unfinished_update(self._status.reports, seconds)
 
     def _describe_wait(self) -> str:
         return self._first_unroll.describe(self._status.num_actors(), len(self._status.gave_up()))

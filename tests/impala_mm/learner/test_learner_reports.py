@@ -29,6 +29,16 @@ def test_the_learners_whose_update_does_not_end_are_named(in_update, message):
     assert bool(said) == bool(message)
 
 
+def test_learners_that_exchange_no_reports_are_told_of_the_network_and_not_of_their_calls():
+    reports = [SimpleNamespace(in_update=7), SimpleNamespace(in_update=7)]
+    said = unfinished_update(reports, silent=45.0)
+    assert "45 s" in said
+    assert "network" in said
+    assert "`exchange`" not in said
+    assert "network" not in unfinished_update(reports, silent=5.0)
+    assert unfinished_update(reports[:1], silent=45.0) == ": learner 0 did not finish update 7"
+
+
 @pytest.fixture
 def watching(monkeypatch):
     """Return a function that passes reports every second: (updates, longest one, seconds)."""
