@@ -89,3 +89,21 @@ class ScaledReward(gymnasium.RewardWrapper):
 
 
 gymnasium.register("Panel-v0", Panel, reward_threshold=8.5)
+
+
+class Joint(gymnasium.Env):
+    """All agents of a parallel environment of PettingZoo: one policy plays for their sum."""
+
+    def __init__(self, game):
+        self._game, agents = game, game.possible_agents
+        self.observation_space = Dict({a: game.observation_space(a) for a in agents})
+        self.action_space = Dict({a: game.action_space(a) for a in agents})
+
+    def reset(self, *, seed=None, options=None):
+        """Begin a game."""
+        return self._game.reset(seed=seed)[0], {}
+
+    def step(self, action):
+        """Let all agents act."""
+        observation, reward, ended, cut, _ = self._game.step(action)
+        return observation, sum(reward.values()), all(ended.values()), all(cut.values()), {}

@@ -628,7 +628,7 @@ def test_a_learner_that_other_hosts_cannot_reach_is_refused(cluster):
             "--num_actors=3",
             "--num_actors is not for the frontend: the CSV has a row for each actor",
         ),
-        ("--mode=test", "--mode=test is one process: give it to experiment.py itself"),
+        ("--mode=test", "--mode=test is one process: give it to `python experiment.py`"),
         ("--level_name=a\nb", "--level_name contains a line break, which no process can get"),
         ("--tmux_sess=a b", "--tmux_sess: 'a b' is not a valid name: use letters, digits, - and _"),
         ("--apply", "there is no run named impala"),

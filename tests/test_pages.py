@@ -55,9 +55,10 @@ def test_an_installed_package_has_each_test_to_which_a_page_leads():
 
 
 def test_the_page_about_algorithms_shows_all_of_its_example_and_nothing_else():
-    settings, *parts = [text for _, text in blocks(ALGORITHM, "python")]
+    settings, *parts, feature = [text for _, text in blocks(ALGORITHM, "python")]
     assert _lines(settings) == _lines(_code("own_algorithm_settings.py"))
     assert _lines("".join(parts)) == _lines(_code("own_algorithm.py"))
+    assert _lines(feature) == _lines(_code("own_feature.py"))
 
 
 def test_the_page_about_environments_shows_parts_of_its_examples():

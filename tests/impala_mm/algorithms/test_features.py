@@ -1,16 +1,16 @@
 """Features: algorithms learn without the package of them, and with one of a user's own."""
 
-import importlib
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms import registry
-from impala_mm.algorithms.feature import Added, Feature, Features
+from impala_mm.algorithms.feature import Features
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.config import auto
 from impala_mm.config.settings import Config
@@ -72,53 +72,34 @@ def test_algorithms_learn_where_the_features_cannot_be_imported():
     assert ran.stdout.split() == ["impala", "ppo", "dqn", "sac"], ran.stderr[-2000:]
 
 
-class Curiosity(Feature):
-    """A reward for observations that a network of its own cannot predict yet (RND)."""
-
-    def __init__(self, scale):
-        self.scale = scale
-        self.predictor, self.target = snt.Linear(4, name="predictor"), snt.Linear(4, name="fixed")
-        for module in (self.predictor, self.target):
-            module(tf.zeros([1, 50]))
-        self.trained = list(self.predictor.trainable_variables)
-
-    def _errors(self, observation):
-        flat = tf.reshape(observation, [*observation.shape[:2], -1])
-        wanted = snt.BatchApply(self.target)(flat)
-        return tf.reduce_sum((snt.BatchApply(self.predictor)(flat) - wanted) ** 2, -1)
-
-    def prepare(self, batch, reading):
-        """The observation that follows each step, which minibatches of steps lack."""
-        return batch, tf.roll(batch.unrolls.observation, -1, axis=0)
-
-    def bonus(self, batch, prepared):
-        return self.scale * tf.stop_gradient(self._errors(batch.unrolls.observation))
-
-    def loss(self, student, prepared):
-        errors = self._errors(prepared)
-        return Added(student.reduce(errors), {"novelty": student.sums(errors)})
+_OTHERS = {"sac": {"compile_updates": False, "updates_per_step": 0.25, "random_steps": 0}}
 
 
 def _updates(name, features, updates=20):
     """Return the algorithm and the metrics of updates on one batch in which nothing is rewarded."""
+    level = "Pendulum-v1" if name == "sac" else "CartPole-v1"
     config = Config.of_algorithm(name)(
-        algorithm=name, level_name="catch", batch_size=8, unroll_length=4, learning_rate=0.01,
+        algorithm=name, level_name=level, batch_size=8, unroll_length=4, learning_rate=0.01,
         precision="float32", normalize_rewards=False, normalize_observations=False,
+        **_OTHERS.get(name, {}),
     )  # fmt: skip
-    config = auto.for_task(config, level_spec("catch"))
+    config = auto.for_task(config, level_spec(level))
     module = importlib.import_module(f"impala_mm.algorithms.{name}")
-    algorithm = module.make(config, level_spec("catch"), Role.LEARNER, features)
+    algorithm = module.make(config, level_spec(level), Role.LEARNER, features)
     random, unroll = np.random.default_rng(0), algorithm.unroll
 
+    length, columns = unroll.length + unroll.overlap, 8
+    if name == "sac":  # which learns from single steps
+        length, columns = 2, algorithm.minibatch_columns * config.optimizer_steps
+
     def zeros(s):
-        return np.zeros([unroll.length + 1, 8, *s.shape], s.dtype.as_numpy_dtype)
+        return np.zeros([length, columns, *s.shape], s.dtype.as_numpy_dtype)
 
     entries = tf.nest.map_structure(zeros, unroll.step)
     entries.observation[...] = random.random(entries.observation.shape)
-    entries.action[...] = random.integers(0, 3, entries.action.shape)
     entries = tf.nest.map_structure(tf.constant, entries)
-    keys = tf.range(8, dtype=tf.int64)
-    batch = Batch(entries, algorithm.initial_state(8), keys, tf.ones([8]), keys, tf.ones([8], bool))
+    start, keys = algorithm.initial_state(columns), tf.range(columns, dtype=tf.int64)
+    batch = Batch(entries, start, keys, tf.ones([columns]), keys, tf.ones([columns], bool))
     exchange = GradientReducer(SingleLearner(), config)
     context = Context(*map(tf.constant, (0.0, 1e6, float("nan"))))
 
@@ -128,21 +109,37 @@ def _updates(name, features, updates=20):
         return algorithm.update(batch, context, exchange)[0]
 
     rows = [{key: float(x) for key, x in update().items()} for _ in range(updates)]
-    return algorithm, batch, rows
+    return algorithm, rows
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo"])
+def _example():
+    """Return the module of the example on the page about algorithms."""
+    path = Path(__file__).parents[3] / "sandbox" / "own_feature.py"
+    spec = importlib.util.spec_from_file_location("own_feature", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo", "dqn", "sac"])
 def test_a_feature_adds_a_loss_a_network_and_rewards_that_the_policys_network_does_not_read(name):
-    curious = Curiosity(scale=20.0)
-    algorithm, _, rows = _updates(name, Features([curious]))
+    curious = _example().Curiosity(3 if name == "sac" else 4)
+    scaled = curious.bonus
+    curious.bonus = lambda batch, prepared: 200.0 * scaled(batch, prepared)
+    algorithm, rows = _updates(name, Features([curious]))
     assert rows[-1]["novelty"] < 0.5 * rows[0]["novelty"], "its network learns"
-    trained = {id(v) for v in algorithm.variables.trained}
-    acting = {id(v) for v in algorithm.variables.acting}
+    variables = algorithm.variables
+    trained, carried, acting = ({id(v) for v in getattr(variables, n)} for n in _GROUPS)
     assert trained.issuperset(map(id, curious.trained)), "saved, and equal on all learners"
-    assert not acting & set(map(id, curious.trained)), "actors do not receive it"
-    _, _, plain = _updates(name, Features())
+    assert carried.issuperset(map(id, curious.carried))
+    assert not acting & set(map(id, [*curious.trained, *curious.carried])), "not sent to actors"
+    _, plain = _updates(name, Features())
     assert "novelty" not in plain[0]
-    assert plain[0]["loss/baseline"] < 0.2 * rows[0]["loss/baseline"], "nothing else is rewarded"
+    key = "q/error" if name in ("dqn", "sac") else "loss/baseline"
+    assert plain[0][key] < 0.5 * rows[0][key], "nothing else is rewarded"
+
+
+_GROUPS = ("trained", "carried", "acting")
 
 
 def test_features_that_the_flags_ask_for_and_an_algorithm_does_not_take_are_refused(

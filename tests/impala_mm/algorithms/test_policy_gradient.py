@@ -111,7 +111,8 @@ class Table:
 
     def _read(self, entries, start):
         rows = tf.cast(entries.observation[..., 0], tf.int32)
-        return Outputs(tf.gather(self.logits, rows), tf.gather(self.values, rows), None)
+        logits = tf.gather(self.logits, rows)
+        return Outputs(logits, tf.gather(self.values, rows), logits)
 
     def outputs(self):
         """Return (log-probabilities [T, B, A], values [T+1, B]) in float64."""
@@ -304,8 +305,8 @@ def test_advantages_are_computed_again_before_each_epoch_only_if_asked_for():
         algorithm, exchange = _made(epochs=3, recompute_advantages=again, learning_rate=0.01)
         computed, real = [], algorithm._goals
 
-        def counted(*args, real=real, computed=computed):
-            goals, steps = real(*args)
+        def counted(*args, real=real, computed=computed, **given):
+            goals, steps = real(*args, **given)
             computed.append(goals.targets.numpy())
             return goals, steps
 

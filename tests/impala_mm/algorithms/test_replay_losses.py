@@ -196,7 +196,7 @@ def test_the_target_policy_of_an_update_is_the_copy_and_not_the_policy():
     mine = [variable.numpy() for variable in policy]
     targets.follow(policy, copies)
     entries = algorithm._normaliser.read(batch.unrolls)
-    of_copy, _ = algorithm._unroll(entries, batch.start)
+    of_copy, *_ = algorithm._unroll(entries, batch.start)
     log_target = impala_by_numpy.log_probs(of_copy[:-1], entries.action[1:])
     for variable, weights in zip(policy, mine, strict=True):
         variable.assign(weights)

@@ -232,7 +232,10 @@ def _learn(name, group, columns, **settings):
     [
         (["--algorithm=awr", "--temperature=0"], "--temperature=0.0: it must be at least 0.001"),
         (["--algorithm=awr", "--largest_weight=0.5"], "it must be at least 1"),
-        (["--algorithm=vmpo", "--target_weight_kl=inf"], "--target_weight_kl=inf: the weights"),
+        (
+            ["--algorithm=vmpo", "--target_weight_kl=inf"],
+            "--target_weight_kl=inf: it must be a finite number",
+        ),
         (
             ["--algorithm=vmpo", "--target_weight_kl=7"],
             "half of one learner's batch of 2,048 steps are at most 6.93 nats from equal ones",

@@ -14,11 +14,12 @@ from saved_run import save
 from scipy import special
 
 import impala_mm
-from impala_mm.algorithms import dqn_settings
+from impala_mm.algorithms import dqn_settings, policies
+from impala_mm.algorithms.feature import Host, Reading
 from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Entry
+from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.environments import from_flags
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
@@ -520,7 +521,9 @@ def test_values_are_compared_with_those_that_the_teacher_would_play_by(run, tmp_
         made.begin(load_teachers(config, level_spec("catch")), 1)
         policy = load_policy(folder)
         expected = policy.judge_unroll(entries, policy.initial_state(3)).value
-        found = made.ask(entries, 3).values[0]
+        made.attach(Host(policies.choose(ActionSpec(Discrete(3))), remembers=False))
+        batch = Batch(entries, (), *[tf.zeros([3])] * 4)
+        found = made.prepare(batch, Reading(None, None, tuple))[1].values[0]
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -29,7 +29,7 @@ def test_two_learners_and_their_actors_reincarnate_a_teacher(tmp_path):
             assert f"--{flag}" in part
     code, printed = _dry_run(csv, "--mode=test")
     assert code == 2
-    assert "--mode=test is one process: give it to experiment.py itself" in printed
+    assert "--mode=test is one process: give it to `python experiment.py`" in printed
 
 
 @pytest.mark.parametrize("flag", ["stop_secs", "stall_secs", "orphan_secs"])
