@@ -81,6 +81,8 @@ def test_one_actor_with_invalid_unrolls_does_not_end_a_run_whose_others_start_fo
     clock[0] += 20
     assert wait.why_none_comes(1, {}, {1: "y"}) == "", "its first one has just come"
     clock[0] += 20
+    assert wait.why_none_comes(1, {}, {1: "y"}) == "", "the next one may take as long as the first"
+    clock[0] += 20
     assert "actor 1" in wait.why_none_comes(1, {}, {1: "y"})
     assert wait.why_none_comes(2, {}, {1: "y"}) == ""
     clock[0] += 300
