@@ -98,7 +98,7 @@ def _draw_panel(
     if x == "seconds":
         longest = max(run.last("seconds") or 0.0 for group, _ in groups for run in group.runs)
         unit, short = plot_style.time_unit(longest)
-        name = f"training time ({short})"
+        name = f"training time with the start ({short})"
     ends = []
     for group, colour in groups:
         curves = [c for run in group.runs if (c := run_series.make_curve(run, x, panel.key))]

@@ -73,7 +73,7 @@ def test_seeds_are_one_line_and_the_legend_says_in_what_the_others_differ(tmp_pa
     words = _words(tmp_path / "pictures" / "all.svg")
     assert "learning_rate=0.0008 (3 seeds)" in words
     assert "environment frames" in words
-    assert "training time (s)" in words
+    assert "training time with the start (s)" in words
     assert {"Mean return", "Throughput", "100k", "frames/s"} <= set(words)
     assert "Policy lag" not in words, "no run has it"
 
@@ -83,7 +83,7 @@ def test_one_run_is_drawn_into_its_own_folder(tmp_path):
     code, printed = plot(folder, "--only=return")
     assert code == 0, printed
     words = _words(folder / "curves.svg")
-    assert {"20.04", "training time (min)", "PongNoFrameskip-v4  (a run)"} <= set(words)
+    assert {"20.04", "training time with the start (min)", "PongNoFrameskip-v4  (a run)"} <= set(words)
     assert (folder / "curves.png").exists()
 
 
