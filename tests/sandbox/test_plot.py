@@ -83,7 +83,9 @@ def test_one_run_is_drawn_into_its_own_folder(tmp_path):
     code, printed = plot(folder, "--only=return")
     assert code == 0, printed
     words = _words(folder / "curves.svg")
-    assert {"20.04", "training time with the start (min)", "PongNoFrameskip-v4  (a run)"} <= set(words)
+    assert {"20.04", "training time with the start (min)", "PongNoFrameskip-v4  (a run)"} <= set(
+        words
+    )
     assert (folder / "curves.png").exists()
 
 
