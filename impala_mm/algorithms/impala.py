@@ -130,8 +130,7 @@ class Impala(ActorCritic):
         popart = self._config.value_normalization == "popart"
         if not (scales or popart):
             return None
-        outputs = self._unroll(self._normaliser.read(batch.unrolls), batch.start)
-        step = self._step(batch, bonus, outputs)
+        step, _ = self._step(batch, bonus)
         live, found = step.steps.live, step.estimates
         self._unit.see_targets(found.value_targets, live, exchange)
         if not scales:
@@ -153,8 +152,7 @@ class Impala(ActorCritic):
         the rewards, [T+1, B].
         """
         config, weight = self._config, batch.weight
-        outputs = self._unroll(self._normaliser.read(batch.unrolls), batch.start)
-        step = self._step(batch, bonus, outputs)
+        step, outputs = self._step(batch, bonus)
         live = step.steps.live
         masks = masking.allow_all(~live, batch.unrolls.mask)
         student = Student(
@@ -200,9 +198,10 @@ class Impala(ActorCritic):
         parameters = self._recorded(batch.unrolls)[1:]
         return self._distribution.make(losses.mask(live, parameters), masks)
 
-    def _step(self, batch: Batch, bonus: tf.Tensor | float, outputs: Outputs) -> Step:
-        """Return the policy of a batch, and what it learns from, by the network's outputs."""
+    def _step(self, batch: Batch, bonus: tf.Tensor | float) -> tuple[Step, Outputs]:
+        """Return the policy of a batch, and what it learns from, and the network's outputs."""
         config, entries = self._config, self._normaliser.read(batch.unrolls)
+        outputs = self._unroll(entries, batch.start)
 
         def trusts(policy: Distribution, live: tf.Tensor) -> tf.Tensor:
             behaviour = self._transition_behaviour(batch, live)
@@ -212,7 +211,7 @@ class Impala(ActorCritic):
         if self._target:
             features = self._unroll_features(entries, batch.start, self._target.network)
             target = self._target.parameters(features.policy)
-        return vtrace_step(
+        step = vtrace_step(
             distribution=self._distribution.make,
             masks=entries.mask,
             parameters=outputs.parameters,
@@ -229,3 +228,4 @@ class Impala(ActorCritic):
             target_parameters=target,
             trusts=trusts if config.trust_region < math.inf else None,
         )
+        return step, outputs

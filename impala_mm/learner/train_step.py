@@ -88,7 +88,7 @@ class StepResult(NamedTuple):
     reduce_seconds: float  # time spent waiting for the other learners' gradients
     priorities: tf.Tensor  # float32 [B], for the batch source
     acting_values: list[tf.Tensor]  # values of the acting variables after the update
-    weight_size: float = 0.0  # root of the mean square of the variables that are checked
+    weight_size: float = 0.0  # root of the mean square of the trained variables
 
 
 class NothingCompiled(Exception):
