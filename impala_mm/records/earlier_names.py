@@ -1,4 +1,4 @@
-"""Where the variables of a checkpoint of an earlier version are: under numbers, or former names.
+"""The places of variables in checkpoints of earlier versions: under numbers, or former names.
 
 Before variables had names, those of a kind had numbers, such as `carried/3`, in an order that
 `_NUMBERED` keeps. Where an attribute that leads to a variable is renamed, an entry of `_RENAMED`
