@@ -63,7 +63,7 @@ def why_unsuitable(config: Config, algorithm: Algorithm) -> str:
 
 
 class Student(NamedTuple):
-    """Who learns from recorded games."""
+    """The learner of recorded games, and what it is given for them."""
 
     agent: Agent
     config: Any

@@ -168,7 +168,7 @@ class RunTime:
     """The seconds of training, including those before a resume."""
 
     def __init__(self, has_received: Callable[[], bool]):
-        """`has_received` returns whether a learner has an unroll: they count from then on."""
+        """Count from when `has_received` says that a learner has an unroll."""
         self._has_received = has_received
         self.seconds = 0.0
         self.counted = 0.0  # those since the first unroll of each start, for --max_seconds

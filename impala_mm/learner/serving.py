@@ -33,7 +33,7 @@ def queue_capacity(config: Config, agent: Agent) -> int:
 
 
 class Place(NamedTuple):
-    """Where a learner listens, and for whom."""
+    """The place where a learner listens, and the token of its actors."""
 
     address: str  # by which actors reach it
     held: ports.HeldAddress

@@ -85,7 +85,7 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
 
 
 class Start(NamedTuple):
-    """What a learner's process has before its learner is built."""
+    """The things that a learner's process has before its learner is built."""
 
     config: Config  # the flags as they were given
     levels: dict[str, EnvironmentSpec]  # by name

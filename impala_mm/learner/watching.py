@@ -1,4 +1,4 @@
-"""What looks after a running learner: each class is one matter, with one method `look`.
+"""The watch over a running learner: each class is one matter, with one method `look`.
 
 `monitor` calls each of them several times a second, in the order of its list. The first four do so
 on every learner, the others on rank 0, which alone keeps the run's records.
