@@ -61,6 +61,8 @@ def main(argv: list[str]) -> None:
             )
         except CannotServe as error:
             flags.refuse(str(error))
+    if config.debug:
+        flags.refuse("--debug trains in one process, without a CSV: use experiment.py")
     mode_flags.refuse_idle(config, also=[mode_flags.EVALUATOR])
     request = Request(
         launcher=launcher,
