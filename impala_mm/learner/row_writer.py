@@ -17,16 +17,16 @@ from impala_mm.learner.limits import RunLimits
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.train_step import ADVICE
 from impala_mm.records.bottleneck import (
+    VerdictWriter,
     describe_running_update,
     describe_silence,
     describe_turns,
     describe_without_actors,
 )
-from impala_mm.records.eta import EtaEstimator
 from impala_mm.records.host_use import HostRows
 from impala_mm.records.metrics import MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.verdict import VerdictWriter
+from impala_mm.records.throughput import EtaEstimator
 from impala_mm.transport.server import Server
 
 _LARGEST_LOSS = 1e12  # per step: the square of an error of a million
