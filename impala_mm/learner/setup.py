@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import flag_reads, registry
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.agent import Agent, make_agent
 from impala_mm.algorithms.contract import AlgorithmMistake
+from impala_mm.algorithms.flag_reads import note_unread
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.algorithms.teacher_flags import note_unused
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -130,7 +130,9 @@ def build_learner(
     records = _make_records(config, folder, agent, group, limits, outputs) if folder else None
     monitor = LearnerMonitor(
         *(config, group, agent.algorithm, learner, server, agent.levels, limits, records, say),
-        note=lambda: flag_reads.note_unread(given, agent.flags_read),
+        note=lambda: (
+            "" if config.algorithm in registry.BUILT_IN else note_unread(given, agent.flags_read)
+        ),
         silence=SilentLearners(addresses, group.rank, token).describe,
     )
     _resume(monitor, learner, agent, config, group, records, tools, say)
@@ -155,7 +157,7 @@ def _describe(
         f"{' and '.join(agent.levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
         f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
     )
-    notes = agent.spec.note, registry.optional(agent.algorithm, "note"), note_unused(given)
+    notes = agent.spec.note, registry.optional(agent.algorithm, "note")
     for note in notes:
         if note:
             say(note)
@@ -336,11 +338,12 @@ def _for_task(
     new, known = auto.for_task(config, spec), auto.for_task(config, spec, recorded)
     adopted = auto.adopt(config, group.gather(auto.task_flags(known), "task")[0])
     if folder:
-        kept, chosen = (flags.changed(each, known, auto.FOLLOW_TASK) for each in (new, config))
+        names, about = list(auto.task_flags(config)), flags.infos(config)
+        kept, chosen = (flags.changed(each, known, names) for each in (new, config))
         if kept:
             say(f"{', '.join(flags.arguments(known, kept))}, which this run has recorded")
-        elif spec.emulator and (of_games := [n for n in chosen if n in auto.OF_GAMES]):
+        elif spec.emulator and (of_games := [n for n in chosen if about[n].of_games]):
             say(f"a game of Atari: {' '.join(flags.arguments(known, of_games))}")
-        elif spec.actions.has_box and (of_box := [n for n in chosen if n in auto.WITH_BOX]):
+        elif spec.actions.has_box and (of_box := [n for n in chosen if not about[n].of_games]):
             say(f"actions are numbers (Box): {' '.join(flags.arguments(known, of_box))}")
     return adopted
