@@ -17,6 +17,7 @@ from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
+from impala_mm.data import variable_names
 from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.environments.actions import UnsuitableActions
@@ -76,6 +77,7 @@ def make_algorithm(
             f"declare that it reads them: let it read Entry.mask and give its class the attribute "
             f"masks = True, or remove the mask in a gymnasium.Wrapper"
         )
+    variable_names.assign(made.variables, made)
     return made
 
 

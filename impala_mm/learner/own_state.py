@@ -84,7 +84,8 @@ class OwnState:
                 (work / "source").mkdir()
                 self._source.save(work / "source")
             if self._variables:
-                tf.train.Checkpoint(local=self._variables).write(str(work / "variables"))
+                local = saved_variables.tree(saved_variables.keyed("local", self._variables))
+                tf.train.Checkpoint(**local).write(str(work / "variables"))
             self._bytes = durable_folder.size(work)
             shutil.rmtree(final, ignore_errors=True)  # left by a run that was resumed before it
             durable_folder.finish(work, final, {"update": update})
@@ -181,7 +182,7 @@ class OwnState:
             durable_folder.verify(path)
             if _digest(path) != about.own_states[self._rank]:
                 raise _Unusable(f"{path} belongs to another checkpoint of update {about.updates}")
-            named = {f"local/{i}": variable for i, variable in enumerate(self._variables)}
+            named = saved_variables.keyed("local", self._variables)
             saved_variables.check_shapes(path, named)
             if self._source:
                 self._source.restore(_source_in(path))

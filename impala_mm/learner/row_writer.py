@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.config.settings import Config
+from impala_mm.data import variable_names
 from impala_mm.data.trajectory import leaf_names
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.learner import Learner, between_updates
@@ -171,7 +172,7 @@ class RowWriter:
         with between_updates(self._learner) as paused:
             if not paused:
                 return
-            named = {f"variables/{variable.name}": variable.numpy() for variable in trained}
+            named = {f"variables/{variable_names.of(v)}": v.numpy() for v in trained}
         actions = self._learner.actions
         names = leaf_names(actions, "actions", "/")
         named |= {n: np.asarray(a) for n, a in zip(names, tf.nest.flatten(actions), strict=True)}

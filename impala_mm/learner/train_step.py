@@ -10,6 +10,7 @@ import tensorflow as tf
 from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm, Context
 from impala_mm.config.settings import Config
+from impala_mm.data import variable_names
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer, half_squares
 from impala_mm.distributed.group import LearnerGroup
@@ -51,7 +52,11 @@ def find_not_finite(variables: Sequence[tf.Variable]) -> list[str]:
     Numbers above 1e19 are in float32 as useless as infinite ones: the next update fails.
     """
     floats = [variable for variable in variables if variable.dtype.is_floating]
-    return [v.name for v in floats if not tf.math.is_finite(half_squares([v.read_value()]))]
+    return [
+        variable_names.of(v)
+        for v in floats
+        if not tf.math.is_finite(half_squares([v.read_value()]))
+    ]
 
 
 def describe_not_finite(variables: Sequence[tf.Variable]) -> str:

@@ -277,11 +277,11 @@ def test_weights_that_are_not_finite_are_named_at_the_start_and_so_is_their_chec
     weight.assign(weight * float("nan"))
     with pytest.raises(VariablesNotFinite, match="with which the run starts") as caught:
         resuming.train("impala", tmp_path, 1, [])
-    assert weight.name in str(caught.value)
+    assert "network/core/recall/w" in str(caught.value)
     assert algorithm.variables.trained[1].name not in str(caught.value)
     checkpoints = Checkpoints(tmp_path, algorithm.variables, keep=3)
     checkpoints.snapshot()
     checkpoints.save(CheckpointInfo(1, {}, {}, {}, updates=7))
     with pytest.raises(VariablesNotFinite, match=r"remove .*checkpoints/0000000007") as caught:
         resuming.train("impala", tmp_path, 1, [])
-    assert weight.name in str(caught.value)
+    assert "network/core/recall/w" in str(caught.value)
