@@ -10,6 +10,7 @@ from collections.abc import Set
 from typing import Any
 
 from impala_mm.config import flags
+from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
 
 # Flags with these headings are meant for algorithms, unless the run reads them.
@@ -52,6 +53,8 @@ def note_unread(config: Config, names: Set[str]) -> str:
     Only shared flags that are meant for algorithms and differ from their defaults count; an
     algorithm's own flags may be read by its actors alone.
     """
+    if config.algorithm in BUILT_IN:
+        return ""
     unread = [
         f.name
         for f in dataclasses.fields(Config)

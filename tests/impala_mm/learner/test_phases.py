@@ -56,7 +56,8 @@ def _begin(run, tools=None, group=None, left=10, updates=0, **settings):
     if distillation := agent.algorithm.features.get(Distillation):
         distillation.begin(tools.tools.load_teachers(config, agent.spec), 1)
     source = PhasedSource(types.SimpleNamespace(next=lambda timeout: "online"))
-    phases.begin(agent, config, group, run, left, updates, source, tools.tools, said.append)
+    student = phases.Student(agent, config, group, run, tools.tools, said.append)
+    phases.begin(student, source, left, updates)
     return source, said, tools
 
 
