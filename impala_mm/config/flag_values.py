@@ -1,4 +1,4 @@
-"""What is wrong with the flags given: values that they do not take, and flags without effect."""
+"""Checks of the flags given: values that they do not take, and flags without effect."""
 
 import dataclasses
 import difflib

@@ -26,7 +26,7 @@ _INFO = "flag"  # the key of a field's metadata
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """When a flag has an effect beside the others. `&` and `|` join two conditions."""
+    """The condition under which a flag has an effect; `&` and `|` join two of them."""
 
     words: str  # the other flags as --help and a refusal name them: "--advantages=n_step"
     # Why the flag has no effect in a config, after "has no effect": "with --advantages=gae"; empty
