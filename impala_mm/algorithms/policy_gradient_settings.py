@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from impala_mm.algorithms import advantage_settings
 from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.config.flags import AUTO, Condition, default, flag
-from impala_mm.config.settings import Config
+from impala_mm.config.settings import Config, UpdateThreads
 
 GROUP = "Policy gradient"
 WORTH_COMPILING = 32  # optimizer steps of an update, from which compile_epochs pays
@@ -116,6 +116,11 @@ class Settings(advantage_settings.Settings, RegulariserSettings):
     def compiles_updates(self) -> bool:
         """Whether XLA may compile all passes over a batch."""
         return self.compile_epochs and self.most_steps >= WORTH_COMPILING
+
+    @property
+    def update_threads(self) -> UpdateThreads:
+        """Two where updates are compiled: nothing else runs in the thread of one."""
+        return UpdateThreads(at_once=2) if self.compiles_updates else UpdateThreads()
 
     @property
     def most_steps(self) -> int:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from impala_mm.algorithms import hindsight_settings
 from impala_mm.algorithms.teacher_settings import TeacherSettings
 from impala_mm.config.flags import default, flag, whole_numbers, with_flag, without_flag
-from impala_mm.config.settings import Config
+from impala_mm.config.settings import Config, UpdateThreads
 
 _GROUP = "SAC"
 _TRAINED = without_flag("fixed_temperature")
@@ -125,9 +125,18 @@ class Settings(hindsight_settings.Settings, TeacherSettings):
         return self.compile_updates and not self.computes_side_by_side
 
     @property
-    def compiled_threads(self) -> int:
-        """Two, where the products of matrices are so large that halves of them save time."""
-        return 2 if self._has_large_products() else 1
+    def update_threads(self) -> UpdateThreads:
+        """Two where XLA or two networks at a time need them.
+
+        Nothing else runs in the thread of a compiled update, so a second one answers actors. Within
+        an operation, two save time where products of matrices are so large that halves of them do.
+        """
+        if self.computes_side_by_side:
+            return UpdateThreads(at_once=2, cores=2)
+        if not self.compiles_updates:
+            return UpdateThreads()
+        within = min(2 if self._has_large_products() else 1, len(os.sched_getaffinity(0)))
+        return UpdateThreads(within, at_once=2, cores=within)
 
     @property
     def computes_side_by_side(self) -> bool:
