@@ -7,8 +7,8 @@
         saving/              a checkpoint being written; renamed once all of it is on the disk
 
 This module finds a checkpoint and reads its description, without TensorFlow; `saved_variables`
-reads and writes the variables. `run_checkpoints` has those of a run: `learner.monitor` saves them
-and resumes from the newest intact one.
+reads and writes the variables. `run_checkpoints` has those of a run: `learner.checkpointing` saves
+them, and resumes from the newest intact one.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_mm.config import environment_files
+from impala_mm.config import environment_flags
 from impala_mm.config.errors import BadCheckpoint, ImpalaError, UserMistake
 from impala_mm.records import durable_folder
 from impala_mm.records.durable_folder import Damaged
@@ -103,7 +103,7 @@ def describe(path: Path) -> CheckpointInfo:
     Raises Damaged if it is not intact.
     """
     about = verify(path)
-    return about._replace(settings=environment_files.relocated(about.settings, path))
+    return about._replace(settings=environment_flags.relocated(about.settings, path))
 
 
 def best_of(paths: Sequence[Path]) -> Path | None:

@@ -11,7 +11,7 @@ from impala_mm.algorithms import agent
 from impala_mm.config.flags import format_value
 from impala_mm.config.settings import Config
 from impala_mm.learner import resume
-from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.learner import RunLimits
 from impala_mm.learner.train_step import VariablesNotFinite
 from impala_mm.records import checkpoint, run_folder
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
