@@ -36,10 +36,10 @@ from typing import NoReturn
 from impala_mm.config import (
     algorithm_settings,
     command_line,
+    flag_values,
     flags,
-    mode_flags,
-    own_packages,
     printable,
+    user_modules,
 )
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
@@ -52,12 +52,13 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     lifecycle.end_with_owner()
-    own_packages.refuse_foreign()
+    user_modules.refuse_foreign()
     (config,), given = command_line.parse(argv, __doc__ or "", Config)
     if config.dashboard:
         show_dashboard(config)
     # A frontend may start an evaluator beside the training whose flags it lets this check.
-    mode_flags.refuse_idle(config, [mode_flags.EVALUATOR] if starter.start_id() else ())
+    started = bool(starter.start_id())
+    flag_values.check_effects(config, evaluators=started, notes=not started)
     # Imported after the flags are parsed, so that --help and a misspelt flag answer at once.
     from impala_mm.jobs import (  # noqa: PLC0415
         actor,

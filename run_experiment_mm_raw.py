@@ -24,9 +24,9 @@ import os
 import signal
 import sys
 
-from impala_mm.config import command_line, flags, mode_flags, own_packages, user_sources
+from impala_mm.config import command_line, flag_values, flags, user_modules, user_sources
 from impala_mm.config.settings import Config
-from impala_mm.records import checkpoint_paths, run_folder
+from impala_mm.records import checkpoint, run_folder
 from impala_mm.runtime import certificates, lifecycle, ports, run_token
 
 
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
     lifecycle.end_with_owner()
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    own_packages.refuse_foreign()
+    user_modules.refuse_foreign()
     # Imported after the check that there is no other package of this name.
     from launcher.commands import dispatch  # noqa: PLC0415
     from launcher.plan.request import Request, UserError  # noqa: PLC0415
@@ -47,9 +47,10 @@ def main(argv: list[str]) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))
     (launcher, config), given = command_line.parse(argv, __doc__ or "", LauncherConfig, Config)
     if config.dashboard:
-        from launcher.dashboard.frontend_command import PASSED_ON  # noqa: PLC0415
         from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
 
+        known = flags.infos(launcher)
+        for_dashboard = {name for name in known if "dashboard" in known[name].passed_to}
         try:
             serve(
                 config.logdir or "runs",
@@ -57,13 +58,13 @@ def main(argv: list[str]) -> None:
                 config.dashboard_token_file,
                 config.dashboard_control,
                 launcher.tmux_sess,
-                flags.arguments(launcher, [name for name in given if name in PASSED_ON]),
+                flags.arguments(launcher, [name for name in given if name in for_dashboard]),
             )
         except CannotServe as error:
             flags.refuse(str(error))
     if config.debug:
         flags.refuse("--debug trains in one process, without a CSV: use experiment.py")
-    mode_flags.refuse_idle(config, also=[mode_flags.EVALUATOR])
+    flag_values.check_effects(launcher, config, evaluators=True)
     request = Request(
         launcher=launcher,
         given=given,
@@ -79,7 +80,7 @@ def main(argv: list[str]) -> None:
         check_free=ports.check_free,
         make_token=lambda: run_token.make(config.transport_security != "none"),
         make_certificates=certificates.make,
-        policies=checkpoint_paths.shipped_names(),
+        policies=checkpoint.shipped_names(),
         command=[sys.executable, os.path.abspath(__file__), *argv[1:]],
         round_columns=config.batch_size if config.rounds else 0,
     )

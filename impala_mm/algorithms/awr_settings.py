@@ -6,7 +6,7 @@ The rest of the defaults is PPO's: 2,048 steps per update, ten passes in minibat
 import dataclasses
 
 from impala_mm.algorithms import policy_gradient_settings as family
-from impala_mm.config.flags import flag
+from impala_mm.config.flags import flag, with_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,5 +21,6 @@ class Settings(family.EpochSettings):
              "behaviour cloning.")
     largest_weight: float = flag(
         20.0, group="AWR", infinite=True, learner_only=True, least=1,
+        only_with=with_number("temperature"),
         text="Largest weight of an action. inf: no limit.")
     # fmt: on

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from impala_mm.config.flags import flag
+from impala_mm.config.flags import flag, with_flag
 from impala_mm.config.settings import Config
 
 
@@ -17,7 +17,7 @@ class Settings(Config):
              "trained with a goal that the agent reached later in the episode, for each time with "
              "its own goal; usually 4. 0: off.")
     her_window: int = flag(
-        50, group="Hindsight", least=1,
+        50, group="Hindsight", least=1, only_with=with_flag("her_ratio"),
         text="Number of steps, from a step on and including it, from which its goals in hindsight "
              "are taken; fewer where the episode ends. An actor sends a step once it knows these.")
     # fmt: on

@@ -6,10 +6,11 @@ It stands apart from them because settings must not import TensorFlow.
 import dataclasses
 
 from impala_mm.config.errors import UserMistake
-from impala_mm.config.flags import flag
+from impala_mm.config.flags import flag, with_flag, without_flag
 from impala_mm.config.settings import Config
 
 _GROUP = "Teacher"
+RECORDED_GAMES = with_flag("offline_updates") | with_flag("teacher_data_share")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,7 @@ class PhaseSettings(Config):
              "games are those of teacher_data; without it, the teacher plays them first. "
              "sandbox/teachers.md explains what is learned from them.")
     teacher_data: str = flag(
-        "", group=_GROUP, learner_only=True,
+        "", group=_GROUP, learner_only=True, needs=RECORDED_GAMES,
         text="Folder of recorded games, as --mode=record writes them, for offline_updates and "
              "teacher_data_share; several, separated by commas. Every learner reads them, and each "
              "learns from its share.")
@@ -34,19 +35,14 @@ class PhaseSettings(Config):
              "are drawn uniformly. 0: none.")
     teacher_steps: int = flag(
         50_000, group=_GROUP, learner_only=True, least=1,
+        only_with=RECORDED_GAMES & with_flag("teacher") & without_flag("teacher_data"),
         text="Steps that the teacher plays at the start of a run with offline_updates or "
              "teacher_data_share, unless teacher_data has recorded games; games that have begun "
              "are played to their ends. Several learners share them.")
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Refuse flags that have no effect."""
-        if self.teacher_data and not self.uses_recorded_games:
-            either = " and --teacher_data_share" * self.learns_from_any_policy
-            raise ValueError(
-                f"--teacher_data={self.teacher_data} has no effect without --offline_updates"
-                f"{either}: give both, or leave it out"
-            )
+        """Refuse flags that do not fit together."""
         share = f"--teacher_data_share={self.teacher_data_share:g}"
         if self.teacher_data_share and not self.learns_from_any_policy:
             raise ValueError(

@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from impala_mm.algorithms import policy_gradient_settings as family
-from impala_mm.config.flags import flag
+from impala_mm.config.flags import flag, with_flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Settings(family.EpochSettings):
     # fmt: off
     clip: float = flag(
         0.2, group="PPO", infinite=True, learner_only=True, least=0,
+        only_with=family.SEVERAL_STEPS | with_flag("rounds_overlap"),
         text="Change of an action's probability, as a share of that under the policy that "
              "played, beyond which it earns nothing more: PPO's epsilon.")
     # fmt: on

@@ -56,7 +56,7 @@ def make_algorithm(
 ) -> Algorithm:
     """Return the algorithm that --algorithm names, built for this environment and role.
 
-    The names of the flags that it reads, now or later, are added to `read`.
+    The names of the flags that it reads, now or later, are added to `read`, unless that is None.
     A mistake in a user's algorithm ends the program with exit code 2. UnsuitableActions is raised
     if the environment offers masks and the algorithm does not declare that it reads them.
     """

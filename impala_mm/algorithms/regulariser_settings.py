@@ -7,9 +7,16 @@ import dataclasses
 import math
 
 from impala_mm.algorithms.teacher_settings import TeacherSettings
-from impala_mm.config.flags import flag
+from impala_mm.config.flags import flag, with_flag, with_number
 
 _GROUP = "Regularisers"
+_REFERENCE = with_flag("kl_ref_pi_cost") | with_number("target_kl_ref_pi")
+_TARGETS = (
+    with_number("target_entropy")
+    | with_number("target_kl_pi_mu")
+    | with_number("target_kl_mu_pi")
+    | with_number("target_kl_ref_pi")
+)
 _COST = "Weight in the loss of the mean divergence "
 
 
@@ -42,7 +49,7 @@ class RegulariserSettings(TeacherSettings):
         math.inf, group=_GROUP, learner_only=True, least=0,
         text=_target("KL(pi || mu)", "kl_pi_mu_cost"))
     kl_mu_pi_cost: float = flag(
-        0.0, group=_GROUP, learner_only=True, least=0, most=1e6, auto=True,
+        0.0, group=_GROUP, learner_only=True, least=0, most=1e6, auto=True, with_box=1.0,
         text=f"{_COST}KL(mu || pi) per step, from the policy that played to the one in training. "
              f"It keeps what was likely, and so bounds how far the policy moves during the policy "
              f"lag. auto: what the run in logdir has recorded; for a new run, 1 if an action "
@@ -58,27 +65,22 @@ class RegulariserSettings(TeacherSettings):
         math.inf, group=_GROUP, learner_only=True, least=0,
         text=_target("KL(reference || pi)", "kl_ref_pi_cost"))
     reference: str = flag(
-        "", group=_GROUP, learner_only=True,
+        "", group=_GROUP, learner_only=True, needs=_REFERENCE,
         text="Folder of the run, or of one checkpoint, whose policy is the reference of "
              "kl_ref_pi_cost; every learner reads it when it starts. A recurrent one begins each "
              "unroll without a memory. Unset: the policy whose parameters are all 0. It chooses "
              "among all choices with the same probability, and a Box's numbers around 0 with a "
              "deviation of 0.6, where bounds are -1 and 1.")
     multiplier_speed: float = flag(
-        0.3, group=_GROUP, learner_only=True, least=0, most=10,
+        0.3, group=_GROUP, learner_only=True, least=0, most=10, only_with=_TARGETS,
         text="Speed of the Lagrange multipliers: each step of the optimizer changes the logarithm "
              "of a multiplier by this number times the distance of its quantity from the target, "
              "in units of the target (of 1 if that is 0) and at most 1.")
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Refuse flags that contradict each other."""
+        """Refuse an entropy that no policy has."""
         super().__post_init__()
-        if self.reference and not self.kl_ref_pi_cost and self.target_kl_ref_pi == math.inf:
-            raise ValueError(
-                f"--reference={self.reference} has no effect without --kl_ref_pi_cost or "
-                f"--target_kl_ref_pi: give one of them, or leave it out"
-            )
         if self.target_entropy == math.inf:
             raise ValueError(
                 "--target_entropy=inf: no policy has that entropy; give a number of nats, or -inf "

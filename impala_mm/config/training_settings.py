@@ -1,15 +1,22 @@
-"""The flags of training that all algorithms share: data, environment, network, optimizer."""
+"""The flags of training that all algorithms share: data, environment, algorithm, replay."""
 
 import dataclasses
 
-from impala_mm.config import environment_flags
-from impala_mm.config.flags import flag, whole_numbers
-from impala_mm.config.run_settings import RunSettings
+from impala_mm.config import environment_flags, replay_mix
+from impala_mm.config.flags import AUTO, Condition, flag, in_mode, whole_numbers, with_flag
+
+_CLIPPED = Condition(
+    "--gradients_clipping",
+    lambda config: "" if config.gradients_clipping >= 0 else "without --gradients_clipping",
+)
+
+_REPLAY = with_flag("replay")
+_ANY_REPLAY = Condition("--replay", lambda c: "" if c.own_replay else _REPLAY.why_idle(c))
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingSettings(RunSettings):
-    """The settings of a run, and of training."""
+class TrainingSettings:
+    """The settings of training."""
 
     # fmt: off
     # -- Data
@@ -24,7 +31,7 @@ class TrainingSettings(RunSettings):
         text="Unrolls that a learner's queue holds; while it is full, actors wait. 0: "
              "batch_size.")
     min_pull_secs: float = flag(
-        -1, group="Data",
+        -1, group="Data", only_with=with_flag("inference", "actor", "auto"),
         text="Minimum number of seconds between two downloads of parameters to a host; all actors "
              "of the host share a download. Negative: long enough that a host's downloads use at "
              "most 10% of a 1 Gbit/s link.")
@@ -57,10 +64,10 @@ class TrainingSettings(RunSettings):
              "lin: evenly spaced between the bounds. log: the middle, and on both sides distances "
              "that grow by equal factors up to the bound. none: leave the actions as they are.")
     n_actions_per_dim: int = flag(
-        11, group="Environment", least=2,
+        11, group="Environment", least=2, only_with=with_flag("discretization", "lin", "log"),
         text="Choices for each number of an action, with discretization.")
     action_ratio: float = flag(
-        30.0, group="Environment", least=1,
+        30.0, group="Environment", least=1, only_with=with_flag("discretization", "log"),
         text="With discretization=log: the largest distance to the middle, divided by the "
              "smallest.")
     num_action_repeats: int = flag(
@@ -103,12 +110,12 @@ class TrainingSettings(RunSettings):
 
     # -- Algorithm
     algorithm: str = flag(
-        "impala", group="Algorithm",
+        "impala", group="Algorithm", by_run=True,
         text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, or a module of your own "
              "(package.module); impala_mm/algorithms/interface.py says what it must define. Each "
              "has flags and defaults of its own, which --help --algorithm=NAME shows.")
     xla: bool = flag(
-        False, group="Algorithm",
+        False, group="Algorithm", by_run=True,
         text="Compile the forward and backward pass with XLA, at the first update. Meant for "
              "GPUs: on a CPU, convolutions took 1.3 to 1.4 times as long with it, an LSTM 0.6 "
              "times. All gradients are then ready at the same time, so allreduce=each has "
@@ -118,7 +125,7 @@ class TrainingSettings(RunSettings):
         text="Discount factor (gamma) per step, or per environment frame with "
              "discount_per_frame.")
     discount_per_frame: bool = flag(
-        False, group="Algorithm",
+        False, group="Algorithm", by_run=True,
         text="Discount by environment frames: a step's factor is discounting to the power of the "
              "frames that it takes (num_action_repeats). So discounting need not change with the "
              "number of repeats to keep the same horizon in seconds of the game.")
@@ -132,36 +139,38 @@ class TrainingSettings(RunSettings):
              "are then in this unit; mean returns are still sums of raw rewards.")
     reward_clipping: str = flag(
         "auto", group="Algorithm", choices=("auto", "abs_one", "soft_asymmetric", "none"),
+        of_games=True,
         text="How a reward r is changed before the network reads it and the loss uses it. "
              "abs_one: clipped to [-1, 1]. soft_asymmetric: 5 tanh(r/5), multiplied by 0.3 if r "
              "is negative. none: not changed. auto: what the run in logdir has recorded; for a "
              "new run abs_one for Atari and none for all other levels.")
     normalize_observations: bool = flag(
-        False, group="Algorithm", auto=True,
+        False, group="Algorithm", auto=True, with_box=True,
         text="Normalise observations by their running mean and standard deviation, which all "
              "learners share, and clip them to [-10, 10]. Images and integers stay as they are. "
              "auto: what the run in logdir has recorded; for a new run, true if an action "
              "contains numbers (Box).")
     subtract_mean_image: bool = flag(
-        False, group="Algorithm", auto=True,
+        False, group="Algorithm", auto=True, of_games=True,
         text="Read images of bytes as their differences from the mean of all images that the "
              "learners have trained on, so that the network sees what moves. It suits games with a "
              "still background, such as Breakout. auto: what the run in logdir has recorded; for a "
              "new run true for Atari, unless it begins with offline_updates or its replay has no "
              "queue.")
     normalize_rewards: bool = flag(
-        False, group="Algorithm", auto=True,
+        False, group="Algorithm", auto=True, with_box=True,
         text="Divide rewards by the running standard deviation of the discounted returns of all "
              "episodes and clip them to [-10, 10], before reward_clipping. Values and losses are "
              "then in this unit; mean returns are still sums of raw rewards. auto: as for "
              "normalize_observations.")
     entropy_cost: float = flag(
-        0.005, group="Algorithm", auto=True,
+        0.005, group="Algorithm", auto=True, with_box=0.0,
         text="Weight of the policy's entropy in the loss. A larger weight makes the policy "
              "explore more. auto: what the run in logdir has recorded; for a new run, 0 if an "
              "action contains numbers (Box), whose entropy has no upper limit, otherwise 0.005.")
     box_policy: str = flag(
         "clipped", group="Algorithm", choices=("auto", "clipped", "tanh", "normal"),
+        with_box="normal",
         text="Distribution of actions from a Box with bounds. normal: a normal distribution, whose "
              "actions are clipped to the bounds only for the environment. clipped: a normal "
              "distribution whose numbers beyond a bound count as the bound; a policy far beyond it "
@@ -227,7 +236,7 @@ class TrainingSettings(RunSettings):
         text="Units of the network's LSTM. 0: the network's own number (MLPLSTMAgent: 64, "
              "others: 256).")
     separate_networks: bool = flag(
-        False, group="Network", auto=True,
+        False, group="Network", auto=True, with_box=True,
         text="Give the policy and the value function a network each. False: both read the "
              "features of one network. auto: what the run in logdir has recorded; for a new run, "
              "true if an action contains numbers (Box) and an observation holds fewer than 1,000.")
@@ -256,28 +265,31 @@ class TrainingSettings(RunSettings):
              "to the power of learning_rate_power. constant: not at all.")
     learning_rate_end: float = flag(
         0.0, group="Optimizer", least=0,
+        only_with=with_flag("learning_rate_schedule", "linear", "polynomial"),
         text="Learning rate at the end of the run, unless learning_rate_schedule is constant.")
     learning_rate_power: float = flag(
         2.0, group="Optimizer", least=0,
+        only_with=with_flag("learning_rate_schedule", "polynomial"),
         text="Exponent of learning_rate_schedule=polynomial; 1 is linear, and larger values "
              "lower the rate earlier.")
     decay: float = flag(
-        0.99, group="Optimizer", least=0, most=1,
+        0.99, group="Optimizer", least=0, most=1, only_with=with_flag("optimizer", "rmsprop"),
         text="rmsprop only: share of the mean square that is kept at each update.")
     momentum: float = flag(
-        0.0, group="Optimizer", least=0, most=1,
+        0.0, group="Optimizer", least=0, most=1, only_with=with_flag("optimizer", "rmsprop"),
         text="rmsprop only: share of the previous step that is added to the next one.")
     epsilon: float = flag(
         -1, group="Optimizer",
         text="Small number against division by 0: added to the mean square under the root "
              "(rmsprop) or to the root (adam). Negative: 0.01 for rmsprop, 1e-5 for adam.")
     gradients_clipping: float = flag(
-        -1.0, group="Optimizer", infinite=True,
+        -1.0, group="Optimizer", infinite=True, by_run=True,
         text="Largest gradient, as gradients_clipping_mode measures it, after gradients are "
              "averaged over the learners; a larger one is scaled or cut down. Negative: no "
              "clipping.")
     gradients_clipping_mode: str = flag(
         "global_norm", group="Optimizer", choices=("global_norm", "variable_norm", "value"),
+        by_run=True, only_with=_CLIPPED,
         text="What gradients_clipping limits. global_norm: the norm of all gradients together. "
              "variable_norm: the norm of each variable's gradient. value: the absolute value of "
              "every number.")
@@ -294,7 +306,7 @@ class TrainingSettings(RunSettings):
         text="Data type in which gradients are sent between learners. float16 halves their size "
              "and rounds them; use it where learners wait for the network between hosts.")
     fusion_mb: float = flag(
-        64, group="Learners", least=0,
+        64, group="Learners", least=0, only_with=with_flag("allreduce", "each"),
         text="Size of Horovod's fusion buffer in MiB. Gradients that are ready at the same time "
              "are sent together, up to this size. It matters with allreduce=each.")
     cycle_ms: float = flag(
@@ -310,6 +322,51 @@ class TrainingSettings(RunSettings):
 
     # -- Rehearsal
     updates: int = flag(
-        200, group="Rehearsal", least=1,
+        200, group="Rehearsal", least=1, needs=in_mode("rehearsal"),
         text="Number of updates in a rehearsal.")
+
+    # -- Replay
+    replay: str = flag(
+        "", group="Replay", rewrite=replay_mix.rewrite,
+        text="Train on old unrolls besides new ones: the parts of every batch as "
+             "KIND:SHARE:CAPACITY, separated by commas, such as "
+             "queue:0.5,uniform:0.3:10000,elite:0.2:1000, or a file FILE.toml that contains them. "
+             "queue: new unrolls. uniform, prioritised, attentive, elite: unrolls that the replay "
+             "of this kind draws; it holds CAPACITY of them on each learner. sandbox/replay.md "
+             "explains the kinds and their options. Unset: no replay.")
+    replay_ratio: float = flag(
+        0.0, group="Replay", least=0, needs=_REPLAY,
+        text="Maximum number of updates for each new unroll of a learner: if its actors are slower "
+             "it waits for them, and if they are faster they wait for it. Where fewer new unrolls "
+             "have arrived than the queue's share, old ones take their places. 0: one update for "
+             "as many new unrolls as the queue's share of a batch; without a queue, for as many as "
+             "a batch has.")
+    replay_min: int = flag(
+        0, group="Replay", least=0, needs=_REPLAY,
+        text="Unrolls that each learner stores before its first update. 0: batch_size.")
+    replay_max_gb: float = flag(
+        AUTO, group="Replay", infinite=True, least=0, own=True, auto=True,
+        needs=_REPLAY,
+        text="Maximum size in GB (1e9 bytes) of a learner's replay, compressed. Once this or the "
+             "capacity is reached, the oldest unrolls are removed. auto: half of this machine's "
+             "memory, or with replay_spill half of the disk that is free or holds earlier unrolls, "
+             "divided by the learners on it.")
+    replay_overflow: str = flag(
+        "wait", group="Replay", choices=("wait", "keep_latest", "keep_oldest", "alternating"),
+        needs=_REPLAY,
+        text="What happens to unrolls that arrive faster than replay_ratio lets the learner "
+             "train. wait: actors wait, and none is lost. keep_latest: they are stored, and take "
+             "the places of older new ones that were not trained on yet. keep_oldest: they are "
+             "discarded. alternating: every other one is discarded.")
+    replay_save: bool = flag(
+        False, group="Replay", own=True, needs=_ANY_REPLAY,
+        text="Save each learner's replay with every checkpoint, in its own folder "
+             "LOGDIR/own/learner-N on its host, so that a resumed run recovers it. Training pauses "
+             "while it is written.")
+    replay_spill: str = flag(
+        "", group="Replay", own=True, needs=_REPLAY,
+        text="Folder on a fast disk of each learner's host that holds its replay, in a subfolder "
+             "for each learner. A learner that is restarted, even after kill -9, recovers its "
+             "replay, except for the newest unrolls that were not yet written to a file. Unset: "
+             "the replay is in memory.")
     # fmt: on

@@ -15,7 +15,7 @@ from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
 from impala_mm.jobs import counts, environment_check
 from impala_mm.learner import flag_conflicts
-from impala_mm.records import checkpoint_paths, tracking
+from impala_mm.records import checkpoint, tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token, starter
@@ -119,8 +119,8 @@ def _set_limits(config: Config) -> None:
     """Limit the arenas of malloc, and let this process open as many files as actors may need."""
     # Compiled updates allocate often: their thread needs an arena of its own, as do threads that
     # compute side by side.
-    several = config.computes_side_by_side or config.inter_op_threads > 1
-    if process_rank().size > 1 or not (several or config.compiles_updates):
+    several = max(config.update_threads.at_once, config.inter_op_threads) > 1
+    if process_rank().size > 1 or not several:
         lifecycle.use_one_malloc_arena()
     lifecycle.raise_file_limit(2 * CONNECTIONS)  # each connection of an actor takes one
 
@@ -283,10 +283,8 @@ def refuse_missing_checkpoint(config: Config) -> None:
     """
     if config.mode != "train_from":
         return
-    has_started = config.logdir and checkpoint_paths.all_in(Path(config.logdir) / "checkpoints")
-    if not has_started and (
-        why := checkpoint_paths.why_missing(checkpoint_paths.resolve(config.checkpoint))
-    ):
+    has_started = config.logdir and checkpoint.all_in(Path(config.logdir) / "checkpoints")
+    if not has_started and (why := checkpoint.why_missing(checkpoint.resolve(config.checkpoint))):
         flags.refuse(
             f"--checkpoint: {why}; give the folder of a run, or one of the "
             f"folders in its checkpoints/"
@@ -352,7 +350,7 @@ def _describe_result(
 def _resume_hint(config: Config, folder: RunFolder | None) -> str:
     """Return how to resume the run; only rank 0 knows its folder if --logdir does not name it."""
     logdir = str(folder.path) if folder else config.logdir
-    if checkpoint_paths.all_in(Path(logdir) / "checkpoints"):
+    if checkpoint.all_in(Path(logdir) / "checkpoints"):
         return (
             f"the last checkpoint is intact: the same flags with --logdir={logdir} resume from it"
         )

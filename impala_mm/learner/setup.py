@@ -14,9 +14,8 @@ import tensorflow as tf
 from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, make_agent
 from impala_mm.algorithms.contract import AlgorithmMistake
-from impala_mm.algorithms.teacher_flags import note_unused
 from impala_mm.config import auto, flags
-from impala_mm.config.settings import Config
+from impala_mm.config.settings import Config, UpdateThreads
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import agreement, consistency
 from impala_mm.distributed.group import LearnerGroup
@@ -73,13 +72,10 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
     if auto.needs_one_thread(config, spec.observation, gpu, config.algorithm in registry.BUILT_IN):
         # TensorFlow refuses if a level has already computed with it.
         with contextlib.suppress(RuntimeError):
-            # Nothing else runs in the thread of a compiled update: a second one answers actors.
-            compiles = config.compiles_updates and here.size == 1
-            side_by_side = config.computes_side_by_side and here.size == 1
-            within = min(config.compiled_threads, cores) if compiles else 1
-            lifecycle.set_thread_counts(within, 2 if compiles or side_by_side else 1)
+            threads = config.update_threads if here.size == 1 else UpdateThreads()
+            lifecycle.set_thread_counts(threads.within, threads.at_once)
             device = "one CPU core, since observations are small"
-            if side_by_side or within > 1:
+            if threads.cores > 1:
                 device = "two CPU cores, since products of matrices are large"
     devices.start_devices()
     return levels, device
@@ -201,7 +197,7 @@ def _describe(
         f"{' and '.join(agent.levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
         f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
     )
-    notes = agent.spec.note, registry.optional(agent.algorithm, "note"), note_unused(given)
+    notes = agent.spec.note, registry.optional(agent.algorithm, "note")
     for note in notes:
         if note:
             say(note)
@@ -299,11 +295,12 @@ def _for_task(start: Start) -> Config:
     new, known = auto.for_task(config, spec), auto.for_task(config, spec, recorded)
     adopted = auto.adopt(config, start.group.gather(auto.task_flags(known), "task")[0])
     if folder:
-        kept, chosen = (flags.changed(each, known, auto.FOLLOW_TASK) for each in (new, config))
+        names, about = list(auto.task_flags(config)), flags.infos(config)
+        kept, chosen = (flags.changed(each, known, names) for each in (new, config))
         if kept:
             say(f"{', '.join(flags.arguments(known, kept))}, which this run has recorded")
-        elif spec.emulator and (of_games := [n for n in chosen if n in auto.OF_GAMES]):
+        elif spec.emulator and (of_games := [n for n in chosen if about[n].of_games]):
             say(f"a game of Atari: {' '.join(flags.arguments(known, of_games))}")
-        elif spec.actions.has_box and (of_box := [n for n in chosen if n in auto.WITH_BOX]):
+        elif spec.actions.has_box and (of_box := [n for n in chosen if not about[n].of_games]):
             say(f"actions are numbers (Box): {' '.join(flags.arguments(known, of_box))}")
     return adopted
