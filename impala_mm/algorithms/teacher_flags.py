@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
-from impala_mm.algorithms.teacher_settings import TeacherSettings
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.config import flags
 from impala_mm.config.setting_files import OF_MODES
 from impala_mm.config.settings import Config

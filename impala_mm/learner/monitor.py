@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import LearnerGroup
@@ -115,7 +114,7 @@ class LearnerMonitor:
         self._compiling_until = time.monotonic() + _COMPILING_SECONDS
         self.seconds = 0.0  # seconds of training, including those before a resume
         self._counted_seconds = 0.0  # those since the first unroll, which --max_seconds limits
-        has_source = registry.optional(algorithm, "source") is not None
+        has_source = defines(algorithm.source)
         self._first_unroll = FirstUnroll(starter.num_actors(), has_source)
         self.finished = ""  # why a resumed run has nothing left to do
         self.folder_lost = ""  # what happened to the run's folder, if it is not there any more

@@ -9,8 +9,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from impala_mm.algorithms import networks
 from impala_mm.algorithms.features.teacher import UNKNOWN
+from impala_mm.algorithms.parts import networks
 from impala_mm.config import environment_files
 from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config

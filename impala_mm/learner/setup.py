@@ -14,7 +14,7 @@ import tensorflow as tf
 from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, make_agent
 from impala_mm.algorithms.contract import AlgorithmMistake
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.algorithms.teacher_flags import note_unused
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
@@ -155,7 +155,7 @@ def _describe(
         f"{' and '.join(agent.levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
         f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
     )
-    notes = agent.spec.note, registry.optional(agent.algorithm, "note"), note_unused(given)
+    notes = agent.spec.note, agent.algorithm.note, note_unused(given)
     for note in notes:
         if note:
             say(note)
@@ -173,8 +173,8 @@ def _agree_on_run(
     config: Config, agent: Agent, group: LearnerGroup, folder: RunFolder | None, say: Say
 ) -> _AgreedRun:
     """Return what rank 0 knows of the run; other learners may have a --logdir of their own."""
-    rounds = registry.optional(agent.algorithm, "rounds")
-    needs_actors = registry.features_of(agent.algorithm).needs_actors
+    rounds = agent.algorithm.rounds
+    needs_actors = agent.algorithm.features.needs_actors
     if needs_actors and config.inference == "learner":
         flags.refuse(f"--inference=learner: {needs_actors}: use --inference=actor")
     device = devices.training_device()
@@ -300,11 +300,11 @@ def _make_online_source(
             config, algorithm, server, codec, position, run, process_rank(), say
         )
         return mixed, mixed if config.replay_save else None
-    make = registry.optional(algorithm, "source")
+    make = algorithm.source if defines(algorithm.source) else None
     # In main memory, where replay is kept; what an own source returns is copied to the device.
     device = "/CPU:0" if make else ""
     fresh: BatchSource
-    if server.rounds and registry.optional(algorithm, "rounds"):
+    if server.rounds and algorithm.rounds:
         fresh = RoundSource(server.rounds, server.queue, codec, device)
     elif server.rounds:
         turns = TurnQueue(server.rounds, server.queue)

@@ -4,13 +4,15 @@ import json
 
 import pytest
 
-from impala_mm.algorithms import dqn_settings, impala_settings, teacher_flags
+from impala_mm.algorithms import teacher_flags
+from impala_mm.algorithms.impala import settings as impala_settings
+from impala_mm.algorithms.q_learning import settings as dqn_settings
 from impala_mm.config.settings import Config
 
 _NO_TEACHER = "(there is no --teacher)"
 
 
-def _note(of=impala_settings.Settings, **settings):
+def _note(of=impala_settings.ImpalaSettings, **settings):
     return teacher_flags.note_unused(of(**settings))
 
 
@@ -51,7 +53,7 @@ def test_flags_beside_a_teacher_that_does_not_need_them_are_named(settings, said
 
 def test_what_is_learned_without_a_teacher_reads_its_flags():
     assert not _note(teacher_cost=2.0, offline_updates=5, teacher_data="x")
-    of_values = {"of": dqn_settings.Settings, "algorithm": "dqn", "teacher_data": "x"}
+    of_values = {"of": dqn_settings.DQNSettings, "algorithm": "dqn", "teacher_data": "x"}
     of_values |= {"offline_updates": 5}
     assert not _note(margin_cost=1.0, teacher_margin=0.8, **of_values)
     assert _NO_TEACHER in _note(teacher_cost=2.0, **of_values)
