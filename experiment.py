@@ -36,8 +36,8 @@ from typing import NoReturn
 from impala_mm.config import (
     algorithm_settings,
     command_line,
+    flag_values,
     flags,
-    mode_flags,
     own_packages,
     printable,
 )
@@ -57,7 +57,8 @@ def main(argv: list[str]) -> None:
     if config.dashboard:
         show_dashboard(config)
     # A frontend may start an evaluator beside the training whose flags it lets this check.
-    mode_flags.refuse_idle(config, [mode_flags.EVALUATOR] if starter.start_id() else ())
+    started = bool(starter.start_id())
+    flag_values.check_effects(config, evaluators=started, notes=not started)
     # Imported after the flags are parsed, so that --help and a misspelt flag answer at once.
     from impala_mm.jobs import (  # noqa: PLC0415
         actor,

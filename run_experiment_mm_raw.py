@@ -24,7 +24,7 @@ import os
 import signal
 import sys
 
-from impala_mm.config import command_line, flags, mode_flags, own_packages, user_sources
+from impala_mm.config import command_line, flag_values, flags, own_packages, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint_paths, run_folder
 from impala_mm.runtime import certificates, lifecycle, ports, run_token
@@ -47,9 +47,10 @@ def main(argv: list[str]) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))
     (launcher, config), given = command_line.parse(argv, __doc__ or "", LauncherConfig, Config)
     if config.dashboard:
-        from launcher.dashboard.frontend_command import PASSED_ON  # noqa: PLC0415
         from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
 
+        known = flags.infos(launcher)
+        for_dashboard = {name for name in known if "dashboard" in known[name].passed_to}
         try:
             serve(
                 config.logdir or "runs",
@@ -57,11 +58,11 @@ def main(argv: list[str]) -> None:
                 config.dashboard_token_file,
                 config.dashboard_control,
                 launcher.tmux_sess,
-                flags.arguments(launcher, [name for name in given if name in PASSED_ON]),
+                flags.arguments(launcher, [name for name in given if name in for_dashboard]),
             )
         except CannotServe as error:
             flags.refuse(str(error))
-    mode_flags.refuse_idle(config, also=[mode_flags.EVALUATOR])
+    flag_values.check_effects(launcher, config, evaluators=True)
     request = Request(
         launcher=launcher,
         given=given,

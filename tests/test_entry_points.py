@@ -7,7 +7,7 @@ import sys
 import pytest
 from processes import ROOT, run
 
-from impala_mm.config.flags import AUTO
+from impala_mm.config.flags import AUTO, info
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint_paths
 from launcher.plan.settings import LauncherConfig
@@ -31,14 +31,14 @@ def test_help_lists_every_flag_in_its_group_with_its_default(program):
     for config in PROGRAMS[program]:
         for field in dataclasses.fields(config):
             if field.name in HIDDEN[program]:
-                assert f" --{field.name} {field.metadata['text']}" not in text
+                assert f" --{field.name} {info(field).text}" not in text
                 continue
-            about, choices = field.metadata["text"], field.metadata["choices"]
+            about, choices = info(field).text, info(field).choices
             default = str(field.default).lower() if field.type is bool else repr(field.default)
             default = "unset" if field.default in {"", ()} else default
-            default = "auto" if field.metadata["auto"] and field.default == AUTO else default
+            default = "auto" if info(field).auto and field.default == AUTO else default
             choices = f" Choices: {', '.join(filter(None, choices))}." if choices else ""
-            assert f"{field.metadata['group']}:" in text
+            assert f"{info(field).group}:" in text
             assert f"--{field.name} {about}{choices} Default: {default}. " in text
 
 
@@ -175,10 +175,15 @@ def test_the_frontend_lists_every_mistake_of_a_csv_and_starts_nothing(tmp_path):
     assert "Traceback" not in printed
 
 
-def test_help_and_the_frontend_load_no_tensorflow():
-    program = "import sys, run_experiment_mm_raw, experiment; print('tensorflow' in sys.modules)"
-    code, printed = run(sys.executable, "-c", program, cwd=ROOT)
-    assert (code, printed.strip()) == (0, "False")
+@pytest.mark.parametrize("program", ["experiment", "run_experiment_mm_raw"])
+@pytest.mark.parametrize("flags", ["--help", "--help=teacher"])
+def test_help_and_the_frontend_need_no_tensorflow(program, flags):
+    blocked = "sys.modules['tensorflow'] = None  # every import of it fails"
+    arguments = [f"{program}.py", flags, "--algorithm=sac"]
+    call = f"import {program}; {program}.main({arguments})"
+    code, printed = run(sys.executable, "-c", f"import sys; {blocked}\n{call}", cwd=ROOT)
+    assert code == 0, printed
+    assert "--teacher_cost" in printed
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -25,8 +25,8 @@ ALLOWED = {
     "impala_mm.config": "",
     "impala_mm.runtime": "config",
     "impala_mm.environments": "config runtime",
-    "impala_mm.distributed": "config runtime",
     "impala_mm.data": "environments",
+    "impala_mm.distributed": "config runtime data",
     "impala_mm.replay": "config runtime data",
     "impala_mm.algorithms": "config runtime environments distributed data replay nets",
     "impala_mm.transport": "config.printable runtime data",
@@ -51,8 +51,9 @@ ALLOWED = {
     "launcher.remote": "node ssh plan",
     "launcher.transfer": "node remote impala_mm.runtime.durations",
     "launcher.deploy": "node plan remote impala_mm.config.printable",
-    "launcher.running": "node ssh plan remote transfer impala_mm.config.messages "
-    "impala_mm.config.printable impala_mm.runtime.certificates impala_mm.runtime.durations "
+    "launcher.running": "node ssh plan remote transfer impala_mm.config.flags "
+    "impala_mm.config.messages impala_mm.config.printable impala_mm.runtime.certificates "
+    "impala_mm.runtime.durations "
     "impala_mm.runtime.gpus impala_mm.runtime.open_inside impala_mm.runtime.strict_json",
     "launcher.checks": "node plan remote running impala_mm.config.printable "
     "impala_mm.runtime.certificates impala_mm.transport.rounds",

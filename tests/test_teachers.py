@@ -23,7 +23,7 @@ def test_a_student_measures_its_divergence_and_the_cost_that_falls(tmp_path):
     end = ("--total_environment_frames=8000", "--teacher_frames=4000", "--stop_at_return=9")
     code, printed = run(*catch_command(tmp_path, CATCHER, *end, "--num_actors=1", QDAGGER[1]))
     assert code == 0, printed
-    said = "note: without effect: --teacher_episodes=16 (--teacher_method=kickstarting)"
+    said = "note: without effect: --teacher_episodes=16 (with --teacher_method=kickstarting)"
     assert printed.count(said) == 1
     rows = [row for row in read_rows(tmp_path) if "teacher_cost" in row]
     assert rows[-1]["teacher_cost"] < 0.5

@@ -36,7 +36,8 @@ class Agent(NamedTuple):
     levels: dict[str, EnvironmentSpec]  # by name; the actors take them in turn
     identity: dict[str, Any]  # the values that processes compare, by name
     made_of: dict[str, Any]  # the values that a resumed run must not change, by name
-    flags_read: set[str]  # names of the flags that the algorithm has read until now
+    # Names of the flags that a built-in algorithm reads, or that another one has read until now.
+    flags_read: set[str]
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -74,7 +75,12 @@ def make_agent(
     config = auto.for_task(config, spec)
     flags_read = set[str]()
     try:
-        algorithm = registry.make_algorithm(config, spec, role, flags_read)
+        is_built_in = config.algorithm in registry.BUILT_IN
+        read = None if is_built_in else flags_read
+        algorithm = registry.make_algorithm(config, spec, role, read)
+        if is_built_in:
+            kind = Config.of_algorithm(config.algorithm)
+            flags_read |= flags.infos(kind).keys() - kind.ignored
         algorithm.variables.check()
         if load_policy:
             algorithm.features.load_policies(load_policy)
@@ -136,7 +142,7 @@ def _own_flags(config: Config) -> tuple[tuple[str, str], ...]:
     return tuple(
         (f"--{f.name}", flags.format_value(getattr(config, f.name)))
         for f in dataclasses.fields(config)
-        if f.name not in shared and not (f.metadata["own"] or f.metadata["learner_only"])
+        if f.name not in shared and not (flags.info(f).own or flags.info(f).learner_only)
     )
 
 

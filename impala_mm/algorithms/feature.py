@@ -15,6 +15,7 @@ as it cuts the batch. Features and their order are the same on all learners, so 
 too.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -242,6 +243,11 @@ class Features:
     def __iter__(self) -> Iterator[Feature]:
         """Yield the features in the order of their calls."""
         return iter(self._features)
+
+    def named_parts(self) -> dict[str, Feature]:
+        """Return the features by their classes' names, as `variable_names` has them."""
+        names = (re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(f).__name__) for f in self._features)
+        return {n.lower(): f for n, f in zip(names, self._features, strict=True)}
 
     @property
     def trained(self) -> list[tf.Variable]:

@@ -8,10 +8,8 @@ import math
 from typing import ClassVar
 
 from impala_mm.config.errors import UserMistake
-from impala_mm.config.flags import AUTO, flag
+from impala_mm.config.flags import AUTO, Condition, flag, with_flag, with_number, without_flag
 from impala_mm.config.settings import Config
-
-_GROUP, _REGULARISERS = "Teacher", "Regularisers"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +23,7 @@ class HindsightSettings(Config):
              "trained with a goal that the agent reached later in the episode, for each time with "
              "its own goal; usually 4. 0: off.")
     her_window: int = flag(
-        50, group="Hindsight", least=1,
+        50, group="Hindsight", least=1, only_with=with_flag("her_ratio"),
         text="Number of steps, from a step on and including it, from which its goals in hindsight "
              "are taken; fewer where the episode ends. An actor sends a step once it knows these.")
     # fmt: on
@@ -44,6 +42,10 @@ class HindsightSettings(Config):
             )
 
 
+_GROUP = "Teacher"
+RECORDED_GAMES = with_flag("offline_updates") | with_flag("teacher_data_share")
+
+
 @dataclasses.dataclass(frozen=True)
 class PhaseSettings(Config):
     """The flags of an algorithm that may learn from recorded games before it plays."""
@@ -55,7 +57,7 @@ class PhaseSettings(Config):
              "games are those of teacher_data; without it, the teacher plays them first. "
              "sandbox/teachers.md explains what is learned from them.")
     teacher_data: str = flag(
-        "", group=_GROUP, learner_only=True,
+        "", group=_GROUP, learner_only=True, needs=RECORDED_GAMES,
         text="Folder of recorded games, as --mode=record writes them, for offline_updates and "
              "teacher_data_share; several, separated by commas. Every learner reads them, and each "
              "learns from its share.")
@@ -66,19 +68,14 @@ class PhaseSettings(Config):
              "are drawn uniformly. 0: none.")
     teacher_steps: int = flag(
         50_000, group=_GROUP, learner_only=True, least=1,
+        only_with=RECORDED_GAMES & with_flag("teacher") & without_flag("teacher_data"),
         text="Steps that the teacher plays at the start of a run with offline_updates or "
              "teacher_data_share, unless teacher_data has recorded games; games that have begun "
              "are played to their ends. Several learners share them.")
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Refuse flags that have no effect."""
-        if self.teacher_data and not self.uses_recorded_games:
-            either = " and --teacher_data_share" * self.learns_from_any_policy
-            raise ValueError(
-                f"--teacher_data={self.teacher_data} has no effect without --offline_updates"
-                f"{either}: give both, or leave it out"
-            )
+        """Refuse flags that do not fit together."""
         share = f"--teacher_data_share={self.teacher_data_share:g}"
         if self.teacher_data_share and not self.learns_from_any_policy:
             raise ValueError(
@@ -128,6 +125,34 @@ def share_beside(columns: int, share: float) -> float:
     return beside / (columns + beside)
 
 
+_TEACHER = with_flag("teacher")
+_COST = with_flag("teacher_cost")
+_DISTILS = _TEACHER & _COST
+_GUIDES = with_flag("guide_steps") | with_flag("guide_share")
+# Where a policy learns from recorded games, their actions have the teacher's cost.
+_LEARNT = Condition(
+    "--teacher or, for a policy, --offline_updates",
+    lambda c: "" if c.offline_updates and not c.learns_from_any_policy else _TEACHER.why_idle(c),
+)
+_DISTILS_MARGIN = Condition(
+    "--distill=margin", lambda c: "" if "margin" in c.distilled else f"with --distill={c.distill}"
+)
+_MARGIN = Condition(
+    "--distill=margin or --margin_cost",
+    lambda c: "" if getattr(c, "margin_cost", 0) else (_DISTILS & _DISTILS_MARGIN).why_idle(c),
+)
+_FOLLOWS_SCORE = Condition(
+    "--teacher_method=qdagger or dqfd",
+    lambda c: "" if c.follows_score else f"with --teacher_method={c.teacher_method}",
+)
+# With --mode=reincarnate the student's returns are compared with these, whatever the method.
+_RETURNS = Condition(
+    f"{_FOLLOWS_SCORE.words}, or --mode=reincarnate",
+    lambda c: (
+        "" if c.teacher and c.mode == "reincarnate" else (_DISTILS & _FOLLOWS_SCORE).why_idle(c)
+    ),
+)
+
 # By the name of --distill, what the loss compares.
 DISTILLED = {
     "policy": ("policy",),
@@ -176,6 +201,7 @@ class TeacherSettings(PhaseSettings):
     teacher_method: str = flag(
         "kickstarting", group=_GROUP, learner_only=True,
         choices=("kickstarting", "qdagger", "dqfd", "constant"),
+        only_with=_DISTILS,
         text="How the teacher's cost falls. kickstarting: linearly from teacher_cost to 0 over "
              "teacher_frames. qdagger: it is teacher_cost x (1 - s), limited to between 0 and "
              "teacher_cost, for the student's score s, its mean return on a scale from 0 for a "
@@ -184,6 +210,7 @@ class TeacherSettings(PhaseSettings):
              "given, it is 0 from there on. Once it is 0 it stays 0.")
     distill: str = flag(
         "auto", group=_GROUP, learner_only=True, choices=("auto", *DISTILLED),
+        needs=_TEACHER, only_with=_DISTILS,
         text="What the student takes over. policy: the divergence KL(teacher || pi) is in the "
              "loss, where the policy of a student that computes values of actions is softmax("
              "values / teacher_temperature). value: the squared difference from the teacher's "
@@ -192,57 +219,58 @@ class TeacherSettings(PhaseSettings):
              "any other action, plus teacher_margin, is above that of the teacher's most likely "
              "one. auto: policy; with teacher_method=dqfd margin.")
     teacher_cost: float = flag(
-        1.0, group=_GROUP, learner_only=True, least=0, auto=True,
+        1.0, group=_GROUP, learner_only=True, least=0, auto=True, only_with=_LEARNT,
         text="Weight in the loss, at the start, of what distill names, on average over steps. "
              "auto: 1; for the policy of DQN and R2D2, without a distribution of returns, 3.")
     teacher_frames: float = flag(
         AUTO, group=_GROUP, infinite=True, learner_only=True, least=1, auto=True,
+        only_with=_TEACHER & (_COST | _GUIDES),
         text="Environment frames from which on the teacher's cost is 0. auto: half of "
              "total_environment_frames; with teacher_method=constant never, though guide_steps and "
              "guide_share fall as with the others.")
     teacher_rate: float = flag(
-        0.0, group=_GROUP, learner_only=True, least=0,
+        0.0, group=_GROUP, learner_only=True, least=0, needs=_TEACHER, only_with=_DISTILS,
         text="Learning rate while the teacher's cost is the one at the start; as the cost falls, "
              "the rate moves in proportion to the one of learning_rate and its schedule. 0: it is "
              "always that one.")
     teacher_temperature: float = flag(
-        0.1, group=_GROUP, learner_only=True, least=1e-6,
+        0.1, group=_GROUP, learner_only=True, least=1e-6, only_with=_DISTILS,
         text="For a teacher, or a student, that computes values of actions, as DQN does: its "
              "policy is softmax(values / teacher_temperature). The smaller it is, the more the "
              "best action counts.")
     teacher_margin: float = flag(
-        1.0, group=_GROUP, learner_only=True, least=0,
+        1.0, group=_GROUP, learner_only=True, least=0, only_with=_MARGIN,
         text="With distill=margin, by how much the value of the teacher's action is to exceed "
              "those of all others.")
     teacher_actions: str = flag(
-        "", group=_GROUP, learner_only=True, parse=action_numbers,
+        "", group=_GROUP, learner_only=True, parse=action_numbers, needs=_TEACHER,
         text="Order of the teacher's actions, if it differs: for each action of the student the "
              "number of the teacher's, separated by commas, such as 2,0,1, or - for an action "
              "that the teacher lacks. Unset: the same order.")
     teacher_return: float = flag(
-        -math.inf, group=_GROUP, learner_only=True,
+        -math.inf, group=_GROUP, learner_only=True, needs=_TEACHER, only_with=_RETURNS,
         text="The teacher's mean return, for teacher_method=qdagger and dqfd. -inf: it plays "
              "teacher_episodes games at the start of the run.")
     random_return: float = flag(
-        -math.inf, group=_GROUP, learner_only=True,
+        -math.inf, group=_GROUP, learner_only=True, only_with=_RETURNS,
         text="Mean return of a random policy, for teacher_method=qdagger and dqfd. -inf: the "
              "published one for a single game of Atari; for other levels, and for several, random "
              "actions play teacher_episodes games of each at the start of the run.")
     teacher_episodes: int = flag(
-        32, group=_GROUP, learner_only=True, least=1,
+        32, group=_GROUP, learner_only=True, least=1, only_with=_RETURNS,
         text="Games, for each level, over which the mean returns of teacher and random actions "
              "are measured.")
     guide_steps: int = flag(
-        0, group=_GROUP, least=0,
+        0, group=_GROUP, least=0, needs=_TEACHER,
         text="Steps at the start of an episode in which the teacher acts in place of the student "
              "(jump-start RL), for IMPALA, DQN, R2D2 and SAC: a number drawn uniformly from 1 to "
              "this one, which falls linearly to 0 until teacher_frames. Actors need the teacher "
              "then, too. 0: it does not act.")
     guide_share: float = flag(
-        0.0, group=_GROUP, least=0, most=1,
+        0.0, group=_GROUP, least=0, most=1, needs=_TEACHER,
         text="Share of an episode's later steps in which the teacher acts; it falls likewise.")
     trust_teacher: bool = flag(
-        False, group=_GROUP, learner_only=True,
+        False, group=_GROUP, learner_only=True, needs=_TEACHER,
         text="Load a teacher that is a SavedModel of another program, or a run whose algorithm is "
              "a module that is neither of this package nor the student's. Both are programs, "
              "which may read and write your files: give this flag only if you know where they are "
@@ -276,7 +304,7 @@ class TeacherSettings(PhaseSettings):
         return 1.0 if self.teacher_cost == AUTO else self.teacher_cost
 
     def __post_init__(self) -> None:
-        """Refuse flags of a teacher that do not fit together, or where there is none."""
+        """Refuse flags of a teacher that do not fit together."""
         super().__post_init__()
         if self.offline_updates and self.teacher_cost == 0 and not self.learns_from_any_policy:
             raise ValueError(
@@ -293,21 +321,6 @@ class TeacherSettings(PhaseSettings):
             self._check_distilled()
             if self.guides:
                 self._check_guide()
-            return
-        defaults = {f.name: f.default for f in dataclasses.fields(TeacherSettings)}
-        for name in (
-            "teacher_actions",
-            "teacher_return",
-            "trust_teacher",
-            "distill",
-            "teacher_rate",
-            "guide_steps",
-            "guide_share",
-        ):
-            if (value := getattr(self, name)) != defaults[name]:
-                raise ValueError(
-                    f"--{name}={value} has no effect without --teacher: give both, or leave it out"
-                )
 
     def _check_guide(self) -> None:
         flag = "guide_steps" if self.guide_steps else "guide_share"
@@ -346,7 +359,15 @@ class TeacherSettings(PhaseSettings):
             )
 
 
-_COST = "Weight in the loss of the mean divergence "
+_REGULARISERS = "Regularisers"
+_REFERENCE = with_flag("kl_ref_pi_cost") | with_number("target_kl_ref_pi")
+_TARGETS = (
+    with_number("target_entropy")
+    | with_number("target_kl_pi_mu")
+    | with_number("target_kl_mu_pi")
+    | with_number("target_kl_ref_pi")
+)
+_WEIGHT = "Weight in the loss of the mean divergence "
 
 
 def _target(divergence: str, cost: str) -> str:
@@ -372,14 +393,14 @@ class RegulariserSettings(TeacherSettings):
              "as a target; -inf: entropy_cost is fixed.")
     kl_pi_mu_cost: float = flag(
         0.0, group=_REGULARISERS, learner_only=True, least=0, most=1e6,
-        text=f"{_COST}KL(pi || mu) per step, from the policy in training to the one that played. "
+        text=f"{_WEIGHT}KL(pi || mu) per step, from the policy in training to the one that played. "
              f"It keeps the policy from doing what was unlikely.")
     target_kl_pi_mu: float = flag(
         math.inf, group=_REGULARISERS, learner_only=True, least=0,
         text=_target("KL(pi || mu)", "kl_pi_mu_cost"))
     kl_mu_pi_cost: float = flag(
-        0.0, group=_REGULARISERS, learner_only=True, least=0, most=1e6, auto=True,
-        text=f"{_COST}KL(mu || pi) per step, from the policy that played to the one in training. "
+        0.0, group=_REGULARISERS, learner_only=True, least=0, most=1e6, auto=True, with_box=1.0,
+        text=f"{_WEIGHT}KL(mu || pi) per step, from the policy that played to the one in training. "
              f"It keeps what was likely, and so bounds how far the policy moves during the policy "
              f"lag. auto: what the run in logdir has recorded; for a new run, 1 if an action "
              f"contains numbers (Box) and no teacher acts, otherwise 0.")
@@ -388,33 +409,28 @@ class RegulariserSettings(TeacherSettings):
         text=_target("KL(mu || pi)", "kl_mu_pi_cost"))
     kl_ref_pi_cost: float = flag(
         0.0, group=_REGULARISERS, learner_only=True, least=0, most=1e6,
-        text=f"{_COST}KL(reference || pi) per step, from a reference policy to the one in "
+        text=f"{_WEIGHT}KL(reference || pi) per step, from a reference policy to the one in "
              f"training; see reference.")
     target_kl_ref_pi: float = flag(
         math.inf, group=_REGULARISERS, learner_only=True, least=0,
         text=_target("KL(reference || pi)", "kl_ref_pi_cost"))
     reference: str = flag(
-        "", group=_REGULARISERS, learner_only=True,
+        "", group=_REGULARISERS, learner_only=True, needs=_REFERENCE,
         text="Folder of the run, or of one checkpoint, whose policy is the reference of "
              "kl_ref_pi_cost; every learner reads it when it starts. A recurrent one begins each "
              "unroll without a memory. Unset: the policy whose parameters are all 0. It chooses "
              "among all choices with the same probability, and a Box's numbers around 0 with a "
              "deviation of 0.6, where bounds are -1 and 1.")
     multiplier_speed: float = flag(
-        0.3, group=_REGULARISERS, learner_only=True, least=0, most=10,
+        0.3, group=_REGULARISERS, learner_only=True, least=0, most=10, only_with=_TARGETS,
         text="Speed of the Lagrange multipliers: each step of the optimizer changes the logarithm "
              "of a multiplier by this number times the distance of its quantity from the target, "
              "in units of the target (of 1 if that is 0) and at most 1.")
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Refuse flags that contradict each other."""
+        """Refuse an entropy that no policy has."""
         super().__post_init__()
-        if self.reference and not self.kl_ref_pi_cost and self.target_kl_ref_pi == math.inf:
-            raise ValueError(
-                f"--reference={self.reference} has no effect without --kl_ref_pi_cost or "
-                f"--target_kl_ref_pi: give one of them, or leave it out"
-            )
         if self.target_entropy == math.inf:
             raise ValueError(
                 "--target_entropy=inf: no policy has that entropy; give a number of nats, or -inf "

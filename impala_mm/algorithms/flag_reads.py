@@ -1,6 +1,7 @@
-"""The flags that an algorithm reads; a learner reports those that it does not, as without effect.
+"""The flags that a user's algorithm reads; a learner reports those given that it does not.
 
-`registry` gives algorithms a config that records what is read of it.
+`registry` gives such an algorithm a config that records what is read of it. The settings of a
+built-in algorithm say in `ignored` what it does not read.
 """
 
 import copy
@@ -9,17 +10,11 @@ from collections.abc import Set
 from typing import Any
 
 from impala_mm.config import flags
+from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
 
-# Flags with these headings are meant for algorithms, except for those that others read.
+# Flags with these headings are meant for algorithms, unless the run reads them.
 _GROUPS = {"Algorithm", "Network", "Optimizer"}
-_READ_BY_OTHERS = {
-    "algorithm",
-    "discount_per_frame",
-    "gradients_clipping",
-    "gradients_clipping_mode",
-    "xla",
-}
 
 
 def recording(config: Config, names: set[str]) -> Config:
@@ -47,19 +42,25 @@ def recording(config: Config, names: set[str]) -> Config:
     return made
 
 
+def is_for_algorithms(known: flags.FlagInfo) -> bool:
+    """Return whether a shared flag is meant for algorithms."""
+    return known.group in _GROUPS and not known.by_run
+
+
 def note_unread(config: Config, names: Set[str]) -> str:
     """Return a note about flags of `config` that are not among `names`; empty if there is none.
 
     Only shared flags that are meant for algorithms and differ from their defaults count; an
     algorithm's own flags may be read by its actors alone.
     """
-    shared = {f.name for f in dataclasses.fields(Config)}
+    if config.algorithm in BUILT_IN:
+        return ""
     unread = [
         f.name
-        for f in dataclasses.fields(config)
-        if f.name in shared - _READ_BY_OTHERS - names
-        and f.metadata["group"] in _GROUPS
-        and getattr(config, f.name) != f.default
+        for f in dataclasses.fields(Config)
+        if is_for_algorithms(flags.info(f))
+        and f.name not in names
+        and getattr(config, f.name) != getattr(type(config), f.name)
     ]
     if not unread:
         return ""

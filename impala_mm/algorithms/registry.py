@@ -16,6 +16,7 @@ from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
+from impala_mm.data import variable_names
 from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.environments.actions import UnsuitableActions
@@ -34,7 +35,7 @@ def make_algorithm(
 ) -> Algorithm:
     """Return the algorithm that --algorithm names, built for this environment and role.
 
-    The names of the flags that it reads, now or later, are added to `read`.
+    The names of the flags that it reads, now or later, are added to `read`, unless that is None.
     A mistake in a user's algorithm ends the program with exit code 2. UnsuitableActions is raised
     if the environment offers masks and the algorithm does not declare that it reads them.
     """
@@ -55,6 +56,7 @@ def make_algorithm(
             f"declare that it reads them: let it read Entry.mask and give its class the attribute "
             f"masks = True, or remove the mask in a gymnasium.Wrapper"
         )
+    variable_names.assign(made.variables, made)
     return made
 
 

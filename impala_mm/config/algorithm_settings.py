@@ -107,12 +107,12 @@ def _why_unsuitable(found: Any, base: type) -> str:
     for f in _fields(found):
         name = f.name
         kind = f.type = kinds[name]  # a string, if the module postpones annotations
-        if not {"text", "group", "own"} <= f.metadata.keys():
+        if not flags.is_flag(f):
             return f".Settings.{name} is no flag: define it by impala_mm.config.flags.flag(...)"
         if kind not in _TYPES:
             return f".Settings.{name}: a flag is an int, float, bool or str"
         before = shared.get(name, f)
-        if (f.metadata, kind) != (before.metadata, before.type):
+        if (flags.info(f), kind) != (flags.info(before), before.type):
             return (
                 f".Settings.{name} is a flag of all algorithms: flags.default({base.__name__}, "
                 f'"{name}", ...) changes its default; or give yours another name'

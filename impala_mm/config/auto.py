@@ -8,28 +8,13 @@ import dataclasses
 import os
 from typing import Any, NamedTuple
 
-from impala_mm.config import replay_mix
-from impala_mm.config.flags import AUTO
+from impala_mm.config import flags, replay_mix
+from impala_mm.config.flags import AUTO, FlagInfo
 from impala_mm.config.settings import Config
 
 _LARGE_OBSERVATION = 1000  # numbers in an observation, from which on it counts as large
 _GBIT = 125e6  # bytes/s of a link of 1 Gbit/s
 _LARGE_NETWORK = 100_000  # weights, from which on inference is worth a learner's GPU
-
-# What `auto` stands for where an action contains numbers (Box). With the values that suit choices,
-# which are the defaults of earlier versions, IMPALA does not learn such tasks.
-WITH_BOX = {
-    "box_policy": "normal",
-    "normalize_observations": True,
-    "normalize_rewards": True,
-    "separate_networks": True,
-    "entropy_cost": 0.0,
-    "kl_mu_pi_cost": 1.0,
-}
-# The flags whose `auto` depends on whether the environment is a game of Atari.
-OF_GAMES = ("reward_clipping", "subtract_mean_image")
-# The flags whose `auto` depends on the environment. Runs record what it stands for, and keep it.
-FOLLOW_TASK = (*WITH_BOX, *OF_GAMES)
 
 
 class AutoChoice(NamedTuple):
@@ -206,7 +191,7 @@ def inference(
 
 
 def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None = None) -> Config:
-    """Return the config with what `auto` stands for in the flags of FOLLOW_TASK.
+    """Return the config with what `auto` stands for in the flags that follow the environment.
 
     `environment` is the EnvironmentSpec. `recorded` are the flags of the run that is resumed, or
     whose weights a new run starts with: it keeps its values, and those of earlier versions where it
@@ -218,7 +203,9 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
         "subtract_mean_image": _suits_mean_image(config, environment),
     }
     if environment.actions.has_box:
-        chosen |= {name: value for name, value in WITH_BOX.items() if name in former}
+        # With the values that suit choices, IMPALA does not learn such tasks.
+        known = flags.infos(config)
+        chosen |= {name: known[name].with_box for name in former if has_box_value(known[name])}
         # Two networks for large observations would double what most of the time goes to.
         chosen["separate_networks"] = not is_large(environment.observation)
     if recorded is not None:
@@ -257,17 +244,31 @@ def adopt(config: Config, chosen: dict[str, Any]) -> Config:
 
 
 def task_flags(config: Config) -> dict[str, Any]:
-    """Return the values of the flags of FOLLOW_TASK that the config has, by name."""
-    return {name: getattr(config, name) for name in FOLLOW_TASK if hasattr(config, name)}
+    """Return the values of the flags whose `auto` depends on the environment, by name.
+
+    Runs record what it stands for, and keep it.
+    """
+    return {name: getattr(config, name) for name in _following(type(config))}
+
+
+def has_box_value(known: FlagInfo) -> bool:
+    """Return whether `auto` of a flag depends on whether an action contains numbers (Box)."""
+    return known.with_box is not None
+
+
+def _following(kind: type[Config]) -> list[str]:
+    """Return the flags whose `auto` depends on the environment."""
+    known = flags.infos(kind)
+    return [name for name in known if has_box_value(known[name]) or known[name].of_games]
 
 
 def former_defaults(kind: type[Config]) -> dict[str, Any]:
-    """Return the defaults of the flags of FOLLOW_TASK before they were `auto`, by name.
+    """Return the defaults of such flags before they were `auto`, by name.
 
     They are those of the classes that a type of settings extends.
     """
     found = {}
-    for name in (name for name in FOLLOW_TASK if hasattr(kind, name)):
+    for name in _following(kind):
         defaults = [vars(each)[name] for each in kind.__mro__ if name in vars(each)]
         found[name] = next((value for value in defaults if not _is_auto(value)), defaults[0])
     return found

@@ -51,8 +51,8 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     A config type may have two methods: `of_arguments(peek)` returns the subclass that replaces it,
     and `of_all_algorithms()` the flags of other subclasses, with the algorithms that have them.
     NOT_TAKEN has flags of other types that it refuses. A method `__post_init__` may compare flags
-    with each other: it raises a ValueError with the error. So does `refuse_typed`, about flags
-    without effect, which a recorded run may have. If it has the flags `preset` and `config`, the
+    with each other: it raises a ValueError with the error. So does `refuse_typed`, about values
+    that a recorded run may have. If it has the flags `preset` and `config`, the
     flags in these files count as given.
 
     A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
@@ -114,13 +114,14 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     for name in filter(lambda name: values[name].present or name in read, old):
         print(f"note: {help_page.old_name(name, old[name])}", file=sys.stderr)
     _note_what_is_left_out(read, fields, {*sources, *not_taken})
+    passed_on = {n: s for n, s in sources.items() if flags.info(fields[n]).scope != "command"}
     if "origins" in fields and not values["origins"].present:
-        values["origins"].value = json.dumps(setting_files.by_source(sources))
+        values["origins"].value = json.dumps(setting_files.by_source(passed_on))
     objects = _make_all(configs, values)
     if "show_config" in fields and values["show_config"].value:
         files = map(setting_files.show, objects, bases, itertools.repeat(sources))
         _print_and_exit("\n\n".join(files))
-    given = [name for name in fields if name in sources and name not in setting_files.HERE_ONLY]
+    given = [name for name in fields if name in passed_on]
     return objects, given + ["origins"] * bool(read)
 
 
@@ -196,7 +197,8 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
                 peek(argv, config, name) if named & {name, f"no{name}"} else None
                 for name in ("preset", "mode", "quick")
             )
-            read = setting_files.read(preset, peek(argv, config, "config"))
+            scopes = {name: known.scope for name, known in flags.infos(config).items()}
+            read = setting_files.read(preset, peek(argv, config, "config"), scopes)
             return setting_files.of_mode(read, mode, quick)
     return {}
 
@@ -241,7 +243,7 @@ def _counts(name: str, given: Sourced, fields: Mapping[str, Any]) -> bool:
             f"{given.source}: there is no flag --{name} here: another version of this program "
             f"recorded it, or another algorithm"
         )
-    return not fields[name].metadata["own"]
+    return not flags.info(fields[name]).own
 
 
 def _note_what_is_left_out(
@@ -347,28 +349,28 @@ class _BooleanOrAuto(absl_flags.BooleanParser):
 def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
     default: Any = f.default
     if f.type == tuple[str, ...]:
-        absl_flags.DEFINE_multi_string(f.name, [], f.metadata["text"], values)
-    elif f.type is bool and f.metadata["auto"]:
-        kind, text = absl_flags.ArgumentSerializer[Any](), f.metadata["text"]
+        absl_flags.DEFINE_multi_string(f.name, [], flags.info(f).text, values)
+    elif f.type is bool and flags.info(f).auto:
+        kind, text = absl_flags.ArgumentSerializer[Any](), flags.info(f).text
         made = absl_flags.Flag(_BooleanOrAuto(), kind, f.name, default, text, boolean=True)
         absl_flags.DEFINE_flag(made, values)
-    elif bare := f.metadata["bare"]:
-        kind, text = absl_flags.ArgumentSerializer[Any](), f.metadata["text"]
+    elif bare := flags.info(f).bare:
+        kind, text = absl_flags.ArgumentSerializer[Any](), flags.info(f).text
         made = absl_flags.Flag(_TextOrBare(bare), kind, f.name, default, text, boolean=True)
         absl_flags.DEFINE_flag(made, values)
     elif f.type is bool:
-        absl_flags.DEFINE_boolean(f.name, default, f.metadata["text"], flag_values=values)
+        absl_flags.DEFINE_boolean(f.name, default, flags.info(f).text, flag_values=values)
     else:
         assert isinstance(f.type, type)
-        parser = _Parser(f.type, f.metadata["auto"])
-        absl_flags.DEFINE(parser, f.name, default, f.metadata["text"], values)
+        parser = _Parser(f.type, flags.info(f).auto)
+        absl_flags.DEFINE(parser, f.name, default, flags.info(f).text, values)
 
 
 def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
     """Return the flag's value; for a flag that may be repeated, a tuple of its values."""
-    if rewrite := f.metadata["rewrite"]:
+    if rewrite := flags.info(f).rewrite:
         try:
-            return rewrite(found.value)
+            return rewrite(str(found.value))
         except ValueError as error:
             refuse(f"--{f.name}={found.value}: {error}")
     return tuple(found.value or ()) if f.type == tuple[str, ...] else found.value

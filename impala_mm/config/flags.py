@@ -21,6 +21,131 @@ from impala_mm.config.errors import BadSettings, ImpalaError
 from impala_mm.config.printable import escape
 
 AUTO = -1
+_INFO = "flag"  # the key of a field's metadata
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """The condition under which a flag has an effect; `&` and `|` join two of them."""
+
+    words: str  # the other flags as --help and a refusal name them: "--advantages=n_step"
+    # Why the flag has no effect in a config, after "has no effect": "with --advantages=gae"; empty
+    # if it has one.
+    why_idle: Callable[[Any], str]
+    hint: str = ""  # what follows "give ..., or leave it out" in a refusal
+    # Whether it concerns only what is typed: files of settings may have flags of another mode.
+    typed: bool = False
+    of_evaluators: bool = False  # whether it holds for evaluators, which others are started with
+
+    def __and__(self, other: "Condition") -> "Condition":
+        """Return the condition that both hold."""
+        words = f"{self.words} and {other.words}"
+        return Condition(words, lambda config: self.why_idle(config) or other.why_idle(config))
+
+    def __or__(self, other: "Condition") -> "Condition":
+        """Return the condition that at least one holds."""
+
+        def why_idle(config: Any) -> str:
+            reasons = [self.why_idle(config), other.why_idle(config)]
+            return " and ".join(reasons) if all(reasons) else ""
+
+        return Condition(f"{self.words} or {other.words}", why_idle)
+
+
+def with_flag(name: str, *values: Any, hint: str = "") -> Condition:
+    """Return the condition that the flag `name` has one of these values, or is not off.
+
+    It is off if it is 0, false, unset or infinite, or if there is no such flag.
+    """
+
+    def holds(value: Any) -> bool:
+        return value in values if values else bool(value) and value not in {math.inf, -math.inf}
+
+    shown = f"={' or '.join(map(format_value, values))}" if values else ""
+    return _about(name, holds, f"--{name}{shown}", hint)
+
+
+def without_flag(name: str) -> Condition:
+    """Return the condition that the flag `name` is 0, false or unset."""
+    return _about(name, lambda value: not value, f"no --{name}")
+
+
+def with_number(name: str) -> Condition:
+    """Return the condition that the number of the flag `name` is finite; it may be 0."""
+    return _about(name, math.isfinite, f"--{name}")
+
+
+def _about(name: str, holds: Callable[[Any], bool], words: str, hint: str = "") -> Condition:
+    """Return the condition that something holds for the value of one flag."""
+
+    def why_idle(config: Any) -> str:
+        if holds(value := getattr(config, name, False)):
+            return ""
+        is_given = value != getattr(type(config), name, False)
+        return f"with {arguments(config, [name])[0]}" if is_given or value else f"without --{name}"
+
+    return Condition(words, why_idle, hint)
+
+
+def in_mode(*modes: str, evaluator: bool = False, hint: str = "") -> Condition:
+    """Return the condition that the process has one of these modes, or is an evaluator.
+
+    Learners and actors accept flags of evaluators: the frontend gives all of them the same ones.
+    """
+    places = [f"--mode={mode}" for mode in modes] + ["--job_name=evaluator"] * evaluator
+
+    def why_idle(config: Any) -> str:
+        if evaluator and config.job_name:
+            return ""
+        if config.job_name == "evaluator":
+            return "with --job_name=evaluator"
+        return "" if config.mode in modes else f"with --mode={config.mode}"
+
+    return Condition(" or ".join(places), why_idle, hint, typed=True, of_evaluators=evaluator)
+
+
+@dataclasses.dataclass(frozen=True)
+class FlagInfo:
+    """All that is known of a flag besides its name, its type and its default."""
+
+    text: str  # its effect and its unit, for --help
+    group: str  # the heading of --help under which it is listed
+    choices: Sequence[str] = ()  # the only values that a text may have
+    least: float = -math.inf  # the smallest and the largest value of a number
+    most: float = math.inf
+    infinite: bool = False  # whether the number may be infinite, as that of a limit may
+    # Whether the number, or truth value, may also be given as `auto`, which is stored as AUTO; the
+    # code that uses it then chooses a value.
+    auto: bool = False
+    bare: str = ""  # the value of a text whose flag is given without one; --noNAME unsets it
+    # Raises a ValueError that says what a text must be; the field keeps the text.
+    parse: Callable[[str], Any] | None = None
+    # Does, too, and returns the text in the form in which the field keeps it.
+    rewrite: Callable[[str], str] | None = None
+
+    # -- Who reads it
+    own: bool = False  # whether the learners of a run may have different values
+    # Whether actors may have other values than their learner: for an algorithm's own flags, of
+    # which actors must have the same values otherwise.
+    learner_only: bool = False
+    by_run: bool = False  # whether the run reads it, though its group is one of algorithms' flags
+    # What another process or start does not take over from a file of settings. "command": only the
+    # program that reads the file knows it, and no file may set it. "start": it says what one start
+    # does. "process": it means nothing to another process.
+    scope: str = ""
+    only_with: Condition | None = None  # if it does not hold, the flag has no effect: a note
+    needs: Condition | None = None  # likewise, but the flag is refused
+
+    # -- What `auto` follows
+    with_box: Any = None  # its value where an action contains numbers (Box)
+    of_games: bool = False  # whether its value depends on whether the level is a game of Atari
+
+    # -- Of the frontend
+    remembered: bool = False  # whether later commands of the run use the value of its start
+    # Which commands that the frontend starts get it, if it was given: those of a "dashboard", a
+    # "controller" on a host.
+    passed_to: Sequence[str] = ()
+    no_slurm: str = ""  # why a Slurm job has no use for it
 
 
 def flag(
@@ -32,32 +157,66 @@ def flag(
     least: float = -math.inf,
     most: float = math.inf,
     infinite: bool = False,
-    own: bool = False,
-    learner_only: bool = False,
     auto: bool = False,
     bare: str = "",
     parse: Callable[[str], Any] | None = None,
     rewrite: Callable[[str], str] | None = None,
+    own: bool = False,
+    learner_only: bool = False,
+    by_run: bool = False,
+    scope: str = "",
+    only_with: Condition | None = None,
+    needs: Condition | None = None,
+    with_box: Any = None,
+    of_games: bool = False,
+    remembered: bool = False,
+    passed_to: Sequence[str] = (),
+    no_slurm: str = "",
 ) -> Any:
-    """Return a dataclass field that is a flag; `text` states its effect and its unit for --help.
+    """Return a dataclass field that is a flag; `FlagInfo` explains the arguments.
 
-    `group` is the heading of --help under which the flag is listed. `choices` are the only values
-    that a text may have. `least` and `most` are the smallest and largest value of a number.
-    `infinite` means that the number may be infinite, as that of a limit may; if the default is, the
-    number may be, too. `own` means that the learners of a run may have different values.
-    `learner_only` means that actors may have other values than their learner: it is for an
-    algorithm's own flags, of which actors must have the same values otherwise. `auto` means that
-    the number, or truth value, may also be given as `auto`, which is stored as AUTO; the code that
-    uses it then chooses a value.
-    `bare` is the value of a text whose flag is given without one; --noNAME unsets it.
-    `parse` raises a ValueError that says what a text must be; the field keeps the text. `rewrite`
-    does, too, and returns the text in the form in which the field keeps it.
+    A number whose default is infinite may be infinite.
     """
-    metadata = {"text": text, "group": group, "choices": choices, "least": least, "most": most}
-    metadata["infinite"] = infinite or default in (math.inf, -math.inf)
-    metadata |= {"own": own, "learner_only": learner_only, "auto": auto, "bare": bare}
-    metadata |= {"parse": parse, "rewrite": rewrite}
-    return dataclasses.field(default=default, metadata=metadata)
+    known = FlagInfo(
+        text=text,
+        group=group,
+        choices=choices,
+        least=least,
+        most=most,
+        infinite=infinite or default in (math.inf, -math.inf),
+        auto=auto,
+        bare=bare,
+        parse=parse,
+        rewrite=rewrite,
+        own=own,
+        learner_only=learner_only,
+        by_run=by_run,
+        scope=scope,
+        only_with=only_with,
+        needs=needs,
+        with_box=with_box,
+        of_games=of_games,
+        remembered=remembered,
+        passed_to=passed_to,
+        no_slurm=no_slurm,
+    )
+    return dataclasses.field(default=default, metadata={_INFO: known})
+
+
+def info(field: dataclasses.Field) -> FlagInfo:
+    """Return what is known of the flag that a field is."""
+    known: FlagInfo = field.metadata[_INFO]
+    return known
+
+
+def is_flag(field: dataclasses.Field) -> bool:
+    """Return whether `flag` or `default` has made a field."""
+    return _INFO in field.metadata
+
+
+def infos(config: Any) -> dict[str, FlagInfo]:
+    """Return what is known of all flags of a config or its type, by name."""
+    return {field.name: info(field) for field in dataclasses.fields(config)}
 
 
 def default(config: type, name: str, value: Any) -> Any:
@@ -65,10 +224,10 @@ def default(config: type, name: str, value: Any) -> Any:
 
     A subclass of `config` declares it again: `batch_size: int = default(Config, "batch_size", 32)`.
     """
-    known = {f.name: f for f in dataclasses.fields(config)}
-    if name not in known:
-        raise ValueError(f"{config.__name__} has no flag {name}{nearest(name, known)}")
-    return dataclasses.field(default=value, metadata=known[name].metadata)
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    if name not in fields:
+        raise ValueError(f"{config.__name__} has no flag {name}{nearest(name, fields)}")
+    return dataclasses.field(default=value, metadata=fields[name].metadata)
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
@@ -95,7 +254,7 @@ def differences(config: Any, recorded: dict[str, Any]) -> list[str]:
     found = []
     for f in dataclasses.fields(config):
         now = getattr(config, f.name)
-        before = now if f.metadata["own"] else recorded.get(f.name, now)
+        before = now if info(f).own else recorded.get(f.name, now)
         if before != now and f"{before}" != f"{now}":
             found.append(f"--{f.name}={format_value(now)} (was {format_value(before)})")
     return found

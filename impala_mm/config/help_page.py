@@ -9,21 +9,27 @@ from types import MappingProxyType
 from typing import Any
 
 from impala_mm.config import peer_names
-from impala_mm.config.flags import AUTO, OldName, refuse
+from impala_mm.config.flags import AUTO, OldName, info, refuse
 
 
 def shown_choices(f: dataclasses.Field) -> list[str]:
     """Return the choices that a user types; the empty one stands for an unset flag."""
-    return [choice for choice in f.metadata["choices"] if choice]
+    return [choice for choice in info(f).choices if choice]
 
 
 def shown_default(f: dataclasses.Field) -> str:
     """Return a flag's default as --help prints it."""
-    if f.metadata["auto"] and f.default == AUTO:
+    if info(f).auto and f.default == AUTO:
         return "auto"
     if f.default in {"", ()}:
         return "unset"
     return str(f.default).lower() if f.type is bool else repr(f.default)
+
+
+def shown_condition(f: dataclasses.Field) -> str:
+    """Return the sentence on the other flags without which a flag has no effect; usually empty."""
+    conditions = [c.words for c in (info(f).needs, info(f).only_with) if c]
+    return f" Only with {'; '.join(conditions)}." if conditions else ""
 
 
 def whole(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str:
@@ -51,7 +57,7 @@ def about_words(
     ]
 
     def is_about(f: dataclasses.Field) -> bool:
-        parts = (f.name, f.metadata["text"], *shown_choices(f), peer_names.of_flag(f.name))
+        parts = (f.name, info(f).text, *shown_choices(f), peer_names.of_flag(f.name))
         text = _plain(" ".join(parts)).lower()
         return all(word.search(text) for word in wanted)
 
@@ -76,7 +82,7 @@ def _describe(fields: Any, algorithms: Mapping[str, list[str]] = MappingProxyTyp
     """
     lines, before = [], None
     for f in fields:
-        group = f.metadata["group"]
+        group = info(f).group
         if f.name in algorithms:
             group += f" (with --algorithm={' or '.join(algorithms[f.name])})"
         if group != before:
@@ -84,7 +90,7 @@ def _describe(fields: Any, algorithms: Mapping[str, list[str]] = MappingProxyTyp
             lines += ["", f"{group}:"]
         shown = ", ".join(shown_choices(f))
         choices = f" Choices: {shown}." if shown else ""
-        text = f"{f.metadata['text']}{choices} Default: {shown_default(f)}."
+        text = f"{info(f).text}{choices} Default: {shown_default(f)}.{shown_condition(f)}"
         lines += [f"  --{f.name}", *_wrap(text, indent=6)]
     return lines
 

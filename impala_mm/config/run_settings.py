@@ -3,11 +3,15 @@
 import dataclasses
 
 from impala_mm.config import setting_files
-from impala_mm.config.flags import AUTO, flag
+from impala_mm.config.flags import AUTO, flag, in_mode, with_flag
 
 _MODES = ("train", "train_from", "reincarnate", "test", "record", "export", "rehearsal")
 
 _REINCARNATE = " and ".join(f"{n}={value}" for n, value in setting_files.REINCARNATE.items())
+_FROM_CHECKPOINT = dataclasses.replace(
+    in_mode("train_from"), words="--mode=train_from --checkpoint=FOLDER, the run that it is of"
+)
+_ACTORS_CHOOSE = with_flag("inference", "actor", "auto")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,28 +28,28 @@ class RunSettings:
              "separated by commas, train one network on all of them; the actors take them in "
              "turn.")
     preset: str = flag(
-        "", group="Run", own=True, choices=("", *setting_files.preset_names()),
+        "", group="Run", own=True, choices=("", *setting_files.preset_names()), scope="start",
         text="Settings that come with this package; the files of impala_mm/presets/ show them. "
              "Other flags, given here or in the file of config, take precedence.")
     config: str = flag(
-        "", group="Run", own=True,
+        "", group="Run", own=True, scope="command",
         text="File of settings: TOML, with lines such as batch_size = 64, or a run's "
              "settings.json. Flags on the command line take precedence. A settings.json does not "
              "set what belongs to a process or a machine: roles, numbers of learners and actors, "
              "addresses, folders, limits of disk.")
     show_config: bool = flag(
-        False, group="Run", own=True,
+        False, group="Run", own=True, scope="command",
         text="Print all settings as a file for config, with where each one came from, and exit.")
     origins: str = flag(
-        "", group="Run", own=True,
+        "", group="Run", own=True, scope="command",
         text="Which settings came from a preset or file. The program that reads these sets it for "
              "the processes that it starts; settings.json records it.")
     logdir: str = flag(
-        "", group="Run", own=True,
+        "", group="Run", own=True, scope="process",
         text="Folder of the run: settings, metrics, checkpoints and logs. If it holds a run, that "
              "run is resumed. Unset: a new folder, runs/<level>-<algorithm>-<time>.")
     mode: str = flag(
-        "train", group="Run", choices=_MODES,
+        "train", group="Run", choices=_MODES, scope="start",
         text="What to do. train: train a policy, or resume the run in --logdir. train_from: "
              "start a new run from the weights of --checkpoint. reincarnate: train a student of "
              f"teacher in all phases, with {_REINCARNATE} unless these are given. test: play "
@@ -56,11 +60,11 @@ class RunSettings:
              "all-reduce of a real run and compare the variables of all learners, which checks a "
              "new cluster.")
     quick: bool = flag(
-        False, group="Run", own=True,
+        False, group="Run", own=True, needs=in_mode("reincarnate"),
         text="With --mode=reincarnate: make all phases so short that they take about a minute, to "
              "see whether everything works. Flags on the command line take precedence.")
     validate: bool = flag(
-        False, group="Run", own=True,
+        False, group="Run", own=True, scope="process",
         text="Check the flags without starting anything. The exit code is 0 if they are valid, "
              "and a line says what they mean; it is 2 if they are not, and an error says why.")
     check_env_secs: float = flag(
@@ -69,17 +73,17 @@ class RunSettings:
              "a process of its own, to find errors: resets and 100 random steps each. Before a "
              "training, the same check takes at most 2 s. 0: no check.")
     checkpoint: str = flag(
-        "", group="Run", own=True,
+        "", group="Run", own=True, scope="process",
         text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used, or the "
              "name of a policy that comes with this package (impala_mm/policies/). train_from "
              "starts from its weights; test, record and export read it instead of the newest one "
              "in --logdir. --policy is another name of this flag.")
     reload_optimizer: bool = flag(
-        False, group="Run", learner_only=True,
+        False, group="Run", learner_only=True, needs=_FROM_CHECKPOINT,
         text="With mode=train_from, also restore the optimizer's state and all other training "
              "state except schedules.")
     reload_replay: bool = flag(
-        False, group="Run", learner_only=True,
+        False, group="Run", learner_only=True, needs=_FROM_CHECKPOINT,
         text="With mode=train_from and replay_save, begin with the replay that the run of "
              "--checkpoint has saved: each learner with its own, or a share of all.")
     seed: int = flag(
@@ -143,7 +147,7 @@ class RunSettings:
              "Biases, which needs the package wandb and an account (none with WANDB_MODE=offline "
              "in the environment); or to a class of yours, given as my_package.MyTracker.")
     track_tags: str = flag(
-        "", group="Run", own=True,
+        "", group="Run", own=True, only_with=with_flag("track"),
         text="Tags of the run for its tracker, separated by commas.")
 
     # -- Dashboard
@@ -153,29 +157,31 @@ class RunSettings:
              "frontends on this machine, those in the foreground of terminals, and those in the "
              "folder logdir (unset: runs). It prints the page's address.")
     dashboard_port: int = flag(
-        0, group="Dashboard", least=0, most=65535, own=True,
+        0, group="Dashboard", least=0, most=65535, own=True, only_with=with_flag("dashboard"),
         text="Port of the dashboard at this machine's loopback address. 0: the first free one from "
              "8600 up.")
     dashboard_token_file: str = flag(
-        "", group="Dashboard", own=True,
+        "", group="Dashboard", own=True, only_with=with_flag("dashboard"),
         text="File with the token of the dashboard's address; it is created if it does not exist. "
              "Unset: each start has a new token.")
     dashboard_control: bool = flag(
-        False, group="Dashboard", own=True,
+        False, group="Dashboard", own=True, only_with=with_flag("dashboard"),
         text="Let the dashboard's page also save and stop runs, and apply a changed CSV. Unset: "
              "it only reads.")
 
     # -- Test
     test_num_episodes: int = flag(
-        10, group="Test", least=1, own=True,
+        10, group="Test", least=1, own=True, needs=in_mode("test", evaluator=True),
         text="Number of complete games that --mode=test and an evaluator play on each level.")
     test_levels: str = flag(
-        "", group="Test", own=True,
+        "", group="Test", own=True, needs=in_mode("test", evaluator=True),
         text="Levels that --mode=test plays one after the other: ids separated by commas, or the "
              "name of a suite (atari57). Unset: level_name if it is given, otherwise the levels "
              "of the run.")
     deterministic: bool = flag(
-        False, group="Test", own=True,
+        False, group="Test", own=True, needs=in_mode(
+            *("test", "record"), evaluator=True,
+            hint=" (for the same weights twice: --deterministic_run)"),
         text="Choose the most likely action at every step. Unset: draw each action from the "
              "policy, as in training.")
     eval_epsilon: float = flag(
@@ -183,50 +189,51 @@ class RunSettings:
         text="Share of random actions in tests and evaluation of dqn and r2d2, unless "
              "deterministic is given. Other algorithms draw actions from their policy.")
     render: bool = flag(
-        False, group="Test", own=True,
+        False, group="Test", own=True, needs=in_mode("test"),
         text="Show environment 0 in a window; this needs a display.")
     video_dir: str = flag(
-        "", group="Test", own=True,
+        "", group="Test", own=True, needs=in_mode("test"),
         text="Folder for videos (mp4); the first game of each level is recorded. Unset: no "
              "videos.")
     video_overlay: bool = flag(
-        False, group="Test", own=True,
+        False, group="Test", own=True, needs=in_mode("test"),
         text="Write the action, the value estimate (of the action, for dqn and r2d2) and the "
              "return into each picture of the video.")
     episodes: int = flag(
-        100, group="Test", least=1, own=True,
+        100, group="Test", least=1, own=True, needs=in_mode("record"),
         text="Number of complete games that --mode=record plays.")
     record_dir: str = flag(
-        "", group="Test", own=True,
+        "", group="Test", own=True, needs=in_mode("record"),
         text="Folder of the data set that --mode=record writes, or adds games of the same kind "
              "to. Unset: recorded/ in the run's folder.")
     export_dir: str = flag(
-        "", group="Test", own=True,
+        "", group="Test", own=True, needs=in_mode("export"),
         text="Folder that --mode=export writes. Unset: export/ in the run's folder.")
 
     # -- Processes
     job_name: str = flag(
         "", group="Processes", choices=("", "learner", "actor", "evaluator"), own=True,
+        scope="process",
         text="Role of this process. Unset: start num_learners learners and num_actors actors on "
              "this machine. An evaluator waits for checkpoints of the run in --logdir and tests "
              "each new one.")
     task: int = flag(
-        0, group="Processes", least=0, own=True,
+        0, group="Processes", least=0, own=True, scope="process",
         text="Number of this actor, from 0. Every actor of a run needs a number of its own.")
     learner: int = flag(
-        -1, group="Processes", least=-1, own=True,
+        -1, group="Processes", least=-1, own=True, scope="process",
         text="Number of the learner, counted from 0 in learner_hosts, that an actor connects to "
              "first; with learner_assignment=fixed it uses no other. -1: task modulo the number "
              "of learners.")
     learner_hosts: str = flag(
-        "localhost:8001", group="Processes", own=True,
+        "localhost:8001", group="Processes", own=True, scope="process",
         text="host:port at which actors reach the learner; for several learners, one address for "
              "each rank, separated by commas. If only one is given, the learners that "
              "num_learners starts take that port and those after it. Port 0: the learner takes "
              "the first free port from 8001 up and prints it. Unset, and without job_name: "
              "localhost:0.")
     bind_address: str = flag(
-        "", group="Processes", own=True,
+        "", group="Processes", own=True, scope="process",
         text="host:port at which the learner listens. Unset: its address in learner_hosts. Set "
              "it where actors reach the learner at an address that its own machine does not "
              "have. Port 0: the port in learner_hosts.")
@@ -240,7 +247,7 @@ class RunSettings:
              "together. auto: one for each core; with an algorithm that plays in rounds, at least "
              "one for each learner.")
     learner_assignment: str = flag(
-        "balance", group="Processes", choices=("balance", "fixed"),
+        "balance", group="Processes", choices=("balance", "fixed"), only_with=_ACTORS_CHOOSE,
         text="Which learner an actor sends its unrolls to; --learner names the first. balance: a "
              "learner whose queue is full moves an actor to the learner that waits longest, at "
              "most one every 5 s, and an actor moves away from a learner that it cannot reach. "
@@ -261,7 +268,7 @@ class RunSettings:
              "batch_size, and a number that divides it. --mode=test and an evaluator play this "
              "number of games at a time (auto: 16).")
     env_groups: int = flag(
-        AUTO, group="Processes", least=1, own=True, auto=True,
+        AUTO, group="Processes", least=1, own=True, auto=True, only_with=_ACTORS_CHOOSE,
         text="Groups into which an actor divides its environments. While the network reads the "
              "observations of one group, the other groups step, each in a thread. auto: 2 if a "
              "process without job_name starts fewer actors than there are cores and an "
@@ -275,7 +282,7 @@ class RunSettings:
              "one. 0: the actor steps them itself, one after the other. Games of Atari have no "
              "use for it.")
     token_file: str = flag(
-        "", group="Processes", own=True,
+        "", group="Processes", own=True, scope="process",
         text="File that holds the secret which actors show to learners, and the certificates by "
              "which their connections are encrypted; it is created if it does not exist. Unset: "
              "a file of this user, the same for all runs.")
@@ -292,7 +299,7 @@ class RunSettings:
              "different one for each learner of a host; the CPU if there is none. gpu: the same, "
              "but an error if there is none.")
     actor_device: str = flag(
-        "cpu", group="Processes", choices=("cpu", "gpu"), own=True,
+        "cpu", group="Processes", choices=("cpu", "gpu"), own=True, only_with=_ACTORS_CHOOSE,
         text="Processor that an actor's network runs on. gpu: the GPU with the number of the "
              "actor's task, modulo the number of GPUs that CUDA_VISIBLE_DEVICES shows.")
     intra_op_threads: int = flag(

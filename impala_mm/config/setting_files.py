@@ -25,16 +25,6 @@ COMMAND_LINE = "command line"
 _DEFAULT = "default"
 _PRESETS = Path(__file__).resolve().parents[1] / "presets"
 _SUITS = "suits"  # in a preset, the kind of environments that it is for: "atari" or "numbers"
-# Flags that only the program knows that reads the files, and which no file may set.
-HERE_ONLY = ("config", "origins", "show_config")
-# Flags of one start, which a run's settings.json has recorded, too.
-_OF_A_START = ("mode", "preset")
-# Flags of one process, which mean nothing to another.
-_OF_ANOTHER_PROCESS = (
-    *("logdir", "checkpoint", "validate", "job_name", "task", "learner"),
-    *("learner_hosts", "bind_address", "token_file"),
-)
-
 # What --mode=reincarnate sets unless it is given, and with --quick instead of presets and files.
 REINCARNATE = {"teacher_method": "qdagger", "offline_updates": 10_000}
 OF_MODES = ("mode reincarnate", "quick")  # the sources of these
@@ -61,12 +51,12 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
 
 
-def read(preset: str | None, config: str) -> dict[str, Sourced]:
+def read(preset: str | None, config: str, scopes: Mapping[str, str]) -> dict[str, Sourced]:
     """Return the values of a preset and of a file by flags' names; the file's take precedence.
 
-    A file that cannot be read is refused.
+    `scopes` are those of flags, by name. A file that cannot be read is refused.
     """
-    found = _read_file(config) if config else {}
+    found = _read_file(config, scopes) if config else {}
     if preset is None:  # not on the command line
         preset = str(found["preset"].value) if "preset" in found else ""
     if preset in preset_names():  # another name is refused as other wrong values of flags are
@@ -112,7 +102,7 @@ def why_unsuited(preset: str, environment: Any) -> str:
     return ""
 
 
-def _read_file(path: str) -> dict[str, Sourced]:
+def _read_file(path: str, scopes: Mapping[str, str]) -> dict[str, Sourced]:
     is_json = False
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -127,18 +117,18 @@ def _read_file(path: str) -> dict[str, Sourced]:
     except ValueError as error:
         what = "JSON" if is_json else "TOML, which has lines `name = value` and texts in quotes"
         flags.refuse(f"--config={path} is no {what}: {error}")
-    given = _given(table) if is_json else set()
+    given = {n for n in _given(table) if scopes.get(n) != "process"} if is_json else set()
     if is_json:
         table = environment_files.relocated(table, Path(path).parent)
-        table = {name: v for name, v in table.items() if name not in {*HERE_ONLY, *_OF_A_START}}
-    for name in HERE_ONLY:
-        if name in table:
+        table = {n: v for n, v in table.items() if scopes.get(n) not in ("command", "start")}
+    for name in table:
+        if scopes.get(name) == "command":
             flags.refuse(f"--config={path}: write --{name} on the command line, not in a file")
     return {name: Sourced(v, path, is_json, name in given) for name, v in table.items()}
 
 
 def _given(recorded: dict[str, Any]) -> set[str]:
-    """Return what a run's user had given of its recorded settings, on any process."""
+    """Return what a run's user had given of its recorded settings."""
     origins = recorded.get("origins")
     lists = origins.items() if isinstance(origins, dict) else ()
     return {
@@ -146,7 +136,7 @@ def _given(recorded: dict[str, Any]) -> set[str]:
         for source, names in lists
         if source != "auto" and isinstance(names, list)
         for name in names
-    }.difference(_OF_ANOTHER_PROCESS)
+    }
 
 
 def to_text(value: Any) -> str:
@@ -193,7 +183,7 @@ def by_source(sources: dict[str, str]) -> dict[str, list[str]]:
     """Return the names of flags by the source of their values; defaults are left out."""
     names: dict[str, list[str]] = {}
     for name, source in sources.items():
-        if source != _DEFAULT and name not in HERE_ONLY:
+        if source != _DEFAULT:
             names.setdefault(source, []).append(name)
     return names
 
@@ -206,7 +196,7 @@ def record(config: Any, before: Any, base: type) -> dict[str, str]:
     found = json.loads(config.origins or "{}")
     sources = {name: source for source, names in found.items() for name in names}
     for f in dataclasses.fields(config):
-        if f.name not in sources:
+        if f.name not in sources and flags.info(f).scope != "command":
             chosen = getattr(config, f.name) != getattr(before, f.name)
             sources[f.name] = "auto" if chosen else _default(f, config, base)
     return sources
@@ -215,20 +205,20 @@ def record(config: Any, before: Any, base: type) -> dict[str, str]:
 def show(config: Any, base: type, sources: dict[str, str]) -> str:
     """Return the settings as TOML for --config; `sources` says where those that are given are from.
 
-    The flags of HERE_ONLY are left out, and the preset, whose values are all there.
+    What a file may not set is left out, and the preset, whose values are all there.
     """
     lines, group = [], ""
     for f in dataclasses.fields(config):
-        if f.name in {*HERE_ONLY, "preset"}:
+        if flags.info(f).scope == "command" or f.name == "preset":
             continue
-        if f.metadata["group"] != group:
-            group = f.metadata["group"]
+        if flags.info(f).group != group:
+            group = flags.info(f).group
             lines += ["", f"# {group}"]
         value = getattr(config, f.name)
-        if f.metadata["auto"] and value == flags.AUTO:
+        if flags.info(f).auto and value == flags.AUTO:
             value = "auto"
         source = sources.get(f.name) or _default(f, config, base)
-        is_unset = f.metadata["own"] and f.name not in sources  # a process's own choice
+        is_unset = flags.info(f).own and f.name not in sources  # a process's own choice
         line = f"{'# ' * is_unset}{f.name} = {_toml(value)}"
         lines.append(f"{line:40}  # {source}")
     return "\n".join(lines[1:])

@@ -30,6 +30,9 @@ class Config(ReplaySettings):
     # Whether its updates may be from recorded games: they need not know which policy played.
     learns_from_any_policy: ClassVar[bool] = False
 
+    # The flags of all algorithms that a built-in algorithm does not read.
+    ignored: ClassVar[frozenset[str]] = frozenset()
+
     # Other names of flags, by name.
     ALIASES: ClassVar = {"policy": "checkpoint"}
 

@@ -3,8 +3,13 @@
 import dataclasses
 
 from impala_mm.config import environment_flags
-from impala_mm.config.flags import flag, whole_numbers
+from impala_mm.config.flags import Condition, flag, in_mode, whole_numbers, with_flag
 from impala_mm.config.run_settings import RunSettings
+
+_CLIPPED = Condition(
+    "--gradients_clipping",
+    lambda config: "" if config.gradients_clipping >= 0 else "without --gradients_clipping",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +29,7 @@ class TrainingSettings(RunSettings):
         text="Unrolls that a learner's queue holds; while it is full, actors wait. 0: "
              "batch_size.")
     min_pull_secs: float = flag(
-        -1, group="Data",
+        -1, group="Data", only_with=with_flag("inference", "actor", "auto"),
         text="Minimum number of seconds between two downloads of parameters to a host; all actors "
              "of the host share a download. Negative: long enough that a host's downloads use at "
              "most 10% of a 1 Gbit/s link.")
@@ -57,10 +62,10 @@ class TrainingSettings(RunSettings):
              "lin: evenly spaced between the bounds. log: the middle, and on both sides distances "
              "that grow by equal factors up to the bound. none: leave the actions as they are.")
     n_actions_per_dim: int = flag(
-        11, group="Environment", least=2,
+        11, group="Environment", least=2, only_with=with_flag("discretization", "lin", "log"),
         text="Choices for each number of an action, with discretization.")
     action_ratio: float = flag(
-        30.0, group="Environment", least=1,
+        30.0, group="Environment", least=1, only_with=with_flag("discretization", "log"),
         text="With discretization=log: the largest distance to the middle, divided by the "
              "smallest.")
     num_action_repeats: int = flag(
@@ -103,12 +108,12 @@ class TrainingSettings(RunSettings):
 
     # -- Algorithm
     algorithm: str = flag(
-        "impala", group="Algorithm",
+        "impala", group="Algorithm", by_run=True,
         text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, or a module of your own "
              "(package.module); impala_mm/algorithms/interface.py says what it must define. Each "
              "has flags and defaults of its own, which --help --algorithm=NAME shows.")
     xla: bool = flag(
-        False, group="Algorithm",
+        False, group="Algorithm", by_run=True,
         text="Compile the forward and backward pass with XLA, at the first update. Meant for "
              "GPUs: on a CPU, convolutions took 1.3 to 1.4 times as long with it, an LSTM 0.6 "
              "times. All gradients are then ready at the same time, so allreduce=each has "
@@ -118,7 +123,7 @@ class TrainingSettings(RunSettings):
         text="Discount factor (gamma) per step, or per environment frame with "
              "discount_per_frame.")
     discount_per_frame: bool = flag(
-        False, group="Algorithm",
+        False, group="Algorithm", by_run=True,
         text="Discount by environment frames: a step's factor is discounting to the power of the "
              "frames that it takes (num_action_repeats). So discounting need not change with the "
              "number of repeats to keep the same horizon in seconds of the game.")
@@ -132,36 +137,38 @@ class TrainingSettings(RunSettings):
              "are then in this unit; mean returns are still sums of raw rewards.")
     reward_clipping: str = flag(
         "auto", group="Algorithm", choices=("auto", "abs_one", "soft_asymmetric", "none"),
+        of_games=True,
         text="How a reward r is changed before the network reads it and the loss uses it. "
              "abs_one: clipped to [-1, 1]. soft_asymmetric: 5 tanh(r/5), multiplied by 0.3 if r "
              "is negative. none: not changed. auto: what the run in logdir has recorded; for a "
              "new run abs_one for Atari and none for all other levels.")
     normalize_observations: bool = flag(
-        False, group="Algorithm", auto=True,
+        False, group="Algorithm", auto=True, with_box=True,
         text="Normalise observations by their running mean and standard deviation, which all "
              "learners share, and clip them to [-10, 10]. Images and integers stay as they are. "
              "auto: what the run in logdir has recorded; for a new run, true if an action "
              "contains numbers (Box).")
     subtract_mean_image: bool = flag(
-        False, group="Algorithm", auto=True,
+        False, group="Algorithm", auto=True, of_games=True,
         text="Read images of bytes as their differences from the mean of all images that the "
              "learners have trained on, so that the network sees what moves. It suits games with a "
              "still background, such as Breakout. auto: what the run in logdir has recorded; for a "
              "new run true for Atari, unless it begins with offline_updates or its replay has no "
              "queue.")
     normalize_rewards: bool = flag(
-        False, group="Algorithm", auto=True,
+        False, group="Algorithm", auto=True, with_box=True,
         text="Divide rewards by the running standard deviation of the discounted returns of all "
              "episodes and clip them to [-10, 10], before reward_clipping. Values and losses are "
              "then in this unit; mean returns are still sums of raw rewards. auto: as for "
              "normalize_observations.")
     entropy_cost: float = flag(
-        0.005, group="Algorithm", auto=True,
+        0.005, group="Algorithm", auto=True, with_box=0.0,
         text="Weight of the policy's entropy in the loss. A larger weight makes the policy "
              "explore more. auto: what the run in logdir has recorded; for a new run, 0 if an "
              "action contains numbers (Box), whose entropy has no upper limit, otherwise 0.005.")
     box_policy: str = flag(
         "clipped", group="Algorithm", choices=("auto", "clipped", "tanh", "normal"),
+        with_box="normal",
         text="Distribution of actions from a Box with bounds. normal: a normal distribution, whose "
              "actions are clipped to the bounds only for the environment. clipped: a normal "
              "distribution whose numbers beyond a bound count as the bound; a policy far beyond it "
@@ -227,7 +234,7 @@ class TrainingSettings(RunSettings):
         text="Units of the network's LSTM. 0: the network's own number (MLPLSTMAgent: 64, "
              "others: 256).")
     separate_networks: bool = flag(
-        False, group="Network", auto=True,
+        False, group="Network", auto=True, with_box=True,
         text="Give the policy and the value function a network each. False: both read the "
              "features of one network. auto: what the run in logdir has recorded; for a new run, "
              "true if an action contains numbers (Box) and an observation holds fewer than 1,000.")
@@ -256,28 +263,31 @@ class TrainingSettings(RunSettings):
              "to the power of learning_rate_power. constant: not at all.")
     learning_rate_end: float = flag(
         0.0, group="Optimizer", least=0,
+        only_with=with_flag("learning_rate_schedule", "linear", "polynomial"),
         text="Learning rate at the end of the run, unless learning_rate_schedule is constant.")
     learning_rate_power: float = flag(
         2.0, group="Optimizer", least=0,
+        only_with=with_flag("learning_rate_schedule", "polynomial"),
         text="Exponent of learning_rate_schedule=polynomial; 1 is linear, and larger values "
              "lower the rate earlier.")
     decay: float = flag(
-        0.99, group="Optimizer", least=0, most=1,
+        0.99, group="Optimizer", least=0, most=1, only_with=with_flag("optimizer", "rmsprop"),
         text="rmsprop only: share of the mean square that is kept at each update.")
     momentum: float = flag(
-        0.0, group="Optimizer", least=0, most=1,
+        0.0, group="Optimizer", least=0, most=1, only_with=with_flag("optimizer", "rmsprop"),
         text="rmsprop only: share of the previous step that is added to the next one.")
     epsilon: float = flag(
         -1, group="Optimizer",
         text="Small number against division by 0: added to the mean square under the root "
              "(rmsprop) or to the root (adam). Negative: 0.01 for rmsprop, 1e-5 for adam.")
     gradients_clipping: float = flag(
-        -1.0, group="Optimizer", infinite=True,
+        -1.0, group="Optimizer", infinite=True, by_run=True,
         text="Largest gradient, as gradients_clipping_mode measures it, after gradients are "
              "averaged over the learners; a larger one is scaled or cut down. Negative: no "
              "clipping.")
     gradients_clipping_mode: str = flag(
         "global_norm", group="Optimizer", choices=("global_norm", "variable_norm", "value"),
+        by_run=True, only_with=_CLIPPED,
         text="What gradients_clipping limits. global_norm: the norm of all gradients together. "
              "variable_norm: the norm of each variable's gradient. value: the absolute value of "
              "every number.")
@@ -294,7 +304,7 @@ class TrainingSettings(RunSettings):
         text="Data type in which gradients are sent between learners. float16 halves their size "
              "and rounds them; use it where learners wait for the network between hosts.")
     fusion_mb: float = flag(
-        64, group="Learners", least=0,
+        64, group="Learners", least=0, only_with=with_flag("allreduce", "each"),
         text="Size of Horovod's fusion buffer in MiB. Gradients that are ready at the same time "
              "are sent together, up to this size. It matters with allreduce=each.")
     cycle_ms: float = flag(
@@ -310,6 +320,6 @@ class TrainingSettings(RunSettings):
 
     # -- Rehearsal
     updates: int = flag(
-        200, group="Rehearsal", least=1,
+        200, group="Rehearsal", least=1, needs=in_mode("rehearsal"),
         text="Number of updates in a rehearsal.")
     # fmt: on

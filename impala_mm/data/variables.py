@@ -34,8 +34,7 @@ class Variables(NamedTuple):
     # those for acting: target networks, normalisers. Optimizer slots and counts are not among them.
     weights: Sequence[tf.Variable] | None = None
     # Those that say how far a schedule is, such as a teacher's cost: no weights, so that another
-    # run begins them anew, and last among the carried ones, so that a run may be resumed without
-    # them.
+    # run begins them anew.
     schedules: Sequence[tf.Variable] = ()
     # Variables that differ between learners, such as statistics of a learner's own unrolls. They
     # are neither broadcast nor compared. Each learner saves its own, in a folder of its own.

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from impala_mm.config.flags import info
 from impala_mm.config.settings import Config
 from impala_mm.distributed import mpi
 from impala_mm.runtime import lifecycle, provenance
@@ -101,7 +102,7 @@ def _settings(config: Config, protocol: int) -> dict[str, Hashable]:
         **{
             f"--{f.name}": getattr(config, f.name)
             for f in dataclasses.fields(config)
-            if not f.metadata["own"] or f.name == "transport_security"
+            if not info(f).own or f.name == "transport_security"
         },
     }
 

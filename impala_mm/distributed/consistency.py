@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.data import variable_names
 from impala_mm.distributed.group import LearnerGroup
 
 _ROUNDING = 1e-4  # largest difference due to rounding, relative to a variable's largest value
@@ -38,8 +39,8 @@ def check_variables(group: LearnerGroup, variables: Sequence[tf.Variable]) -> in
         distance, rank = max((d[place], rank) for rank, d in enumerate(all_distances))
         if distance > _ROUNDING:
             raise VariablesDiffer(
-                f"{variables[i].name} of learner {rank} differs from learner 0's by {distance:.1g} "
-                f"of its largest value: their updates are not the same"
+                f"{variable_names.of(variables[i])} of learner {rank} differs from learner 0's by "
+                f"{distance:.1g} of its largest value: their updates are not the same"
             )
     for i, right in zip(differing, theirs, strict=True):
         variables[i].assign(right)

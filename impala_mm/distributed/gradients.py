@@ -8,6 +8,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.config.settings import Config
+from impala_mm.data import variable_names
 from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.distributed.minibatches import Metrics, MinibatchResult, Renewed
@@ -307,7 +308,7 @@ def half_squares(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def _refuse_unused(gradients: Gradients, variables: Sequence[tf.Variable]) -> None:
     """Raise ValueError, which names the variables, if gradients are None."""
-    unused = [v.name for g, v in zip(gradients, variables, strict=True) if g is None]
+    unused = [variable_names.of(v) for g, v in zip(gradients, variables, strict=True) if g is None]
     if unused:
         names = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if unused[5:] else "")
         raise ValueError(

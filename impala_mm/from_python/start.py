@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config import command_line, flags, mode_flags, setting_files
+from impala_mm.config import command_line, flag_values, flags, setting_files
 from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import BadEnvironment, BadSettings
 from impala_mm.config.settings import Config
@@ -66,7 +66,7 @@ def train(
             f"impala_mm.load_policy(...).export writes it as a SavedModel"
         )
     with flags.refusals_raised():
-        mode_flags.refuse_idle(config)
+        flag_values.check_effects(config, notes=False)
     logdir = _folder(config)
     if any(callable(level) for level in levels):
         paths = [

@@ -141,16 +141,9 @@ def _train(
         assert held
         if folder:
             heartbeat.report_learner_hosts(addresses)
+        tools = _policy_tools(lambda: bool(ending))
         monitor, learner = setup.build_learner(
-            config,
-            levels,
-            group,
-            addresses,
-            held,
-            folder,
-            began,
-            outputs,
-            _policy_tools(lambda: bool(ending)),
+            setup.Start(config, levels, group, addresses, held, folder, began, outputs, tools)
         )
 
         def meanwhile() -> None:

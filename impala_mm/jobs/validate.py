@@ -178,7 +178,7 @@ def _batches_like(config: Any, algorithm: "Algorithm") -> "dict[str, Batch]":
 def _check_weights(config: Config, made: "Agent") -> str:
     """Return with which weights training would start; refuse weights that do not fit."""
     from impala_mm.learner import resume  # noqa: PLC0415
-    from impala_mm.learner.limits import RunLimits  # noqa: PLC0415
+    from impala_mm.learner.learner import RunLimits  # noqa: PLC0415
     from impala_mm.records import saved_variables  # noqa: PLC0415
 
     variables = made.algorithm.variables

@@ -1,15 +1,28 @@
-"""The source of a learner's batches, which prepares the next batch while the learner trains."""
+"""Sources of batches of the actors' new unrolls, and what any source of batches must do.
+
+    QueueSource    the oldest unrolls of the actors' queue; the next batch is prepared meanwhile
+    RoundSource    each round of an algorithm with rounds is a batch
+    TurnSource     actor and learner take turns, for --deterministic_run
+
+`sources` chooses one of them, and says what may be around it.
+"""
 
 import threading
+import time
+from collections import deque
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from impala_mm.data.one_ahead import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.replay.source import QueueClosed
 from impala_mm.runtime import devices, thread_names
+from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
+
+RECORDED = -1  # key of recorded unrolls
 
 
 class BatchSource(Protocol):
@@ -52,6 +65,33 @@ class BatchSource(Protocol):
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
         """Take the priorities that the algorithm gives to the unrolls with these keys."""
+
+
+class Composition:
+    """The metrics of which unrolls the batches consist of."""
+
+    def __init__(self) -> None:
+        self._replays = False  # whether a batch contained a replayed unroll
+
+    def of(self, batch: Batch, updates: int) -> dict[str, float]:
+        """Return the metrics of a batch by key, after this number of updates."""
+        used, played = np.asarray(batch.weight) > 0, batch.played
+        recorded = used & (np.asarray(batch.key) == RECORDED)
+        values = {}
+        if played.any():
+            lag = updates - np.asarray(batch.version)[played]
+            values["policy_lag"] = float(lag.mean())
+        if recorded.any():
+            values["recorded_share"] = float(recorded.sum() / used.sum())
+        replayed = used & ~played & ~recorded
+        self._replays |= bool(replayed.any())
+        if self._replays and used.any():
+            values["replay_share"] = float(replayed.sum() / used.sum())
+        if replayed.any():
+            age = updates - np.asarray(batch.version)[replayed]
+            # A spill may hold unrolls of updates that the checkpoint of a resumed run lacks.
+            values["replay_age"] = float(np.maximum(age, 0).mean())
+        return values
 
 
 def decode_batch(
@@ -156,3 +196,116 @@ class QueueSource:
                 self._ahead.fail(error)
                 return
             self._ahead.put(batch)
+
+
+class RoundSource:
+    """A source that returns each round as a batch, once it is over.
+
+    A round whose actors have not sent all unrolls in time is padded to the full batch, since the
+    update is traced for fixed shapes.
+    """
+
+    def __init__(
+        self, rounds: Rounds, queue: tf.queue.QueueBase, codec: UnrollCodec, device: str = ""
+    ):
+        """Take unrolls from the queue; `device` is where batches go, if not to train."""
+        self._rounds, self._queue = rounds, queue
+        size, device = rounds.columns, device or devices.training_device()
+        with tf.device("/CPU:0"):
+            taken = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+        def take(count: tf.Tensor) -> Batch:
+            with tf.device("/CPU:0"):
+                contents, versions = queue.dequeue_many(count)
+                column = tf.range(size)
+                # Padding repeats the round's unrolls, whose numbers are harmless in any formula.
+                contents = tf.gather(contents, column % count)
+                versions = tf.gather(versions, column % count)
+                keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
+                fresh = column < count
+            return decode_batch(codec, contents, versions, keys, fresh, device)
+
+        self._take = take
+
+    def next(self, timeout: float) -> Batch | None:
+        """Return the first open round, or None if it lasts longer than `timeout`."""
+        count = self._rounds.close(timeout)
+        if count is None:
+            return None
+        if held := self._rounds.release():
+            with tf.device("/CPU:0"):
+                self._queue.enqueue_many(list(zip(*held, strict=True)))
+        return self._take(tf.constant(count))
+
+    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
+        """Ignore priorities, since every unroll is used once."""
+
+
+class TurnQueue:
+    """The unrolls of the actor's last turn that are not used yet; the next turn begins after them.
+
+        actor plays E unrolls -> learner makes all updates that they allow -> actor plays E more
+
+    Each turn is a round of `transport.rounds`: the policy after those updates plays it. No thread
+    prepares anything, so no result depends on which of two threads is faster. An unroll is its
+    bytes and the policy version that played it.
+    """
+
+    def __init__(self, rounds: Rounds, queue: tf.queue.QueueBase):
+        """Take unrolls from the server's queue."""
+        self._rounds, self._unused = rounds, deque[tuple[bytes, int]]()
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+        def take(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            with tf.device("/CPU:0"):
+                return tuple(queue.dequeue_many(count))
+
+        self._take = take
+
+    def take_within(self, timeout: float, most: int) -> list[tuple[bytes, int]]:
+        """Return 1 to `most` unrolls, or none if the actor's turn lasts longer than `timeout`."""
+        if not self._unused:
+            count = self._rounds.close(timeout)
+            if count is None:
+                return []
+            contents, versions = self._take(tf.constant(count))
+            self._unused += zip(contents.numpy().tolist(), versions.numpy().tolist(), strict=True)
+        return [self._unused.popleft() for _ in range(min(most, len(self._unused)))]
+
+
+class TurnSource:
+    """A source of batches of new unrolls, each used once."""
+
+    def __init__(self, turns: TurnQueue, codec: UnrollCodec, batch_size: int, device: str = ""):
+        """Take unrolls from `turns`; `device` is where batches go, if not to train."""
+        self._turns, self._batch_size = turns, batch_size
+        self._collected: list[tuple[bytes, int]] = []  # for the next batch
+        self._taken = 0  # unrolls of all batches
+        device = device or devices.training_device()
+
+        @tf.function(autograph=False)
+        def decode(contents: tf.Tensor, versions: tf.Tensor, keys: tf.Tensor) -> Batch:
+            fresh = tf.fill([batch_size], True)
+            return decode_batch(codec, contents, versions, keys, fresh, device)
+
+        self._decode = decode
+
+    def next(self, timeout: float) -> Batch | None:
+        """Return a batch of the oldest unrolls, or None after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while missing := self._batch_size - len(self._collected):
+            left = max(deadline - time.monotonic(), 0.0)
+            found = self._turns.take_within(left, missing)
+            if not found:
+                return None
+            self._collected += found
+        contents, versions = zip(*self._collected, strict=True)
+        self._collected = []
+        first, self._taken = self._taken, self._taken + self._batch_size
+        with tf.device("/CPU:0"):
+            keys = tf.constant(np.arange(first, self._taken))
+            return self._decode(tf.constant(contents), tf.constant(versions, tf.int64), keys)
+
+    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
+        """Ignore priorities, since every unroll is used once."""

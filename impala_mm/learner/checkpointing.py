@@ -1,9 +1,10 @@
 """Rank 0's checkpoints: a run restores one when it starts and saves new ones while it trains.
 
-`monitor` calls this when a checkpoint is due; `records.run_checkpoints` writes the files;
+`Saves` knows when one is due, and `monitor` calls it; `records.run_checkpoints` writes the files;
 `resume` decides which run may continue from which checkpoint.
 """
 
+import functools
 import math
 import threading
 import time
@@ -14,13 +15,15 @@ from typing import NamedTuple
 from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
 from impala_mm.learner import resume
-from impala_mm.learner.learner import Learner, between_updates
-from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.learner import Learner, RunLimits, between_updates
 from impala_mm.learner.own_state import Saved
+from impala_mm.learner.run_status import RunTime
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Unwritable
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.run_checkpoints import Checkpoints
+from impala_mm.records.run_folder import RunFolder, take_save_request
+from impala_mm.runtime.interval import Interval
 from impala_mm.runtime.log import Say
 
 
@@ -227,6 +230,79 @@ class Checkpointing:
     def newest_updates(self) -> list[int]:
         """Return the updates of the newest checkpoints, whose learners' own states are kept."""
         return self._checkpoints.newest()
+
+
+class Saves:
+    """The checkpoints that are due, or that the user asks for.
+
+    If learners have states of their own, all of them save after a step; rank 0 writes the snapshot
+    that it then took.
+    """
+
+    def __init__(
+        self,
+        checkpointing: Checkpointing,
+        folder: RunFolder,
+        learner: Learner,
+        spent: RunTime,
+        mean_return: Callable[[], float],
+        during: Callable[[Callable[[], None]], None],
+        seconds: float,
+    ):
+        """Save every `seconds`, to the run's `folder`; `during` is called with what writes."""
+        self._checkpointing, self._folder = checkpointing, folder
+        self._learner, self._spent, self._mean_return = learner, spent, mean_return
+        self._during, self._seconds = during, seconds
+        self._interval = Interval(seconds)
+
+    def begin(self, find_new_folder: Callable[[], str]) -> None:
+        """Begin with training; `find_new_folder` is that of `JointSaves`."""
+        self._interval = Interval(self._seconds)
+        if joint := self._learner.own_saves:
+            joint.take_snapshot = functools.partial(
+                self._checkpointing.take_snapshot, self._learner
+            )
+            joint.kept_updates = self._checkpointing.newest_updates
+            joint.find_new_folder = find_new_folder
+
+    def look(self, now: float) -> None:
+        """Save if it is time or was asked for, and write what was saved."""
+        if self._learner.own_saves:
+            self._write_snapshot()
+        is_asked = self._learner.updates and take_save_request(self._folder.path)
+        if (self._interval.due(now) or is_asked) and not self._save():
+            self._interval.retry()
+
+    def end(self) -> None:
+        """Save the last state, once no further update will be made."""
+        if self._learner.own_saves:  # it has saved for itself
+            self._write_snapshot()
+        else:
+            self._save()
+        spent = self._spent
+        self._checkpointing.describe_end(
+            self._learner, spent.seconds, self._mean_return(), spent.counted
+        )
+
+    def _save(self) -> bool:
+        """Save a checkpoint, see `Checkpointing.save`; with own states, all learners save soon."""
+        if self._learner.own_saves:
+            self._learner.request_save()
+            return True
+        spent, mean_return = self._spent, self._mean_return()
+        return self._checkpointing.save(
+            self._learner, spent.seconds, mean_return, spent.counted, self._during
+        )
+
+    def _write_snapshot(self) -> None:
+        """Write the snapshot that was taken when all learners saved their own states, if any."""
+        if self._checkpointing.has_snapshot:
+            spent, mean_return = self._spent, self._mean_return()
+            self._during(
+                lambda: self._checkpointing.write_snapshot(
+                    spent.seconds, mean_return, spent.counted
+                )
+            )
 
 
 class _Snapshot(NamedTuple):

@@ -73,7 +73,7 @@ def _num_actors(config: Config) -> int | None:
 
 
 def _refuse_modes(config: Config) -> None:
-    """Refuse flags of a mode without the mode, and a mode without its flags."""
+    """Refuse a mode without its flags."""
     begin, _, end = config.profile.partition(":")
     if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
         flags.refuse(
@@ -86,19 +86,11 @@ def _refuse_modes(config: Config) -> None:
         )
     if (config.mode == "train_from") != bool(config.checkpoint):
         flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
-    for flag in ("reload_optimizer", "reload_replay"):
-        if getattr(config, flag) and config.mode != "train_from":
-            flags.refuse(
-                f"--{flag} has no effect with --mode={config.mode}: give --mode=train_from "
-                f"--checkpoint=FOLDER, the run that it is of, or leave it out"
-            )
     if config.reload_replay and not config.replay_save:
         flags.refuse(
             "--reload_replay without --replay_save: a run that is resumed would lack what it began "
             "with: give both"
         )
-    if config.quick and config.mode != "reincarnate":
-        flags.refuse(f"--quick has no effect with --mode={config.mode}: leave it out")
 
 
 def _refuse_not_repeatable(config: Config, learners: int, actors: int | None) -> None:
@@ -156,15 +148,8 @@ def _refuse_unfilled_rounds(
 
 
 def _refuse_replay(config: Config) -> None:
-    """Refuse --replay where the flags alone show that it cannot work, and its flags without it."""
+    """Refuse --replay where the flags alone show that it cannot work."""
     if not config.replay:
-        unset = {"replay_ratio": 0, "replay_min": 0, "replay_spill": "", "replay_overflow": "wait"}
-        unset |= {"replay_max_gb": flags.AUTO}
-        unset |= {} if config.own_replay else {"replay_save": False}
-        values = {name: getattr(config, name) for name in unset}
-        given = [f"--{name}={value}" for name, value in values.items() if value != unset[name]]
-        if given:
-            flags.refuse(f"{given[0]} has no effect without --replay: give both, or leave it out")
         return
     _refuse_replay_in_rounds(config, config.rounds)
     if config.replay_save and config.replay_spill:

@@ -1,9 +1,12 @@
-"""The training loop of a learner.
+"""The training loop of a learner: take a batch, update, publish.
 
-The path of an unroll ends here: the server has put it into its queue, `batch_source` takes batches
-out of it while the previous step runs, and `lockstep` lets all learners begin a step together.
-`Learner._step` updates the algorithm's variables with the batch and publishes the new parameters on
-the server, from which actors fetch them. `monitor` measures, logs and saves in the meantime.
+    batch      `Lockstep.next`     from the source (`sources`), once every learner has one
+    update     `TrainStep`         the algorithm's `update`, as one graph
+    priorities `source.feedback`   to what is replayed
+    publish    `Server.publish`    the new parameters, from which actors choose the next actions
+
+`Learner._train` takes the batches, and `Learner._step` is the rest; all else is called from these
+two. Meanwhile the process's main thread watches, logs and saves (`monitor`).
 """
 
 import contextlib
@@ -11,10 +14,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms.interface import Algorithm
@@ -24,18 +25,34 @@ from impala_mm.data.trajectory import Batch
 from impala_mm.distributed import consistency
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner import phases
-from impala_mm.learner.batch_source import BatchSource
-from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.batch_source import BatchSource, Composition
 from impala_mm.learner.lockstep import AgreedStep, Lockstep
-from impala_mm.learner.offline_source import RECORDED
-from impala_mm.learner.own_state import OwnState, Saved
-from impala_mm.learner.profiler import UpdateProfiler
-from impala_mm.learner.train_step import TrainStep
+from impala_mm.learner.own_state import JointSaves, OwnState
+from impala_mm.learner.train_step import StepResult, TrainStep, UpdateProfiler
 from impala_mm.records.metrics import Meter
 from impala_mm.runtime import thread_names
 from impala_mm.transport.server import Server
 
 _LOCK_SECONDS = 1.0  # seconds that other threads wait for a running update
+
+
+class RunLimits:
+    """The limits of a run, which ends at the first one that it reaches."""
+
+    def __init__(self, config: Config, reward_threshold: float | None):
+        self.frames = config.total_environment_frames or 50e6
+        self.episode_return = config.stop_at_return
+        if not config.total_environment_frames and math.isinf(config.stop_at_return):
+            self.episode_return = math.inf if reward_threshold is None else reward_threshold
+        self.seconds = config.max_seconds  # counted from the first unroll of each start
+
+    def why_reached(self, frames: float, episode_return: float) -> str:
+        """Return why a run with these frames and this mean return ends; empty if it goes on."""
+        if frames >= self.frames:
+            return f"reached {self.frames:,.0f} frames"
+        if episode_return >= self.episode_return:
+            return f"the mean return reached {self.episode_return:g}"
+        return ""
 
 
 class Learner(threading.Thread):
@@ -61,19 +78,20 @@ class Learner(threading.Thread):
         self._config, self._algorithm, self._group = config, algorithm, group
         self._source, self._server, self._layout = source, server, layout
         self._limits, self._repeats, self._profiler = limits, action_repeats, profiler
-        watched = algorithm.variables.watched
-        self._train_step = TrainStep(algorithm, group, config, layout.values, checked=watched)
+        watched, values = algorithm.variables.watched, layout.values
+        self._train_step = TrainStep(algorithm, group, config, values, watched)
         # Updates from recorded games with which the run begins, and those that were made.
         self.offline_planned = phases.planned_updates(config)
         self.offline_updates = 0
         self._offline_step: TrainStep | None = None
         if self.offline_planned:
             self._offline_step = TrainStep(
-                algorithm, group, config, layout.values, watched, "offline_update"
+                algorithm, group, config, values, watched, "offline_update"
             )
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None
         self.meter = Meter()
+        self._clock, self._composition = _Clock(self.meter), Composition()
         self.variables_lock = threading.Lock()  # held while variables change; saving waits for it
         # Whether the variables are those after a complete update, not of one that runs or failed.
         self.variables_complete = True
@@ -84,40 +102,141 @@ class Learner(threading.Thread):
         self._has_updated = False
         self.weight_size = 0.0  # of the last update, see `StepResult`
         self.sync_checks, self.sync_repairs = 0, 0
-        self._replays = False  # whether a batch contained a replayed unroll
         self.actions: Any = None  # nest of [T+overlap, B, ...], of the last batch
-        # What this learner saves for itself; None if it has nothing.
-        self.own_state = own_state or None
-        self._own_state_saved_at: int | None = None  # update
-        self._moved_to = ""  # the folder where the run goes on, see `find_new_folder`
-        # Set by rank 0's monitor. The first is called when all learners saved their own states,
-        # with the results by rank and the time.monotonic() when updates stopped for it. The second
-        # returns the updates whose states stay.
-        self.take_snapshot: Callable[[list[Saved], float], None] | None = None
-        self.kept_updates: Callable[[], list[int]] = list
-        # Set by rank 0's monitor, too: it returns the folder where the run goes on if its own one
-        # was removed, or "".
-        self.find_new_folder: Callable[[], str] = str
+        # The saves of what each learner keeps for itself; None if it has nothing.
+        self.own_saves = JointSaves(own_state, group) if own_state else None
         self.end_reason = ""  # why it ended or will end; empty if another learner knows
         self.failure: BaseException | None = None
 
-    @property
-    def frames(self) -> float:
-        """The environment frames that all learners have played; a replayed one counts once."""
-        return float(self.steps * self._repeats)
+    def run(self) -> None:
+        """Make steps until a limit is reached or a learner stops; then save the own state."""
+        thread_names.name_thread("training")
+        try:
+            # If another learner's source failed, that learner does not take part in saving.
+            if not self._train():
+                self._save_own_state()
+        except BaseException as error:
+            self.failure = error
+            self.end_reason = f"{type(error).__name__}: {root_message(error)}"
+        finally:
+            self._profiler.stop()
+
+    def _train(self) -> bool:
+        """Make steps until all learners end; return whether one ends because its source failed."""
+        assert self._lockstep
+        while not self._reaches_limit(math.nan):
+            self._clock.begin_to_wait()
+            agreed = self._lockstep.next(timeout=0.2)
+            ready = agreed.ready if agreed else self._lockstep.ready
+            self._clock.end_waiting(agreed is not None, ready if self._group.size > 1 else None)
+            if agreed is None:
+                if self._group.size == 1 and self._lockstep.takes_save():
+                    self._save_own_state()
+                continue
+            if agreed.batch is None or self._reaches_limit(agreed.episode_return):
+                return agreed.failed
+            self._step(agreed, agreed.batch)
+            if agreed.saves:
+                self._save_own_state()
+        return False
+
+    def _step(self, agreed: AgreedStep, batch: Batch) -> None:
+        """Learn from one batch together with the other learners."""
+        result = self._update(agreed, batch)
+        self._source.feedback(batch.key, result.priorities)
+        self._publish(result.acting_values)
+        self._measure(agreed, batch, result.metrics)
+
+    def _reaches_limit(self, episode_return: float) -> bool:
+        """Return whether a limit is reached, equally on all learners; if so, set `end_reason`."""
+        why = self._limits.why_reached(self.frames, episode_return)
+        self.end_reason = why or self.end_reason
+        return bool(why)
+
+    def _update(self, agreed: AgreedStep, batch: Batch) -> StepResult:
+        """Make one update together with the other learners, and count it."""
+        begin = time.monotonic()
+        with self.variables_lock, self._profiler.update():
+            self.variables_complete = False
+            offline = bool(self.offline_left)
+            train_step = self._offline_step if offline else self._train_step
+            assert train_step
+            result = train_step(
+                batch, self.frames, self._limits.frames, agreed.episode_return, self.updates
+            )
+            self.variables_complete = True
+            self.updated_at = time.monotonic()
+            if self._has_updated:
+                self.longest_update = max(self.longest_update, self.updated_at - begin)
+            self._has_updated = True
+            # Counted before the update is, so that a row with these steps has their time, too.
+            self._clock.count_update(begin, self.updated_at, result.reduce_seconds)
+            self.weight_size = result.weight_size
+            self.offline_updates += offline  # first: it is never behind for other threads
+            self.updates += 1
+            if offline and not self.offline_left:
+                self._has_updated = False  # the next update is the first one of another graph
+            self.steps += agreed.steps
+            if self._check_sync():  # the variables are read again after the repair
+                result = result._replace(acting_values=self._layout.values())
+        return result
+
+    def _publish(self, values: list[tf.Tensor]) -> None:
+        """Publish the acting variables' values, which are packed when an actor asks for them."""
+        if not self.offline_left:
+            self._server.publish(self.updates, lambda: self._layout.pack(values), values)
+
+    def _measure(self, agreed: AgreedStep, batch: Batch, metrics: dict[str, float]) -> None:
+        """Add the last update, and what actors have reported, to the meter."""
+        values = metrics | self._composition.of(batch, self.updates - 1)
+        values |= getattr(self._source, "metrics", dict)()
+        values["queue_fill"] = self._server.fill()
+        values |= self._server.inference_metrics()
+        self.meter.add(values, agreed.own_steps)
+        for report in self._server.take_reports():
+            self.meter.add_episodes(report.level, report.episodes)
+            self.meter.add_actor_times(report.times)
+        self.actions = batch.unrolls.action
+
+    def _save_own_state(self) -> None:
+        if self.own_saves:
+            self.own_saves.save(self.updates)
+
+    def _check_sync(self) -> int:
+        """Compare the learners' variables if it is time; return how many were repaired."""
+        every = self._config.check_sync_every
+        if self._group.size == 1 or not every or self.updates % every:
+            return 0
+        variables = self._algorithm.variables
+        repaired = consistency.check_variables(
+            self._group, [*variables.trained, *variables.carried]
+        )
+        self.sync_checks += 1
+        self.sync_repairs += repaired
+        return repaired
+
+    # -- what the main thread calls and reads
 
     def start_training(self, mean_return: Callable[[], float]) -> None:
         """Start the thread; `mean_return` is called on rank 0."""
-        if not self.offline_left:
-            self._publish(self._layout.values())
-        self._own_state_saved_at = self.updates
+        self.prepare_training(mean_return)
+        self.start()
+
+    def prepare_training(self, mean_return: Callable[[], float]) -> None:
+        """Publish the first parameters; afterwards `run` can be called."""
+        self._publish(self._layout.values())
+        if self.own_saves:
+            self.own_saves.saved_at = self.updates
         overlap = self._algorithm.unroll.overlap
         self._lockstep = Lockstep(
             self._source, self._group, overlap, mean_return, self._begin_update
         )
         if self._asked_to_end.is_set():
             self._lockstep.stop()
-        self.start()
+
+    def _begin_update(self) -> None:
+        if not self.offline_left:
+            self._server.begin_update()
 
     def stop(self, reason: str) -> None:
         """End the training of all learners after one or two more steps."""
@@ -125,6 +244,16 @@ class Learner(threading.Thread):
         self._asked_to_end.set()
         if self._lockstep:
             self._lockstep.stop()
+
+    def request_save(self) -> None:
+        """Let all learners save their own states, and rank 0 take its snapshot, after a step."""
+        assert self._lockstep
+        self._lockstep.request_save()
+
+    @property
+    def frames(self) -> float:
+        """The environment frames that all learners have played; a replayed one counts once."""
+        return float(self.steps * self._repeats)
 
     @property
     def offline_left(self) -> int:
@@ -148,173 +277,39 @@ class Learner(threading.Thread):
         """Return the unrolls in the replay, and those that the first update needs; 0, 0: none."""
         return getattr(self._source, "filling", lambda: (0, 0))()
 
-    def request_save(self) -> None:
-        """Let all learners save their own states, and rank 0 take its snapshot, after a step."""
-        assert self._lockstep
-        self._lockstep.request_save()
 
-    def run(self) -> None:
-        """Make steps until a limit is reached or a learner stops; then save the own state."""
-        thread_names.name_thread("training")
-        try:
-            # If another learner's source failed, that learner does not take part in saving.
-            if not self._train():
-                self._save_own_state()
-        except BaseException as error:
-            self.failure = error
-            self.end_reason = f"{type(error).__name__}: {root_message(error)}"
-        finally:
-            self._profiler.stop()
+class _Clock:
+    """The seconds of the training thread by what it does, for the meter."""
 
-    def _train(self) -> bool:
-        """Make steps until all learners end; return whether one ends because its source failed."""
-        assert self._lockstep
-        asked_at, bookkeeping = time.monotonic(), 0.0
-        while not self._limit_reached(math.nan):
-            agreed = self._lockstep.next(timeout=0.2)
-            received_at = time.monotonic()
-            waits = self._wait_times(asked_at, received_at, agreed)
-            if agreed is None:
-                if self._group.size == 1 and self._lockstep.takes_save():
-                    self._save_own_state()
-                self.meter.add_times(**waits)
-                asked_at = received_at
-                continue
-            if agreed.batch is None or self._limit_reached(agreed.episode_return):
-                return agreed.failed
-            trained = self._step(agreed, agreed.batch, waits | {"rest": bookkeeping})
-            if agreed.saves:
-                self._save_own_state()
-            asked_at = time.monotonic()
-            bookkeeping = asked_at - trained
-        return False
+    def __init__(self, meter: Meter):
+        self._meter = meter
+        self._asked_at = self._updated_at = 0.0  # time.monotonic(); 0: not since the last wait
+        self._waits, self._rest = dict[str, float](), 0.0
 
-    def _save_own_state(self) -> None:
-        """Save the own state at the same update as all learners; then take rank 0's snapshot.
+    def begin_to_wait(self) -> None:
+        """Begin to wait for the next batch: the time since the last update was the rest."""
+        self._asked_at = time.monotonic()
+        if self._updated_at:
+            self._rest, self._updated_at = self._asked_at - self._updated_at, 0.0
 
-        Updates pause meanwhile. Nothing is done if no update was made since the last save.
-        """
-        if not self.own_state:
-            return
-        begin = time.monotonic()
-        moved = self._group.gather(self.find_new_folder(), "folder")[0]
-        if moved != self._moved_to:
-            self._moved_to, self._own_state_saved_at = moved, None
-            self.own_state.move(Path(moved))
-        if self.updates == self._own_state_saved_at:
-            return
-        saved = self.own_state.save(self.updates)
-        everyones = self._group.gather((saved, self.kept_updates()), "own_states")
-        # The checkpoint of the last save may be being written now, and is then not among the kept.
-        last, self._own_state_saved_at = self._own_state_saved_at, self.updates
-        self.own_state.prune([*everyones[0][1], last or 0, self.updates])
-        if self.take_snapshot:
-            self.take_snapshot([each for each, _ in everyones], begin)
+    def end_waiting(self, has_step: bool, ready: float | None) -> None:
+        """End the wait, in which from `ready` on other learners were waited for, if any are."""
+        waited = time.monotonic() - self._asked_at
+        self._waits = {"wait": waited}
+        if ready is not None:
+            own = min(max(ready - self._asked_at, 0.0), waited)
+            self._waits = {"wait": own, "exchange": waited - own}
+        if not has_step:
+            self._meter.add_times(**self._waits)
 
-    def _wait_times(
-        self, asked_at: float, received_at: float, agreed: AgreedStep | None
-    ) -> dict[str, float]:
-        """Return the seconds between these times spent on own unrolls and on other learners."""
-        if self._group.size == 1:
-            return {"wait": received_at - asked_at}
-        assert self._lockstep
-        ready = agreed.ready if agreed else self._lockstep.ready
-        wait = min(max(ready - asked_at, 0.0), received_at - asked_at)
-        return {"wait": wait, "exchange": received_at - asked_at - wait}
-
-    def _step(self, agreed: AgreedStep, batch: Batch, times: dict[str, float]) -> float:
-        """Make one update together with the other learners; return the time when it ended."""
-        begin = time.monotonic()
-        with self.variables_lock, self._profiler.update():
-            self.variables_complete = False
-            offline = bool(self.offline_left)
-            train_step = self._offline_step if offline else self._train_step
-            assert train_step
-            values, reduce_seconds, priorities, acting_values, self.weight_size = train_step(
-                batch, self.frames, self._limits.frames, agreed.episode_return, self.updates
-            )
-            self.variables_complete = True
-            over = time.monotonic()
-            if self._has_updated:
-                self.longest_update = max(self.longest_update, over - begin)
-            self._has_updated = True
-            # The wall clock, by which it is measured, may be set meanwhile.
-            reduce_seconds = min(max(reduce_seconds, 0.0), over - begin)
-            times["exchange"] = times.get("exchange", 0.0) + reduce_seconds
-            # Added before the counts change, so that a row with these steps has their time, too.
-            self.meter.add_times(train=over - begin - reduce_seconds, **times)
-            self.updated_at = over
-            self.offline_updates += offline  # first: it is never behind for other threads
-            self.updates += 1
-            if offline and not self.offline_left:
-                self._has_updated = False  # the next update is the first one of another graph
-            self.steps += agreed.steps
-            if self._check_sync():
-                acting_values = self._layout.values()  # read again after the repair
-        self._source.feedback(batch.key, priorities)
-        if not self.offline_left:
-            self._publish(acting_values)
-        values |= self._composition(batch) | getattr(self._source, "metrics", dict)()
-        values["queue_fill"] = self._server.fill()
-        values |= self._server.inference_metrics()
-        self.meter.add(values, agreed.own_steps)
-        for report in self._server.take_reports():
-            self.meter.add_episodes(report.level, report.episodes)
-            self.meter.add_actor_times(report.times)
-        self.actions = batch.unrolls.action
-        return over
-
-    def _composition(self, batch: Batch) -> dict[str, float]:
-        """Return the metrics of which unrolls a batch consisted of, by key."""
-        used, played = np.asarray(batch.weight) > 0, batch.played
-        recorded = used & (np.asarray(batch.key) == RECORDED)
-        values = {}
-        if played.any():
-            lag = self.updates - 1 - np.asarray(batch.version)[played]
-            values["policy_lag"] = float(lag.mean())
-        if recorded.any():
-            values["recorded_share"] = float(recorded.sum() / used.sum())
-        replayed = used & ~played & ~recorded
-        self._replays |= bool(replayed.any())
-        if self._replays and used.any():
-            values["replay_share"] = float(replayed.sum() / used.sum())
-        if replayed.any():
-            age = self.updates - 1 - np.asarray(batch.version)[replayed]
-            # A spill may hold unrolls of updates that the checkpoint of a resumed run lacks.
-            values["replay_age"] = float(np.maximum(age, 0).mean())
-        return values
-
-    def _begin_update(self) -> None:
-        if not self.offline_left:
-            self._server.begin_update()
-
-    def _publish(self, values: list[tf.Tensor]) -> None:
-        """Publish the acting variables' values, which are packed when an actor asks for them."""
-        self._server.publish(self.updates, lambda: self._layout.pack(values), values)
-
-    def _check_sync(self) -> int:
-        """Compare the learners' variables if it is time; return how many were repaired."""
-        every = self._config.check_sync_every
-        if self._group.size == 1 or not every or self.updates % every:
-            return 0
-        variables = self._algorithm.variables
-        repaired = consistency.check_variables(
-            self._group, [*variables.trained, *variables.carried]
-        )
-        self.sync_checks += 1
-        self.sync_repairs += repaired
-        return repaired
-
-    def _limit_reached(self, episode_return: float) -> bool:
-        """Return whether a limit is reached, equally on all learners; if so, set `end_reason`."""
-        limits = self._limits
-        if self.frames >= limits.frames:
-            self.end_reason = f"reached {limits.frames:,.0f} frames"
-        elif episode_return >= limits.episode_return:
-            self.end_reason = f"the mean return reached {limits.episode_return:g}"
-        else:
-            return False
-        return True
+    def count_update(self, began: float, ended: float, exchange: float) -> None:
+        """Add an update's time, of which `exchange` were spent in it on the other learners."""
+        # The wall clock, by which that is measured, may be set meanwhile.
+        exchange = min(max(exchange, 0.0), ended - began)
+        times = {"rest": self._rest, "train": ended - began - exchange} | self._waits
+        times["exchange"] = times.get("exchange", 0.0) + exchange
+        self._meter.add_times(**times)
+        self._waits, self._updated_at = {}, ended
 
 
 def root_message(error: BaseException) -> str:

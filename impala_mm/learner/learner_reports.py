@@ -2,7 +2,7 @@
 
 By these reports rank 0 logs the measurements of all learners, each learner knows which ones lack
 unrolls, and if one fails, all log why. Training does not wait for the reports: a late learner
-delays only this thread.
+delays only this thread. If reports fail to come, rank 0 asks which learners do not answer.
 """
 
 import threading
@@ -14,9 +14,12 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.records.host_use import HostUse
 from impala_mm.records.metrics import MeterReading
 from impala_mm.runtime import thread_names
+from impala_mm.transport.client import Client, Refused, Unreachable
 from impala_mm.transport.rebalancing import LearnerLoad
 
 _REPORT_SECONDS = 1.0
+_LATE_SECONDS = 10.0  # without reports, after which the other learners are called
+_CALL_SECONDS = 5.0
 # Seconds without reports after which the connection between learners counts as broken.
 REPORT_SILENCE_SECONDS = 20.0
 # The timeout of an update of several learners: this many times the longest one so far, but at least
@@ -145,3 +148,53 @@ class ReportExchange(threading.Thread):
             if goes_on():
                 until = time.monotonic() + seconds
         return not self.is_alive() and self.failure is None
+
+
+class SilentLearners:
+    """The learners that do not answer while the reports of all learners fail to come, for rank 0.
+
+    All-reduces and reports wait for every learner and tell nobody which one is missing. Only if
+    reports are late are the other learners called, as actors call them.
+    """
+
+    def __init__(self, addresses: Sequence[str], rank: int, token: str):
+        """Know where all learners listen, by rank; `rank` is the one that calls the others."""
+        self._others = {i: address for i, address in enumerate(addresses) if i != rank}
+        self._token = token
+        self._silent: list[int] = []
+        self._calls: threading.Thread | None = None
+
+    def describe(self, reported_at: float) -> str:
+        """Return which learners have not answered since the last reports; "" if none is known.
+
+        `reported_at` is the time.monotonic() of these reports. It returns at once; another thread
+        calls the learners.
+        """
+        seconds = time.monotonic() - reported_at
+        if seconds < _LATE_SECONDS:
+            self._silent = []
+            return ""
+        if not (self._calls and self._calls.is_alive()):
+            self._calls = threading.Thread(target=self._call_all, name="silence", daemon=True)
+            self._calls.start()
+        silent = self._silent
+        if not silent:
+            return ""
+        ranks, addresses = (
+            " and ".join(map(str, each)) for each in (silent, [self._others[i] for i in silent])
+        )
+        s, has = ("s", "have") if len(silent) > 1 else ("", "has")
+        return f"learner{s} {ranks} ({addresses} {has} not answered for {seconds:.0f} s)"
+
+    def _call_all(self) -> None:
+        thread_names.name_thread("silence")
+        self._silent = [rank for rank, at in self._others.items() if not self._answers(at)]
+
+    def _answers(self, address: str) -> bool:
+        try:
+            Client(address, self._token, timeout=_CALL_SECONDS).hello({"probe": True})
+        except Refused:
+            return True
+        except Unreachable:
+            return False
+        return True

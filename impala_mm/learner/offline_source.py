@@ -21,12 +21,11 @@ from impala_mm.config.errors import UserMistake
 from impala_mm.data import batches
 from impala_mm.data.one_ahead import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
-from impala_mm.learner.batch_source import BatchSource, place_unrolls
+from impala_mm.learner.batch_source import RECORDED, BatchSource, place_unrolls
 from impala_mm.replay.recorded_games import RecordedGames
 from impala_mm.runtime import devices, machine, thread_names
 from impala_mm.runtime.rank import process_rank
 
-RECORDED = -1  # key of recorded unrolls
 _KEPT_BYTES = 256e6  # of unrolls that a source keeps in memory
 _AT_ONCE = 256  # unrolls that are decoded together, for arrays of all
 

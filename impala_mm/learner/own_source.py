@@ -19,8 +19,7 @@ import tensorflow as tf
 
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
-from impala_mm.learner.batch_source import BatchSource, UnrollQueue
-from impala_mm.learner.turn_source import TurnQueue
+from impala_mm.learner.batch_source import BatchSource, TurnQueue, UnrollQueue
 from impala_mm.replay.shard import Share
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.steps import StepReplay

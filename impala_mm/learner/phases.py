@@ -62,23 +62,24 @@ def why_unsuitable(config: Config, algorithm: Algorithm) -> str:
     )
 
 
-def begin(
-    agent: Agent,
-    config: Any,
-    group: LearnerGroup,
-    run: Path,
-    left: int,
-    updates: int,
-    source: PhasedSource,
-    tools: teaching.PolicyTools,
-    say: Say,
-) -> None:
+class Student(NamedTuple):
+    """The learner of recorded games, and what it is given for them."""
+
+    agent: Agent
+    config: Any
+    group: LearnerGroup
+    run: Path  # the run's folder on this host
+    tools: teaching.PolicyTools
+    say: Say
+
+
+def begin(student: Student, source: PhasedSource, left: int, updates: int) -> None:
     """Collect what is missing, and let the source return recorded batches for `left` updates.
 
-    With --teacher_data_share, later batches have recorded columns. `updates` were made before, and
-    `run` is the run's folder on this host. Raises teaching.UnfitTeacher or teaching.Stopped, on all
-    learners alike.
+    With --teacher_data_share, later batches have recorded columns. `updates` were made before.
+    Raises teaching.UnfitTeacher or teaching.Stopped, on all learners alike.
     """
+    agent, config, group, run, tools, say = student
     if not (left or config.teacher_data_share):
         return
     data = find(agent, config, run, group.rank, tools.describe_data)

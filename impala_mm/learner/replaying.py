@@ -17,9 +17,8 @@ from impala_mm.config import flags, replay_mix
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.learner.batch_source import UnrollQueue, decode_batch
+from impala_mm.learner.batch_source import TurnQueue, UnrollQueue, decode_batch
 from impala_mm.learner.own_source import OwnSource
-from impala_mm.learner.turn_source import TurnQueue
 from impala_mm.replay.contents import unpack
 from impala_mm.replay.elite import Features, Measures
 from impala_mm.replay.limiter import RateLimiter

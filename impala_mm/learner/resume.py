@@ -15,7 +15,7 @@ from impala_mm.config import environment_files
 from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
-from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.learner import RunLimits
 from impala_mm.records import checkpoint, run_folder, saved_variables
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 

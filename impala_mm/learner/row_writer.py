@@ -1,7 +1,8 @@
-"""The rows of metrics of all learners, and the histograms, that rank 0's `monitor` writes."""
+"""The rows of metrics of all learners, progress lines and histograms: `monitor` calls `Rows`."""
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,25 +10,33 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.config.settings import Config
+from impala_mm.data import variable_names
 from impala_mm.data.trajectory import leaf_names
 from impala_mm.distributed.group import LearnerGroup
-from impala_mm.learner.learner import Learner, between_updates
-from impala_mm.learner.limits import RunLimits
-from impala_mm.learner.run_status import RunStatus
+from impala_mm.learner.learner import Learner, RunLimits, between_updates
+from impala_mm.learner.run_status import RunStatus, RunTime
 from impala_mm.learner.train_step import ADVICE
 from impala_mm.records.bottleneck import (
     describe_running_update,
     describe_silence,
     describe_turns,
     describe_without_actors,
+    offline_line,
+    progress_line,
 )
 from impala_mm.records.eta import EtaEstimator
 from impala_mm.records.host_use import HostRows
 from impala_mm.records.metrics import MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.verdict import VerdictWriter
+from impala_mm.runtime.interval import Interval
+from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server
 
+_ROW_SECONDS = 2.0  # seconds between rows of metrics
+_HOSTS_SECONDS = 10.0  # seconds between rows of what hosts use
+# Seconds between progress lines, the first of which is printed with the first update.
+_LINE_SECONDS = 5.0
 _LARGEST_LOSS = 1e12  # per step: the square of an error of a million
 _LARGEST_WEIGHTS = 100.0  # root of their mean square; networks that learn have 0.1 to 3
 _SMALLEST_ENTROPY = 1e-10  # nats
@@ -93,8 +102,8 @@ class RowWriter:
 
         `silence` returns which learners have not answered since the last reports, or "".
         """
-        self._config, self._group, self._learner = config, group, learner
-        self._server, self._status, self._aggregator = server, status, aggregator
+        self._config, self._group, self.learner = config, group, learner
+        self._server, self.status, self._aggregator = server, status, aggregator
         self._silence = silence
         self._eta_estimator = EtaEstimator(limits.frames, limits.seconds)
         self.eta: float | None = None  # seconds until a limit, once they can be estimated
@@ -108,7 +117,7 @@ class RowWriter:
 
         `seconds` are those of training, and `counted_seconds` those that --max_seconds limits.
         """
-        learner = self._learner
+        learner = self.learner
         # The counts are read first, so that the meter has measured these steps at least.
         frames, steps, updates = learner.frames, learner.steps, learner.updates
         self._aggregator.collect(0, learner.meter)
@@ -117,15 +126,15 @@ class RowWriter:
             "steps": steps,
             "updates": updates,
             "seconds": round(seconds, 3),
-            "unrolls_dropped": sum(report.dropped for report in self._status.reports),
-            "environment_faults": sum(report.faults for report in self._status.reports),
+            "unrolls_dropped": sum(report.dropped for report in self.status.reports),
+            "environment_faults": sum(report.faults for report in self.status.reports),
             **self._aggregator.row(frames, steps, updates, learner.updated_at),
         }
         if self._server.rounds:
-            row["unrolls_padded"] = sum(report.padded for report in self._status.reports)
+            row["unrolls_padded"] = sum(report.padded for report in self.status.reports)
         if self._config.check_sync_every and self._group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
-        row |= self._status.actor_counts()
+        row |= self.status.actor_counts()
         if learner.offline_updates and learner.offline_updates == updates:
             row["offline_updates"] = learner.offline_updates
         row["verdict"] = self._judge(row)
@@ -137,15 +146,15 @@ class RowWriter:
 
     def write_hosts(self, metrics_writer: MetricsWriter, seconds: float) -> None:
         """Write a row of what the run uses on each host; `seconds` are those of training."""
-        reports = [report.hosts for report in self._status.reports]
+        reports = [report.hosts for report in self.status.reports]
         learners, actors = [hosts[0] for hosts in reports], [hosts[1:] for hosts in reports]
         parts = [*learners, *itertools.chain(*actors)]
-        progress = {"frames": self._learner.frames, "seconds": round(seconds, 3)}
+        progress = {"frames": self.learner.frames, "seconds": round(seconds, 3)}
         metrics_writer.write_hosts(progress | self._host_rows.make(parts))
 
     def _judge(self, row: dict[str, Any]) -> str:
         """Return the verdict of a row."""
-        learner, throughput = self._learner, self._aggregator.throughput
+        learner, throughput = self.learner, self._aggregator.throughput
         alone = not row["actors"] and learner.has_received and not self._server.has_received
         if silent := self._silence():
             return describe_silence(silent)
@@ -158,8 +167,8 @@ class RowWriter:
                 return describe_running_update(not throughput.has_updated)
         if self._config.deterministic_run and row["frames_per_second"]:
             return describe_turns(row)
-        progress = [report.round_progress for report in self._status.reports]
-        filling = self._status.filling()
+        progress = [report.round_progress for report in self.status.reports]
+        filling = self.status.filling()
         return self._verdicts.update(row, row["actors"], alone, progress, filling)
 
     def write_histograms(
@@ -168,11 +177,64 @@ class RowWriter:
         """Write histograms of the trained variables and the last batch's actions, if it is time."""
         if not metrics_writer.wants_histograms(seconds):
             return
-        with between_updates(self._learner) as paused:
+        with between_updates(self.learner) as paused:
             if not paused:
                 return
-            named = {f"variables/{variable.name}": variable.numpy() for variable in trained}
-        actions = self._learner.actions
+            named = {f"variables/{variable_names.of(v)}": v.numpy() for v in trained}
+        actions = self.learner.actions
         names = leaf_names(actions, "actions", "/")
         named |= {n: np.asarray(a) for n, a in zip(names, tf.nest.flatten(actions), strict=True)}
-        metrics_writer.write_histograms(self._learner.frames, named)
+        metrics_writer.write_histograms(self.learner.frames, named)
+
+
+class Rows:
+    """The rows of metrics that are due, and the lines and warnings that follow from them."""
+
+    def __init__(
+        self,
+        writer: RowWriter,
+        metrics_writer: MetricsWriter,
+        trained: Sequence[tf.Variable],
+        spent: RunTime,
+        say: Say,
+        note: Callable[[], str] = str,
+    ):
+        """Write rows; what `note` returns is printed after the first update's line."""
+        self._writer, self._metrics_writer, self._trained = writer, metrics_writer, trained
+        self._spent, self._say, self._note = spent, say, note
+        self._divergence = Divergence()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with training, which may go on after some updates."""
+        self._began, self._updates = time.monotonic(), self._writer.learner.updates
+        self._first_line_due = True  # until the first update has been printed
+        self._row, self._line = Interval(_ROW_SECONDS), Interval(_LINE_SECONDS)
+        self._hosts = Interval(_HOSTS_SECONDS)
+
+    def look(self, now: float) -> None:
+        """Write the rows, lines and histograms that are due."""
+        learner, status = self._writer.learner, self._writer.status
+        first = self._first_line_due and learner.updates > self._updates
+        if self._row.due(now) or first:
+            row, offline = self.write(), learner.offline_left
+            if (self._line.due(now) or first) and (offline or status.has_received):
+                self._first_line_due = self._first_line_due and not first
+                planned = learner.offline_planned
+                line = offline_line(row, offline, planned) if offline else ""
+                self._say(line or progress_line(row, self._writer.eta))
+                if first and (note := self._note()):
+                    self._say(note)
+        if self._hosts.due(now):
+            self._writer.write_hosts(self._metrics_writer, self._spent.seconds)
+        if learner.actions is not None:
+            seconds = now - self._began
+            self._writer.write_histograms(self._metrics_writer, self._trained, seconds)
+
+    def write(self) -> dict[str, Any]:
+        """Write a row now and return it; print what is wrong in it."""
+        spent = self._spent
+        row = self._writer.write(self._metrics_writer, spent.seconds, spent.counted)
+        for warning in self._divergence.describe(row, self._writer.learner.weight_size):
+            self._say(warning)
+        return row

@@ -5,6 +5,7 @@
 
 import math
 import time
+from collections.abc import Callable
 
 from impala_mm.algorithms.contract import AlgorithmMistake
 from impala_mm.config.settings import Config
@@ -161,3 +162,30 @@ class RunStatus:
             "actors_elsewhere": self._server.actors.on_other_hosts()
             + sum(r.actors_elsewhere for r in others),
         } | ({"idle_cores": max(known)} if len(known) == len(idle) > 0 else {})
+
+
+class RunTime:
+    """The seconds of training, including those before a resume."""
+
+    def __init__(self, has_received: Callable[[], bool]):
+        """Count from when `has_received` says that a learner has an unroll."""
+        self._has_received = has_received
+        self.seconds = 0.0
+        self.counted = 0.0  # those since the first unroll of each start, for --max_seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin to count this start's seconds after those that are known."""
+        self._began, self._before = time.monotonic(), self.seconds
+        self._received_at, self._counted_before = math.inf, self.counted
+
+    def count(self, now: float) -> None:
+        """Count the seconds until `now`, a time.monotonic()."""
+        self.count_all(now)
+        if self._has_received():
+            self._received_at = min(self._received_at, now)
+            self.counted = self._counted_before + now - self._received_at
+
+    def count_all(self, now: float) -> None:
+        """Count the seconds until `now`, but none towards --max_seconds: training has ended."""
+        self.seconds = self._before + now - self._began

@@ -4,7 +4,7 @@
 """
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
 from impala_mm.algorithms.interface import Role
@@ -31,21 +31,28 @@ def queue_capacity(config: Config, agent: Agent) -> int:
     return capacity
 
 
+class Place(NamedTuple):
+    """The place where a learner listens, and the token of its actors."""
+
+    address: str  # by which actors reach it
+    held: ports.HeldAddress
+    token: str  # that its actors must have
+
+
 def listen(
     config: Config,
     agent: Agent,
-    address: str,
-    held: ports.HeldAddress,
-    token: str,
+    place: Place,
     identity: dict[str, Any],
     capacity: int,
     began: float,
     say: Say,
 ) -> Server:
-    """Return a server that listens at `held`, which actors reach at `address`; print where.
+    """Return a server that listens at this place; print where.
 
     `identity` is what it answers to the hello of an actor, and `began` when the process did.
     """
+    address, held, token = place
     if not starter.is_local_run() and (warning := ports.loopback_warning(held.address)):
         say(warning)
     if config.transport_security == "none":
@@ -57,8 +64,16 @@ def listen(
     rounds, unroll = _make_rounds(config, agent, say), agent.algorithm.unroll
     try:
         server = Server(
-            *(address, held, token, identity, capacity, say, inference, UnrollCodec(unroll).size),
-            *(rounds, config.transport_security == "auto"),
+            address,
+            held,
+            token,
+            identity,
+            capacity,
+            say,
+            inference,
+            UnrollCodec(unroll).size,
+            rounds,
+            config.transport_security == "auto",
             UnrollCheck(unroll, agent.spec.actions).mistake,
         )
     except OSError as error:

@@ -7,15 +7,13 @@ import contextlib
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, make_agent
 from impala_mm.algorithms.contract import AlgorithmMistake
-from impala_mm.algorithms.interface import Algorithm, defines
-from impala_mm.algorithms.teacher_flags import note_unused
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -23,22 +21,17 @@ from impala_mm.distributed import agreement, consistency
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
-from impala_mm.learner import flag_conflicts, phases, replaying, resume, serving, teaching
-from impala_mm.learner.batch_source import BatchSource, QueueSource
+from impala_mm.learner import flag_conflicts, phases, resume, serving, teaching
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoUnrollComes
-from impala_mm.learner.learner import Learner
-from impala_mm.learner.limits import RunLimits
-from impala_mm.learner.monitor import LearnerMonitor, Records
-from impala_mm.learner.offline_source import PhasedSource
-from impala_mm.learner.own_source import BadSource, OwnSource
+from impala_mm.learner.learner import Learner, RunLimits
+from impala_mm.learner.learner_reports import SilentLearners
+from impala_mm.learner.monitor import LearnerMonitor
 from impala_mm.learner.own_state import OwnState
-from impala_mm.learner.profiler import UpdateProfiler
 from impala_mm.learner.replaying import Position, Run
-from impala_mm.learner.round_source import RoundSource
-from impala_mm.learner.silent_learners import SilentLearners
-from impala_mm.learner.train_step import NotFinite, NothingCompiled
-from impala_mm.learner.turn_source import TurnQueue, TurnSource
+from impala_mm.learner.sources import Sources, make_sources
+from impala_mm.learner.train_step import NotFinite, NothingCompiled, UpdateProfiler
+from impala_mm.learner.watching import Records
 from impala_mm.records import checkpoint
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
@@ -90,58 +83,108 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
     return levels, device
 
 
-def build_learner(
-    config: Config,
-    levels: dict[str, EnvironmentSpec],
-    group: LearnerGroup,
-    addresses: list[str],
-    held: ports.HeldAddress,
-    folder: RunFolder | None,
-    began: float,
-    outputs: RunOutputs,
-    tools: teaching.PolicyTools,
-) -> tuple[LearnerMonitor, Learner]:
-    """Return a learner that accepts actors and has its initial variables, and its monitor.
+class Start(NamedTuple):
+    """The things that a learner's process has before its learner is built."""
 
-    `addresses` are those of all learners, in the order of ranks; at `held` this one listens.
-    """
-    say = outputs.say
-    given, config = config, _for_task(config, levels, group, folder, say)
-    agent = make_agent(config, group.rank, levels, load_policy=tools.load_policy)
+    config: Config  # the flags as they were given
+    levels: dict[str, EnvironmentSpec]  # by name
+    group: LearnerGroup
+    addresses: list[str]  # of all learners, in the order of ranks
+    held: ports.HeldAddress  # where this one listens
+    folder: RunFolder | None  # the run's, of rank 0
+    began: float  # time.monotonic() of the process
+    outputs: RunOutputs
+    tools: teaching.PolicyTools
+
+    @property
+    def say(self) -> Say:
+        """What prints a line."""
+        return self.outputs.say
+
+
+def build_learner(start: Start) -> tuple[LearnerMonitor, Learner]:
+    """Return a learner that accepts actors and has its initial variables, and its monitor."""
+    say, group = start.say, start.group
+    config = _for_task(start)
+    agent = make_agent(config, group.rank, start.levels, load_policy=start.tools.load_policy)
     compared = {name: value for name, value in agent.identity.items() if name != "run_id"}
     agreement.check_equal(group.gather(compared, "identity"))
-    here, actors, is_local = process_rank(), starter.num_actors(), starter.is_local_run()
+    here, actors = process_rank(), starter.num_actors() or 0
     flag_conflicts.refuse_for_algorithm(
-        config, agent, group.size, here.local_size, actors or 0, is_local
+        config, agent, group.size, here.local_size, actors, starter.is_local_run()
     )
     capacity = serving.queue_capacity(config, agent)
-    if folder:
-        _describe(config, given, agent, group.size, capacity, say)
-    agreed = _agree_on_run(config, agent, group, folder, say)
+    if start.folder:
+        _describe(config, start.config, agent, group.size, capacity, say)
+    agreed = _agree_on_run(config, agent, group, start.folder, say)
     token = run_token.read_token(config)  # its own file: `Agreement` has found that all are equal
-    changed = {"run_id": agreed.id, "learners": addresses, "inference": agreed.inference}
+    changed = {
+        "run_id": agreed.id,
+        "learners": start.addresses,
+        "inference": agreed.inference,
+    }
     server = serving.listen(
-        *(config, agent, addresses[group.rank], held, token, agent.identity | changed),
-        *(capacity, began, say),
+        config,
+        agent,
+        serving.Place(start.addresses[group.rank], start.held, token),
+        agent.identity | changed,
+        capacity,
+        start.began,
+        say,
     )
     server.actors.rank = group.rank
     limits = RunLimits(config, agent.spec.reward_threshold if len(agent.levels) == 1 else None)
-    learner, source = _make_learner(config, agent, group, server, limits, agreed.run, folder, say)
-    records = _make_records(config, folder, agent, group, limits, outputs) if folder else None
+    learner, sources = _make_learner(start, config, agent, server, limits, agreed.run)
+    records = _make_records(start, config, agent, limits)
     monitor = LearnerMonitor(
-        *(config, group, agent.algorithm, learner, server, agent.levels, limits, records, say),
-        note=lambda: flag_reads.note_unread(given, agent.flags_read),
-        silence=SilentLearners(addresses, group.rank, token).describe,
+        config,
+        group,
+        agent.algorithm,
+        learner,
+        server,
+        agent.levels,
+        limits,
+        records,
+        say,
+        note=lambda: flag_reads.note_unread(start.config, agent.flags_read),
+        silence=SilentLearners(start.addresses, group.rank, token).describe,
     )
-    _resume(monitor, learner, agent, config, group, records, tools, say)
-    if isinstance(source, PhasedSource) and not monitor.finished:
-        phases.begin(
-            *(agent, config, group, agreed.run.folder, learner.offline_left, learner.updates),
-            *(source, tools, say),
+    is_new = not monitor.resume()
+    if not monitor.finished:
+        teachers = teaching.begin(
+            agent.algorithm, config, agent.spec, group, start.tools, say, is_new
         )
-    if folder:
-        _record_start(folder, config, given, addresses, learner.frames, say)
+        _record_teachers(teachers, config, learner, monitor, records)
+        if sources.phased:
+            student = phases.Student(agent, config, group, agreed.run.folder, start.tools, say)
+            phases.begin(student, sources.phased, learner.offline_left, learner.updates)
+    if start.folder:
+        _record_start(start.folder, config, start.config, start.addresses, learner.frames, say)
     return monitor, learner
+
+
+def _make_learner(
+    start: Start, config: Config, agent: Agent, server: Server, limits: RunLimits, run: Run
+) -> tuple[Learner, Sources]:
+    """Return the learner and the sources of its batches."""
+    algorithm, group, folder = agent.algorithm, start.group, start.folder
+    position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
+    sources = make_sources(config, algorithm, server, position, run, start.say)
+    profiled, logdir = (config.profile, folder.path) if folder else ("", Path())
+    local = algorithm.variables.local
+    learner = Learner(
+        config,
+        algorithm,
+        group,
+        sources.read,
+        server,
+        agent.layout,
+        limits,
+        agent.spec.action_repeats,
+        UpdateProfiler(profiled, logdir, start.say),
+        OwnState(run.folder, group.rank, group.size, sources.saved, local, start.say),
+    )
+    return learner, sources
 
 
 def _describe(
@@ -155,7 +198,7 @@ def _describe(
         f"{' and '.join(agent.levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
         f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
     )
-    notes = agent.spec.note, agent.algorithm.note, note_unused(given)
+    notes = agent.spec.note, agent.algorithm.note
     for note in notes:
         if note:
             say(note)
@@ -187,54 +230,23 @@ def _agree_on_run(
     return _AgreedRun(run_id, chosen.value, Run(Path(path or path_of_first), is_new))
 
 
-def _make_learner(
+def _record_teachers(
+    measured: dict[str, float],
     config: Config,
-    agent: Agent,
-    group: LearnerGroup,
-    server: Server,
-    limits: RunLimits,
-    run: Run,
-    folder: RunFolder | None,
-    say: Say,
-) -> tuple[Learner, BatchSource]:
-    """Return the learner and the source of its batches."""
-    algorithm = agent.algorithm
-    position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
-    codec = UnrollCodec(algorithm.unroll)
-    source, own_source = _make_source(config, algorithm, server, codec, position, run, say)
-    profiled = config.profile if folder else "", folder.path if folder else Path()
-    local = algorithm.variables.local
-    learner = Learner(
-        *(config, algorithm, group, source, server, agent.layout, limits),
-        agent.spec.action_repeats,
-        UpdateProfiler(*profiled, say),
-        OwnState(run.folder, group.rank, group.size, own_source, local, say),
-    )
-    return learner, source
-
-
-def _resume(
-    monitor: LearnerMonitor,
     learner: Learner,
-    agent: Agent,
-    config: Config,
-    group: LearnerGroup,
+    monitor: LearnerMonitor,
     records: Records | None,
-    tools: teaching.PolicyTools,
-    say: Say,
 ) -> None:
-    """Load the newest checkpoint, if there is one, and the teachers of a run that has some."""
-    is_new = not monitor.resume()
-    if monitor.finished:
+    """Write the teachers' mean returns to the records, if they were measured."""
+    if not (records and measured):
         return
-    measured = teaching.begin(agent.algorithm, config, agent.spec, group, tools, say, is_new)
-    if records and measured:
-        counts = {"frames": learner.frames, "steps": learner.steps, "updates": learner.updates}
-        records.metrics_writer.write(counts | {"seconds": round(monitor.seconds, 3)} | measured)
-        # A replay that was reloaded is in no checkpoint before the learners save their own states:
-        # until then the run begins anew.
-        if not (learner.updates or config.reload_replay):
-            records.checkpointing.save_start(learner, monitor.seconds)
+    seconds = monitor.spent.seconds
+    counts = {"frames": learner.frames, "steps": learner.steps, "updates": learner.updates}
+    records.metrics_writer.write(counts | {"seconds": round(seconds, 3)} | measured)
+    # A replay that was reloaded is in no checkpoint before the learners save their own states:
+    # until then the run begins anew.
+    if not (learner.updates or config.reload_replay):
+        records.checkpointing.save_start(learner, seconds)
 
 
 def _record_start(
@@ -256,20 +268,16 @@ def _record_start(
         say(kept)
 
 
-def _make_records(
-    config: Config,
-    folder: RunFolder,
-    agent: Agent,
-    group: LearnerGroup,
-    limits: RunLimits,
-    outputs: RunOutputs,
-) -> Records:
-    """Return rank 0's records of the run in this folder."""
-    variables, say = agent.algorithm.variables, outputs.say
-    most = config.checkpoint_max_gb * 1e9
+def _make_records(start: Start, config: Config, agent: Agent, limits: RunLimits) -> Records | None:
+    """Return rank 0's records of the run in its folder; None on the other learners."""
+    folder, outputs, say = start.folder, start.outputs, start.say
+    if not folder:
+        return None
+    variables, most = agent.algorithm.variables, config.checkpoint_max_gb * 1e9
     checkpoints = Checkpoints(folder.path, variables, config.keep_checkpoints, most, say)
     settings = dataclasses.asdict(config)
-    about = checkpoint.CheckpointInfo(group.size, settings, agent.made_of, provenance.versions())
+    versions = provenance.versions()
+    about = checkpoint.CheckpointInfo(start.group.size, settings, agent.made_of, versions)
     checkpointing = Checkpointing(
         config, checkpoints, variables, about, limits, outputs.event_hook, say
     )
@@ -277,70 +285,23 @@ def _make_records(
     return Records(writer, checkpointing, outputs, folder)
 
 
-def _make_source(
-    config: Config, algorithm: Algorithm, *rest: Any
-) -> tuple[BatchSource, OwnSource | None]:
-    """Return what `_make_online_source` returns, after the batches of recorded games, if any."""
-    source, own = _make_online_source(config, algorithm, *rest)
-    return PhasedSource(source) if config.uses_recorded_games else source, own
-
-
-def _make_online_source(
-    config: Config,
-    algorithm: Algorithm,
-    server: Server,
-    codec: UnrollCodec,
-    position: Position,
-    run: Run,
-    say: Say,
-) -> tuple[BatchSource, OwnSource | None]:
-    """Return the source that the learner reads; the second one is saved with it, if any."""
-    if config.replay:
-        mixed = replaying.make_own_source(
-            config, algorithm, server, codec, position, run, process_rank(), say
-        )
-        return mixed, mixed if config.replay_save else None
-    make = algorithm.source if defines(algorithm.source) else None
-    # In main memory, where replay is kept; what an own source returns is copied to the device.
-    device = "/CPU:0" if make else ""
-    fresh: BatchSource
-    if server.rounds and algorithm.rounds:
-        fresh = RoundSource(server.rounds, server.queue, codec, device)
-    elif server.rounds:
-        turns = TurnQueue(server.rounds, server.queue)
-        fresh = TurnSource(turns, codec, config.batch_size, device)
-    else:
-        fresh = QueueSource(server, codec, config.batch_size, device)
-    if not make:
-        return fresh, None
-    try:
-        own = OwnSource(make, fresh, algorithm.unroll, devices.training_device())
-    except BadSource as error:
-        flags.refuse(f"--algorithm={config.algorithm}: {error}")
-    return own, own
-
-
-def _for_task(
-    config: Config,
-    levels: dict[str, EnvironmentSpec],
-    group: LearnerGroup,
-    folder: RunFolder | None,
-    say: Any,
-) -> Config:
+def _for_task(start: Start) -> Config:
     """Return the config with what `auto` stands for in the flags that follow the environment.
 
     A run that was started before keeps what its folder has recorded.
     """
-    spec = next(iter(levels.values()))
+    config, folder, say = start.config, start.folder, start.say
+    spec = next(iter(start.levels.values()))
     recorded = resume.recorded_flags(config, str(folder.path)) if folder else None
     new, known = auto.for_task(config, spec), auto.for_task(config, spec, recorded)
-    adopted = auto.adopt(config, group.gather(auto.task_flags(known), "task")[0])
+    adopted = auto.adopt(config, start.group.gather(auto.task_flags(known), "task")[0])
     if folder:
-        kept, chosen = (flags.changed(each, known, auto.FOLLOW_TASK) for each in (new, config))
+        names, about = list(auto.task_flags(config)), flags.infos(config)
+        kept, chosen = (flags.changed(each, known, names) for each in (new, config))
         if kept:
             say(f"{', '.join(flags.arguments(known, kept))}, which this run has recorded")
-        elif spec.emulator and (of_games := [n for n in chosen if n in auto.OF_GAMES]):
+        elif spec.emulator and (of_games := [n for n in chosen if about[n].of_games]):
             say(f"a game of Atari: {' '.join(flags.arguments(known, of_games))}")
-        elif spec.actions.has_box and (of_box := [n for n in chosen if n in auto.WITH_BOX]):
+        elif spec.actions.has_box and (of_box := [n for n in chosen if not about[n].of_games]):
             say(f"actions are numbers (Box): {' '.join(flags.arguments(known, of_box))}")
     return adopted

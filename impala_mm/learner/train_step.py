@@ -1,7 +1,12 @@
-"""One update of an algorithm as a TensorFlow graph, with what it measures and exchanges."""
+"""One update of an algorithm as a TensorFlow graph, with what it measures and exchanges.
 
+`UpdateProfiler` traces some of them for TensorBoard: --profile=START:STOP.
+"""
+
+import contextlib
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,10 +15,12 @@ import tensorflow as tf
 from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm, Context
 from impala_mm.config.settings import Config
+from impala_mm.data import variable_names
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer, half_squares
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.distributed.update_record import summarize
+from impala_mm.runtime.log import Say
 
 ADVICE = (
     "lower --learning_rate or --gradients_clipping, or bound the rewards: --max_abs_reward, "
@@ -51,7 +58,11 @@ def find_not_finite(variables: Sequence[tf.Variable]) -> list[str]:
     Numbers above 1e19 are in float32 as useless as infinite ones: the next update fails.
     """
     floats = [variable for variable in variables if variable.dtype.is_floating]
-    return [v.name for v in floats if not tf.math.is_finite(half_squares([v.read_value()]))]
+    return [
+        variable_names.of(v)
+        for v in floats
+        if not tf.math.is_finite(half_squares([v.read_value()]))
+    ]
 
 
 def describe_not_finite(variables: Sequence[tf.Variable]) -> str:
@@ -208,3 +219,37 @@ class TrainStep:
         measured = [tf.stack(values) if values else [], *reducer.read(), squares]
         measured = tf.concat(measured, axis=0)
         return measured, priorities, self._read_acting_values()
+
+
+class UpdateProfiler:
+    """A profiler of this process's updates START to STOP - 1, counted from 0."""
+
+    def __init__(self, text: str, logdir: Path, say: Say):
+        """Trace the updates that `text`, START:STOP, names; none if it is empty."""
+        self._begin, self._end = map(int, text.split(":")) if text else (0, 0)
+        self._logdir, self._say = logdir, say
+        self._number = 0
+        self._running = False
+
+    def update(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context for the next update, which traces it if it is one of these."""
+        number, self._number = self._number, self._number + 1
+        if number == self._begin < self._end:
+            tf.profiler.experimental.start(str(self._logdir))
+            self._running = True
+        if number == self._end:
+            self.stop()
+        if not self._running:
+            return contextlib.nullcontext()
+        return tf.profiler.experimental.Trace("update", step_num=number, _r=1)
+
+    def stop(self) -> None:
+        """End the trace, if one is running, and write it."""
+        if self._running:
+            self._running = False
+            last = min(self._number, self._end) - 1
+            tf.profiler.experimental.stop()
+            self._say(
+                f"traced updates {self._begin} to {last}: {self._logdir}/plugins/profile "
+                f"(TensorBoard shows it after `pip install tensorboard-plugin-profile`)"
+            )

@@ -18,6 +18,7 @@ from impala_mm.algorithms.parts import networks
 from impala_mm.config import auto, command_line, flag_values
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.errors import ImpalaError, UserMistake
+from impala_mm.config.flags import info
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags
@@ -95,7 +96,7 @@ class PolicyCore:
 
     def portable_about(self) -> checkpoint.CheckpointInfo:
         """Return the checkpoint's description without what belongs to this machine."""
-        own = {f.name for f in dataclasses.fields(self.config) if f.metadata["own"]}
+        own = {f.name for f in dataclasses.fields(self.config) if info(f).own}
         settings = {name: v for name, v in self.about.settings.items() if name not in own}
         return self.about._replace(settings=settings)
 

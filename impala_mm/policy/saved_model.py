@@ -42,9 +42,10 @@ def write_saved_model(policy: PolicyCore, folder: Path) -> None:
     functions = {name: signature.function for name, signature in signatures.items()}
     module = tf.Module()
     # The folder `variables` is a checkpoint, too, for `load_policy` and --teacher.
-    kinds = saved_variables.for_acting(policy.algorithm.variables)
-    module.trained, module.acting = kinds["trained"], kinds["acting"]
-    kept = {id(variable) for variables in kinds.values() for variable in variables}
+    weights = saved_variables.named_for_acting(policy.algorithm.variables)
+    for kind, of_kind in saved_variables.tree(weights).items():
+        setattr(module, kind, of_kind)
+    kept = {id(variable) for variable in weights.values()}
     read = (variable for function in functions.values() for variable in function.graph.variables)
     module.others = list({id(v): v for v in read if id(v) not in kept}.values())
     tf.saved_model.save(module, str(folder), functions)

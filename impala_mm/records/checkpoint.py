@@ -7,8 +7,8 @@
         saving/              a checkpoint being written; renamed once all of it is on the disk
 
 This module finds a checkpoint and reads its description, without TensorFlow; `saved_variables`
-reads and writes the variables. `run_checkpoints` has those of a run: `learner.monitor` saves them
-and resumes from the newest intact one.
+reads and writes the variables. `run_checkpoints` has those of a run: `learner.checkpointing` saves
+them, and resumes from the newest intact one.
 """
 
 import math

@@ -43,7 +43,7 @@ class Checkpoints:
         self._max_bytes, self._say = max_bytes, say
         self._reported = set[str]()  # kinds of checkpoints whose removal was reported
         self._variables = variables
-        self._copies: dict[str, list[tf.Variable]] = {}  # by kind, see `saved_variables.by_kind`
+        self._copies: dict[str, tf.Variable] = {}  # by keys, see `saved_variables.named`
 
     def move(self, logdir: Path) -> None:
         """Save to the run's folder `logdir` from now on."""
@@ -52,12 +52,10 @@ class Checkpoints:
     def snapshot(self) -> None:
         """Copy the variables, so that `save` can write them while training continues."""
         with tf.device("/CPU:0"):
-            for kind, live in saved_variables.by_kind(self._variables).items():
-                if kind not in self._copies:
-                    copies = [tf.Variable(v.read_value(), trainable=False) for v in live]
-                    self._copies[kind] = copies
-                for variable, copy in zip(live, self._copies[kind], strict=True):
-                    copy.assign(variable.read_value())
+            for key, variable in saved_variables.named(self._variables).items():
+                if key not in self._copies:
+                    self._copies[key] = tf.Variable(variable.read_value(), trainable=False)
+                self._copies[key].assign(variable.read_value())
 
     def save(self, about: CheckpointInfo) -> Path:
         """Write the snapshot and return its folder; raises Unwritable and leaves nothing behind."""
@@ -69,7 +67,7 @@ class Checkpoints:
             self._folder.mkdir(exist_ok=True)  # not its parent, which would be somebody else's
             work.mkdir()
             durable_folder.refuse_full_disk(work, self._newest_size())
-            tf.train.Checkpoint(**self._copies).write(str(work / "variables"))
+            tf.train.Checkpoint(**saved_variables.tree(self._copies)).write(str(work / "variables"))
             durable_folder.finish(work, final, about._asdict())
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(work, ignore_errors=True)

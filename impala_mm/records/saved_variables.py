@@ -2,13 +2,17 @@
 
 import itertools
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from impala_mm.config import environment_files
+from impala_mm.config.settings import Config
+from impala_mm.data import variable_names
 from impala_mm.data.variables import Variables
-from impala_mm.records import durable_folder
+from impala_mm.records import checkpoint, durable_folder, earlier_names
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch, Unwritable
 
 # What TensorFlow raises for files that are none of its; IndexError: they are cut short.
@@ -16,41 +20,55 @@ _UNREADABLE = (OSError, ValueError, IndexError, tf.errors.OpError)
 
 
 def named(variables: Variables) -> dict[str, tf.Variable]:
-    """Return the variables that a checkpoint holds, by their names in it."""
-    return _named(variables, *by_kind(variables))
+    """Return the variables that a checkpoint holds, by their keys in it: KIND/NAME.
+
+    A variable without a name has its number among those of its kind that have none.
+    """
+    return {
+        key: variable
+        for kind, of_kind in by_kind(variables).items()
+        for key, variable in keyed(kind, of_kind).items()
+    }
+
+
+def keyed(kind: str, variables: Sequence[tf.Variable]) -> dict[str, tf.Variable]:
+    """Return the variables of a kind by their keys."""
+    numbers = itertools.count()
+    return {f"{kind}/{variable_names.path_of(v) or next(numbers)}": v for v in variables}
 
 
 def named_weights(variables: Variables) -> dict[str, tf.Variable]:
-    """Return the variables with which --mode=train_from starts, by their names in a checkpoint.
+    """Return the variables with which --mode=train_from starts, by their keys in a checkpoint.
 
     These are all but the optimizer's slots and other carried variables.
     """
-    return _named(variables, "trained", "acting", "weights")
+    return {key: v for key, v in named(variables).items() if not key.startswith("carried/")}
 
 
 def named_with_optimizer(variables: Variables) -> dict[str, tf.Variable]:
     """Return the variables of `named` that another run may start with: all but schedules."""
     anew = {id(v) for v in variables.schedules}
-    return {name: v for name, v in named(variables).items() if id(v) not in anew}
+    return {key: v for key, v in named(variables).items() if id(v) not in anew}
 
 
 def named_for_acting(variables: Variables) -> dict[str, tf.Variable]:
-    """Return the variables that choosing actions and `judge` need, by their names in a checkpoint.
+    """Return the variables that choosing actions and `judge` need, by their keys in a checkpoint.
 
     These are the trained ones, and the carried ones that actors receive, such as normalisers.
     """
-    return _named(variables, "trained", "acting")
+    return {k: v for k, v in named(variables).items() if k.startswith(("trained/", "acting/"))}
 
 
-def for_acting(variables: Variables) -> dict[str, list[tf.Variable]]:
-    """Return the variables of `named_for_acting` by their kind."""
-    kinds = by_kind(variables)
-    return {kind: kinds[kind] for kind in ("trained", "acting")}
-
-
-def _named(variables: Variables, *chosen: str) -> dict[str, tf.Variable]:
-    kinds = by_kind(variables)
-    return {f"{kind}/{i}": v for kind in chosen for i, v in enumerate(kinds[kind])}
+def tree(by_key: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given by keys as the nest of dictionaries that tf.train.Checkpoint writes."""
+    root: dict[str, Any] = {}
+    for key, value in by_key.items():
+        *folders, last = key.split("/")
+        inner = root
+        for folder in folders:
+            inner = inner.setdefault(folder, {})
+        inner[last] = value
+    return root
 
 
 def by_kind(variables: Variables) -> dict[str, list[tf.Variable]]:
@@ -77,14 +95,14 @@ def save_weights(
     Those that acting does not need, such as target networks, come from the checkpoint `source`.
     With `half`, the trained ones are float16.
     """
-    kinds = by_kind(variables)
+    names = named_for_acting(variables)
+    trained = {id(v) for v in variables.trained}
 
-    def halved(variable: tf.Variable) -> tf.Tensor:
-        halves = half and variable.dtype == tf.float32
+    def value(variable: tf.Variable) -> tf.Tensor:
+        halves = half and variable.dtype == tf.float32 and id(variable) in trained
         return tf.cast(variable, tf.float16 if halves else variable.dtype)
 
-    kept = {"trained": map(halved, kinds["trained"]), "acting": kinds["acting"]}
-    copies = {kind: [tf.Variable(value) for value in values] for kind, values in kept.items()}
+    copies = {key: tf.Variable(value(variable)) for key, variable in names.items()}
     try:
         reader = tf.train.load_checkpoint(str(source / "variables"))
     except (ValueError, tf.errors.OpError):
@@ -92,58 +110,80 @@ def save_weights(
             f"{source}, from which the policy was loaded, has been deleted or replaced since: load "
             f"the run's policy again"
         ) from None
-    names = (_key(f"weights/{i}") for i in itertools.count())
-    found = itertools.takewhile(reader.has_tensor, names)
-    copies["weights"] = [tf.Variable(reader.get_tensor(name)) for name in found]
+    for key in _keys_in(reader):
+        if key.startswith("weights/"):
+            copies[key] = tf.Variable(reader.get_tensor(key + _SUFFIX))
     work = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(work, ignore_errors=True)
     try:
         work.mkdir(parents=True)
         for path in environment_files.of_checkpoint(source):
             shutil.copy(path, work)
-        tf.train.Checkpoint(**copies).write(str(work / "variables"))
+        tf.train.Checkpoint(**tree(copies)).write(str(work / "variables"))
         durable_folder.finish(work, folder, about._asdict())
     except (OSError, tf.errors.OpError) as error:
         shutil.rmtree(work, ignore_errors=True)
         raise Unwritable(why_unwritable(error)) from None
 
 
-def load(path: Path, by_name: dict[str, tf.Variable]) -> None:
-    """Assign a checkpoint's values to variables; raise Mismatch before, if they do not fit."""
-    if not by_name:
+def load(path: Path, by_key: Mapping[str, tf.Variable]) -> None:
+    """Assign a checkpoint's values to variables; raise Mismatch before, if they do not fit.
+
+    `by_key` has all variables of a kind, or those that one of the functions here returns.
+    """
+    places = check_shapes(path, by_key)
+    if not by_key:
         return
-    check_shapes(path, by_name)
     try:
         reader = tf.train.load_checkpoint(str(path / "variables"))
-        for name, variable in by_name.items():  # one by one: no second copy of all values
-            variable.assign(tf.cast(reader.get_tensor(_key(name)), variable.dtype))
+        for key, variable in by_key.items():  # one by one: no second copy of all values
+            variable.assign(tf.cast(reader.get_tensor(places[key] + _SUFFIX), variable.dtype))
     except _UNREADABLE as error:
         raise Mismatch(_describe_unreadable(path, error)) from None
 
 
-def check_shapes(path: Path, by_name: dict[str, tf.Variable]) -> None:
-    """Raise Mismatch if a variable is not in a checkpoint, or has another shape or type there."""
-    if not by_name:
-        return
+def check_shapes(path: Path, by_key: Mapping[str, tf.Variable]) -> dict[str, str]:
+    """Return the keys in a checkpoint of what is given by keys of today.
+
+    Raise Mismatch if a variable is not in it, or has another shape or type there.
+    """
+    if not by_key:
+        return {}
     try:
         reader = tf.train.load_checkpoint(str(path / "variables"))
         shapes = reader.get_variable_to_shape_map()
         types = reader.get_variable_to_dtype_map()
+        about = checkpoint.read(path)
+        algorithm = about.settings.get("algorithm", Config.algorithm) if about else ""
+        places = earlier_names.places(list(by_key), _keys_in(reader), algorithm)
     except _UNREADABLE as error:
         raise Mismatch(_describe_unreadable(path, error)) from None
-    for name, variable in by_name.items():
-        here, there = variable.shape.as_list(), shapes.get(_key(name))
-        if here != there:
-            what = "lacks it" if there is None else f"holds shape {there}"
-            raise Mismatch(f"{variable.name} has shape {here}, but {path} {what}")
-        dtype = types[_key(name)]
+    unread = sorted(set(_keys_in(reader)) - set(places.values()))
+    for key, variable in by_key.items():
+        name, here = variable_names.of(variable), variable.shape.as_list()
+        place = places.get(key, "") + _SUFFIX
+        if place not in shapes:
+            kind, last = key.partition("/")[0], key.rpartition("/")[2]
+            ends = [k for k in unread if k.startswith(f"{kind}/") and k.endswith(f"/{last}")]
+            alike = [k.partition("/")[2] for k in ends if shapes[k + _SUFFIX] == here]
+            of_shape = f", and has {', '.join(alike[:3])} of this shape" if alike else ""
+            raise Mismatch(f"{name} has shape {here}, but {path} lacks it{of_shape}")
+        if here != shapes[place]:
+            raise Mismatch(f"{name} has shape {here}, but {path} holds shape {shapes[place]}")
+        dtype = types[place]
         if variable.dtype != dtype and not (variable.dtype.is_floating and dtype == tf.float16):
-            here, there = variable.dtype.name, dtype.name
-            raise Mismatch(f"{variable.name} has type {here}, but {path} holds {there}")
+            there = dtype.name
+            raise Mismatch(f"{name} has type {variable.dtype.name}, but {path} holds {there}")
+    return places
 
 
-def _key(name: str) -> str:
-    return f"{name}/.ATTRIBUTES/VARIABLE_VALUE"
+_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def _keys_in(reader: Any) -> list[str]:
+    """Return the keys of a checkpoint's variables."""
+    stored = reader.get_variable_to_shape_map()
+    return [name.removesuffix(_SUFFIX) for name in stored if name.endswith(_SUFFIX)]
 
 
 def _describe_unreadable(path: Path, error: Exception) -> str:

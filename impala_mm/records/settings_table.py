@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from typing import Any, NamedTuple
 
-from impala_mm.config import setting_files
+from impala_mm.config import flags
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.settings import Config
 
@@ -29,6 +29,7 @@ def default_settings(settings: dict[str, Any]) -> dict[str, Any]:
 def list_settings(settings: dict[str, Any]) -> list[SettingRow]:
     """Return a row for each setting, those that differ from their defaults first."""
     defaults = default_settings(settings)
+    of_commands = {name for name, known in flags.infos(Config).items() if known.scope == "command"}
     rows = [
         SettingRow(
             name,
@@ -37,7 +38,7 @@ def list_settings(settings: dict[str, Any]) -> list[SettingRow]:
             value != defaults.get(name),
         )
         for name, value in settings.items()
-        if name not in setting_files.HERE_ONLY
+        if name not in of_commands
     ]
     return sorted(rows, key=lambda row: not row.changed)
 

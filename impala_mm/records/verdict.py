@@ -1,7 +1,7 @@
 """The verdict of a row of metrics: the bottleneck, with advice once the figures have settled.
 
 The first rows of a run are unlike the later ones: actors join, caches fill, other processes of the
-machine still start. `learner.monitor` asks for the verdict of each row.
+machine still start. `learner.row_writer` asks for the verdict of each row.
 """
 
 from collections import deque

@@ -6,9 +6,6 @@ from pathlib import Path
 
 from launcher.plan import project
 
-# Flags of the frontend that these commands need as well, if they were given to the dashboard.
-PASSED_ON = ("ssh_config", "ssh_accept_new_hosts")
-
 
 def frontend_command(name: str, action: str, flags: Sequence[str] = ()) -> list[str]:
     """Return the command that does something with the run `name`; `flags` are those of the user."""

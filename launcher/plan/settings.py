@@ -3,7 +3,10 @@
 import dataclasses
 from typing import ClassVar
 
-from impala_mm.config.flags import flag
+from impala_mm.config.flags import flag, with_flag
+
+# A command that follows a run has the flags of its start.
+_RESTARTED = with_flag("restart_learners") | with_flag("attach") | with_flag("control")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,56 +35,63 @@ class LauncherConfig:
         text="Name of the run and of its tmux session: `tmux attach -t NAME` shows the processes. "
              "Unset: impala for the first run, then impala-2 and so on.")
     mpirun_args: str = flag(
-        "", group="Cluster",
+        "", group="Cluster", remembered=True,
         text="Additional arguments for mpirun, split as a shell would.")
     env: tuple[str, ...] = flag(
-        (), group="Cluster",
+        (), group="Cluster", remembered=True,
         text="NAME=value to set in the environment of every process, including mpirun; NAME alone "
              "takes the value from this shell, so that no command line shows it. May be repeated.")
     setup: str = flag(
-        "", group="Cluster",
+        "", group="Cluster", remembered=True,
         text="Shell commands to run before every process, such as `module load cuda`. The column "
              "setup of a row replaces them.")
     restart_learners: bool = flag(
-        False, group="Cluster",
+        False, group="Cluster", remembered=True, passed_to=("controller",),
+        no_slurm="`scontrol requeue JOB` restarts learners",
         text="If learners crash, restart them from the last checkpoint while actors wait. Without "
              "it the run ends when learners crash. Actors are always restarted.")
     max_restarts: int = flag(
-        20, group="Cluster", least=0,
+        20, group="Cluster", least=0, remembered=True,
+        no_slurm="an actor that crashes is always restarted",
         text="Maximum number of consecutive restarts of a process, after delays of 0.5 s, 1 s, 2 s "
              "and so on up to 30 s. The count starts over once a process has run for 10 minutes.")
     stall_secs: float = flag(
-        120, group="Cluster", least=0, most=1e9,
+        120, group="Cluster", least=0, most=1e9, remembered=True,
+        no_slurm="processes that hang are not detected",
         text="Seconds without a heartbeat after which a process is killed and restarted; five "
              "times as long while it is starting. 0: never.")
     stop_secs: float = flag(
-        120, group="Cluster", least=1, most=1e9,
+        120, group="Cluster", least=1, most=1e9, remembered=True, passed_to=("controller",),
+        no_slurm="the script's --signal and Slurm's KillWait limit the time for saving",
         text="Seconds that learners have to save a checkpoint when the run is stopped, before they "
              "are killed; and an evaluator to test the last checkpoint when the run has ended.")
     orphan_secs: float = flag(
-        600, group="Cluster", least=0, most=1e9,
+        600, group="Cluster", least=0, most=1e9, remembered=True, passed_to=("controller",),
         text="Seconds after which a process on another host exits by itself if it makes no "
              "progress and no frontend is connected to its host. 0: never.")
     skip_check: bool = flag(
         False, group="Cluster",
+        no_slurm="nothing is checked",
         text="Start without the checks of flags, ports, versions, disk, GPUs and network.")
     detach: bool = flag(
         False, group="Cluster",
+        no_slurm="sbatch returns at once",
         text="Exit once the run is started and leave it running, with a controller that restarts "
              "what fails until the run ends. The key `d` does the same later. With attach: leave a "
              "controller with a run that is running.")
     controller: str = flag(
-        "here", group="Cluster",
+        "here", group="Cluster", remembered=True,
+        no_slurm="Slurm restarts nothing on other nodes",
         text="Where detach and the key `d` leave the controller. here: on this machine, where it "
              "logs in to the other hosts as this frontend does. A host of the CSV: there, without "
              "SSH keys; it orders the hosts to restart what fails. none: there is no controller.")
 
     # -- Other hosts
     ssh_config: str = flag(
-        "", group="Other hosts",
+        "", group="Other hosts", passed_to=("dashboard",),
         text="SSH configuration file. Unset: the user's and the system's own files.")
     ssh_accept_new_hosts: bool = flag(
-        False, group="Other hosts",
+        False, group="Other hosts", passed_to=("dashboard",),
         text="Trust hosts that are not in known_hosts, and add their keys to it. A changed key is "
              "never accepted.")
     ssh_accept_key: tuple[str, ...] = flag(
@@ -89,16 +99,18 @@ class LauncherConfig:
         text="Fingerprint (SHA256:...) of a host's key: a host that is not in known_hosts is "
              "trusted if it shows this key, and the key is added to known_hosts; may be repeated.")
     lost_secs: float = flag(
-        60, group="Other hosts", infinite=True, least=5,
+        60, group="Other hosts", infinite=True, least=5, remembered=True, passed_to=("controller",),
+        only_with=_RESTARTED,
         text="Seconds for which a learner's host must be unreachable before restart_learners "
              "restarts the learners on the other hosts.")
     rejoin_secs: float = flag(
-        120, group="Other hosts", infinite=True, least=0,
+        120, group="Other hosts", infinite=True, least=0, remembered=True,
+        passed_to=("controller",), only_with=_RESTARTED,
         text="With restart_learners: seconds for which a lost learner's host must answer again "
              "before the learners save and are restarted with it. The seconds double with each "
              "return of a host, which returns at most 5 times. 0: it stays unused.")
     mirror_logdir: bool = flag(
-        False, group="Other hosts",
+        False, group="Other hosts", remembered=True,
         text="Download logs and checkpoints from the learners' host every 20 s while the frontend "
              "follows a run, so that they survive the loss of that host.")
     deploy: bool = flag(
@@ -106,7 +118,7 @@ class LauncherConfig:
         text="Before starting, copy this project to the hosts and install it there, in the row's "
              "workdir or in ~/impala_mm. Only changed files are copied.")
     wheelhouse: str = flag(
-        "", group="Other hosts",
+        "", group="Other hosts", only_with=with_flag("deploy"),
         text="With deploy: folder of packages from `make wheelhouse` or `impala-mm wheelhouse`. It "
              "is copied to the hosts, which then install the project without internet access.")
 

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from impala_mm.config.flags import infos
 from launcher.node import mpirun
 from launcher.node.task import FIRST_PORT
 from launcher.plan import host_environment, process_plan
@@ -34,15 +35,6 @@ _HEADER = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 """
-_UNUSED_FLAGS = {  # flags for the supervisors of the frontend
-    "restart_learners": "`scontrol requeue JOB` restarts learners",
-    "max_restarts": "an actor that crashes is always restarted",
-    "stall_secs": "processes that hang are not detected",
-    "stop_secs": "the script's --signal and Slurm's KillWait limit the time for saving",
-    "skip_check": "nothing is checked",
-    "detach": "sbatch returns at once",
-    "controller": "Slurm restarts nothing on other nodes",
-}
 
 
 def list_notes(
@@ -50,9 +42,9 @@ def list_notes(
 ) -> list[str]:
     """Return a note on each request of the user that the script ignores."""
     found = [
-        f"--{name} is not used under Slurm: {_UNUSED_FLAGS[name]}"
-        for name in _UNUSED_FLAGS
-        if name in given
+        f"--{name} is not used under Slurm: {known.no_slurm}"
+        for name, known in infos(config).items()
+        if known.no_slurm and name in given
     ]
     found += [
         f"--env={name} is not in the script, since it may be secret or is to come from the shell: "

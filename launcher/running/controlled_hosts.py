@@ -9,6 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from impala_mm.config.flags import format_value, infos
 from impala_mm.runtime import certificates
 from launcher.node import order_channel
 from launcher.node.callbacks import Say
@@ -24,8 +25,6 @@ from launcher.remote.remote_node import HostUnavailable
 
 _START_SECONDS = 60.0  # timeout for a host to start a server
 _CONTROLLER_SECONDS = 120.0  # timeout for a host to start the controller
-# What the controller needs to know of the frontend's flags.
-_FLAGS = ("restart_learners", "lost_secs", "rejoin_secs", "stop_secs", "orphan_secs")
 
 
 def write_credentials(run: Run, place: str, credentials: str) -> None:
@@ -141,7 +140,11 @@ def start_controller(
     """
     program = Path(installation.experiment).with_name("run_experiment_mm_raw.py")
     command = [installation.python, str(program), "--control", f"--tmux_sess={run.name}"]
-    values = {name: str(getattr(config, name)).lower() for name in _FLAGS}
+    values = {
+        name: format_value(getattr(config, name))
+        for name, known in infos(config).items()
+        if "controller" in known.passed_to
+    }
     command += process_plan.flag_arguments(values)
     entry = hosts.call(
         *(installation.host_id, "start_controller"),

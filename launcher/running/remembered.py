@@ -8,6 +8,7 @@ import dataclasses
 import math
 from typing import Any
 
+from impala_mm.config.flags import infos
 from launcher.node.run_registry import Run
 from launcher.node.task import read_json, write_json
 from launcher.plan.process_plan import common_environment
@@ -17,15 +18,12 @@ from launcher.running import controller
 
 _FILE = "start_flags.json"
 _INF = "inf"  # JSON has no infinity
-_FLAGS = (
-    *("mpirun_args", "env", "setup", "restart_learners", "max_restarts", "stall_secs"),
-    *("stop_secs", "orphan_secs", "lost_secs", "rejoin_secs", "mirror_logdir", "controller"),
-)
+_NAMES = [name for name, known in infos(LauncherConfig).items() if known.remembered]
 
 
 def write(run: Run, config: LauncherConfig) -> None:
     """Remember the flags of a start, and the values of variables that --env names."""
-    values = {name: getattr(config, name) for name in _FLAGS}
+    values = {name: getattr(config, name) for name in _NAMES}
     if values["controller"] != controller.NONE:  # where it is, the run itself says
         del values["controller"]
     content: dict[str, Any] = {n: _INF if v == math.inf else v for n, v in values.items()}
@@ -42,7 +40,7 @@ def use(run: Run, request: Request) -> Request:
     content = {name: math.inf if value == _INF else value for name, value in content.items()}
     found = {
         name: content[name]
-        for name in _FLAGS
+        for name in _NAMES
         if name not in request.given and _is_alike(content.get(name), getattr(default, name))
     }
     return request._replace(launcher=dataclasses.replace(request.launcher, **found))

@@ -296,11 +296,11 @@ def _count_env_groups(config: Config) -> int:
 
 
 def _is_of_what_is_computed(f: dataclasses.Field) -> bool:
-    return f.metadata["group"] in _SETTING_GROUPS or f.name not in _SHARED_NAMES
+    return flags.info(f).group in _SETTING_GROUPS or f.name not in _SHARED_NAMES
 
 
 def _belongs_to_process(f: dataclasses.Field) -> bool:
-    return bool(f.metadata["own"])
+    return bool(flags.info(f).own)
 
 
 def _measure_alone(process: WorkerProcess, seconds: float, task: str, batch: int) -> StepCost:

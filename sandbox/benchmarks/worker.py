@@ -46,11 +46,9 @@ from impala_mm.distributed import group
 from impala_mm.environments.atari import vector
 from impala_mm.learner import replaying, setup
 from impala_mm.learner.batch_source import BatchSource
-from impala_mm.learner.learner import Learner
-from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.own_source import OwnSource
-from impala_mm.learner.profiler import UpdateProfiler
-from impala_mm.learner.train_step import TrainStep
+from impala_mm.learner.train_step import TrainStep, UpdateProfiler
 from impala_mm.replay.source import ReplaySource
 from impala_mm.runtime import devices
 from impala_mm.runtime.rank import process_rank

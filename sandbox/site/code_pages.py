@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from impala_mm import console
 from impala_mm.config import algorithm_settings, help_page
+from impala_mm.config.flags import info
 from impala_mm.config.settings import Config
 from impala_mm.records import run_folder
 from launcher.plan.settings import LauncherConfig
@@ -71,7 +72,7 @@ def _all_flags() -> list[_Flag]:
                 anchor = f.name if is_new else f"{f.name}-of-{name}"
                 shared = next((each for each in _fields(Config) if each.name == f.name), f)
                 flag = _Flag(anchor, shared, {})
-                found.setdefault((f.name, f.metadata["text"]), flag).of[kind] = f
+                found.setdefault((f.name, info(f).text), flag).of[kind] = f
     # Those that all have come first, in the order of --help.
     return sorted(found.values(), key=lambda flag: flag.f.name not in Config.__dataclass_fields__)
 
@@ -108,20 +109,21 @@ def _grouped(flags: Iterable[_Flag]) -> Iterator[tuple[str, list[_Flag]]]:
     """Yield each heading of --help and its flags."""
     groups: dict[str, list[_Flag]] = {}
     for flag in flags:
-        groups.setdefault(flag.f.metadata["group"], []).append(flag)
+        groups.setdefault(info(flag.f).group, []).append(flag)
     yield from groups.items()
 
 
 def _explain(flag: _Flag) -> list[str]:
     """Return a flag's heading, which a link reaches by its anchor, its facts and its text."""
-    f, known = flag.f, flag.f.metadata
+    f, known = flag.f, info(flag.f)
     facts = [f"default `{help_page.shown_default(f)}`", *_other_defaults(flag)]
     if choices := help_page.shown_choices(f):
         facts.append("one of " + ", ".join(f"`{choice}`" for choice in choices))
-    facts += [f"at least {known['least']:g}"] * (-math.inf < known["least"])
-    facts += [f"at most {known['most']:g}"] * (known["most"] < math.inf)
-    facts += ["may be `auto`"] * known["auto"]
-    facts += ["each process may have its own"] * known["own"]
+    facts += [f"at least {known.least:g}"] * (-math.inf < known.least)
+    facts += [f"at most {known.most:g}"] * (known.most < math.inf)
+    facts += ["may be `auto`"] * known.auto
+    facts += ["each process may have its own"] * known.own
+    facts += [f"only with {c.words}" for c in (known.needs, known.only_with) if c]
     having = [name for name in flag.of if name in algorithm_settings.BUILT_IN]
     facts += [f"of {', '.join(having)}"] * (0 < len(having) < len(algorithm_settings.BUILT_IN))
     line = "; ".join(facts)
@@ -145,7 +147,7 @@ def _other_defaults(flag: _Flag) -> list[str]:
 
 
 def _text(f: dataclasses.Field) -> str:
-    return _escape(f.metadata["text"])
+    return _escape(info(f).text)
 
 
 def _escape(text: str) -> str:
@@ -242,8 +244,8 @@ def _commands_page() -> str:
 
 def _modes(mode: dataclasses.Field) -> list[tuple[str, str]]:
     """Return each choice of --mode and its part of the help text."""
-    names = "|".join(mode.metadata["choices"])
-    _, *parts = re.split(rf"(?<=\. )({names}): ", mode.metadata["text"])
+    names = "|".join(info(mode).choices)
+    _, *parts = re.split(rf"(?<=\. )({names}): ", info(mode).text)
     texts = zip(parts[::2], map(_escape, parts[1::2]), strict=True)
     return [(f"`--mode={name}`", f"{text[0].upper()}{text[1:]}") for name, text in texts]
 

@@ -11,12 +11,17 @@ import math
 from pathlib import Path
 from typing import Any
 
+from impala_mm.config import flags
 from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
 from launcher.plan.settings import LauncherConfig
 
 PATH = Path(__file__).with_name("flags.json")
 _USUAL = {"choices": (), "least": -math.inf, "most": math.inf, "bare": ""}
+_RECORDED = (
+    *("group", "choices", "least", "most", "infinite", "own", "learner_only", "auto", "bare"),
+    *("parse", "rewrite"),
+)
 
 
 def current() -> dict[str, dict[str, Any]]:
@@ -28,8 +33,8 @@ def current() -> dict[str, dict[str, Any]]:
     found = {"the frontend": _flags(LauncherConfig), "all algorithms": shared}
     for algorithm in BUILT_IN:
         kind = Config.of_algorithm(algorithm)
-        flags, defaults = _flags(kind), _defaults(kind)
-        found[algorithm] = {name: flags[name] for name in flags.keys() - shared.keys()}
+        own, defaults = _flags(kind), _defaults(kind)
+        found[algorithm] = {name: own[name] for name in own.keys() - shared.keys()}
         found[f"{algorithm}, other defaults"] = _changes(_defaults(Config), defaults)
         if suited := getattr(kind, "suited_to", None):
             atari = _defaults(suited("PongNoFrameskip-v4"))
@@ -45,9 +50,9 @@ def _flags(kind: Any) -> dict[str, Any]:
 
 def _describe(f: dataclasses.Field) -> dict[str, Any]:
     """Return what a flag is, without what is usual, and without its text."""
-    metadata = {name: value for name, value in f.metadata.items() if name != "text"}
-    told = {name: value for name, value in metadata.items() if value != _USUAL.get(name, False)}
-    told |= {name: True for name in ("parse", "rewrite") if told.pop(name, None)}
+    known = {name: getattr(flags.info(f), name) for name in _RECORDED}
+    told = {name: value for name, value in known.items() if value != _USUAL.get(name, False)}
+    told |= {name: True for name in ("parse", "rewrite") if told.pop(name, None) is not None}
     kind = f.type.__name__ if isinstance(f.type, type) else str(f.type)
     return {"default": f.default, "type": kind, **told}
 
@@ -63,8 +68,8 @@ def _changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 def as_text(found: dict[str, dict[str, Any]]) -> str:
     """Return a line for each flag."""
     blocks = []
-    for group, flags in found.items():
-        lines = [f"  {json.dumps(name)}: {json.dumps(flags[name])}" for name in sorted(flags)]
+    for group, of_group in found.items():
+        lines = [f"  {json.dumps(name)}: {json.dumps(of_group[name])}" for name in sorted(of_group)]
         blocks.append(f" {json.dumps(group)}: {{\n" + ",\n".join(lines) + "\n }")
     return "{\n" + ",\n".join(blocks) + "\n}\n"
 

@@ -8,6 +8,7 @@ import pytest
 from processes import ROOT
 
 from impala_mm.config.algorithm_settings import BUILT_IN, settings_type
+from impala_mm.config.flags import info, infos
 from impala_mm.config.settings import Config
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import COLUMNS
@@ -30,15 +31,15 @@ def _flag(name, page=code_pages.FLAGS, text=""):
 @pytest.mark.parametrize("algorithm", BUILT_IN)
 def test_every_flag_of_every_algorithm_is_explained(algorithm):
     for f in dataclasses.fields(settings_type(algorithm, Config)):
-        said = _flag(f.name, text=f.metadata["text"])
-        assert all(f"`{choice}`" in said for choice in f.metadata["choices"] if choice)
+        said = _flag(f.name, text=info(f).text)
+        assert all(f"`{choice}`" in said for choice in info(f).choices if choice)
         having = said.splitlines()[2].partition("; of ")[2]
         assert not having or re.search(rf"\b{algorithm}\b", having)
 
 
 def test_every_flag_of_the_frontend_is_explained():
     for f in dataclasses.fields(LauncherConfig):
-        assert _flag(f.name, code_pages.FRONTEND, text=f.metadata["text"])
+        assert _flag(f.name, code_pages.FRONTEND, text=info(f).text)
 
 
 def test_a_flag_has_the_default_of_each_algorithm_its_range_and_its_algorithms():
@@ -70,7 +71,7 @@ def test_the_files_of_a_runs_folder_are_those_that_its_readme_lists():
 
 def test_the_page_of_commands_has_the_targets_of_make_and_the_frontends_commands():
     page = PAGES["reference/commands.md"]
-    modes = {f.name: f for f in dataclasses.fields(Config)}["mode"].metadata["choices"]
+    modes = infos(Config)["mode"].choices
     listed = re.findall(r"^\| `--mode=(\w+)` \| [A-Z].*\. \|$", page, re.MULTILINE)
     assert sorted(listed) == sorted(modes)
     for command in ("make train", "make docs", "--status", "--logs=...", "impala-mm wheelhouse"):

@@ -122,11 +122,7 @@ class ActorCritic(Algorithm):
     def _group_variables(
         self, carried: Sequence[tf.Variable], weights: Sequence[tf.Variable] = ()
     ) -> Variables:
-        """Return the variables; `carried` are the subclass's own, and `weights` some of these.
-
-        Those of features become the last of the subclass's: a checkpoint names carried variables
-        by their numbers, so a run may then be resumed without --teacher.
-        """
+        """Return the variables; `carried` are the subclass's own, and `weights` some of these."""
         inputs, unit = self._normaliser, self._unit.acting
         last, guides = self.features.schedules, self.features.guides
         return Variables(

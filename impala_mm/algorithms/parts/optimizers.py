@@ -12,6 +12,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.config.settings import Config
+from impala_mm.data import variable_names
 
 _EPSILON = {"adam": 1e-5, "rmsprop": 0.01}
 OPTIMIZERS = tuple(_EPSILON)
@@ -175,7 +176,9 @@ def _scalar(learning_rate: float) -> tf.Variable:
 def _slots(name: str, parameters: Sequence[tf.Variable], value: float) -> list[tf.Variable]:
     """Create a variable for each parameter, of its shape and dtype, outside any traced graph."""
     with tf.init_scope():
-        return [
+        slots = [
             tf.Variable(tf.fill(p.shape, tf.cast(value, p.dtype)), trainable=False, name=name)
             for p in parameters
         ]
+    variable_names.mark_slots(slots, parameters)
+    return slots

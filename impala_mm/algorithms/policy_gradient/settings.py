@@ -13,11 +13,20 @@ from typing import Any, ClassVar
 
 from impala_mm.algorithms.feature_settings import RegulariserSettings
 from impala_mm.algorithms.parts.advantage_settings import AdvantageSettings
-from impala_mm.config.flags import AUTO, default, flag
-from impala_mm.config.settings import Config
+from impala_mm.config.flags import AUTO, Condition, default, flag, with_flag, with_number
+from impala_mm.config.settings import Config, UpdateThreads
 
 GROUP = "Policy gradient"
 WORTH_COMPILING = 32  # optimizer steps of an update, from which compile_epochs pays
+_SEVERAL_PASSES = Condition("several --epochs", lambda c: "" if c.epochs > 1 else "with --epochs=1")
+SEVERAL_STEPS = Condition(
+    "several --epochs or --minibatches",
+    lambda c: "" if c.epochs > 1 or c.minibatches != 1 else "with --epochs=1 and --minibatches=1",
+)
+_WORTH_COMPILING = Condition(
+    f"at least {WORTH_COMPILING} optimizer steps per update",
+    lambda c: "" if c.most_steps >= WORTH_COMPILING else f"with {c.most_steps} optimizer steps",
+)
 _ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's name
 
 
@@ -26,6 +35,7 @@ class PolicyGradientSettings(AdvantageSettings, RegulariserSettings):
     """The settings of a process of an algorithm of `policy_gradient`."""
 
     rounds: ClassVar[bool] = True
+    ignored: ClassVar[frozenset[str]] = frozenset({"eval_epsilon"})
 
     # Other defaults for games of Atari.
     FOR_ATARI: ClassVar[dict[str, Any]] = {
@@ -60,17 +70,18 @@ class PolicyGradientSettings(AdvantageSettings, RegulariserSettings):
              "unrolls, or the next larger ones that divide the batch.")
     minibatch_of: str = flag(
         "auto", group=GROUP, learner_only=True, choices=("auto", "unrolls", "steps"),
+        only_with=SEVERAL_STEPS,
         text="What a minibatch is drawn from. unrolls: whole unrolls, whose steps a recurrent "
              "network reads one after the other. steps: single steps of all unrolls, which suits "
              "networks that remember nothing. auto: steps for such networks, otherwise unrolls.")
     compile_epochs: bool = flag(
-        True, group=GROUP, learner_only=True,
+        True, group=GROUP, learner_only=True, only_with=_WORTH_COMPILING,
         text="Compile all passes over a batch with XLA, at the first update, where it pays: for "
              "one learner on a CPU, observations of fewer than 1,000 numbers, minibatches of "
              "single steps, and at least 32 optimizer steps per update. The first update takes "
              "some seconds longer, each of the others half the time.")
     recompute_advantages: bool = flag(
-        False, group=GROUP, learner_only=True,
+        False, group=GROUP, learner_only=True, only_with=_SEVERAL_PASSES,
         text="Compute values and advantages again before each pass but the first. Unset: the "
              "policy that played is judged once per batch.")
     rounds_overlap: bool = flag(
@@ -82,11 +93,11 @@ class PolicyGradientSettings(AdvantageSettings, RegulariserSettings):
         False, group=GROUP, learner_only=True,
         text="Learn only from actions whose scaled advantage is positive.")
     target_kl: float = flag(
-        float("inf"), group=GROUP, learner_only=True, least=0,
+        float("inf"), group=GROUP, learner_only=True, least=0, only_with=SEVERAL_STEPS,
         text="Divergence from the policy that played, in nats (approx_kl, averaged over all "
              "learners), above which the passes over a batch end. inf: they are always completed.")
     value_clip: float = flag(
-        float("inf"), group=GROUP, learner_only=True, least=0,
+        float("inf"), group=GROUP, learner_only=True, least=0, only_with=SEVERAL_STEPS,
         text="Change of a value during the passes over a batch beyond which the value is clipped "
              "in the baseline's loss, in the unit of value_normalization. inf: no clipping.")
     # fmt: on
@@ -111,8 +122,17 @@ class PolicyGradientSettings(AdvantageSettings, RegulariserSettings):
     @property
     def compiles_updates(self) -> bool:
         """Whether XLA may compile all passes over a batch."""
-        count = self.count_minibatches(of_steps=self.minibatch_of != "unrolls")
-        return self.compile_epochs and self.epochs * count >= WORTH_COMPILING
+        return self.compile_epochs and self.most_steps >= WORTH_COMPILING
+
+    @property
+    def update_threads(self) -> UpdateThreads:
+        """Two where updates are compiled: nothing else runs in the thread of one."""
+        return UpdateThreads(at_once=2) if self.compiles_updates else UpdateThreads()
+
+    @property
+    def most_steps(self) -> int:
+        """The optimizer steps of an update, unless --target_kl ends it."""
+        return self.epochs * self.count_minibatches(of_steps=self.minibatch_of != "unrolls")
 
     def count_minibatches(self, of_steps: bool) -> int:
         """Return the number of minibatches of each pass; they are of steps, or of whole unrolls.
@@ -168,6 +188,7 @@ class PPOSettings(EpochSettings):
     # fmt: off
     clip: float = flag(
         0.2, group="PPO", infinite=True, learner_only=True, least=0,
+        only_with=SEVERAL_STEPS | with_flag("rounds_overlap"),
         text="Change of an action's probability, as a share of that under the policy that "
              "played, beyond which it earns nothing more: PPO's epsilon.")
     # fmt: on
@@ -182,6 +203,7 @@ class A2CSettings(PolicyGradientSettings):
     # fmt: off
     largest_ratio: float = flag(
         1.0, group="A2C", infinite=True, learner_only=True, least=0,
+        only_with=SEVERAL_STEPS | with_flag("rounds_overlap"),
         text="Largest importance weight of a step: the ratio of its action's probability under the "
              "policy to that under the one that played. It matters with --rounds_overlap, or with "
              "several minibatches or epochs. inf: no limit.")
@@ -209,6 +231,7 @@ class AWRSettings(EpochSettings):
              "behaviour cloning.")
     largest_weight: float = flag(
         20.0, group="AWR", infinite=True, learner_only=True, least=1,
+        only_with=with_number("temperature"),
         text="Largest weight of an action. inf: no limit.")
     # fmt: on
 

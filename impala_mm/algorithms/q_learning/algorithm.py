@@ -108,8 +108,6 @@ class QLearning(Algorithm):
         )
         trained, inputs = list(self._online.trainable_variables), self._normaliser
         copied, slots = self._prepare_updates(environment) if role is Role.LEARNER else ([], [])
-        # A checkpoint names carried variables by their numbers, so those of teachers are the last
-        # that neither act nor are weights: a run may be resumed without --teacher.
         teachers, guides = features.schedules, features.guides
         own = features.carried if role is Role.LEARNER else []
         self.variables = Variables(

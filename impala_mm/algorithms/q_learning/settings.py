@@ -4,12 +4,23 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
-from impala_mm.algorithms.feature_settings import HindsightSettings, TeacherSettings
+from impala_mm.algorithms.feature_settings import RECORDED_GAMES, HindsightSettings, TeacherSettings
 from impala_mm.config import replay_mix
-from impala_mm.config.flags import AUTO, default, flag
+from impala_mm.config.flags import AUTO, Condition, default, flag, with_flag
 from impala_mm.config.settings import Config
 
 GROUP = "Q-learning"
+_PRIORITISED = Condition(
+    "prioritised replay", lambda c: "" if "prioritised" in c.replay else f"with --replay={c.replay}"
+)
+
+
+def _with_schedule(name: str) -> Condition:
+    """Return the condition that the share of random actions has this schedule."""
+    return Condition(
+        f"--epsilon_schedule={name}",
+        lambda c: "" if c.schedule == name else f"with --epsilon_schedule={c.schedule}",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +48,7 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
         text="Let the network compute the observation's value and the actions' advantages "
              "separately; the actions' values are their sum.")
     duelling_units: int = flag(
-        0, group=GROUP, least=0,
+        0, group=GROUP, least=0, needs=with_flag("duelling"),
         text="Units of a hidden layer in each of the two parts of a duelling network (R2D2: 512). "
              "0: both are linear in the features.")
     value_distribution: str = flag(
@@ -46,24 +57,26 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
              "probabilities of num_atoms returns (C51). quantiles: the returns at any level of "
              "probability (IQN). The priorities of unrolls are then the losses of distributions.")
     num_atoms: int = flag(
-        51, group=GROUP, least=2,
+        51, group=GROUP, least=2, only_with=with_flag("value_distribution", "categorical"),
         text="Returns whose probabilities are learnt, with value_distribution=categorical.")
     v_min: float = flag(
-        -10.0, group=GROUP,
+        -10.0, group=GROUP, only_with=with_flag("value_distribution", "categorical"),
         text="Smallest return of value_distribution=categorical; smaller ones count as it.")
     v_max: float = flag(
-        10.0, group=GROUP,
+        10.0, group=GROUP, only_with=with_flag("value_distribution", "categorical"),
         text="Largest return of value_distribution=categorical; larger ones count as it.")
     num_quantiles: int = flag(
         64, group=GROUP, learner_only=True, least=1,
+        only_with=with_flag("value_distribution", "quantiles"),
         text="Levels of probability that are drawn for each step in an update, with "
              "value_distribution=quantiles.")
     num_target_quantiles: int = flag(
         64, group=GROUP, learner_only=True, least=1,
+        only_with=with_flag("value_distribution", "quantiles"),
         text="Levels that are drawn for the target of each step, with "
              "value_distribution=quantiles.")
     num_policy_quantiles: int = flag(
-        32, group=GROUP, least=1,
+        32, group=GROUP, least=1, only_with=with_flag("value_distribution", "quantiles"),
         text="Levels whose mean return decides which action is the best, with "
              "value_distribution=quantiles. Tests and evaluation use evenly spaced levels.")
     noisy: bool = flag(
@@ -73,7 +86,7 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
              "environment has noise of its own, drawn again at every step; an update has the same "
              "for its whole batch. Tests and evaluation have none.")
     noisy_scale: float = flag(
-        0.5, group=GROUP, learner_only=True, least=0,
+        0.5, group=GROUP, learner_only=True, least=0, only_with=with_flag("noisy"),
         text="Size of the noise at the start, with noisy: its deviation is this number divided by "
              "the square root of the number of a layer's inputs.")
     random_shift: int = flag(
@@ -82,10 +95,10 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
              "pixels in each direction; the pixels of the border are repeated beyond it (DrQ: 4). "
              "The network and the target network see different shifts. 0: none.")
     value_shifts: int = flag(
-        1, group=GROUP, learner_only=True, least=1,
+        1, group=GROUP, learner_only=True, least=1, needs=with_flag("random_shift"),
         text="Shifts over which an update's loss is averaged, with random_shift (DrQ's M).")
     target_shifts: int = flag(
-        1, group=GROUP, learner_only=True, least=1,
+        1, group=GROUP, learner_only=True, least=1, needs=with_flag("random_shift"),
         text="Shifts over which each target is averaged, with random_shift (DrQ's K).")
     value_rescaling: float = flag(
         0.0, group=GROUP, learner_only=True, least=0, most=1,
@@ -107,21 +120,21 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
              "auto: none with noisy, otherwise decay for dqn and ladder for r2d2. Tests and "
              "evaluation use eval_epsilon.")
     epsilon_base: float = flag(
-        0.4, group=GROUP, least=0, most=1,
+        0.4, group=GROUP, least=0, most=1, only_with=_with_schedule("ladder"),
         text="Share of random actions in the first environment, with epsilon_schedule=ladder; the "
              "last one has its 8th power.")
     epsilon_start: float = flag(
-        1.0, group=GROUP, learner_only=True, least=0, most=1,
+        1.0, group=GROUP, learner_only=True, least=0, most=1, only_with=_with_schedule("decay"),
         text="Share of random actions at the start, with epsilon_schedule=decay.")
     epsilon_end: float = flag(
-        0.01, group=GROUP, learner_only=True, least=0, most=1,
+        0.01, group=GROUP, learner_only=True, least=0, most=1, only_with=_with_schedule("decay"),
         text="Share of random actions after epsilon_frames, with epsilon_schedule=decay.")
     epsilon_frames: float = flag(
-        50_000, group=GROUP, learner_only=True, least=0,
+        50_000, group=GROUP, learner_only=True, least=0, only_with=_with_schedule("decay"),
         text="Environment frames of all learners over which the share of random actions falls "
              "linearly from epsilon_start to epsilon_end.")
     largest_error_share: float = flag(
-        0.9, group=GROUP, learner_only=True, least=0, most=1,
+        0.9, group=GROUP, learner_only=True, least=0, most=1, only_with=_PRIORITISED,
         text="Weight of an unroll's largest error in its priority; the rest is the mean error "
              "(R2D2's eta).")
     td_cost: float = flag(
@@ -137,10 +150,10 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
              "cql_temperature) to these actions. 1 is usual for recorded data. In a run with "
              "recorded games, only their actions count.")
     cql_temperature: float = flag(
-        0.1, group=GROUP, learner_only=True, least=1e-6,
+        0.1, group=GROUP, learner_only=True, least=1e-6, only_with=with_flag("cql_cost"),
         text="Temperature of cql_cost, in units of reward.")
     margin_cost: float = flag(
-        0.0, group=GROUP, learner_only=True, least=0,
+        0.0, group=GROUP, learner_only=True, least=0, needs=RECORDED_GAMES,
         text="Weight in the loss, for recorded games, of how far the value of any other action, "
              "plus teacher_margin, is above that of the action that was played (DQfD: 1).")
     # fmt: on
@@ -148,6 +161,10 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
     computes_action_values: ClassVar[bool] = True
     learns_from_any_policy: ClassVar[bool] = True
     usual_schedule: ClassVar[str] = "decay"
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        {"entropy_cost", "box_policy", "box_deviation", "advantage_scaling", "baseline_cost"}
+        | {"value_normalization", "separate_networks", "policy_init_scale"}
+    )
 
     @property
     def schedule(self) -> str:
@@ -193,11 +210,6 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
                 f"--td_cost={self.td_cost:g}: without the cost of a --teacher, --cql_cost and "
                 f"--margin_cost nothing is left to learn: give one of them, or leave it out"
             )
-        if self.margin_cost and not self.uses_recorded_games:
-            raise ValueError(
-                f"--margin_cost={self.margin_cost:g} has no effect without recorded games: give "
-                f"--offline_updates or --teacher_data_share, or leave it out"
-            )
         if self.her_ratio and self.n_steps > 1:
             raise ValueError(
                 f"--her_ratio={self.her_ratio} with --n_steps={self.n_steps}: each step has goals "
@@ -222,25 +234,14 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
                 f"--noisy with --mlp_init_scale={self.mlp_init_scale:g}: noisy layers have initial "
                 f"weights of their own: leave one of them out"
             )
-        for name in ("value_shifts", "target_shifts"):
-            if getattr(self, name) > 1 and not self.random_shift:
-                raise ValueError(
-                    f"--{name}={getattr(self, name)} has no effect without --random_shift: give "
-                    f"that, such as 4, or leave this out"
-                )
 
     def refuse_typed(self) -> None:
-        """Refuse an --epsilon that was meant for the exploration, and units without effect."""
+        """Refuse an --epsilon that was meant for the exploration."""
         if self.epsilon > 0.05:
             raise ValueError(
                 f"--epsilon={self.epsilon:g}: it is a constant of the optimizer, of 0.05 at most "
                 f"here; --epsilon_start, --epsilon_end and --epsilon_frames say how often actions "
                 f"are random"
-            )
-        if self.duelling_units and not self.duelling:
-            raise ValueError(
-                f"--duelling_units={self.duelling_units} has no effect without --duelling: give "
-                f"that, or --duelling_units=0"
             )
 
     def _check_categorical(self) -> None:

@@ -130,7 +130,6 @@ class SAC(Algorithm):
         own = self.features.carried if role is Role.LEARNER else []
         return Variables(
             trained=[*policy, *critics, *self.features.trained],
-            # Those of teachers are the last, so that a run may be resumed without them.
             carried=[*learnt, *slots, *own, self._plays_randomly, *teachers, *guides],
             acting=[*acting, self._plays_randomly, *inputs.acting, *guides],
             weights=learnt,

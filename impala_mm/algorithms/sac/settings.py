@@ -6,10 +6,12 @@ import os
 from typing import ClassVar
 
 from impala_mm.algorithms.feature_settings import HindsightSettings, TeacherSettings
-from impala_mm.config.flags import default, flag, whole_numbers
-from impala_mm.config.settings import Config
+from impala_mm.config.flags import default, flag, whole_numbers, with_flag, without_flag
+from impala_mm.config.settings import Config, UpdateThreads
 
 _GROUP = "SAC"
+_TRAINED = without_flag("fixed_temperature")
+_OF_NUMBERS = without_flag("discrete_sac")
 # Multiplications in a product of matrices from which two threads make it faster than one.
 _WORTH_TWO_THREADS = 4_000_000
 
@@ -20,6 +22,11 @@ class SACSettings(HindsightSettings, TeacherSettings):
 
     own_replay: ClassVar[bool] = True
     learns_from_any_policy: ClassVar[bool] = True
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        {"entropy_cost", "advantage_scaling", "baseline_cost", "value_normalization"}
+        | {"huber_delta", "loss_reduction", "separate_networks", "optimizer", "decay", "momentum"}
+        | {"eval_epsilon"}
+    )
 
     # fmt: off
     batch_size: int = default(Config, "batch_size", 4)
@@ -43,10 +50,10 @@ class SACSettings(HindsightSettings, TeacherSettings):
         False, group=_GROUP, learner_only=True,
         text="Keep the temperature. Unset: it is trained until the policy has target_entropy.")
     temperature_rate: float = flag(
-        0.001, group=_GROUP, learner_only=True, least=0,
+        0.001, group=_GROUP, learner_only=True, least=0, needs=_TRAINED,
         text="Learning rate of the temperature at the start of the run.")
     target_entropy: float = flag(
-        -1.0, group=_GROUP, learner_only=True,
+        -1.0, group=_GROUP, learner_only=True, needs=_TRAINED & _OF_NUMBERS,
         text="Entropy of the policy that the temperature is trained for, in nats for each number "
              "of an action; 0 is that of a uniform distribution over half of their range.")
     discrete_sac: bool = flag(
@@ -55,6 +62,7 @@ class SACSettings(HindsightSettings, TeacherSettings):
              "choices, and expectations are sums over these instead of samples.")
     target_entropy_share: float = flag(
         0.3, group=_GROUP, learner_only=True, least=0, most=1,
+        needs=_TRAINED & with_flag("discrete_sac"),
         text="With discrete_sac: entropy of the policy that the temperature is trained for, as a "
              "share of the largest one, the logarithm of the number of allowed choices.")
     target_share: float = flag(
@@ -110,31 +118,24 @@ class SACSettings(HindsightSettings, TeacherSettings):
                 f"--minibatch_steps={self.minibatch_steps}: raise it to at least that"
             )
 
-    def refuse_typed(self) -> None:
-        """Refuse a target of the entropy that is not that of these actions, or not asked for."""
-        of_numbers, of_choices = "target_entropy", "target_entropy_share"
-        idle = {of_numbers: "--discrete_sac"} if self.discrete_sac else {}
-        if self.fixed_temperature:
-            names = (of_numbers, of_choices, "temperature_rate")
-            idle = dict.fromkeys(names, "--fixed_temperature")
-        elif not self.discrete_sac:
-            idle = {of_choices: "actions that are numbers, without --discrete_sac"}
-        for name, why in idle.items():
-            if (value := getattr(self, name)) != type(self).__dataclass_fields__[name].default:
-                other = f", or give --{of_choices}" if why == "--discrete_sac" else ""
-                raise ValueError(
-                    f"--{name}={value:g} has no effect with {why}: leave it out{other}"
-                )
-
     @property
     def compiles_updates(self) -> bool:
         """Whether XLA may compile all optimizer steps of an update."""
         return self.compile_updates and not self.computes_side_by_side
 
     @property
-    def compiled_threads(self) -> int:
-        """Two, where the products of matrices are so large that halves of them save time."""
-        return 2 if self._has_large_products() else 1
+    def update_threads(self) -> UpdateThreads:
+        """Two where XLA or two networks at a time need them.
+
+        Nothing else runs in the thread of a compiled update, so a second one answers actors. Within
+        an operation, two save time where products of matrices are so large that halves of them do.
+        """
+        if self.computes_side_by_side:
+            return UpdateThreads(at_once=2, cores=2)
+        if not self.compiles_updates:
+            return UpdateThreads()
+        within = min(2 if self._has_large_products() else 1, len(os.sched_getaffinity(0)))
+        return UpdateThreads(within, at_once=2, cores=within)
 
     @property
     def computes_side_by_side(self) -> bool:

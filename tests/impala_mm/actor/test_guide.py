@@ -206,7 +206,6 @@ def test_each_episode_has_one_teacher_which_keeps_its_memory_until_the_next():
 @pytest.mark.parametrize(
     ("algorithm", "flags", "said"),
     [
-        ("impala", {"teacher": ""}, "--guide_steps=5 has no effect without --teacher"),
         ("impala", {"inference": "learner"}, "--guide_steps=5: the teacher acts in the actors"),
         (
             "impala",

@@ -11,6 +11,7 @@ from impala_mm.algorithms import agent
 from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.algorithms.interface import Role
 from impala_mm.config.algorithm_settings import BUILT_IN
+from impala_mm.config.flags import info
 from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
 from impala_mm.runtime import devices
@@ -110,7 +111,7 @@ def test_an_actor_needs_none_of_the_flags_that_our_algorithms_read_in_learners_a
     kind = Config.of_algorithm(algorithm)
     shared = {f.name for f in dataclasses.fields(Config)}
     own = [f for f in dataclasses.fields(kind) if f.name not in shared]
-    own = [f for f in own if f.metadata["learner_only"]]
+    own = [f for f in own if info(f).learner_only]
     assert len(own) > 6
     level_name = "Pendulum-v1" if algorithm == "sac" else "CartPole-v1"
     actor = kind(level_name=level_name, algorithm=algorithm)
@@ -133,8 +134,8 @@ def _another_value(field):
     }
     if field.name in fitting:
         return fitting[field.name]
-    if field.metadata["choices"]:
-        return next(choice for choice in field.metadata["choices"] if choice != field.default)
+    if info(field).choices:
+        return next(choice for choice in info(field).choices if choice != field.default)
     if field.type is bool:
         return not field.default
     if field.type is str:

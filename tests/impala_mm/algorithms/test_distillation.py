@@ -362,12 +362,6 @@ def test_a_run_with_a_teacher_is_resumed_without_one(tmp_path, name, flags):
         np.testing.assert_array_equal(there.numpy(), here.numpy(), err_msg=here.name)
 
 
-def test_flags_of_a_teacher_without_one_are_refused():
-    for name, value in (("teacher_actions", "1,0"), ("teacher_return", 3.0)):
-        with pytest.raises(ValueError, match=f"--{name}={value} has no effect without --teacher"):
-            RegulariserSettings(**{name: value})
-
-
 class _Even:
     """A teacher whose numbers are all 0."""
 

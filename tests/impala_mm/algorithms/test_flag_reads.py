@@ -6,9 +6,17 @@ import pprint
 
 import pytest
 
-from impala_mm.algorithms import agent, flag_reads
+from impala_mm.actor.acting import Act
+from impala_mm.algorithms import agent, contract, flag_reads, registry
+from impala_mm.algorithms.interface import Role
 from impala_mm.config import flags
+from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
+from impala_mm.data import batches
+from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.distributed.group import SingleLearner
+from impala_mm.environments import from_flags
+from impala_mm.learner.train_step import TrainStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,22 +60,32 @@ def test_flags_that_an_algorithm_did_not_read_are_named_if_they_were_given():
     assert _note(Settings(seed=5, num_envs=3, logdir="x", discounting=0.9), {"discounting"}) == ""
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])
-def test_values_of_actions_leave_flags_of_policies_unread(algorithm):
-    config = Config.of_algorithm(algorithm)(
-        algorithm=algorithm, level_name="memory", baseline_cost=0.25, separate_networks=True
-    )
-    said = _note(config, agent.make_agent(config, 0).flags_read)
-    assert "--baseline_cost=0.25" in said
-    assert "--separate_networks=true" in said
-
-
-def test_impala_reads_what_its_networks_and_its_optimizer_need_when_it_is_made():
-    config = Config(level_name="catch", layer_norm=True, momentum=0.5, policy_init_scale=1.0)
-    read = agent.make_agent(config, 0).flags_read
-    assert {"layer_norm", "momentum", "policy_init_scale", "normalize_rewards"} <= read
-    assert "learning_rate_power" not in read
-    assert _note(config, read) == ""
+@pytest.mark.parametrize(
+    ("algorithm", "level"),
+    [(name, "Pendulum-v1" if name == "sac" else "memory") for name in BUILT_IN],
+)
+def test_built_in_algorithms_read_all_flags_but_those_that_their_settings_name(algorithm, level):
+    kind = Config.of_algorithm(algorithm)
+    config, read = kind(algorithm=algorithm, level_name=level), set()
+    (spec,) = from_flags.level_specs(config).values()
+    for role in (Role.LEARNER, Role.ACTOR, Role.EVALUATOR):
+        made = registry.make_algorithm(config, spec, role, read)
+        if role is Role.EVALUATOR:
+            contract.trace_judges(made)
+        elif role is Role.ACTOR:
+            Act(made, 4)
+        else:
+            layout = ParameterLayout(made.variables.acting, made.variables.trained, "float32")
+            entries, columns = made.batch_shape or (None, config.batch_size)
+            batch = batches.specs(made.unroll, columns, entries)
+            TrainStep(made, SingleLearner(), config, layout.values).trace(batch)
+    assert not read & kind.ignored
+    shared = {f.name for f in dataclasses.fields(Config)}
+    for name, known in flags.infos(kind).items():
+        is_for_algorithms = name not in shared or flag_reads.is_for_algorithms(known)
+        if is_for_algorithms and name not in read | kind.ignored:
+            conditions = [c for c in (known.needs, known.only_with) if c]
+            assert any(c.why_idle(config) for c in conditions), f"--{name} is not read"
 
 
 def test_a_module_of_sonnet_that_gets_the_config_reads_no_more_of_it_than_its_own_code_does():

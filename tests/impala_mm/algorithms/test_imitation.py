@@ -263,7 +263,6 @@ def test_the_cost_is_the_published_one_unless_it_is_given(flags, cost):
             {"td_cost": 0.0, "teacher": "x", "teacher_cost": 0.0, "offline_updates": 3},
             "--td_cost=0: without the cost of a --teacher, ",
         ),
-        ({"distill": "value"}, "--distill=value has no effect without --teacher"),
         (
             {"teacher": "x", "teacher_method": "dqfd", "distill": "policy"},
             "--teacher_method=dqfd with --distill=policy: its loss is the margin",

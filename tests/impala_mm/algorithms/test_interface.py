@@ -15,10 +15,10 @@ from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.learner.checkpointing import Checkpointing
-from impala_mm.learner.learner import Learner
-from impala_mm.learner.limits import RunLimits
-from impala_mm.learner.monitor import LearnerMonitor, Records
-from impala_mm.learner.profiler import UpdateProfiler
+from impala_mm.learner.learner import Learner, RunLimits
+from impala_mm.learner.monitor import LearnerMonitor
+from impala_mm.learner.train_step import UpdateProfiler
+from impala_mm.learner.watching import Records
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter

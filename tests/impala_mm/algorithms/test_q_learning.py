@@ -479,7 +479,6 @@ def test_actors_hold_no_targets_and_the_same_trained_variables():
             "--noisy with --mlp_init_scale=1.4: noisy layers have initial weights of their own: "
             "leave one of them out",
         ),
-        (["--value_shifts=2"], "--value_shifts=2 has no effect without --random_shift"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):

@@ -178,10 +178,6 @@ def test_gradients_of_the_mean_loss_are_far_above_the_optimizers_epsilon():
     [
         (["--burn_in=21"], "--burn_in=21 is longer than --unroll_length=20: lower it"),
         (["--n_steps=21"], "--n_steps=21 is longer than --unroll_length=20, so no target"),
-        (
-            ["--duelling=false", "--duelling_units=8"],
-            "--duelling_units=8 has no effect without --duelling: give that, or --duelling_units=0",
-        ),
     ],
 )
 def test_lengths_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):

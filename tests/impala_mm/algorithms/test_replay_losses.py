@@ -291,20 +291,3 @@ def test_the_divergence_from_the_policy_that_played_is_that_of_new_unrolls():
             losses[sum(fresh), cost] = float(algorithm._loss(batch, None, features, prepared)[0])
     added = [losses[number, 1.0] - losses[number, 0.0] for number in (4, 2, 0)]
     assert added[0] > added[1] > added[2] == 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (
-            {"policy_cloning_cost": 0.1},
-            "has no effect without --replay: give both, or --cloned=all",
-        ),
-        ({"value_cloning_cost": 0.1}, "--value_cloning_cost=0.1 clones replayed unrolls"),
-        ({"trust_region": 0.3, "advantages": "gae"}, "leave out --advantages=gae"),
-    ],
-)
-def test_flags_without_effect_are_refused(flags, said):
-    with pytest.raises(ValueError, match=said):
-        ImpalaSettings(**flags)
-    ImpalaSettings(policy_cloning_cost=0.1, cloned="all")

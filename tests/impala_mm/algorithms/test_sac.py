@@ -470,13 +470,6 @@ def test_choices_are_refused_in_a_sentence():
         (["--replay=uniform:1:100"], "SAC has a replay of its own, of steps: leave it out"),
         (["--minibatch_steps=8", "--updates_per_step=0.1"], "has no room for the 32 new steps"),
         (["--replay_steps=100"], "--replay_steps=100 is less than --minibatch_steps=256"),
-        (
-            ["--discrete_sac", "--target_entropy=-3"],
-            "--target_entropy=-3 has no effect with --discrete_sac: leave it out, or give "
-            "--target_entropy_share",
-        ),
-        (["--target_entropy_share=0.9"], "=0.9 has no effect with actions that are numbers"),
-        (["--fixed_temperature", "--temperature_rate=0.1"], "has no effect with --fixed_temp"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):

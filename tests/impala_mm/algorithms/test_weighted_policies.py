@@ -241,7 +241,6 @@ def _learn(name, group, columns, **settings):
             "half of one learner's batch of 2,048 steps are at most 6.93 nats from equal ones",
         ),
         (["--algorithm=vmpo", "--target_weight_kl=-1"], "it must be at least 0"),
-        (["--algorithm=vmpo", "--reference=runs/x"], "--reference=runs/x has no effect without"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):

@@ -250,7 +250,6 @@ def test_rewards_are_clipped_for_atari_only_unless_the_user_says_so(asked, envir
     ],
 )
 def test_impalas_defaults_follow_the_environment(environment, chosen):
-    assert auto.task_flags(_config()).keys() == set(auto.FOLLOW_TASK)
     found = auto.task_flags(auto.for_task(_config(), environment))
     assert found == chosen
 

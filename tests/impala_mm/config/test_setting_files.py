@@ -133,7 +133,7 @@ def test_what_show_config_prints_is_a_file_with_the_same_settings(preset, file, 
 
 
 def _values(config):
-    unequal = {*setting_files.HERE_ONLY, "preset"}
+    unequal = {"config", "origins", "show_config", "preset"}
     return {n: v for n, v in dataclasses.asdict(config).items() if n not in unequal}
 
 
@@ -257,7 +257,7 @@ def test_any_value_in_a_file_is_taken_or_refused_in_a_sentence(name, value):
         return
     read = {name: setting_files.Sourced(value, "here")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setting_files, "read", lambda preset, config: read)
+        patch.setattr(setting_files, "read", lambda preset, config, scopes: read)
         patch.setattr(command_line, "refuse", _refuse)
         with contextlib.suppress(_Refused):
             config, _ = _parse()

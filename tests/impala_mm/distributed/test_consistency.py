@@ -44,7 +44,7 @@ def test_more_ends_all_ranks_with_the_variables_name_and_repairs_nothing():
     other[2] += 1e-3
     ranks = _check([COUNT, WEIGHTS], [COUNT, other], [COUNT, WEIGHTS])
     for found, _ in ranks:
-        assert str(found).startswith("v1:0 of learner 1 differs from learner 0's by 0.0005 of its")
+        assert str(found).startswith("v1 of learner 1 differs from learner 0's by 0.0005 of its")
     np.testing.assert_array_equal(ranks[1][1][1], other)
 
 

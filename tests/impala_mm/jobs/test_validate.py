@@ -127,7 +127,6 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
             {"replay": "queue:0.5,elite:0.5:90:insertion=elite", "replay_spill": "disk"},
             "--replay=queue:0.5,elite:0.5:90:insertion=elite and --replay_spill=disk: insertion=",
         ),
-        ({"replay_save": True}, "--replay_save=True has no effect without --replay"),
         ({"sticky_actions": 0.1}, "catch is not an Atari game, and sticky_actions works only with"),
         (
             {"learner_hosts": "a:1,localhost"},
@@ -145,10 +144,6 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"num_learners": 2, "bind_address": "b:1"}, "--bind_address is for one learner"),
         ({"job_name": "actor", "learner": 1}, "--learner=1: --learner_hosts names 1"),
         ({"profile": "9:3"}, "--profile=9:3: it must be two numbers of updates"),
-        (
-            {"reload_optimizer": True},
-            "no effect with --mode=train: give --mode=train_from --checkpoint=FOLDER",
-        ),
         (
             {"mode": "train_from", "checkpoint": "cartpole", "reload_replay": True},
             "--reload_replay without --replay_save: a run that is resumed would lack what it beg",

@@ -11,7 +11,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
 from impala_mm.learner import resume
 from impala_mm.learner.checkpointing import Checkpointing
-from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.learner import RunLimits
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.hooks import EventHook

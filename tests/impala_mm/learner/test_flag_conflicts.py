@@ -1,6 +1,5 @@
 """Flags that fit neither each other nor the algorithm are refused; `test_validate` has more."""
 
-
 import pytest
 
 from impala_mm.algorithms.interface import Algorithm

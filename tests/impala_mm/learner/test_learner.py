@@ -16,12 +16,10 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed import consistency, group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.learner import Learner, between_updates, root_message
-from impala_mm.learner.limits import RunLimits
+from impala_mm.learner.batch_source import RECORDED, Composition
+from impala_mm.learner.learner import Learner, RunLimits, between_updates, root_message
 from impala_mm.learner.lockstep import AgreedStep
-from impala_mm.learner.offline_source import RECORDED
-from impala_mm.learner.profiler import UpdateProfiler
-from impala_mm.learner.train_step import GradientNotFinite
+from impala_mm.learner.train_step import GradientNotFinite, StepResult, UpdateProfiler
 
 
 class Two(group.SingleLearner):
@@ -73,7 +71,7 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
     monkeypatch.setattr(consistency, "check_variables", check)
     published = []
     learner = _learner(config, algorithm, published, tmp_path)
-    learner._step(AgreedStep(batch, 6, 6, 0.0, 0.0), batch, {})
+    learner._step(AgreedStep(batch, 6, 6, 0.0, 0.0), batch)
     ((version, packed, values),) = published
     assert version == 1
     assert packed == b"".join(variable.numpy().tobytes() for variable in acting)
@@ -108,7 +106,7 @@ def test_an_update_of_which_a_step_is_not_finite_is_neither_published_nor_saved(
     ones = tf.ones([2])
     batch = Batch(Entry(*[ones] * len(Entry._fields)), (), *[ones] * 3, ones > 0)
     agreed = AgreedStep(batch, 2, 2, 0.0, 0.0)
-    learner._step(agreed, batch, {})
+    learner._step(agreed, batch)
     with between_updates(learner) as may_save:
         assert may_save
     assert learner.meter.take_reading().sums["grad_norm"] == 1
@@ -118,7 +116,7 @@ def test_an_update_of_which_a_step_is_not_finite_is_neither_published_nor_saved(
         r"applied, and it was not saved: lower --learning_rate or --gradients_clipping, or bound "
         r"the rewards: --max_abs_reward, --reward_clipping$",
     ):
-        learner._step(agreed, batch, {})
+        learner._step(agreed, batch)
     with between_updates(learner) as may_save:
         assert not may_save
     assert learner.updates == len(published) == 1
@@ -128,11 +126,12 @@ def test_an_update_of_which_a_step_is_not_finite_is_neither_published_nor_saved(
 def test_a_clock_that_is_set_during_an_update_changes_no_share_of_time(measured, tmp_path):
     learner = _learner(Config(), Stepping(bad_step=0), [], tmp_path)
     values = learner._layout.values()
-    learner._train_step = lambda *of_batch: ({}, measured, tf.ones([2]), values, 0.0)
+    result = StepResult({}, measured, tf.ones([2]), values)
+    learner._train_step = lambda *of_batch: result
     ones = tf.ones([2])
     batch = Batch(Entry(*[ones] * len(Entry._fields)), (), *[ones] * 3, ones > 0)
     for _ in range(2):  # the time of the first update is left out
-        learner._step(AgreedStep(batch, 2, 2, 0.0, 0.0), batch, {})
+        learner._step(AgreedStep(batch, 2, 2, 0.0, 0.0), batch)
     times = learner.meter.take_reading().times
     assert 0 <= times["train"] < 30
     assert 0 <= times["exchange"] < 30
@@ -145,7 +144,7 @@ def test_a_learner_alone_saves_its_own_state_while_no_batch_comes(tmp_path, monk
     asked = [True, False]
     end = AgreedStep(None, 0, 0, 0.0, 0.0)
     learner._lockstep = SimpleNamespace(
-        next=lambda timeout: None if asked else end, takes_save=asked.pop
+        next=lambda timeout: None if asked else end, takes_save=asked.pop, ready=0.0
     )
     learner._train()
     assert saved == [0]
@@ -181,7 +180,7 @@ def test_an_error_of_many_lines_is_said_in_the_one_that_counts(message, short):
 
 def test_a_batchs_composition_is_counted_by_hand():
     """Two new unrolls, two replayed ones (one of an update that is still to come), and others."""
-    learner = SimpleNamespace(updates=10, _replays=False)
+    composition = Composition()
     batch = Batch(
         unrolls=(),
         start=(),
@@ -191,14 +190,14 @@ def test_a_batchs_composition_is_counted_by_hand():
         fresh=np.array([True, True, False, False, True, False]),
     )
     new = batch._replace(key=np.arange(6), fresh=np.ones(6, bool))
-    assert Learner._composition(learner, new).keys() == {"policy_lag"}
-    assert Learner._composition(learner, batch) == {
+    assert composition.of(new, 9).keys() == {"policy_lag"}
+    assert composition.of(batch, 9) == {
         "policy_lag": (0 + 2) / 2,
         "recorded_share": 1 / 5,
         "replay_share": 2 / 5,
         "replay_age": (6 + 0) / 2,
     }
-    assert Learner._composition(learner, new)["replay_share"] == 0
+    assert composition.of(new, 9)["replay_share"] == 0
 
 
 @pytest.mark.parametrize(

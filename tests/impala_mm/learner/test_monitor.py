@@ -6,54 +6,46 @@ import types
 import pytest
 import tensorflow as tf
 
-from impala_mm.learner import monitor, timers
+from impala_mm.learner import monitor, row_writer
+from impala_mm.learner.run_status import RunTime
+from impala_mm.learner.watching import FirstUnrollWatch, StallReports
 
 
-def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkeypatch, tmp_path):
-    due, said, learner = (
-        [False, True, False],
-        [],
-        types.SimpleNamespace(
-            frames=0, updates=0, actions=None, own_state=None, offline_left=0, offline_planned=0
-        ),
+def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkeypatch):
+    due, said, called = [False, True, False], [], []
+    learner = types.SimpleNamespace(
+        frames=0, updates=0, actions=None, offline_left=0, offline_planned=0, weight_size=0.0
     )
-    monkeypatch.setattr(monitor, "progress_line", lambda row, _: f"{row['frames']} frames")
-    watching = types.SimpleNamespace(
-        _learner=learner,
-        _rows=types.SimpleNamespace(eta=None),
-        _status=types.SimpleNamespace(has_received=False),
-        _first_unroll=types.SimpleNamespace(is_line_due=due.pop),
-        _describe_wait=lambda: "waits",
-        _say=said.append,
-        _note=lambda: "a note",
-        _write_row=lambda _: {"frames": learner.frames},
+    status = types.SimpleNamespace(has_received=False, num_actors=int, gave_up=dict)
+    first_unroll = types.SimpleNamespace(is_line_due=due.pop, describe=lambda *of: "waits")
+    hook = types.SimpleNamespace(call=lambda *event: called.append(event))
+    monkeypatch.setattr(row_writer, "progress_line", lambda row, _: f"{row['frames']} frames")
+    writer = types.SimpleNamespace(
+        learner=learner, status=status, eta=None, write=lambda *of: {"frames": learner.frames}
     )
-    clocks = timers.Timers(save_seconds=600, updates=0)
-    called = []
-    records = types.SimpleNamespace(
-        metrics_writer=None,
-        folder=types.SimpleNamespace(path=tmp_path),
-        outputs=types.SimpleNamespace(
-            event_hook=types.SimpleNamespace(call=lambda *event: called.append(event))
-        ),
-    )
+    spent = RunTime(lambda: False)
+    rows = row_writer.Rows(writer, None, [], spent, said.append, lambda: "a note")
+    waiting = FirstUnrollWatch(first_unroll, learner, status, said.append)
+    stalls = StallReports(learner, status, waiting, str, hook, said.append)
 
-    def keep():
-        monitor.LearnerMonitor._keep_records(watching, records, clocks)
+    def look():
+        now = time.monotonic()
+        for each in (rows.look, waiting.say_due_line, stalls.look):
+            each(now)
 
-    keep()
+    look()
     assert said == [], "nothing is due yet"
-    keep()
+    look()
     assert said == ["waits"]
-    clocks.stall._since = -1e9
-    keep()
+    stalls._detector._since = -1e9
+    look()
     assert said == ["waits"], "a stall prints nothing while the run waits for its first unroll"
     assert called == [("stall", "waits")]
-    watching._status.has_received = True
-    clocks.row.retry()
+    status.has_received = True
+    rows._row.retry()
     for learner.updates in (0, 1, 2):
         learner.frames = 288 * learner.updates
-        keep()
+        look()
     assert said[1:] == ["288 frames", "a note"], "each is printed once"
 
 
@@ -116,5 +108,7 @@ def test_learners_wait_for_one_that_may_be_saving_and_for_none_that_hangs(
     )
     lock = types.SimpleNamespace(locked=lambda: updating)
     learner = types.SimpleNamespace(failure=failure, variables_lock=lock)
-    watching = types.SimpleNamespace(_learner=learner, _status=status, _send_heartbeat=lambda: None)
+    watching = types.SimpleNamespace(
+        _learner=learner, _status=status, _beat=types.SimpleNamespace(look=lambda now: None)
+    )
     assert monitor.LearnerMonitor._may_be_saving(watching) == waits

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from impala_mm.learner.profiler import UpdateProfiler
+from impala_mm.learner.train_step import UpdateProfiler
 
 
 @tf.function

@@ -7,7 +7,7 @@ import pytest
 from processes import free_port
 from supervising import until
 
-from impala_mm.learner.silent_learners import SilentLearners
+from impala_mm.learner.learner_reports import SilentLearners
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
 

@@ -128,15 +128,10 @@ def test_a_checkpoint_before_the_first_update_would_lack_a_replay_that_was_reloa
         metrics_writer=types.SimpleNamespace(write=lambda row: None),
         checkpointing=types.SimpleNamespace(save_start=lambda *given: saved.append(given)),
     )
-    agent = types.SimpleNamespace(
-        algorithm=types.SimpleNamespace(features=Features([made := _distillation()])), spec=_spec()
-    )
-    config = dataclasses.replace(made.config, reload_replay=reloads)
+    config = dataclasses.replace(_distillation().config, reload_replay=reloads)
     learner = types.SimpleNamespace(frames=0, steps=0, updates=0)
-    monitor = types.SimpleNamespace(resume=lambda: False, finished="", seconds=1.0)
-    setup._resume(
-        *(monitor, learner, agent, config, SingleLearner(), records, _Tools().tools, print)
-    )
+    monitor = types.SimpleNamespace(spent=types.SimpleNamespace(seconds=1.0))
+    setup._record_teachers({"teacher_return": 1.0}, config, learner, monitor, records)
     assert len(saved) == (not reloads)
 
 

@@ -217,7 +217,7 @@ def test_variables_that_an_update_made_infinite_are_named_at_once(dtype):
     assert update(batch, 1.0, 1.0, 0.0).weight_size == pytest.approx(math.sqrt(8 / 5))
     assert update(batch, 1e15, 1.0, 0.0).weight_size == pytest.approx(1e15 / math.sqrt(5), rel=0.01)
     for frames in (math.inf, math.nan, 3e38):
-        with pytest.raises(VariablesNotFinite, match=r"update 8 made .* 1e19: bad:0; they are not"):
+        with pytest.raises(VariablesNotFinite, match=r"update 8 made .* 1e19: bad; they are not"):
             update(batch, frames, 1.0, 0.0, 7)
 
 
@@ -225,7 +225,7 @@ def test_a_gradient_that_fails_by_a_variable_names_it():
     algorithm = Given()
     update = TrainStep(algorithm, ALONE, Config(), list, checked=[algorithm._weight])
     algorithm._weight.assign(math.nan)
-    with pytest.raises(GradientNotFinite, match=f"variable {algorithm._weight.name} = nan"):
+    with pytest.raises(GradientNotFinite, match="variable Variable = nan"):
         update(Batch(*[tf.ones([3])] * 6)._replace(unrolls=tf.ones([2])), 2.0, 1.0, 0.0)
 
 

@@ -1,6 +1,7 @@
 """A policy from a run's folder acts as the network did, in one environment or in many."""
 
 import json
+import math
 import re
 import shutil
 
@@ -204,7 +205,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path):
         ({"seed": [1]}, "--seed=[1]: it needs a whole number"),
         ({"discounting": None}, "--discounting=None: it needs a number"),
         ({"algorithm": 5}, "--algorithm=5: it needs text"),
-        ({"guide_steps": 5}, "--guide_steps=5 has no effect without --teacher"),
+        ({"target_entropy": math.inf}, "--target_entropy=inf: no policy has that entropy"),
     ],
 )
 def test_recorded_flags_that_cannot_be_used_are_named(tmp_path, changes, why):

@@ -123,10 +123,11 @@ def test_one_of_another_shape_is_refused_by_the_variables_name_and_changes_nothi
 ):
     path = _save(Checkpoints(tmp_path, variables, 3), variables, 1)
     other = [tf.Variable(5.0, name="bias"), tf.Variable([5.0, 5.0, 5.0], name="weights")]
-    with pytest.raises(Mismatch, match=r"weights:0 has shape \[3\], but .*01 holds shape"):
-        saved_variables.load(path, {"trained/1": other[0], "acting/0": other[1]})
-    with pytest.raises(Mismatch, match=r"weights:0 has shape \[3\], but .*01 lacks it"):
-        saved_variables.load(path, {"trained/2": other[1]})
+    trained = [variables.trained[0], other[0]]
+    with pytest.raises(Mismatch, match=r"weights has shape \[3\], but .*01 holds shape"):
+        saved_variables.load(path, saved_variables.keyed("trained", [*trained[:1], other[1]]))
+    with pytest.raises(Mismatch, match=r"weights has shape \[3\], but .*01 lacks it"):
+        saved_variables.load(path, saved_variables.keyed("trained", [*trained, other[1]]))
     assert float(other[0]) == 5
 
     def check(about):

@@ -14,6 +14,8 @@ from deadlines import Deadline
 from impala_mm.actor import learner_link
 from impala_mm.config.settings import Config
 from impala_mm.learner import monitor, run_status
+from impala_mm.learner import watching as watches
+from impala_mm.learner.checkpointing import Saves
 from impala_mm.runtime import heartbeat
 from impala_mm.runtime.heartbeat import Heartbeat
 
@@ -25,6 +27,7 @@ def now(monkeypatch):
     monkeypatch.setattr(heartbeat, "time", clock)
     monkeypatch.setattr(monitor, "time", clock)
     monkeypatch.setattr(run_status, "time", clock)
+    monkeypatch.setattr(watches, "time", clock)
     return clock
 
 
@@ -108,7 +111,7 @@ def watching(tmp_path, monkeypatch, now):
     def beats():
         (tmp_path / "beat").unlink(missing_ok=True)
         now.now += 5
-        made._send_heartbeat()
+        made._beat.look(now.now)
         return (tmp_path / "beat").exists()
 
     return SimpleNamespace(
@@ -149,11 +152,13 @@ def test_while_a_checkpoint_is_written_the_learner_beats(watching, tmp_path):
         seen.append(path.exists())
 
     keeper = SimpleNamespace(
-        has_snapshot=True, write_snapshot=write, save=lambda *of, during: during(write)
+        has_snapshot=True, write_snapshot=write, save=lambda *numbers: numbers[-1](write)
     )
-    watching.made._write_snapshot(keeper)
-    watching.learner.own_state = None
-    watching.made._save(keeper)
+    made, learner = watching.made, watching.learner
+    saves = Saves(keeper, None, learner, made.spent, float, made._beat.during, 600.0)
+    saves._write_snapshot()
+    learner.own_saves = None
+    saves._save()
     assert seen == [True, True]
 
 
