@@ -38,8 +38,8 @@ from impala_mm.config import (
     command_line,
     flag_values,
     flags,
-    own_packages,
     printable,
+    user_modules,
 )
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     lifecycle.end_with_owner()
-    own_packages.refuse_foreign()
+    user_modules.refuse_foreign()
     (config,), given = command_line.parse(argv, __doc__ or "", Config)
     if config.dashboard:
         show_dashboard(config)

@@ -24,7 +24,7 @@ import os
 import signal
 import sys
 
-from impala_mm.config import command_line, flag_values, flags, own_packages, user_sources
+from impala_mm.config import command_line, flag_values, flags, user_modules, user_sources
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint_paths, run_folder
 from impala_mm.runtime import certificates, lifecycle, ports, run_token
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
     lifecycle.end_with_owner()
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    own_packages.refuse_foreign()
+    user_modules.refuse_foreign()
     # Imported after the check that there is no other package of this name.
     from launcher.commands import dispatch  # noqa: PLC0415
     from launcher.plan.request import Request, UserError  # noqa: PLC0415

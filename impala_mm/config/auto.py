@@ -124,10 +124,9 @@ def needs_one_thread(config: Config, observation: Any, gpu: bool, is_built_in: b
     An update of a small network is a hundred operations of some microseconds each; passing them
     from thread to thread costs more time than it saves. One thread is not enough where --xla
     compiles, since nothing else runs in that thread until it is done, or where the algorithm is not
-    built in, since its Python code may wait in that thread for another operation. (Where a built-in
-    algorithm compiles its updates, a second thread answers actors meanwhile, and large products may
-    have two; where it computes networks side by side, it has two. See `Config.compiles_updates`,
-    `compiled_threads` and `computes_side_by_side`.) `observation` is the TensorSpec of one.
+    built in, since its Python code may wait in that thread for another operation.
+    (`Config.update_threads` says which updates need a second one nevertheless.) `observation` is
+    the TensorSpec of one.
     """
     given = config.intra_op_threads or config.inter_op_threads
     return is_built_in and not (gpu or given or config.xla or is_large(observation))

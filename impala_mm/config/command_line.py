@@ -28,8 +28,8 @@ from impala_mm.config import (
     flags,
     help_page,
     messages,
-    own_packages,
     setting_files,
+    user_modules,
 )
 from impala_mm.config.errors import BadSettings
 from impala_mm.config.flags import AUTO, OldName, nearest, refuse
@@ -134,7 +134,7 @@ def parse_settings(settings: Mapping[str, Any], config: type) -> tuple[Any, list
         if f"--{name}" in _HELP or name == "show_config":  # they print and end the program
             raise BadSettings(f"{name} is only for the command line: leave it out")
     with flags.refusals_raised():
-        own_packages.refuse_foreign()
+        user_modules.refuse_foreign()
         (made,), given = parse(["", *setting_files.to_arguments(settings)], "", config)
     return made, given
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_mm.config import environment_files, flags
+from impala_mm.config import environment_flags, flags
 from impala_mm.config.errors import BadSettings
 
 COMMAND_LINE = "command line"
@@ -119,7 +119,7 @@ def _read_file(path: str, scopes: Mapping[str, str]) -> dict[str, Sourced]:
         flags.refuse(f"--config={path} is no {what}: {error}")
     given = {n for n in _given(table) if scopes.get(n) != "process"} if is_json else set()
     if is_json:
-        table = environment_files.relocated(table, Path(path).parent)
+        table = environment_flags.relocated(table, Path(path).parent)
         table = {n: v for n, v in table.items() if scopes.get(n) not in ("command", "start")}
     for name in table:
         if scopes.get(name) == "command":

@@ -1,21 +1,30 @@
 """Every setting of an experiment: each flag of training is one field of `Config` and nothing else.
 
-The fields stand in `run_settings`, `training_settings` and `replay_settings`, whose texts are those
+The fields stand in `run_settings` and `training_settings`, whose texts are those
 of `--help`. The flags of one algorithm are those of a subclass, which `algorithm_settings` finds.
 `command_line.parse` makes a `Config` from the command line.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 from impala_mm.config import algorithm_settings
 from impala_mm.config.flags import OldName
-from impala_mm.config.replay_settings import ReplaySettings
+from impala_mm.config.run_settings import RunSettings
+from impala_mm.config.training_settings import TrainingSettings
+
+
+class UpdateThreads(NamedTuple):
+    """Numbers of TensorFlow's threads."""
+
+    within: int = 1  # within one operation
+    at_once: int = 1  # operations at the same time
+    cores: int = 1  # that compute: a thread that waits, or answers actors, takes none
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ReplaySettings):
+class Config(TrainingSettings, RunSettings):
     """The settings of one process.
 
     All learners of a run must agree on them, except for those marked `own`, which belong to the
@@ -43,28 +52,13 @@ class Config(ReplaySettings):
     }
 
     @property
-    def compiles_updates(self) -> bool:
-        """Whether the algorithm itself lets XLA compile whole updates, where one learner trains."""
-        return False
-
-    @property
-    def compiled_threads(self) -> int:
-        """The threads that make such an update fastest on a CPU."""
-        return 1
-
-    @property
-    def computes_side_by_side(self) -> bool:
-        """Whether two networks at a time, a thread for each, make updates fastest on a CPU."""
-        return False
+    def update_threads(self) -> UpdateThreads:
+        """The threads that make the updates of a run's only learner fastest on a CPU."""
+        return UpdateThreads()
 
     @property
     def guides(self) -> bool:
         """Whether a teacher acts in actors."""
-        return False
-
-    @property
-    def follows_score(self) -> bool:
-        """Whether a teacher's cost follows the student's score."""
         return False
 
     @property

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from impala_mm.config import flags, own_packages
+from impala_mm.config import flags, user_modules
 from impala_mm.config.errors import BadEnvironment, BadSettings, ImpalaError
 from impala_mm.config.messages import describe_error
 from impala_mm.runtime import tensorflow_import
@@ -33,7 +33,7 @@ def load_policy(
     if not isinstance(level_name, str):
         raise BadSettings(f"level_name={level_name!r}: it must be a text, the id of a level")
     with flags.refusals_raised(), _environments_that_can_be_made():
-        own_packages.refuse_foreign()
+        user_modules.refuse_foreign()
         tensorflow_import.load()
         from impala_mm.policy import policy  # noqa: PLC0415
 

@@ -87,8 +87,8 @@ def _set_limits(config: Config) -> None:
     """Limit the arenas of malloc, and let this process open as many files as actors may need."""
     # Compiled updates allocate often: their thread needs an arena of its own, as do threads that
     # compute side by side.
-    several = config.computes_side_by_side or config.inter_op_threads > 1
-    if process_rank().size > 1 or not (several or config.compiles_updates):
+    several = max(config.update_threads.at_once, config.inter_op_threads) > 1
+    if process_rank().size > 1 or not several:
         lifecycle.use_one_malloc_arena()
     lifecycle.raise_file_limit(2 * CONNECTIONS)  # each connection of an actor takes one
 

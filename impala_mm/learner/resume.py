@@ -9,9 +9,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features.teacher import UNKNOWN
 from impala_mm.algorithms.parts import networks
-from impala_mm.config import environment_files
+from impala_mm.config import environment_flags
 from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
@@ -66,14 +67,17 @@ def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) 
 
 def check_teacher(about: CheckpointInfo, config: Config, where: str) -> None:
     """Raise Mismatch if the run in `where` had no teacher, or knows another one's mean return."""
-    teacher, former = getattr(config, "teacher", ""), about.settings.get("teacher")
-    if teacher and not former:
+    former = about.settings.get("teacher")
+    if not (isinstance(config, TeacherSettings) and config.teacher):
+        return
+    teacher = config.teacher
+    if not former:
         raise Mismatch(
             f"--teacher={teacher}: the run in {where} had no teacher: leave it out, or start "
             f"another run with these weights (--mode=train_from --checkpoint={where})"
         )
-    known = getattr(config, "teacher_return", UNKNOWN) != UNKNOWN
-    if teacher and teacher != former and config.follows_score and not known:
+    known = config.teacher_return != UNKNOWN
+    if teacher != former and config.follows_score and not known:
         raise Mismatch(
             f"--teacher={teacher}: the run in {where} learns from {former}, whose mean return its "
             f"checkpoint has: give that teacher, or the mean return of yours by --teacher_return"
@@ -153,7 +157,7 @@ def _describe_differences(
 
 def _place_free(value: Any) -> Any:
     """Return a property in which files of environments are named without their folders."""
-    return environment_files.without_folders(value) if isinstance(value, str) else value
+    return environment_flags.without_folders(value) if isinstance(value, str) else value
 
 
 def resume_messages(about: CheckpointInfo, config: Config, learners: int) -> list[str]:

@@ -15,7 +15,7 @@ from impala_mm.algorithms import flag_reads, registry
 from impala_mm.algorithms.agent import Agent, make_agent
 from impala_mm.algorithms.contract import AlgorithmMistake
 from impala_mm.config import auto, flags
-from impala_mm.config.settings import Config
+from impala_mm.config.settings import Config, UpdateThreads
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import agreement, consistency
 from impala_mm.distributed.group import LearnerGroup
@@ -71,13 +71,10 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
     if auto.needs_one_thread(config, spec.observation, gpu, config.algorithm in registry.BUILT_IN):
         # TensorFlow refuses if a level has already computed with it.
         with contextlib.suppress(RuntimeError):
-            # Nothing else runs in the thread of a compiled update: a second one answers actors.
-            compiles = config.compiles_updates and here.size == 1
-            side_by_side = config.computes_side_by_side and here.size == 1
-            within = min(config.compiled_threads, cores) if compiles else 1
-            lifecycle.set_thread_counts(within, 2 if compiles or side_by_side else 1)
+            threads = config.update_threads if here.size == 1 else UpdateThreads()
+            lifecycle.set_thread_counts(threads.within, threads.at_once)
             device = "one CPU core, since observations are small"
-            if side_by_side or within > 1:
+            if threads.cores > 1:
                 device = "two CPU cores, since products of matrices are large"
     devices.start_devices()
     return levels, device

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_mm.config import environment_files
+from impala_mm.config import environment_flags
 from impala_mm.config.errors import BadCheckpoint, ImpalaError, UserMistake
 from impala_mm.records import durable_folder
 from impala_mm.records.checkpoint_paths import all_in, resolve, why_missing
@@ -102,7 +102,7 @@ def describe(path: Path) -> CheckpointInfo:
     Raises Damaged if it is not intact.
     """
     about = verify(path)
-    return about._replace(settings=environment_files.relocated(about.settings, path))
+    return about._replace(settings=environment_flags.relocated(about.settings, path))
 
 
 def best_of(paths: Sequence[Path]) -> Path | None:

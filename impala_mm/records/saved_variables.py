@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.config import environment_files
+from impala_mm.config import environment_flags
 from impala_mm.config.settings import Config
 from impala_mm.data import variable_names
 from impala_mm.data.variables import Variables
@@ -117,7 +117,7 @@ def save_weights(
     shutil.rmtree(work, ignore_errors=True)
     try:
         work.mkdir(parents=True)
-        for path in environment_files.of_checkpoint(source):
+        for path in environment_flags.files_of_checkpoint(source):
             shutil.copy(path, work)
         tf.train.Checkpoint(**tree(copies)).write(str(work / "variables"))
         durable_folder.finish(work, folder, about._asdict())

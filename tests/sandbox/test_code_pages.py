@@ -84,7 +84,9 @@ def test_the_public_names_of_python_exist():
     )
     assert len(blocks) > 30
     named = {name: re.findall(r"- (\w+)", options) for name, options in blocks}
-    assert named["impala_mm.config.flags"] == ["flag", "default"]
+    assert named["impala_mm.config.flags"] == [
+        *("flag", "default", "with_flag", "without_flag", "with_number")
+    ]
     assert "Run" in named or "impala_mm.from_python.run.Run" in named
     for name, members in named.items():
         found = _find(name)

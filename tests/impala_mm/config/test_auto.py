@@ -87,62 +87,41 @@ def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
 
 
 @pytest.mark.parametrize(
-    ("flags", "compiles"),
-    [
-        (["--algorithm=impala"], False),
-        (["--algorithm=a2c"], False),
-        (["--algorithm=ppo"], True),
-        (["--algorithm=ppo", "--epochs=1", "--minibatches=8"], False),
-        (["--algorithm=ppo", "--compile_epochs=false"], False),
-        (["--algorithm=sac", "--mlp_sizes=64,64"], True),
-        (["--algorithm=sac", "--mlp_sizes=64,64", "--compile_updates=false"], False),
-        (["--algorithm=sac"], False),
-        (["--algorithm=sac", "--intra_op_threads=2"], True),
-    ],
-)
-def test_it_is_known_from_the_flags_which_algorithms_compile_their_updates(flags, compiles):
-    assert _config(*flags).compiles_updates == compiles
-
-
-@pytest.mark.parametrize(
     ("flags", "threads"),
     [
-        (["--algorithm=sac"], 2),
-        (["--algorithm=sac", "--mlp_sizes=64,64"], 1),
-        (["--algorithm=sac", "--mlp_sizes=16,512"], 1),
-        (["--algorithm=sac", "--mlp_sizes=16,512,64"], 2),
-        (["--algorithm=sac", "--mlp_sizes=512"], 1),
-        (["--algorithm=sac", "--minibatch_steps=32"], 1),
-        (["--algorithm=ppo"], 1),
+        ([], (1, 1, 1)),
+        (["--algorithm=a2c"], (1, 1, 1)),
+        (["--algorithm=ppo"], (1, 2, 1)),
+        (["--algorithm=ppo", "--epochs=1", "--minibatches=8"], (1, 1, 1)),
+        (["--algorithm=ppo", "--compile_epochs=false"], (1, 1, 1)),
+        (["--algorithm=sac", "--mlp_sizes=64,64"], (1, 2, 1)),
+        (["--algorithm=sac", "--mlp_sizes=64,64", "--compile_updates=false"], (1, 1, 1)),
+        (["--algorithm=sac", "--minibatch_steps=32"], (1, 2, 1)),
+        (["--algorithm=sac", "--mlp_sizes=512"], (1, 2, 1)),
     ],
 )
-def test_two_threads_make_compiled_updates_of_large_products(flags, threads):
-    assert _config(*flags).compiled_threads == threads
+def test_compiled_updates_have_a_second_thread_that_answers_actors(flags, threads):
+    assert _config(*flags).update_threads == threads
 
 
 @pytest.mark.parametrize(
-    ("flags", "side_by_side"),
+    ("flags", "two", "one"),
     [
-        (["--algorithm=sac"], True),
-        (["--algorithm=sac", "--compile_updates=false"], True),
-        (["--algorithm=sac", "--agent_name=MLPAgent"], True),
-        (["--algorithm=sac", "--agent_name=MLPLSTMAgent"], False),
-        (["--algorithm=sac", "--layer_norm"], False),
-        (["--algorithm=sac", "--mlp_sizes=64,64"], False),
-        (["--algorithm=sac", "--minibatch_steps=32"], False),
-        (["--algorithm=sac", "--xla"], False),
-        (["--algorithm=sac", "--intra_op_threads=2"], False),
-        (["--algorithm=sac", "--inter_op_threads=1"], False),
-        (["--algorithm=ppo"], False),
+        ([], (1, 2, 2), (1, 2, 1)),
+        (["--compile_updates=false"], (1, 2, 2), (1, 1, 1)),
+        (["--agent_name=MLPAgent"], (1, 2, 2), (1, 2, 1)),
+        (["--agent_name=MLPLSTMAgent"], (2, 2, 2), (1, 2, 1)),
+        (["--layer_norm"], (2, 2, 2), (1, 2, 1)),
+        (["--xla"], (2, 2, 2), (1, 2, 1)),
+        (["--mlp_sizes=16,512,64", "--layer_norm"], (2, 2, 2), (1, 2, 1)),
+        (["--mlp_sizes=16,512", "--layer_norm"], (1, 2, 1), (1, 2, 1)),
     ],
 )
-def test_large_networks_that_are_products_alone_are_computed_side_by_side(
-    monkeypatch, flags, side_by_side
-):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    assert _config(*flags).computes_side_by_side == side_by_side
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    assert not _config(*flags).computes_side_by_side
+def test_large_products_have_two_cores_where_there_are_two(monkeypatch, flags, two, one):
+    """XLA halves them; without it, or where they are all there is, two networks are computed."""
+    for cores, threads in (({0, 1}, two), ({0}, one)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: cores)
+        assert _config("--algorithm=sac", *flags).update_threads == threads
 
 
 def test_one_thread_is_for_small_observations_on_a_cpu_by_an_algorithm_of_ours():

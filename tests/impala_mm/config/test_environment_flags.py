@@ -52,3 +52,26 @@ def test_a_mistake_is_refused_with_the_flag_and_its_value(argument, sentence, ca
     said = capsys.readouterr().err
     assert said.startswith(f"error: {argument}: ")
     assert re.search(sentence, said), said
+
+
+def test_a_moved_runs_own_file_counts_though_another_run_is_where_it_was(tmp_path):
+    before, now = tmp_path / "c", tmp_path / "c-old"
+    for folder in (before, now):
+        (folder / "checkpoints" / "0000000001").mkdir(parents=True)
+        (folder / "Sign.environment").touch()
+    call = f'x:wrap{{"path": "{before}/Sign.environment"}}'
+    settings = {"level_name": f"{before}/Sign.environment,catch", "env_wrappers": call, "seed": 1}
+    found = environment_flags.relocated(settings, now / "checkpoints" / "0000000001")
+    assert found["level_name"] == f"{now}/Sign.environment,catch"
+    assert found["env_wrappers"] == f'x:wrap{{"path": "{now}/Sign.environment"}}'
+    other = {"level_name": f"{before}/Lost.environment"}
+    assert environment_flags.relocated(other, now) == other, "it has none of this name"
+    several = {"level_name": ["a.environment", "catch"]}
+    assert environment_flags.relocated(several, now) == several, "a file of a user's own"
+
+
+def test_without_folders_moving_changes_nothing():
+    text = '/a/b/Sign.environment,catch,x:wrap{"path": "/a/b/w.environment"}'
+    moved = text.replace("/a/b", "/elsewhere")
+    assert environment_flags.without_folders(text) == environment_flags.without_folders(moved)
+    assert environment_flags.without_folders("catch") == "catch"

@@ -10,7 +10,7 @@ from processes import ROOT
 
 import impala_mm
 from impala_mm import errors
-from impala_mm.config import flags, own_packages
+from impala_mm.config import flags, user_modules
 
 PROGRAMS = ("experiment.py", "run_experiment_mm_raw.py")
 
@@ -78,11 +78,11 @@ def test_a_package_that_overwrote_ours_is_noticed(tmp_path, monkeypatch):
     for name in ("nets", "launcher"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "nets" / "__init__.py").write_text('"""Nets for fishing."""\n')
-    monkeypatch.setattr(own_packages, "_ROOT", tmp_path)
+    monkeypatch.setattr(user_modules, "_ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "nets", raising=False)
     with flags.refusals_raised(), pytest.raises(errors.ForeignPackage) as error:
-        own_packages.refuse_foreign()
+        user_modules.refuse_foreign()
     assert str(error.value) == (
         f"{tmp_path}/nets was overwritten by another package that has the name of impala_mm's own "
         f"package nets: uninstall that one, then install impala_mm again"
@@ -93,5 +93,5 @@ def test_a_folder_of_data_is_no_package_where_ours_is_found(tmp_path, monkeypatc
     (tmp_path / "nets").mkdir()
     (tmp_path / "nets" / "weights.npz").touch()
     monkeypatch.chdir(tmp_path)
-    own_packages.refuse_foreign()
+    user_modules.refuse_foreign()
     assert issubclass(errors.ForeignPackage, impala_mm.errors.ImpalaError)
