@@ -26,7 +26,7 @@ import sys
 
 from impala_mm.config import command_line, flag_values, flags, user_modules, user_sources
 from impala_mm.config.settings import Config
-from impala_mm.records import checkpoint_paths, run_folder
+from impala_mm.records import checkpoint, run_folder
 from impala_mm.runtime import certificates, lifecycle, ports, run_token
 
 
@@ -62,6 +62,8 @@ def main(argv: list[str]) -> None:
             )
         except CannotServe as error:
             flags.refuse(str(error))
+    if config.debug:
+        flags.refuse("--debug trains in one process, without a CSV: use experiment.py")
     flag_values.check_effects(launcher, config, evaluators=True)
     request = Request(
         launcher=launcher,
@@ -78,7 +80,7 @@ def main(argv: list[str]) -> None:
         check_free=ports.check_free,
         make_token=lambda: run_token.make(config.transport_security != "none"),
         make_certificates=certificates.make,
-        policies=checkpoint_paths.shipped_names(),
+        policies=checkpoint.shipped_names(),
         command=[sys.executable, os.path.abspath(__file__), *argv[1:]],
         round_columns=config.batch_size if config.rounds else 0,
     )

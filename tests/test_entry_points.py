@@ -9,7 +9,7 @@ from processes import ROOT, run
 
 from impala_mm.config.flags import AUTO, info
 from impala_mm.config.settings import Config
-from impala_mm.records import checkpoint_paths
+from impala_mm.records import checkpoint
 from launcher.plan.settings import LauncherConfig
 
 SETTINGS = Config.of_algorithm(Config.algorithm)
@@ -93,7 +93,7 @@ def test_help_on_a_word_of_no_flag_says_so():
 @pytest.mark.parametrize("job", [[], ["--job_name=learner"]])
 def test_a_missing_checkpoint_to_train_from_leaves_no_folder(tmp_path, job):
     (tmp_path / "a").mkdir()
-    named = f"(policies of this package: {', '.join(checkpoint_paths.shipped_names())})"
+    named = f"(policies of this package: {', '.join(checkpoint.shipped_names())})"
     for name, why in (("b", f"does not exist {named}"), ("a", "is not the folder of a run")):
         code, printed = run(
             *(sys.executable, ROOT / "experiment.py", "--level_name=catch", *job),

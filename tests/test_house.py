@@ -15,7 +15,7 @@ from launcher.node import task
 # A package may import itself and the packages named here; "a.b" allows one module or package of a.
 ALLOWED = {
     "experiment": "impala_mm launcher.node launcher.dashboard",
-    "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.records.checkpoint_paths "
+    "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.records.checkpoint "
     "impala_mm.records.run_folder "
     "impala_mm.runtime.certificates impala_mm.runtime.lifecycle impala_mm.runtime.ports "
     "impala_mm.runtime.run_token",
@@ -25,7 +25,7 @@ ALLOWED = {
     "impala_mm.config": "",
     "impala_mm.runtime": "config",
     "impala_mm.environments": "config runtime",
-    "impala_mm.data": "environments",
+    "impala_mm.data": "config environments",
     "impala_mm.distributed": "config runtime data",
     "impala_mm.replay": "config runtime data",
     "impala_mm.algorithms": "config runtime environments distributed data replay nets",

@@ -8,10 +8,10 @@ import pytest
 from processes import EXPERIMENT, ROOT, run
 
 import impala_mm
-from impala_mm.records import checkpoint_paths
+from impala_mm.records import checkpoint
 
 FOLDER = ROOT / "impala_mm" / "policies"
-NAMES = checkpoint_paths.shipped_names()
+NAMES = checkpoint.shipped_names()
 NEEDED = {"Pong": "ale_py", "Breakout": "ale_py", "Cheetah": "mujoco"}
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
 
 
@@ -125,7 +126,7 @@ _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
 def _may_hold(value: object) -> bool:
     """Return whether a variable may be found in an object."""
-    if isinstance(value, (*_LEAVES, *_CODE, Variables)):
+    if isinstance(value, (*_LEAVES, *_CODE, Variables, Config)):
         return False
     is_tensorflows = type(value).__module__.startswith("tensorflow.")
     return not is_tensorflows or isinstance(

@@ -15,7 +15,7 @@ from impala_mm.environments.types import OPTION_FLAGS
 from impala_mm.evaluation import games, results, statistics
 from impala_mm.evaluation.games import Evaluation, KeepPlaying
 from impala_mm.policy.core import PolicyCore
-from impala_mm.records import checkpoint, checkpoint_paths
+from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Damaged, Mismatch
 from impala_mm.runtime.log import Say
 
@@ -54,7 +54,7 @@ class CheckpointTester:
 
     def test_newest(self) -> bool:
         """Test the newest intact checkpoint unless it was tested before; return whether it was."""
-        for path in reversed(checkpoint_paths.all_in(self._logdir / "checkpoints")):
+        for path in reversed(checkpoint.all_in(self._logdir / "checkpoints")):
             mark = _fingerprint(path)
             if mark in self._bad or not path.name.isdigit():
                 continue
@@ -70,7 +70,7 @@ class CheckpointTester:
 
     def plays_newest(self) -> bool:
         """Return whether no checkpoint is newer than the one of which games were last begun."""
-        return checkpoint_paths.all_in(self._played.parent)[-1:] == [self._played]
+        return checkpoint.all_in(self._played.parent)[-1:] == [self._played]
 
     def _due(self, path: Path) -> bool:
         """Return whether there are levels that were not played with this checkpoint."""

@@ -1,4 +1,6 @@
-"""LOGDIR/evaluations.jsonl: a line for each level that was evaluated with a checkpoint.
+"""The results of evaluations: tables on the screen, and lines of LOGDIR/evaluations.jsonl.
+
+The file has a line for each level that was evaluated with a checkpoint:
 
     time, by              when, and by which job: test or evaluator
     level, checkpoint, updates, frames, deterministic, seed, num_envs, options
@@ -17,6 +19,7 @@ import errno
 import math
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +79,50 @@ def read_rows(logdir: Path) -> list[dict[str, Any]]:
         return read_json_lines(path_of(logdir))
     except OSError:
         return []
+
+
+def level_table(result: Evaluation) -> str:
+    """Return the results of a level as a table."""
+    quantities: dict[str, Sequence[float]] = {
+        "return": result.returns,
+        "length in steps": result.lengths,
+    }
+    if result.scores:
+        quantities["human-normalised"] = result.human_normalised
+    rows = [
+        [name, *map(statistics.number, statistics.summarise(values))]
+        for name, values in quantities.items()
+    ]
+    head = [result.level, "mean", "median", "deviation", "least", "most"]
+    how = "most likely actions" if result.deterministic else "actions sampled from the policy"
+    lines = [
+        statistics.table(head, rows),
+        f"complete games: {len(result.returns)}, {result.num_envs} at a time; {how}; seed "
+        f"{result.seed}; checkpoint of {result.frames:,.0f} frames",
+    ]
+    if result.idle:
+        limit = result.options["no_reward_steps"]
+        lines.append(f"games ended after {limit:,} steps without reward: {result.idle}")
+    return "\n".join(lines)
+
+
+def overview_table(results: Sequence[Evaluation]) -> str:
+    """Return a table of all levels, and the statistics that papers report over many games."""
+    rows, scores, pooled = [], [], []
+    for result in results:
+        score = float("nan")
+        if result.scores:
+            (score,) = statistics.normalised([result.mean], result.scores)
+            scores.append(score)
+            pooled += result.human_normalised
+        rows.append([result.level, statistics.number(result.mean), statistics.number(score)])
+    lines = [statistics.table(["level", "mean return", "human-normalised"], rows)]
+    if scores:
+        of, number = statistics.summarise(scores), statistics.number
+        lines.append(
+            f"human-normalised over {len(scores)} games: median {number(of.median)}, mean "
+            f"{number(of.mean)}, interquartile mean "
+            f"{number(statistics.interquartile_mean(pooled))} (of all {len(pooled)} games played, "
+            f"pooled)"
+        )
+    return "\n".join(lines)

@@ -1,6 +1,6 @@
 """Statistics of the returns of many games, and plain tables; pure functions.
 
-`games` measures the returns; `tables` prints these numbers.
+`games` measures the returns; `results` prints these numbers.
 """
 
 from collections.abc import Sequence

@@ -10,10 +10,11 @@ from typing import Any
 from impala_mm.config import command_line, flag_values, flags, setting_files
 from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import BadEnvironment, BadSettings
+from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
-from impala_mm.from_python import environment_file
 from impala_mm.from_python.run import Run, is_running, remove_unused
 from impala_mm.records import run_folder
+from impala_mm.runtime import whole_file
 
 Environment = str | Callable[..., Any]
 
@@ -137,7 +138,7 @@ def _write(defined: Any, name: str, logdir: Path) -> str:
     if "," in str(path):
         raise BadSettings(f"logdir={logdir}: a folder with environments has no comma in its name")
     try:
-        environment_file.save(defined, name, path)
+        _write_defined(defined, name, path)
     except BadEnvironment:
         remove_unused(logdir)
         raise
@@ -163,3 +164,20 @@ def _name(level: Any) -> str:
         )
     level = getattr(level, "func", level)  # of a functools.partial
     return getattr(level, "__name__", type(level).__name__)
+
+
+def _write_defined(defined: Any, name: str, path: Path) -> None:
+    """Write what is called `name` to a file; raise BadEnvironment if it cannot be pickled."""
+    import cloudpickle  # noqa: PLC0415
+
+    if script := sys.modules.get("__mp_main__"):  # this process was spawned by multiprocessing,
+        cloudpickle.register_pickle_by_value(script)  # under whose name no actor finds the script
+    try:
+        data = cloudpickle.dumps(defined)
+    except Exception as error:  # whatever the objects raise that it refers to
+        raise BadEnvironment(
+            f"{name} cannot be passed to the actors ({describe_error(error)}): it refers to an "
+            f"object that cannot be pickled; make that object inside of it, or define {name} in a "
+            f'module and name it, as in "my_module:{name}"'
+        ) from error
+    whole_file.write(path, data)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from impala_mm.config import auto, flags
 from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.settings import Config
-from impala_mm.records import checkpoint, checkpoint_paths
+from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, log
 from impala_mm.runtime.interval import Interval
 
@@ -59,9 +59,9 @@ def refuse_bad_flags(config: Config) -> None:
             f"--mode={config.mode} plays with a run's trained policy: give the run's --logdir"
         )
     where = config.checkpoint or config.logdir
-    if not (path := checkpoint_paths.resolve(where)).exists():
+    if not (path := checkpoint.resolve(where)).exists():
         named = "checkpoint" if config.checkpoint else "logdir"
-        flags.refuse(f"--{named}={checkpoint_paths.why_missing(path)}")
+        flags.refuse(f"--{named}={checkpoint.why_missing(path)}")
 
 
 def load_tensorflow_to_play(config: Config, intra: int) -> None:
@@ -88,7 +88,7 @@ class _Test:
     def run(self) -> bool:
         """Play all levels, print and record the results; return whether all games were played."""
         from impala_mm.evaluation import levels as levels_to_play  # noqa: PLC0415
-        from impala_mm.evaluation import tables  # noqa: PLC0415
+        from impala_mm.evaluation import results  # noqa: PLC0415
         from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
 
         frames = f"{self._about.frames:,.0f}"
@@ -96,23 +96,23 @@ class _Test:
         levels = levels_to_play.choose_levels(self._config, self._given, self._about, self._say)
         changes = levels_to_play.changed_flags(self._config, self._given)
         policy = PolicyCore(self._path, self._about, levels[0], **changes)
-        results = []
+        played = []
         for level in levels:
             failed = len(self._unwritten)
             result = self._play(policy, level)
             if len(result.returns) < self._config.test_num_episodes:
                 self._say_interrupted(result)
                 return False
-            results.append(result)
-            print(tables.level_table(result), flush=True)
+            played.append(result)
+            print(results.level_table(result), flush=True)
             video = video_path(self._config, policy, level) if self._config.video_dir else None
             if len(self._unwritten) > failed:
                 video = None
             if video and video.exists():
                 self._say(f"video: {video}")
             self._record(result, video)
-        if len(results) > 1:
-            print(tables.overview_table(results), flush=True)
+        if len(played) > 1:
+            print(results.overview_table(played), flush=True)
         if self._unwritten:
             flags.refuse(f"--video_dir: {self._unwritten[0]}")
         return True

@@ -12,7 +12,7 @@ from impala_mm.config import auto, flags
 from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
-from impala_mm.records import checkpoint, checkpoint_paths
+from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, log
 from impala_mm.runtime.interval import Interval
 
@@ -52,7 +52,7 @@ def folder(config: Config) -> Path:
         return Path(config.record_dir)
     if config.logdir:
         return Path(config.logdir) / "recorded"
-    kept = checkpoint_paths.resolve(config.checkpoint).resolve().parent
+    kept = checkpoint.resolve(config.checkpoint).resolve().parent
     if kept.name == "checkpoints":
         return kept.parent / "recorded"
     flags.refuse(

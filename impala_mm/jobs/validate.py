@@ -28,7 +28,7 @@ from impala_mm.jobs import (
     record,
 )
 from impala_mm.learner import flag_conflicts
-from impala_mm.records import checkpoint, checkpoint_paths
+from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
 
     variables = made.algorithm.variables
     try:
-        if checkpoint_paths.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
+        if checkpoint.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
             path, about = checkpoint.find(config.logdir)
             resume.check_resumable(about, made.made_of, config.logdir)
             resume.check_teacher(about, config, config.logdir)

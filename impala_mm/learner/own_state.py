@@ -26,8 +26,7 @@ import tensorflow as tf
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.own_source import OwnSource
 from impala_mm.records import checkpoint, durable_folder, saved_variables
-from impala_mm.records.checkpoint import CheckpointInfo
-from impala_mm.records.checkpoint_paths import all_in
+from impala_mm.records.checkpoint import CheckpointInfo, all_in
 from impala_mm.replay.shard import Share
 from impala_mm.runtime.log import Say
 

@@ -17,6 +17,7 @@ from impala_mm.learner.learner import Learner, RunLimits, between_updates
 from impala_mm.learner.run_status import RunStatus, RunTime
 from impala_mm.learner.train_step import ADVICE
 from impala_mm.records.bottleneck import (
+    VerdictWriter,
     describe_running_update,
     describe_silence,
     describe_turns,
@@ -24,11 +25,10 @@ from impala_mm.records.bottleneck import (
     offline_line,
     progress_line,
 )
-from impala_mm.records.eta import EtaEstimator
 from impala_mm.records.host_use import HostRows
 from impala_mm.records.metrics import MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.verdict import VerdictWriter
+from impala_mm.records.throughput import EtaEstimator
 from impala_mm.runtime.interval import Interval
 from impala_mm.runtime.log import Say
 from impala_mm.transport.server import Server

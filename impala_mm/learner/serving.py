@@ -85,6 +85,8 @@ def listen(
 
 def _make_rounds(config: Config, agent: Agent, say: Say) -> Rounds | None:
     """Return the rounds of an algorithm that has some, or the turns of --deterministic_run."""
+    if config.debug:  # no actor connects
+        return None
     alone = config.deterministic_run
     if agent.algorithm.rounds:
         overlap = agent.algorithm.rounds_overlap

@@ -11,6 +11,8 @@ reads and writes the variables. `run_checkpoints` has those of a run: `learner.c
 them, and resumes from the newest intact one.
 """
 
+import contextlib
+import difflib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +21,6 @@ from typing import Any, NamedTuple
 from impala_mm.config import environment_flags
 from impala_mm.config.errors import BadCheckpoint, ImpalaError, UserMistake
 from impala_mm.records import durable_folder
-from impala_mm.records.checkpoint_paths import all_in, resolve, why_missing
 from impala_mm.records.durable_folder import Damaged
 from impala_mm.runtime.strict_json import from_json
 
@@ -144,3 +145,57 @@ def _has_possible_values(about: CheckpointInfo) -> bool:
         and all(isinstance(each, dict) for each in (about.settings, about.made_of, about.versions))
         and all(isinstance(each, str) for each in about.own_states)
     )
+
+
+_SHIPPED = Path(__file__).resolve().parents[1] / "policies"
+
+
+def shipped_names() -> list[str]:
+    """Return the names of the policies that come with this package."""
+    return sorted(path.parent.name for path in _SHIPPED.glob("*/about.json"))
+
+
+def resolve(given: str | Path) -> Path:
+    """Return the folder that a user means: a path, or else the name of a policy of this package.
+
+    In an export, it is the folder with the weights.
+    """
+    with contextlib.suppress(OSError):  # `why_missing` says what is wrong with it
+        if not Path(given).exists() and str(given) in shipped_names():
+            return _SHIPPED / given
+        exported = Path(given) / "variables"
+        if (exported / "about.json").exists():
+            return exported
+    return Path(given)
+
+
+def all_in(folder: Path) -> list[Path]:
+    """Return a folder's checkpoints, oldest first, without copies that the user has renamed."""
+    return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
+
+
+def why_missing(path: Path) -> str:
+    """Return why a path holds neither a checkpoint nor a run with one; empty if it holds one."""
+    try:
+        return _why_missing(path)
+    except OSError as error:  # such as a folder that this user may not enter
+        return f"{path}: {error.strerror}"
+
+
+def _why_missing(path: Path) -> str:
+    if (path / "about.json").exists() or all_in(path / "checkpoints"):
+        return ""
+    if not path.is_dir():
+        return f"{path} {'is a file' if path.exists() else f'does not exist{_hint(path)}'}"
+    has_run = (path / "metrics.jsonl").exists()
+    return f"{path} {'holds no checkpoint yet' if has_run else 'is not the folder of a run'}"
+
+
+def _hint(path: Path) -> str:
+    """Return the policies that may be meant by a path that does not exist; usually none."""
+    names = shipped_names()
+    if len(path.parts) > 1 or not names:
+        return ""
+    near = difflib.get_close_matches(str(path), names, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"{meant} (policies of this package: {', '.join(names)})"

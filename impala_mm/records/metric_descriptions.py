@@ -6,8 +6,12 @@ page. After a change here, write the page again:
     python -m impala_mm.records.metric_descriptions > sandbox/metrics.md
 """
 
-from impala_mm.records.learning_metrics import LEARNING_GROUPS, MetricDescription, MetricGroup
-from impala_mm.records.value_metrics import VALUES
+from impala_mm.records.learning_metrics import (
+    LEARNING_GROUPS,
+    VALUES,
+    MetricDescription,
+    MetricGroup,
+)
 
 _M = MetricDescription
 _SHARE = "share of time, 0 to 1"

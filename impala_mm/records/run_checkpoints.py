@@ -15,11 +15,11 @@ from impala_mm.records.checkpoint import (
     CheckpointInfo,
     Damaged,
     Unwritable,
+    all_in,
     best_of,
     read,
     verify,
 )
-from impala_mm.records.checkpoint_paths import all_in
 from impala_mm.runtime.log import Say
 
 

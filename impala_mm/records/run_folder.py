@@ -7,16 +7,17 @@ import hashlib
 import itertools
 import os
 import re
+import shutil
 import socket
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from impala_mm.config import flags, setting_files, user_sources
 from impala_mm.config.settings import Config
-from impala_mm.records import source_copy
 from impala_mm.runtime import provenance, starter, whole_file
 from impala_mm.runtime.strict_json import from_json, to_json
 
@@ -170,7 +171,7 @@ class RunFolder:
             start["diff"] = name
         try:
             files = user_sources.imported(config)
-            copy, said = source_copy.keep(files, self.path / "source")
+            copy, said = keep(files, self.path / "source")
         except OSError as error:
             copy, said = "", f"the source of your modules is not kept: {error}"
         if copy:
@@ -260,3 +261,41 @@ def make_folder(config: Config) -> Path:
             continue
         return path
     raise AssertionError
+
+
+MAX_FILES = 500  # of a copy
+MAX_FILE, MAX_TOTAL = 1 << 20, 10 << 20  # bytes of one file, and of a copy
+
+
+def keep(files: Mapping[str, Path], folder: Path) -> tuple[str, str]:
+    """Copy files to a folder in `folder` that is named after their content.
+
+    Return the name of the copy, and a sentence about it; both are empty if there are no files.
+    Files of code come first, then small ones, as long as they fit. Raises OSError.
+    """
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    kept: dict[str, bytes] = {}
+    total = 0
+    for name in sorted(files, key=lambda name: (not name.endswith(".py"), sizes[name])):
+        if len(kept) < MAX_FILES and sizes[name] <= MAX_FILE and total + sizes[name] <= MAX_TOTAL:
+            kept[name] = files[name].read_bytes()
+            total += len(kept[name])
+    if not kept:
+        return "", ""
+    digest = hashlib.sha256()
+    for name in sorted(kept):
+        digest.update(f"{name} {len(kept[name])} ".encode() + kept[name])
+    copy = folder / digest.hexdigest()[:8]
+    if not copy.exists():
+        work = folder / "copying"
+        shutil.rmtree(work, ignore_errors=True)
+        for name, content in kept.items():
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            (work / name).write_bytes(content)
+        work.rename(copy)
+    said = f"the source of your modules is kept in {copy} ({len(kept)} files, {total / 1e6:.2f} MB)"
+    if left := sorted(files.keys() - kept.keys(), key=lambda name: -sizes[name]):
+        said += f", without {left[0]}"
+        said += f" and {len(left) - 1} more" * (len(left) > 1)
+        said += f": a copy has at most {MAX_FILES} files of at most 1 MiB, and 10 MiB in all"
+    return copy.name, said

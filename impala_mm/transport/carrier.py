@@ -1,6 +1,6 @@
 """Two connected sockets between which bytes are carried: one is local, the other speaks TLS.
 
-The front of a learner has many (`front`), the relay of an actor one in each thread (`relay`).
+The front of a learner has many (`front`), the relay of an actor one in each thread (`route`).
 """
 
 import select

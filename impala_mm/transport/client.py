@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.distribute.experimental.rpc.kernels import gen_rpc_ops
 
 from impala_mm.runtime import starter
-from impala_mm.transport import route, rpc
+from impala_mm.transport import route
 from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.messages import (
     CONTENT_OMITTED,
@@ -108,7 +109,7 @@ class Client:
             )
         except tf.errors.OpError as error:
             raise Unreachable(f"nothing answers at {address} ({type(error).__name__})") from None
-        self._rpc = rpc.RpcCaller(client, self._timeout)
+        self._rpc = RpcCaller(client, self._timeout)
 
     def hello(self, request: dict[str, Any]) -> dict[str, Any]:
         """Introduce this actor, and return the learner's identity.
@@ -223,7 +224,7 @@ class Client:
         contents: Sequence[bytes],
         episodes: np.ndarray,
         timeout: float | None = None,
-    ) -> rpc.PendingCall:
+    ) -> "PendingCall":
         """Start a call that carries a message; large contents are sent in chunks first."""
         if sum(map(len, contents)) > MAX_CONTENT:
             header, contents = header._replace(chunks=self._send_chunks(header, contents)), []
@@ -281,7 +282,7 @@ class Delivery:
         """
         self._client, self._timeout = client, timeout
         self._header, self._contents, self._episodes = header, contents, episodes
-        self._call: rpc.PendingCall | None = self._start(content_omitted=is_repeat)
+        self._call: PendingCall | None = self._start(content_omitted=is_repeat)
         self.answer = b""  # for a step of a group of environments: its actions, int32 [E] as bytes
 
     def wait(self) -> Reply:
@@ -308,7 +309,7 @@ class Delivery:
         if self._call:
             self._call.wait()
 
-    def _start(self, content_omitted: bool = False) -> rpc.PendingCall:
+    def _start(self, content_omitted: bool = False) -> "PendingCall":
         header, contents = self._header, self._contents
         if content_omitted:
             header, contents = header._replace(chunks=CONTENT_OMITTED), []
@@ -325,7 +326,7 @@ def refuse_denied(reply: Reply) -> None:
         raise Refused("a message of this actor cannot be right: the learner's log says why")
 
 
-def wait_for_answer(function: str, call: rpc.PendingCall) -> list[tf.Tensor]:
+def wait_for_answer(function: str, call: "PendingCall") -> list[tf.Tensor]:
     """Wait for a call's answer and return it; raise Unreachable if the call fails."""
     code, message = call.wait()
     if code:
@@ -347,3 +348,58 @@ _ENDED = re.compile(
     rf"Enqueue operation was cancelled|FIFOQueue '\S+' is closed|{re.escape(RUN_ENDED)}"
 )
 _GRAPH_NODES = re.compile(r"\{\{[^}]*\}\}\s*")  # names of TensorFlow's graph nodes in a message
+
+
+class RpcCaller:
+    """A caller of the functions of one learner."""
+
+    def __init__(self, client: Any, timeout: int):
+        """Call by `client`, a `tf.distribute.experimental.rpc.Client`.
+
+        `timeout` is in milliseconds, for calls that give none.
+        """
+        self._client, self._timeout = client, tf.constant(timeout, tf.int64)
+        self._names = dict[str, tf.Tensor]()
+
+    def start(
+        self,
+        function: str,
+        arguments: Sequence[tf.Tensor],
+        result: Sequence[tf.DType],
+        timeout: int = 0,
+    ) -> "PendingCall":
+        """Start a call and return without waiting; `result` has the types of its answer."""
+        name = self._names.get(function)
+        if name is None:
+            name = self._names[function] = tf.constant(function)
+        future, deleter = gen_rpc_ops.rpc_call(
+            self._client._client_handle,
+            args=arguments,
+            method_name=name,
+            timeout_in_ms=tf.constant(timeout, tf.int64) if timeout else self._timeout,
+        )
+        return PendingCall(future, deleter, result)
+
+
+class PendingCall:
+    """A call that was started; when it is freed, it frees TensorFlow's resource for the call."""
+
+    def __init__(self, future: tf.Tensor, deleter: tf.Tensor, result: Sequence[tf.DType]):
+        self._future, self._deleter, self._result = future, deleter, result
+
+    def wait(self) -> tuple[int, str]:
+        """Wait for the end of the call; return (0, ""), or TensorFlow's error code and message."""
+        code, message = gen_rpc_ops.rpc_check_status(self._future)
+        number = int(code)
+        return number, message.numpy().decode(errors="replace") if number else ""
+
+    def answer(self) -> list[tf.Tensor]:
+        """Return the function's results, after a `wait` without an error."""
+        return gen_rpc_ops.rpc_get_value(self._future, Tout=self._result)
+
+    def __del__(self) -> None:
+        if tf.executing_eagerly():
+            gen_rpc_ops.delete_rpc_future_resource(handle=self._future, deleter=self._deleter)
+        else:  # garbage collection while a graph is traced: keep this out of the graph
+            with tf.init_scope():
+                gen_rpc_ops.delete_rpc_future_resource(handle=self._future, deleter=self._deleter)

@@ -1,18 +1,24 @@
-"""The actors that are connected to a learner, and where each of them may go."""
+"""The actors of a learner: where each may go, what they reported, and those that were refused."""
 
+import math
 import socket
+import textwrap
 import threading
 import time
 from collections.abc import Collection
 from typing import Any
 
+from impala_mm.config import printable
+from impala_mm.runtime.log import Say
 from impala_mm.runtime.process_use import Use
+from impala_mm.transport.admission import REPORT_SECONDS
 from impala_mm.transport.rebalancing import (
     SETTLE_SECONDS,
     LearnerLoad,
     choose_learner,
     choose_learner_without_actors,
 )
+from impala_mm.transport.validity import MAX_ACTORS
 
 
 class ConnectedActors:
@@ -137,3 +143,97 @@ class ConnectedActors:
 
     def _is_settled(self) -> bool:
         return time.monotonic() - self.changed_at > SETTLE_SECONDS
+
+
+_SHOWN_KINDS = 5  # kinds of faults that are logged with their traceback
+_MAX_TRACEBACK = 10_000  # characters of a traceback, its end
+
+
+class ActorFailures:
+    """The failures that the actors of one learner have reported."""
+
+    def __init__(self, say: Say):
+        self._say = say
+        self._lock = threading.Lock()
+        self._shown: set[str] = set()  # kinds of faults
+        self._gave_up: dict[int, str] = {}  # by actor: why
+
+    @property
+    def gave_up(self) -> dict[int, str]:
+        """The actors that gave up, and why; one that was started again may have joined since."""
+        with self._lock:
+            return dict(self._gave_up)
+
+    def take(self, actor: int, host: str, failure: dict[str, str]) -> bool:
+        """Log a report, each kind of fault once with its traceback; return whether it gave up."""
+        kind, why, text = (
+            printable.escape_line(str(failure[each])) for each in ("kind", "gave_up", "text")
+        )
+        with self._lock:
+            is_new = kind not in self._shown and len(self._shown) < _SHOWN_KINDS
+            if is_new:
+                self._shown.add(kind)
+            if why:
+                self._gave_up[actor] = f"{why}; the first fault: {text}"
+        said = f"actor {actor} on {host}: {text}"
+        if is_new:
+            traceback = printable.escape(str(failure["traceback"])[-_MAX_TRACEBACK:])
+            self._say(f"{said}\n{textwrap.indent(traceback, '  ')}")
+        elif kind not in self._shown:
+            self._say(f"{said} (its traceback is in the actor's log)")
+        if why:
+            self._say(f"actor {actor} on {host} gave up: {why}")
+        return bool(why)
+
+
+_MAX_START = 100  # characters of the id of an actor's start that are remembered
+_MAX_SHOWN = 2000  # characters of a refusal that are logged: it quotes what the actor sent
+
+
+class Refusals:
+    """Counts refusals and logs them, without letting a caller fill the log."""
+
+    def __init__(self, say: Say):
+        """Log by `say`."""
+        self.count = 0
+        self._say, self._lock = say, threading.Lock()
+        self._other_runs = set[tuple[str, Any]]()  # their actors: (id of the start, number)
+        self._strangers, self._reported_at = 0, -math.inf  # not reported yet; the last report
+
+    def malformed(self, mistake: str) -> None:
+        """Count and log an actor whose hello could not be read."""
+        self.count += 1
+        self._say(f"an actor is refused: {mistake}")
+
+    def unfit(self, asked: dict[str, Any], sentence: str) -> None:
+        """Count and log an actor that does not fit the learner."""
+        self.count += 1
+        shown = printable.escape_line(sentence, _MAX_SHOWN)
+        self._say(f"actor {int(asked['actor'])} on {asked['host']} refused: {shown}")
+
+    def of_another_run(self, asked: dict[str, Any], sentence: str) -> None:
+        """Count and log an actor of another run, once for each, since it tries again."""
+        actor = asked["start"][:_MAX_START], asked.get("actor")
+        known = actor in self._other_runs or len(self._other_runs) >= MAX_ACTORS
+        if known or asked.get("probe"):
+            return
+        self._other_runs.add(actor)
+        self.count += 1
+        self._say(f"actor {actor[1]} on {asked['host']} refused: {printable.escape_line(sentence)}")
+
+    def stranger(self) -> None:
+        """Count a caller without the token."""
+        with self._lock:
+            self.count += 1
+            self._strangers += 1
+        self.report_strangers()
+
+    def report_strangers(self) -> None:
+        """Log how many callers without the token there were, at most once a minute."""
+        with self._lock:
+            count, now = self._strangers, time.monotonic()
+            if not count or now - self._reported_at < REPORT_SECONDS:
+                return
+            self._strangers, self._reported_at = 0, now
+        who = "a caller" if count == 1 else f"{count:,} callers"
+        self._say(f"{who} without the run's token {'was' if count == 1 else 'were'} refused")

@@ -21,8 +21,7 @@ import tensorflow as tf
 
 from impala_mm.data.compression import decompress
 from impala_mm.runtime.log import Say
-from impala_mm.transport.chunks import ChunkStore
-from impala_mm.transport.delivery import DeliveryLedger
+from impala_mm.transport.delivery import ChunkStore, DeliveryLedger
 from impala_mm.transport.messages import (
     MAX_CONTENT,
     MAX_ENVIRONMENTS,

@@ -16,8 +16,7 @@ from impala_mm.config import printable
 from impala_mm.runtime import ports, starter
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.process_use import Use
-from impala_mm.transport.actor_failures import ActorFailures
-from impala_mm.transport.connected_actors import ConnectedActors
+from impala_mm.transport.connected_actors import ActorFailures, ConnectedActors, Refusals
 from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.delivery import DeliveryLedger
 from impala_mm.transport.endpoints import UnrollReceiver, make_endpoints
@@ -40,7 +39,6 @@ from impala_mm.transport.messages import (
 )
 from impala_mm.transport.parameter_store import ParameterStore
 from impala_mm.transport.rebalancing import LearnerLoad
-from impala_mm.transport.refusals import Refusals
 from impala_mm.transport.rounds import Rounds, why_unfit
 from impala_mm.transport.validity import MAX_ACTORS, MessageCheck, parse_hello
 

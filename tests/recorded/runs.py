@@ -16,7 +16,7 @@ from typing import Any
 from impala_mm.algorithms import agent
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint, run_checkpoints
-from impala_mm.records.checkpoint_paths import all_in
+from impala_mm.records.checkpoint import all_in
 from tests.recorded import record
 from tests.recorded.cases import RUNS, SMALL_RUN, RunCase
 

@@ -6,7 +6,7 @@ import pytest
 
 from impala_mm.config import user_modules, user_sources
 from impala_mm.config.settings import Config
-from impala_mm.records import source_copy
+from impala_mm.records import run_folder
 
 
 @pytest.fixture
@@ -98,25 +98,25 @@ def test_a_run_keeps_the_imported_modules_beside_those_that_its_flags_name(here,
 
 
 def test_a_copy_of_the_source_has_a_bounded_number_of_files(here, monkeypatch):
-    monkeypatch.setattr(source_copy, "MAX_FILES", 2)
+    monkeypatch.setattr(run_folder, "MAX_FILES", 2)
     files = user_sources.of_run(Config(algorithm="box.inner.ppo"))
     files |= {"unrelated.py": here / "unrelated.py"}
-    copy, said = source_copy.keep(files, here / "run" / "source")
+    copy, said = run_folder.keep(files, here / "run" / "source")
     assert len([p for p in (here / "run" / "source" / copy).rglob("*") if p.is_file()]) == 2
     assert "without box/weights.bin and 1 more: a copy has at most 2 files" in said
 
 
 def test_a_run_keeps_the_source_of_each_start_once_and_says_what_is_too_large(here):
     files = user_sources.of_run(Config(algorithm="box.inner.ppo"))
-    copy, said = source_copy.keep(files, here / "run" / "source")
+    copy, said = run_folder.keep(files, here / "run" / "source")
     kept = here / "run" / "source" / copy
     assert {str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file()} == {
         "box/__init__.py",
         "box/inner/ppo.py",
     }
     assert "(2 files, 0.00 MB), without box/weights.bin: a copy has at most" in said
-    assert source_copy.keep(files, here / "run" / "source")[0] == copy
+    assert run_folder.keep(files, here / "run" / "source")[0] == copy
     (here / "box" / "__init__.py").write_text("changed = 1")
-    other, _ = source_copy.keep(files, here / "run" / "source")
+    other, _ = run_folder.keep(files, here / "run" / "source")
     assert {path.name for path in (here / "run" / "source").iterdir()} == {copy, other}
-    assert source_copy.keep({}, here / "run" / "none") == ("", "")
+    assert run_folder.keep({}, here / "run" / "none") == ("", "")

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from impala_mm.evaluation.overlay import overlay
+from impala_mm.evaluation.game_video import draw_below
 from impala_mm.evaluation.video_writer import VideoFailed, VideoWriter, enlarge
 
 
@@ -152,28 +152,28 @@ def test_the_overlay_is_below_the_picture_and_shows_each_of_its_figures(size):
     was, large = frame.copy(), enlarge(frame)
     height, width = large.shape[:2]
     policy = np.array([0.5, 0.25, 0.25, 0.0])
-    plain = overlay(frame, "LEFT", 1.5, 3.0, policy, 0)
+    plain = draw_below(frame, "LEFT", 1.5, 3.0, policy, 0)
     assert (frame == was).all()
     left = (plain.shape[1] - width) // 2
     assert plain.dtype == np.uint8
     assert plain.shape[1] >= 320
     assert (plain[:height, left : left + width] == large).all(), "nothing covers the picture"
     for other in (
-        overlay(frame, "RIGHT", 1.5, 3.0, policy, 0),
-        overlay(frame, "LEFT", 1.75, 3.0, policy, 0),
-        overlay(frame, "LEFT", 1.5, 1234567.0, policy, 0),
-        overlay(frame, "LEFT", 1.5, 3.0, policy[::-1], 0),
-        overlay(frame, "LEFT", 1.5, 3.0, policy, 1),
+        draw_below(frame, "RIGHT", 1.5, 3.0, policy, 0),
+        draw_below(frame, "LEFT", 1.75, 3.0, policy, 0),
+        draw_below(frame, "LEFT", 1.5, 1234567.0, policy, 0),
+        draw_below(frame, "LEFT", 1.5, 3.0, policy[::-1], 0),
+        draw_below(frame, "LEFT", 1.5, 3.0, policy, 1),
     ):
         assert other.shape == plain.shape, "a video's frames are of one size"
         assert (other[height:] != plain[height:]).any()
-    without = overlay(frame, "LEFT", 1.5, 3.0, None)
+    without = draw_below(frame, "LEFT", 1.5, 3.0, None)
     assert height < len(without) < len(plain)
 
 
 def test_a_bar_is_as_high_as_its_action_is_probable():
     policy = np.array([0.5, 0.25, 0.125, 0.125])
-    strip = overlay(np.zeros((400, 600, 3), np.uint8), "0", 0.0, 0.0, policy)[400:]
+    strip = draw_below(np.zeros((400, 600, 3), np.uint8), "0", 0.0, 0.0, policy)[400:]
     filled = [(strip[:, x] == (110, 130, 165)).all(axis=-1).sum() for x in (80, 226, 372, 518)]
     assert filled[0] > 10
     assert [count / filled[0] for count in filled] == pytest.approx([1, 0.5, 0.25, 0.25], abs=0.06)

@@ -16,7 +16,7 @@ from supervising import until
 from impala_mm.data.compression import compress_lz4
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.runtime.process_use import Use
-from impala_mm.transport import chunks, connected_actors, handshake, messages
+from impala_mm.transport import connected_actors, delivery, handshake, messages
 from impala_mm.transport import rounds as rounds_module
 from impala_mm.transport.client import (
     Client,
@@ -130,7 +130,7 @@ def test_chunks_whose_sender_vanished_are_freed(serve, monkeypatch):
     client = _join(address)
     client._send_chunks(_header(client, 0), [b"the rest never comes"])
     assert len(server._receiver.chunks) == 1
-    monkeypatch.setattr(chunks, "_KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(delivery, "_KEPT_SECONDS", 0.0)
     client._send_chunks(_header(client, 1), [b"another"])
     assert server._receiver.chunks.count(_header(client, 0).message_key) == 0
     assert server._receiver.chunks.count(_header(client, 1).message_key) == 1
@@ -165,7 +165,7 @@ def test_chunks_that_cannot_be_are_refused_and_unfinished_messages_are_few(serve
     assert len(server._receiver.chunks) == 0
     for number in range(10):
         assert send(number, 1, 1) == Reply.ACCEPTED
-    assert len(server._receiver.chunks) == chunks._MOST_MESSAGES
+    assert len(server._receiver.chunks) == delivery._MOST_MESSAGES
     assert server._receiver.chunks.count(_header(client, 9).message_key) == 1
 
 

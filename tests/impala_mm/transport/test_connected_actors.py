@@ -1,6 +1,6 @@
 """What a learner prints of its actors' broken environments."""
 
-from impala_mm.transport.actor_failures import ActorFailures
+from impala_mm.transport.connected_actors import ActorFailures
 
 FAILURE = {"text": "E: no map", "kind": "E at a.py:7", "traceback": "Traceback\n  a", "gave_up": ""}
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from processes import free_port
 
-from impala_mm.transport import rpc
+from impala_mm.transport.client import RpcCaller
 
 _NOTHING = [tf.TensorSpec([], tf.int64)]
 
@@ -34,7 +34,7 @@ def caller():
         server.register(function.__name__, function)
     server.start()
     client = experimental.Client.create("grpc", address, name="ours", timeout_in_ms=5000)
-    yield rpc.RpcCaller(client, 10_000)
+    yield RpcCaller(client, 10_000)
     empty.close(cancel_pending_enqueues=True)
 
 

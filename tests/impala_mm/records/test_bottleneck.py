@@ -2,7 +2,7 @@
 
 import pytest
 
-from impala_mm.records.verdict import VerdictWriter
+from impala_mm.records.bottleneck import VerdictWriter
 
 
 def _row(wait, acting=0.2, moves=9.0):

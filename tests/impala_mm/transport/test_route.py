@@ -10,7 +10,7 @@ import pytest
 from impala_mm.runtime import run_token
 from impala_mm.transport import local_sockets
 from impala_mm.transport.credentials import Credentials
-from impala_mm.transport.relay import Relay
+from impala_mm.transport.route import Relay
 
 
 @pytest.fixture
