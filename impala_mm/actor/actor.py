@@ -200,7 +200,7 @@ class Player:
 
 
 class _Chosen(NamedTuple):
-    """What was chosen for the running step."""
+    """The choice for the running step."""
 
     actions: Any  # nest of [E, ...]
     extras: list[tf.Tensor]  # flat, of [E, ...]
