@@ -50,7 +50,7 @@ class Player:
         """
         acts = self._acts = {size: Act(algorithm, size) for size in {size for _, size in groups}}
         heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
-        features, (seed, _) = registry.features_of(algorithm), tf.compat.v1.get_seed(0)
+        features, (seed, _) = algorithm.features, tf.compat.v1.get_seed(0)
         self._groups = [
             _PlayingGroup(
                 algorithm,

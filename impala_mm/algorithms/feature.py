@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses
-from impala_mm.algorithms.distributions import Distribution
-from impala_mm.algorithms.interface import Context, PolicyLoader
-from impala_mm.algorithms.policies import PolicyDistribution
+from impala_mm.algorithms.parts import losses
+from impala_mm.algorithms.parts.action_policies import PolicyDistribution
+from impala_mm.algorithms.parts.distributions import Distribution
+from impala_mm.algorithms.types import Context, PolicyLoader
 from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.distributed.gradients import GradientReducer
@@ -382,4 +382,4 @@ class Features:
         return metrics
 
 
-NO_FEATURES = Features()
+NO_FEATURES: Features = Features()

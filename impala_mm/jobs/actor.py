@@ -208,7 +208,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     """Return an actor that has the network and chooses actions itself."""
     from impala_mm.actor import actor  # noqa: PLC0415
     from impala_mm.actor.learner_link import LearnerLink  # noqa: PLC0415
-    from impala_mm.algorithms import agent, registry  # noqa: PLC0415
+    from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.algorithms.interface import Role  # noqa: PLC0415
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
 
@@ -219,7 +219,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     level = _level_of_task(config, levels)
     observation = levels[level].observation
     count = auto.num_envs(config, observation)
-    rounds = registry.optional(algorithm, "rounds")
+    rounds = algorithm.rounds
     refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
     try:
         sizes = auto.group_sizes(config, count, observation, starter.is_local_run(), rounds)

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import flags, replay_mix
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
@@ -198,13 +197,14 @@ def _make_first_priorities(
     algorithm: Algorithm, codec: UnrollCodec, mix: replay_mix.Mix
 ) -> Callable[[Sequence[bytes]], np.ndarray] | None:
     """Return the function from unrolls to their first priorities, if it is needed and known."""
-    judge = registry.optional(algorithm, "first_priorities")
-    if judge is None or "prioritised" not in {part.kind for part in mix.replays}:
+    if not defines(algorithm.first_priorities) or "prioritised" not in {
+        part.kind for part in mix.replays
+    }:
         return None
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def judge_contents(contents: tf.Tensor) -> tf.Tensor:
-        return judge(*codec.decode(contents))
+        return algorithm.first_priorities(*codec.decode(contents))
 
     return lambda contents: judge_contents(tf.constant(contents)).numpy()
 
@@ -264,7 +264,7 @@ def _unpacked(contents: Sequence[bytes | memoryview], codec: UnrollCodec) -> lis
 
 def _make_measures(algorithm: Algorithm, codec: UnrollCodec, position: Position) -> Measures:
     """Return the functions that compute features of stored unrolls."""
-    compare = registry.optional(algorithm, "compare_features")
+    compare = algorithm.compare_features
     contents = [tf.TensorSpec([None], tf.string)]
 
     @tf.function(input_signature=contents, autograph=False)

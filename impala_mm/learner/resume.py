@@ -9,9 +9,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from impala_mm.algorithms import networks
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features.teacher import UNKNOWN
-from impala_mm.algorithms.teacher_settings import TeacherSettings
+from impala_mm.algorithms.parts import networks
 from impala_mm.config import environment_flags
 from impala_mm.config.flags import differences, format_value
 from impala_mm.config.settings import Config

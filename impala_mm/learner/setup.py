@@ -197,7 +197,7 @@ def _describe(
         f"{' and '.join(agent.levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
         f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
     )
-    notes = agent.spec.note, registry.optional(agent.algorithm, "note")
+    notes = agent.spec.note, agent.algorithm.note
     for note in notes:
         if note:
             say(note)
@@ -215,8 +215,8 @@ def _agree_on_run(
     config: Config, agent: Agent, group: LearnerGroup, folder: RunFolder | None, say: Say
 ) -> _AgreedRun:
     """Return what rank 0 knows of the run; other learners may have a --logdir of their own."""
-    rounds = registry.optional(agent.algorithm, "rounds")
-    needs_actors = registry.features_of(agent.algorithm).needs_actors
+    rounds = agent.algorithm.rounds
+    needs_actors = agent.algorithm.features.needs_actors
     if needs_actors and config.inference == "learner":
         flags.refuse(f"--inference=learner: {needs_actors}: use --inference=actor")
     device = devices.training_device()

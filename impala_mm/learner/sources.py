@@ -9,8 +9,7 @@
 
 from typing import NamedTuple
 
-from impala_mm.algorithms import registry
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -65,7 +64,7 @@ def make_sources(
             config, algorithm, queue, codec, position, run, process_rank(), say
         )
         saved = own if config.replay_save else None
-    elif registry.optional(algorithm, "source"):
+    elif defines(algorithm.source):
         read = saved = _make_own(
             config, algorithm, _make_fresh(config, algorithm, server, played, "/CPU:0")
         )
@@ -89,7 +88,7 @@ def _make_fresh(
     codec, rounds = UnrollCodec(algorithm.unroll), server.rounds
     if played:
         return TurnSource(played, codec, config.batch_size, device)
-    if rounds and registry.optional(algorithm, "rounds"):
+    if rounds and algorithm.rounds:
         return RoundSource(rounds, server.queue, codec, device)
     if rounds:  # those of --deterministic_run
         return TurnSource(TurnQueue(rounds, server.queue), codec, config.batch_size, device)
@@ -98,8 +97,7 @@ def _make_fresh(
 
 def _make_own(config: Config, algorithm: Algorithm, fresh: BatchSource) -> OwnSource:
     """Return the algorithm's own source, around this one."""
-    make = registry.optional(algorithm, "source")
     try:
-        return OwnSource(make, fresh, algorithm.unroll, devices.training_device())
+        return OwnSource(algorithm.source, fresh, algorithm.unroll, devices.training_device())
     except BadSource as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")

@@ -37,7 +37,7 @@ from wire_ends import PreparedTask, WireTasks
 from impala_mm.actor.acting import Act
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import agent, registry
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import auto, command_line, replay_mix
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
@@ -162,7 +162,7 @@ class WorkerTasks(WireTasks):
         keys = tf.range(batch, dtype=tf.int64)
         unroll_batch = Batch(unrolls, start, keys, ones, tf.zeros([batch], tf.int64), ones > 0)
         source = _RepeatedBatch(unroll_batch)
-        make = registry.optional(algorithm, "source")
+        make = algorithm.source if defines(algorithm.source) else None
         return self._training, make(source) if make else source
 
     def _replay(self, algorithm: Algorithm, batch: int) -> BatchSource:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala_mm.algorithms import recorded
+from impala_mm.algorithms.parts import recorded
 from tests.impala_mm.algorithms.test_vtrace import paper
 
 

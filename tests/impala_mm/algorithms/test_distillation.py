@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 import nets
-from impala_mm.algorithms import dqn_settings, losses, policies, registry
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Host, Reading
+from impala_mm.algorithms.feature_settings import RegulariserSettings
 from impala_mm.algorithms.features.teacher import Distillation, Returns, Taught
 from impala_mm.algorithms.interface import Context
-from impala_mm.algorithms.policies import PolicyDistribution
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.parts import action_policies, losses
+from impala_mm.algorithms.parts.action_policies import PolicyDistribution
+from impala_mm.algorithms.q_learning import settings as dqn_settings
 from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
@@ -54,7 +56,7 @@ def _measure(made, batch, reduction):
     policy, theirs, live, known, weight = batch
     taught = Taught(tuple(map(tf.constant, theirs)), tf.constant(known))
     return made.measure(
-        *(policies.categorical(tf.convert_to_tensor(policy)), policies.categorical),
+        *(action_policies.categorical(tf.convert_to_tensor(policy)), action_policies.categorical),
         *((), (), tf.constant(live), tf.constant(weight), reduction),
         taught=taught,
     )
@@ -129,7 +131,7 @@ def _share(method, before, frames, episode_return, end, returns):
 def test_the_cost_falls_by_frames_or_by_the_students_score_and_stays_0(
     method, end, returns, scores
 ):
-    kind = dqn_settings.Settings if method == "dqfd" else RegulariserSettings
+    kind = dqn_settings.DQNSettings if method == "dqfd" else RegulariserSettings
     config = kind(teacher="x", teacher_method=method, teacher_frames=end, teacher_cost=3.0)
     made = Distillation(config)
     made.set_returns(returns)
@@ -282,7 +284,7 @@ def test_values_of_observations_are_compared_by_their_squared_differences(distil
     taught = Taught(*(tuple(map(tf.constant, theirs)), tf.constant(known)), tuple(others))
     with tf.GradientTape() as tape:
         measured = made.measure(
-            *(policies.categorical(tf.constant(policy)), policies.categorical),
+            *(action_policies.categorical(tf.constant(policy)), action_policies.categorical),
             *((), (), tf.constant(live), tf.constant(weight), "mean"),
             taught=taught,
             values=given,

@@ -5,11 +5,13 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import registry, samples, value_units
-from impala_mm.algorithms.actor_critic import Outputs
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.interface import Context, Role
-from impala_mm.algorithms.policy_gradient import Goals, _fit
+from impala_mm.algorithms.parts import value_units
+from impala_mm.algorithms.parts.actor_critic import Outputs
+from impala_mm.algorithms.policy_gradient import samples
+from impala_mm.algorithms.policy_gradient.algorithm import Goals, _fit
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.algorithms import popart, value_units
+from impala_mm.algorithms.parts import popart, value_units
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
 from impala_mm.distributed.gradients import GradientReducer

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import recorded
 from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.parts import recorded
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import gradients, group

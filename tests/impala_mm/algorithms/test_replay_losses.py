@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import policies, replay_losses, targets
-from impala_mm.algorithms.advantages import VTrace
 from impala_mm.algorithms.feature import NO_FEATURES, Student
 from impala_mm.algorithms.features import cloning
-from impala_mm.algorithms.impala_loss import vtrace_step
-from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.impala import replay_losses
+from impala_mm.algorithms.impala.loss import vtrace_step
+from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.parts import action_policies, targets
+from impala_mm.algorithms.parts.advantages import VTrace
 from impala_mm.distributed import gradients, group
 from tests.helpers import impala_by_numpy
 from tests.helpers.whole_loss import impala_loss
@@ -41,7 +42,7 @@ def _clone(cloned, reduction="sum", values=VALUES, recorded=RECORDED):
     """Return (policy's loss, values' loss), and the gradients of their sum."""
     pi, mu, values, recorded = (tf.constant(x, tf.float32) for x in (PI, MU, values, recorded))
     costs = {"policy_cloning_cost": 1.0, "value_cloning_cost": 1.0, "replay": "uniform:10"}
-    (feature,) = cloning.make(Settings(**costs, cloned=cloned), None, Role.LEARNER)
+    (feature,) = cloning.make(ImpalaSettings(**costs, cloned=cloned), None, Role.LEARNER)
     with tf.GradientTape() as tape:
         tape.watch([pi, values])
         student = Student(
@@ -49,8 +50,8 @@ def _clone(cloned, reduction="sum", values=VALUES, recorded=RECORDED):
             weight=tf.constant(WEIGHT, tf.float32),
             reduction=reduction,
             actions=(),
-            make=policies.categorical,
-            policy=policies.categorical(pi),
+            make=action_policies.categorical,
+            policy=action_policies.categorical(pi),
             behaviour=mu,
             values=values,
             fresh=tf.constant(FRESH),
@@ -90,8 +91,8 @@ def test_states_beyond_the_threshold_are_not_trusted():
     divergence = _kl(PI, MU)
     threshold = float(np.median(divergence)) + 1e-4
     found = replay_losses.is_trusted(
-        policies.categorical(tf.constant(PI, tf.float32)),
-        policies.categorical(tf.constant(MU, tf.float32)),
+        action_policies.categorical(tf.constant(PI, tf.float32)),
+        action_policies.categorical(tf.constant(MU, tf.float32)),
         threshold,
     )
     np.testing.assert_array_equal(found, divergence <= threshold)

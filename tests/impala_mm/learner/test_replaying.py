@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from unrolls import CODEC, LENGTH, SPEC, unroll
 
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import SingleLearner
@@ -20,7 +21,11 @@ from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.replay.mixer import Columns
 from impala_mm.runtime.rank import ProcessRank
 
-ALGORITHM = SimpleNamespace(unroll=SPEC)
+
+class Plain(Algorithm):
+    unroll = SPEC
+
+
 RUN = replaying.Run(Path("/run"), is_new=True)
 
 
@@ -28,13 +33,13 @@ def _config(text="queue:0.5,prioritised:0.5:100:exponent=1", **flags):
     return Config(batch_size=4, unroll_length=LENGTH, replay=text, **flags)
 
 
-def _source(config, algorithm=ALGORITHM):
+def _source(config, algorithm=None):
     queue = tf.queue.FIFOQueue(100, [tf.string, tf.int64], [[], []])
     position = replaying.Position(lambda: 0, lambda: 0.0)
 
     def make(fresh):
         return replaying.make_source(
-            config, algorithm, fresh, CODEC, "/CPU:0", position, 1e9, 0, RUN, print
+            config, algorithm or Plain(), fresh, CODEC, "/CPU:0", position, 1e9, 0, RUN, print
         )
 
     return queue, OwnSource(make, UnrollQueue(queue), SPEC, "/CPU:0")
@@ -137,10 +142,8 @@ def test_memory_for_less_than_a_batch_is_refused(flags, said, monkeypatch, capsy
     assert said in capsys.readouterr().err
 
 
-class Comparing:
+class Comparing(Plain):
     """An algorithm whose features are rewards, recorded, and 0, computed now."""
-
-    unroll = SPEC
 
     def compare_features(self, entries, start):
         recorded = tf.stack([entries.reward[1:]] * 2, -1)  # [T, B, F]
@@ -159,11 +162,11 @@ def test_elite_draws_by_the_features_that_the_algorithm_compares():
 
 
 def test_new_unrolls_have_the_priorities_that_the_algorithm_gives_them():
-    def first_priorities(entries, start):
-        return entries.reward[1]
+    class Judging(Plain):
+        def first_priorities(self, entries, start):
+            return entries.reward[1]
 
-    algorithm = SimpleNamespace(unroll=SPEC, first_priorities=first_priorities)
-    queue, source = _source(_config(), algorithm)
+    queue, source = _source(_config(), Judging())
     _put(queue, 0, 1, 5, 3)
     assert source.next(20) is not None
     (replay,) = source._source._mixer._replays

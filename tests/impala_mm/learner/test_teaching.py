@@ -8,11 +8,11 @@ import in_threads
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import q_learning_settings
 from impala_mm.algorithms.feature import Features
+from impala_mm.algorithms.feature_settings import RegulariserSettings
 from impala_mm.algorithms.features.teacher import Distillation, Returns
 from impala_mm.algorithms.interface import Context
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.q_learning import settings as q_learning_settings
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.types import ReferenceScores
 from impala_mm.learner import resume, setup, teaching
@@ -207,7 +207,7 @@ def test_a_resumed_run_does_not_take_another_teacher_for_the_one_whose_return_it
 
     with pytest.raises(Mismatch, match="learns from runs/a, whose mean return its checkpoint has"):
         check(teacher="runs/b", teacher_method="qdagger")
-    margin = q_learning_settings.Settings(teacher="runs/b", teacher_method="dqfd")
+    margin = q_learning_settings.QLearningSettings(teacher="runs/b", teacher_method="dqfd")
     with pytest.raises(Mismatch, match="learns from runs/a, whose mean return its checkpoint has"):
         resume.check_teacher(about, margin, "runs/student")
     check(teacher="runs/b", teacher_method="qdagger", teacher_return=7.0)

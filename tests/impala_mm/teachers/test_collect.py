@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 from recorded_catch import terminations
 
+from impala_mm.algorithms.feature_settings import RegulariserSettings
 from impala_mm.algorithms.interface import entry_spec
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.environments.make import level_spec
 from impala_mm.evaluation import recording
 from impala_mm.replay.data_set import read_about, unroll_spec

@@ -5,7 +5,7 @@ import types
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.feature_settings import RegulariserSettings
 from impala_mm.environments.make import level_spec
 from impala_mm.evaluation import games
 from impala_mm.teachers.load import load_teachers
