@@ -133,9 +133,9 @@ class FlagInfo:
     # program that reads the file knows it, and no file may set it. "start": it says what one start
     # does. "process": it means nothing to another process.
     scope: str = ""
-    # What must keep its value, where the flag has an effect. "run": a run that is resumed. "weights":
-    # that, and also a run that starts with the weights of another, or a policy that reads them.
-    # What follows from the environment besides is `made_of` of `algorithms.agent`.
+    # What keeps the value, where the flag has an effect. "run": a run that is resumed. "weights":
+    # that, and a run that starts with the weights of another. `algorithms.agent` adds what follows
+    # from the environment.
     kept_by: str = ""
     only_with: Condition | None = None  # if it does not hold, the flag has no effect: a note
     needs: Condition | None = None  # likewise, but the flag is refused
