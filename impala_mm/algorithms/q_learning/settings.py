@@ -198,8 +198,7 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
-        HindsightSettings.__post_init__(self)
-        TeacherSettings.__post_init__(self)
+        super().__post_init__()
         if not (self.td_cost or self.distils or self.cql_cost or self.margin_cost):
             raise ValueError(
                 f"--td_cost={self.td_cost:g}: without the cost of a --teacher, --cql_cost and "
