@@ -29,7 +29,7 @@ from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.learner_reports import SilentLearners
 from impala_mm.learner.monitor import LearnerMonitor
 from impala_mm.learner.own_state import OwnState
-from impala_mm.learner.replaying import Position, Run
+from impala_mm.learner.replay_source import Position, Run
 from impala_mm.learner.sources import Sources, make_sources
 from impala_mm.learner.train_step import NotFinite, NothingCompiled, UpdateProfiler
 from impala_mm.learner.watching import Records

@@ -1,7 +1,7 @@
 """The sources of a learner's batches, and the order in which they wrap each other.
 
     new unrolls of actors          `batch_source`: the queue, rounds, or turns
-      the replay of --replay       `replaying`, or the algorithm's own source: `own_source`
+      the replay of --replay       `replay_source`, or the algorithm's own source: `own_source`
         recorded games             `offline_source`: they come first, or beside the others
 
 `make_sources` is this list; `learner.learner` reads the outermost one.
@@ -13,7 +13,7 @@ from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
-from impala_mm.learner import replaying
+from impala_mm.learner import replay_source
 from impala_mm.learner.batch_source import (
     BatchSource,
     PlayedHere,
@@ -25,7 +25,7 @@ from impala_mm.learner.batch_source import (
 )
 from impala_mm.learner.offline_source import PhasedSource
 from impala_mm.learner.own_source import BadSource, OwnSource
-from impala_mm.learner.replaying import Position, Run
+from impala_mm.learner.replay_source import Position, Run
 from impala_mm.runtime import devices
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import process_rank
@@ -60,7 +60,7 @@ def make_sources(
         queue: UnrollQueue | TurnQueue | PlayedHere = played or UnrollQueue(server.queue)
         if server.rounds:  # of --deterministic_run: algorithms with rounds of their own are refused
             queue = TurnQueue(server.rounds, server.queue)
-        read = own = replaying.make_own_source(
+        read = own = replay_source.make_own_source(
             config, algorithm, queue, codec, position, run, process_rank(), say
         )
         saved = own if config.replay_save else None

@@ -44,7 +44,7 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.distributed import group
 from impala_mm.environments.atari import vector
-from impala_mm.learner import replaying, setup
+from impala_mm.learner import replay_source, setup
 from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.own_source import OwnSource
@@ -171,12 +171,12 @@ class WorkerTasks(WireTasks):
         # It would take unrolls for ever, if the learner had to wait for none.
         changed = {"batch_size": batch, "replay_spill": "", "replay_overflow": "wait"}
         config, codec = dataclasses.replace(config, **changed), UnrollCodec(algorithm.unroll)
-        device, most = devices.training_device(), replaying.memory(config, process_rank())
-        position = replaying.Position(lambda: 0, lambda: 0.0)
-        run = replaying.Run(Path(), is_new=True)
+        device, most = devices.training_device(), replay_source.memory(config, process_rank())
+        position = replay_source.Position(lambda: 0, lambda: 0.0)
+        run = replay_source.Run(Path(), is_new=True)
 
         def make(queue: Any) -> ReplaySource:
-            return replaying.make_source(
+            return replay_source.make_source(
                 *(config, algorithm, queue, codec, device, position, most, 0, run),
                 say=lambda line: None,
             )
