@@ -1,23 +1,32 @@
-"""An actor: steps a batch of environments by its own network and sends the unrolls to a learner.
+"""An actor with its own network: it observes, acts, writes and sends.
 
-The path of an unroll begins here: `Player.play` steps the environments and writes their unrolls.
-`LearnerLink` sends these while the next ones are played, and downloads newer parameters. An actor
-whose learner is unreachable logs this, waits, and continues with the next learner that answers;
-it does not exit.
+    observe   `EnvironmentStepper.finish_step`   the step that the last actions led to
+    write     `UnrollWriter.write`               it into the unroll, with these actions
+    act       `Act`                              on the newest entry, which starts the next step
+    send      `LearnerLink.send`                 whole unrolls, while the next ones are played
+
+`run` plays and sends, `Player.play` makes the steps of an unroll, and `_PlayingGroup` has the three
+parts of a step. What features add to acting and to unrolls are hooks there. With
+--inference=learner, `stepping_actor` makes the same steps: it sends what it observes, and the
+learner writes and acts.
+
+An actor whose learner is unreachable logs this, waits, and continues with the next learner that
+answers; it does not exit.
 """
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from impala_mm.actor.acting import Act
-from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
+from impala_mm.actor.failures import FaultCounter
+from impala_mm.actor.learner_link import LearnerLink, UnrollBatch, label
 from impala_mm.actor.policy_puller import PolicyVersion
-from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
+from impala_mm.actor.stepper import EnvironmentStepper
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import ActingHook, SendingHook, TeacherLoader
 from impala_mm.algorithms.interface import Algorithm
@@ -28,6 +37,67 @@ from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
 from impala_mm.transport.environment_numbers import NumberRange
 from impala_mm.transport.messages import ActorTimes
+
+
+def run(
+    algorithm: Algorithm,
+    groups: Sequence[tuple[Environments, int]],
+    layout: ParameterLayout,
+    link: LearnerLink,
+    say: Say,
+    stop: threading.Event,
+    heartbeat: Heartbeat,
+    tell: Callable[[Fault], None] = lambda fault: None,
+    load_teachers: TeacherLoader = lambda settings: [],
+) -> None:
+    """Play and send the unrolls until asked to stop; `tell` the learner of faults.
+
+    `load_teachers` is that of `Player`, and may raise UserMistake.
+
+    Raises TooManyFaults if the environments produce nothing but faults.
+    """
+    link.start()
+    while not link.connected.wait(0.2):
+        heartbeat.beat()
+        if link.failure:
+            raise link.failure
+        if stop.is_set():
+            return
+    player = Player(algorithm, groups, heartbeat, load_teachers)
+    faults = FaultCounter(groups, heartbeat, say, tell)
+    loaded: PolicyVersion | None = None
+    numbers: NumberRange | None = None
+
+    def load_policy() -> PolicyVersion:
+        nonlocal loaded
+        newest = link.newest
+        assert newest
+        if newest.policy != loaded:
+            layout.assign_bytes(newest.vector)
+            loaded = newest.policy
+        return loaded
+
+    begin = time.perf_counter()
+    try:
+        while link.wait_for_turn(heartbeat.beat):
+            if numbers != (numbers := link.numbers):
+                player.number(numbers)
+            waited = time.perf_counter() - begin - link.policy_wait
+            contents = player.play(load_policy)
+            faults.after_unroll(player.whole)
+            ready = time.perf_counter()
+            times = ActorTimes(
+                player.acting, player.stepping, waited, link.policy_wait, ready - begin
+            )
+            run, version = player.policy
+            newest = UnrollBatch(run, version, [], player.episodes(), times, faults.new)
+            for batch in label(newest, contents, player.policies):
+                if not link.send(batch, heartbeat.beat):
+                    return
+            begin = ready
+    finally:
+        faults.say_counts()
+        player.close()
 
 
 class Player:
@@ -92,14 +162,14 @@ class Player:
         while True:
             group = self._groups[self._turn]
             begin = time.perf_counter()
-            ended = group.write(self.policy)
-            self.stepping += time.perf_counter() - begin
-            if ended is not None:
-                contents += ended
+            ends_unroll = group.observe()
+            if ends_unroll:
+                contents += group.take_unrolls(self.policy)
                 self.policies += group.policies
                 self.whole += group.whole
-                if group is last:  # it acts in the next call of `play`
-                    return contents
+            self.stepping += time.perf_counter() - begin
+            if ends_unroll and group is last:  # it acts in the next call of `play`
+                return contents
             if group.at_unroll_start:
                 if group is first:
                     self._load(load_policy)
@@ -129,6 +199,13 @@ class Player:
             group.stepper.close()
 
 
+class _Chosen(NamedTuple):
+    """The choice for the running step."""
+
+    actions: Any  # nest of [E, ...]
+    extras: list[tf.Tensor]  # flat, of [E, ...]
+
+
 class _PlayingGroup:
     """E environments that step together, and their unfinished unrolls."""
 
@@ -144,15 +221,22 @@ class _PlayingGroup:
         self.stepper, self.size, self._act = stepper, size, act
         self._acting, self._sending = acting, sending
         self.whole = 0  # environments that had no fault during the last unroll
-        self.policies: list[Any] = []  # those that played the unrolls which `write` returned last
+        self.policies: list[Any] = []  # those that played the unrolls returned last
         self.number: list[tf.Tensor] = []  # the last argument of `act`
         state = algorithm.initial_state(size)
         self._state: list[tf.Tensor] = tf.nest.flatten(state)
         self._writer = UnrollWriter(algorithm.unroll, size, state)
         self._writer.write_reset(stepper.reset())
-        # Actions and extras of the running step; None: no step runs.
-        self._chosen: tuple[Any, list[tf.Tensor]] | None = None
+        self._chosen: _Chosen | None = None  # None: no step runs
         self.at_unroll_start = True
+
+    def observe(self) -> bool:
+        """Wait for the running step, if any, and write it; return whether it ends the unrolls."""
+        if not self._chosen:
+            return False
+        step, chosen, self._chosen = self.stepper.finish_step(), self._chosen, None
+        self.at_unroll_start = self._writer.write(step, *chosen)
+        return self.at_unroll_start
 
     def act(self) -> None:
         """Choose the actions for the newest entries, and start the step that takes them."""
@@ -162,21 +246,11 @@ class _PlayingGroup:
         actions, self._state, extras = self._act(writer.newest, self._state, self.number)
         for hook in self._acting:
             actions, extras = hook.take_over(writer.newest, actions, extras)
-        self._chosen, self.at_unroll_start = (actions, extras), False
+        self._chosen, self.at_unroll_start = _Chosen(actions, extras), False
         self.stepper.start_step(actions)
 
-    def write(self, policy: Any) -> list[bytes] | None:
-        """Wait for the running step and write it; return the unrolls if it ends them, else None.
-
-        `policy` plays the present unrolls.
-        """
-        if not self._chosen:
-            return None
-        ended = self._writer.write(self.stepper.finish_step(), *self._chosen)
-        self._chosen = None
-        if not ended:
-            return None
-        self.at_unroll_start = True
+    def take_unrolls(self, policy: Any) -> list[bytes]:
+        """Return the unrolls that have ended, which `policy` played."""
         unbroken = self._writer.unbroken
         self.whole, contents = len(unbroken), self._writer.take_unrolls()
         self.policies = [policy] * len(contents)
@@ -185,84 +259,3 @@ class _PlayingGroup:
             self.policies = hook.policies
             self.whole -= hook.failed
         return contents
-
-
-def label(
-    newest: UnrollBatch, contents: Sequence[bytes], policies: Sequence[PolicyVersion]
-) -> list[UnrollBatch]:
-    """Return the batches in which to send unrolls that these policies played.
-
-    The last one is `newest` with those of its run, labelled with the oldest version that played
-    one: some may have waited for goals of later steps. Those that waited longer than the run of
-    their policy lasted are in a batch before it, which the learner drops and counts.
-    """
-    played = list(zip(policies, contents, strict=True))
-    own = [each for each in played if each[0].run == newest.run]
-    foreign = [each for each in played if each[0].run != newest.run]
-    version = min((policy.version for policy, _ in own), default=newest.version)
-    batches = [newest._replace(version=version, contents=[content for _, content in own])]
-    if foreign:
-        contents = [content for _, content in foreign]
-        batches.insert(0, UnrollBatch(*foreign[0][0], contents, newest.episodes[:0]))
-    return batches
-
-
-def run(
-    algorithm: Algorithm,
-    groups: Sequence[tuple[Environments, int]],
-    layout: ParameterLayout,
-    link: LearnerLink,
-    say: Say,
-    stop: threading.Event,
-    heartbeat: Heartbeat,
-    tell: Callable[[Fault], None] = lambda fault: None,
-    load_teachers: TeacherLoader = lambda settings: [],
-) -> None:
-    """Play and send the unrolls until asked to stop; `tell` the learner of faults.
-
-    `load_teachers` is that of `Player`, and may raise UserMistake.
-
-    Raises TooManyFaults if the environments produce nothing but faults.
-    """
-    link.start()
-    while not link.connected.wait(0.2):
-        heartbeat.beat()
-        if link.failure:
-            raise link.failure
-        if stop.is_set():
-            return
-    player = Player(algorithm, groups, heartbeat, load_teachers)
-    faults = FaultCounter(groups, heartbeat, say, tell)
-    loaded: PolicyVersion | None = None
-    numbers: NumberRange | None = None
-
-    def load_policy() -> PolicyVersion:
-        nonlocal loaded
-        newest = link.newest
-        assert newest
-        if newest.policy != loaded:
-            layout.assign_bytes(newest.vector)
-            loaded = newest.policy
-        return loaded
-
-    begin = time.perf_counter()
-    try:
-        while link.wait_for_turn(heartbeat.beat):
-            if numbers != (numbers := link.numbers):
-                player.number(numbers)
-            waited = time.perf_counter() - begin - link.policy_wait
-            contents = player.play(load_policy)
-            faults.after_unroll(player.whole)
-            ready = time.perf_counter()
-            times = ActorTimes(
-                player.acting, player.stepping, waited, link.policy_wait, ready - begin
-            )
-            run, version = player.policy
-            newest = UnrollBatch(run, version, [], player.episodes(), times, faults.new)
-            for batch in label(newest, contents, player.policies):
-                if not link.send(batch, heartbeat.beat):
-                    return
-            begin = ready
-    finally:
-        faults.say_counts()
-        player.close()

@@ -107,18 +107,13 @@ def make_agent(
         "own_flags": _own_flags(config),
     }
     made_of = {
-        "--algorithm": config.algorithm,
+        **flags.kept(Config.of_algorithm(config.algorithm).of(config), "run", "weights"),
         "--agent_name": network,
         **networks.recorded(config),
         "--level_name": identity["level_name"],
-        "--optimizer": config.optimizer,
         "--num_action_repeats": spec.action_repeats,
         **from_flags.describe_spaces(spec),
         **({"--box_policy": identity["box"]} if spec.actions.has_box else {}),
-        "--normalize_observations": config.normalize_observations,
-        "--normalize_rewards": config.normalize_rewards,
-        "--subtract_mean_image": config.subtract_mean_image,
-        "--value_normalization": config.value_normalization,
         **{f"--{name}": getattr(config, name) for name in from_flags.choice_flags(config)},
         **algorithm.made_of,
     }

@@ -1,4 +1,4 @@
-"""The flags of the features, which the settings of algorithms that take them inherit.
+"""The flags of the features: settings that an algorithm's settings join with others.
 
 The classes stand apart from the features because settings must not import TensorFlow.
 """
@@ -29,7 +29,8 @@ class HindsightSettings(Config):
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Refuse hindsight where an actor cannot hold back its unrolls."""
+        """Refuse hindsight where an actor cannot hold back its unrolls, or has no games."""
+        super().__post_init__()
         if self.her_ratio and self.inference == "learner":
             raise ValueError(
                 f"--her_ratio={self.her_ratio}: only an actor that chooses actions itself can give "
@@ -40,65 +41,15 @@ class HindsightSettings(Config):
                 f"--her_ratio={self.her_ratio} with --deterministic_run: in each turn an actor "
                 f"sends what it has played, and steps wait for later goals: leave one of them out"
             )
+        if self.her_ratio and self.uses_recorded_games:
+            raise ValueError(
+                f"--her_ratio={self.her_ratio}: recorded games have no goals that were reached "
+                f"later: leave it out, or train without --offline_updates and --teacher_data_share"
+            )
 
 
 _GROUP = "Teacher"
 RECORDED_GAMES = with_flag("offline_updates") | with_flag("teacher_data_share")
-
-
-@dataclasses.dataclass(frozen=True)
-class PhaseSettings(Config):
-    """The flags of an algorithm that may learn from recorded games before it plays."""
-
-    # fmt: off
-    offline_updates: int = flag(
-        0, group=_GROUP, learner_only=True, least=0,
-        text="Updates from recorded games with which a run begins, before its actors play. The "
-             "games are those of teacher_data; without it, the teacher plays them first. "
-             "sandbox/teachers.md explains what is learned from them.")
-    teacher_data: str = flag(
-        "", group=_GROUP, learner_only=True, needs=RECORDED_GAMES,
-        text="Folder of recorded games, as --mode=record writes them, for offline_updates and "
-             "teacher_data_share; several, separated by commas. Every learner reads them, and each "
-             "learns from its share.")
-    teacher_data_share: float = flag(
-        0.0, group=_GROUP, learner_only=True, least=0, most=0.99,
-        text="Share of recorded games in each update while actors play, for DQN, R2D2 and SAC: "
-             "unrolls, or steps of SAC, beside those of batch_size. They are never replaced, and "
-             "are drawn uniformly. 0: none.")
-    teacher_steps: int = flag(
-        50_000, group=_GROUP, learner_only=True, least=1,
-        only_with=RECORDED_GAMES & with_flag("teacher") & without_flag("teacher_data"),
-        text="Steps that the teacher plays at the start of a run with offline_updates or "
-             "teacher_data_share, unless teacher_data has recorded games; games that have begun "
-             "are played to their ends. Several learners share them.")
-    # fmt: on
-
-    def __post_init__(self) -> None:
-        """Refuse flags that do not fit together."""
-        share = f"--teacher_data_share={self.teacher_data_share:g}"
-        if self.teacher_data_share and not self.learns_from_any_policy:
-            raise ValueError(
-                f"{share}: --algorithm={self.algorithm} must know how likely the policy that "
-                f"played was to act so, which recorded games do not say: use --offline_updates, or "
-                f"--algorithm=dqn, r2d2 or sac"
-            )
-        if self.uses_recorded_games and (ratio := getattr(self, "her_ratio", 0)):
-            raise ValueError(
-                f"--her_ratio={ratio}: recorded games have no goals that were reached later: leave "
-                f"it out, or train without --offline_updates and --teacher_data_share"
-            )
-        teacher = getattr(self, "teacher", "")
-        if self.uses_recorded_games and not (self.teacher_data or teacher):
-            asked = f"--offline_updates={self.offline_updates}" if self.offline_updates else share
-            raise ValueError(
-                f"{asked} needs recorded games: give --teacher_data, or a --teacher who plays them"
-            )
-
-    @property
-    def uses_recorded_games(self) -> bool:
-        """Whether the run needs recorded games."""
-        return bool(self.offline_updates or self.teacher_data_share)
 
 
 def columns_beside(columns: int, share: float) -> int:
@@ -184,13 +135,34 @@ def action_numbers(text: str) -> tuple[int | None, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class TeacherSettings(PhaseSettings):
-    """The flags of an algorithm that may learn from a teacher."""
+class TeacherSettings(Config):
+    """The flags of an algorithm that may learn from a teacher, and from recorded games."""
 
     # Whether the student computes values of actions, of which the softmax is its policy.
     computes_action_values: ClassVar[bool] = False
 
     # fmt: off
+    offline_updates: int = flag(
+        0, group=_GROUP, learner_only=True, least=0,
+        text="Updates from recorded games with which a run begins, before its actors play. The "
+             "games are those of teacher_data; without it, the teacher plays them first. "
+             "sandbox/teachers.md explains what is learned from them.")
+    teacher_data: str = flag(
+        "", group=_GROUP, learner_only=True, needs=RECORDED_GAMES,
+        text="Folder of recorded games, as --mode=record writes them, for offline_updates and "
+             "teacher_data_share; several, separated by commas. Every learner reads them, and each "
+             "learns from its share.")
+    teacher_data_share: float = flag(
+        0.0, group=_GROUP, learner_only=True, least=0, most=0.99,
+        text="Share of recorded games in each update while actors play, for DQN, R2D2 and SAC: "
+             "unrolls, or steps of SAC, beside those of batch_size. They are never replaced, and "
+             "are drawn uniformly. 0: none.")
+    teacher_steps: int = flag(
+        50_000, group=_GROUP, learner_only=True, least=1,
+        only_with=RECORDED_GAMES & with_flag("teacher") & without_flag("teacher_data"),
+        text="Steps that the teacher plays at the start of a run with offline_updates or "
+             "teacher_data_share, unless teacher_data has recorded games; games that have begun "
+             "are played to their ends. Several learners share them.")
     teacher: str = flag(
         "", group=_GROUP, learner_only=True,
         text="Policy that the student learns from: the folder of a run, of one checkpoint or of "
@@ -278,6 +250,11 @@ class TeacherSettings(PhaseSettings):
     # fmt: on
 
     @property
+    def uses_recorded_games(self) -> bool:
+        """Whether the run needs recorded games."""
+        return bool(self.offline_updates or self.teacher_data_share)
+
+    @property
     def guides(self) -> bool:
         """Whether the teacher acts in actors."""
         return bool(self.guide_steps or self.guide_share)
@@ -304,8 +281,9 @@ class TeacherSettings(PhaseSettings):
         return 1.0 if self.teacher_cost == AUTO else self.teacher_cost
 
     def __post_init__(self) -> None:
-        """Refuse flags of a teacher that do not fit together."""
+        """Refuse flags that do not fit together."""
         super().__post_init__()
+        self._check_recorded_games()
         if self.offline_updates and self.teacher_cost == 0 and not self.learns_from_any_policy:
             raise ValueError(
                 f"--offline_updates={self.offline_updates}: with --teacher_cost=0 a policy learns "
@@ -321,6 +299,20 @@ class TeacherSettings(PhaseSettings):
             self._check_distilled()
             if self.guides:
                 self._check_guide()
+
+    def _check_recorded_games(self) -> None:
+        share = f"--teacher_data_share={self.teacher_data_share:g}"
+        if self.teacher_data_share and not self.learns_from_any_policy:
+            raise ValueError(
+                f"{share}: --algorithm={self.algorithm} must know how likely the policy that "
+                f"played was to act so, which recorded games do not say: use --offline_updates, or "
+                f"--algorithm=dqn, r2d2 or sac"
+            )
+        if self.uses_recorded_games and not (self.teacher_data or self.teacher):
+            asked = f"--offline_updates={self.offline_updates}" if self.offline_updates else share
+            raise ValueError(
+                f"{asked} needs recorded games: give --teacher_data, or a --teacher who plays them"
+            )
 
     def _check_guide(self) -> None:
         flag = "guide_steps" if self.guide_steps else "guide_share"
@@ -381,7 +373,7 @@ def _target(divergence: str, cost: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class RegulariserSettings(TeacherSettings):
+class RegulariserSettings(Config):
     """The flags of an algorithm whose loss has regularisers."""
 
     # fmt: off

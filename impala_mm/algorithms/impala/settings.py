@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import ClassVar
 
-from impala_mm.algorithms.feature_settings import RegulariserSettings
+from impala_mm.algorithms.feature_settings import RegulariserSettings, TeacherSettings
 from impala_mm.algorithms.parts.advantage_settings import AdvantageSettings
 from impala_mm.config.flags import AUTO, default, flag, with_flag
 from impala_mm.config.settings import Config
@@ -13,7 +13,7 @@ _REPLAY = "Learning from replay"
 
 
 @dataclasses.dataclass(frozen=True)
-class ImpalaSettings(AdvantageSettings, RegulariserSettings):
+class ImpalaSettings(AdvantageSettings, RegulariserSettings, TeacherSettings):
     """The settings of a process of IMPALA."""
 
     ignored: ClassVar[frozenset[str]] = frozenset({"eval_epsilon"})

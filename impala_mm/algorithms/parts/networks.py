@@ -19,7 +19,9 @@ _LARGE = 2**20  # numbers of an observation from which on a network may not fit 
 # Of the weights in memory, at least: with gradients and an optimizer's averages, or as received.
 _COPIES = 3
 # The flags, besides --agent_name, that decide which variables a network has and what it computes.
-_FLAGS = ("mlp_sizes", "activation", "layer_norm", "lstm_size", "separate_networks")
+_FLAGS = [
+    n for n, known in flags.infos(Config).items() if known.group == "Network" and known.kept_by
+]
 
 
 def make_network(

@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any, ClassVar
 
-from impala_mm.algorithms.feature_settings import RegulariserSettings
+from impala_mm.algorithms.feature_settings import RegulariserSettings, TeacherSettings
 from impala_mm.algorithms.parts.advantage_settings import AdvantageSettings
 from impala_mm.config.flags import AUTO, Condition, default, flag, with_flag, with_number
 from impala_mm.config.settings import Config, UpdateThreads
@@ -31,7 +31,7 @@ _ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's n
 
 
 @dataclasses.dataclass(frozen=True)
-class PolicyGradientSettings(AdvantageSettings, RegulariserSettings):
+class PolicyGradientSettings(AdvantageSettings, RegulariserSettings, TeacherSettings):
     """The settings of a process of an algorithm of `policy_gradient`."""
 
     rounds: ClassVar[bool] = True

@@ -81,7 +81,6 @@ class QLearning(Algorithm):
         self.features = features = setup.features
         # In tests and evaluation, the share of random actions.
         self._eval_epsilon = config.eval_epsilon if role is Role.EVALUATOR else None
-        self.made_of = config.meaning
         if config.stops_learning:
             self.note = (
                 f"--td_cost={config.td_cost:g} without --teacher_data_share: recorded actions "

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from impala_mm.algorithms.feature_settings import RECORDED_GAMES, HindsightSettings, TeacherSettings
 from impala_mm.config import replay_mix
@@ -44,26 +44,29 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
         text="Double Q-learning: the network chooses the action whose value the target network "
              "gives. Unset: the target network's largest value.")
     duelling: bool = flag(
-        False, group=GROUP,
+        False, group=GROUP, kept_by="weights",
         text="Let the network compute the observation's value and the actions' advantages "
              "separately; the actions' values are their sum.")
     duelling_units: int = flag(
-        0, group=GROUP, least=0, needs=with_flag("duelling"),
+        0, group=GROUP, least=0, needs=with_flag("duelling"), kept_by="weights",
         text="Units of a hidden layer in each of the two parts of a duelling network (R2D2: 512). "
              "0: both are linear in the features.")
     value_distribution: str = flag(
-        "none", group=GROUP, choices=("none", "categorical", "quantiles"),
+        "none", group=GROUP, choices=("none", "categorical", "quantiles"), kept_by="weights",
         text="What is learnt of the return after an action. none: its mean. categorical: the "
              "probabilities of num_atoms returns (C51). quantiles: the returns at any level of "
              "probability (IQN). The priorities of unrolls are then the losses of distributions.")
     num_atoms: int = flag(
         51, group=GROUP, least=2, only_with=with_flag("value_distribution", "categorical"),
+        kept_by="weights",
         text="Returns whose probabilities are learnt, with value_distribution=categorical.")
     v_min: float = flag(
         -10.0, group=GROUP, only_with=with_flag("value_distribution", "categorical"),
+        kept_by="weights",
         text="Smallest return of value_distribution=categorical; smaller ones count as it.")
     v_max: float = flag(
         10.0, group=GROUP, only_with=with_flag("value_distribution", "categorical"),
+        kept_by="weights",
         text="Largest return of value_distribution=categorical; larger ones count as it.")
     num_quantiles: int = flag(
         64, group=GROUP, learner_only=True, least=1,
@@ -80,7 +83,7 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
         text="Levels whose mean return decides which action is the best, with "
              "value_distribution=quantiles. Tests and evaluation use evenly spaced levels.")
     noisy: bool = flag(
-        False, group=GROUP,
+        False, group=GROUP, kept_by="weights",
         text="Explore by noise, of a size that is trained, in the weights of all fully connected "
              "layers (NoisyNet), except that of IQN's levels, instead of random actions. Each "
              "environment has noise of its own, drawn again at every step; an update has the same "
@@ -101,7 +104,7 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
         1, group=GROUP, learner_only=True, least=1, needs=with_flag("random_shift"),
         text="Shifts over which each target is averaged, with random_shift (DrQ's K).")
     value_rescaling: float = flag(
-        0.0, group=GROUP, learner_only=True, least=0, most=1,
+        0.0, group=GROUP, learner_only=True, least=0, most=1, kept_by="weights",
         text="Learn h(value) = sign(value) (sqrt(|value| + 1) - 1) + value_rescaling x value "
              "instead of the value, for rewards of any size without clipping (R2D2: 0.001). 0: "
              "learn the value itself.")
@@ -193,18 +196,9 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
             self.td_cost or self.distils or self.teacher_data_share
         )
 
-    @property
-    def meaning(self) -> dict[str, Any]:
-        """The flags that decide what the network's outputs mean, with their values."""
-        names = ["duelling", "duelling_units", "noisy", "value_rescaling", "value_distribution"]
-        if self.value_distribution == "categorical":
-            names += ["num_atoms", "v_min", "v_max"]
-        return {f"--{name}": getattr(self, name) for name in names}
-
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
-        HindsightSettings.__post_init__(self)
-        TeacherSettings.__post_init__(self)
+        super().__post_init__()
         if not (self.td_cost or self.distils or self.cql_cost or self.margin_cost):
             raise ValueError(
                 f"--td_cost={self.td_cost:g}: without the cost of a --teacher, --cql_cost and "

@@ -94,8 +94,7 @@ class SACSettings(HindsightSettings, TeacherSettings):
 
     def __post_init__(self) -> None:
         """Refuse numbers that do not fit together."""
-        HindsightSettings.__post_init__(self)
-        TeacherSettings.__post_init__(self)
+        super().__post_init__()
         if "value" in self.distilled:
             raise ValueError(
                 f"--distill={self.distill}: SAC's values contain the weighted entropy, and a "

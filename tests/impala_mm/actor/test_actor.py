@@ -12,8 +12,8 @@ import tensorflow as tf
 from counting import Counting, level
 
 from impala_mm.actor.actor import Player, run
+from impala_mm.actor.failures import NothingPlayed
 from impala_mm.actor.policy_puller import PulledParameters
-from impala_mm.actor.stepper import NothingPlayed
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec

@@ -9,7 +9,6 @@ from processes import ROOT
 PROGRAM = """
 import os, types
 import numpy as np
-from impala_mm.actor.stepper import DescriptorsClosed, EnvironmentStepper
 from impala_mm.environments.types import Step
 from impala_mm.runtime.heartbeat import Heartbeat
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from dopamine_runs import WRITTEN, unpack
 from dopamine_stacks import stacks
 
-from impala_mm.algorithms.feature_settings import RegulariserSettings
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.q_learning import settings as dqn_settings
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.action_parts import Discrete
@@ -27,7 +27,7 @@ _JAX_NAMES = ("Conv_0", "Conv_1", "Conv_2", "Dense_0", "Dense_1")
 
 
 def _load(path, level="BreakoutNoFrameskip-v4", spec=None, **settings):
-    config = RegulariserSettings(teacher=str(path), level_name=level, **settings)
+    config = TeacherSettings(teacher=str(path), level_name=level, **settings)
     (teacher,) = load_teachers(config, spec or level_spec(level))
     return teacher
 

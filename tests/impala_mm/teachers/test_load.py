@@ -15,7 +15,7 @@ from scipy import special
 
 import impala_mm
 from impala_mm.algorithms.feature import Host, Reading
-from impala_mm.algorithms.feature_settings import RegulariserSettings
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.parts import action_policies
 from impala_mm.algorithms.q_learning import settings as dqn_settings
@@ -35,7 +35,7 @@ from nets.network import State
 
 def _load(teacher, level="catch", **settings):
     """Return the teachers of a student of this level."""
-    config = RegulariserSettings(teacher=str(teacher), level_name=level, **settings)
+    config = TeacherSettings(teacher=str(teacher), level_name=level, **settings)
     return load_teachers(config, level_spec(level))
 
 
@@ -208,7 +208,7 @@ def test_where_frames_are_stacked_functions_and_savedmodels_read_stacks(tmp_path
     name = "tests.helpers.scripted:brightest_frame"
     if kind != "function":
         name = str(_saved(kind(), tmp_path / "foreign"))
-    config = RegulariserSettings(teacher=name, level_name="small", trust_teacher=True)
+    config = TeacherSettings(teacher=name, level_name="small", trust_teacher=True)
     (teacher,) = load_teachers(config, spec)
     frames = np.random.default_rng(0).integers(0, 256, [7, 2, 2, 1, 1]).astype(np.uint8)
     first = np.zeros([7, 2], bool)
@@ -453,7 +453,7 @@ def test_a_flag_that_a_teachers_algorithm_never_reads_refuses_nothing(tmp_path):
 def test_choices_that_stand_for_other_numbers_are_refused(tmp_path, theirs, ours, said):
     level = "Pendulum-v1"
     save(tmp_path, level_name=level, **theirs)
-    config = RegulariserSettings(teacher=str(tmp_path), level_name=level, **ours)
+    config = TeacherSettings(teacher=str(tmp_path), level_name=level, **ours)
     spec = level_spec(level, **from_flags.environment_options(config))
     if said:
         with pytest.raises(NoTeacher, match=re.escape(said)):
@@ -515,7 +515,7 @@ def test_values_are_compared_with_those_that_the_teacher_would_play_by(run, tmp_
     save(tmp_path, level_name="catch", algorithm="dqn", sure=True)
     entries = _entries()
     for folder in (run, tmp_path):
-        config = RegulariserSettings(
+        config = TeacherSettings(
             teacher=str(folder), level_name="catch", distill="value", reward_clipping="none"
         )
         made = Distillation(config)
