@@ -1,4 +1,4 @@
-"""What IMPALA may add for replayed unrolls: a trust region, and IMPACT's target and surrogate.
+"""Parts of IMPALA for replayed unrolls: a trust region, and IMPACT's target and surrogate.
 
     trust region   LASER (arXiv 1909.11583): a step whose state has KL(pi || mu) beyond a threshold
                    counts for neither policy nor values, and cuts the V-trace of the steps before it
