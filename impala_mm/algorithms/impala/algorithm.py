@@ -9,10 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.algorithms.feature import Features, Student
-from impala_mm.algorithms.impala import replay_losses
+from impala_mm.algorithms.impala import off_policy
 from impala_mm.algorithms.impala.loss import Losses, Step, impala_loss, vtrace_step
+from impala_mm.algorithms.impala.off_policy import TargetPolicy
 from impala_mm.algorithms.impala.settings import ImpalaSettings
-from impala_mm.algorithms.impala.target_policy import TargetPolicy
 from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
 from impala_mm.algorithms.parts import advantages, losses, masking
 from impala_mm.algorithms.parts.actor_critic import ActorCritic, Outputs, transitions
@@ -166,13 +166,13 @@ class Impala(ActorCritic):
             advantage_moments=moments,
             unit=self._unit,
             huber_delta=config.huber_delta,
-            surrogate=replay_losses.Surrogate(config.impact_clip) if self._target else None,
+            surrogate=off_policy.Surrogate(config.impact_clip) if self._target else None,
         )
         added, of_features = features.loss(student, transitions(live, prepared))
         loss = loss._replace(total=loss.total + added)
         measured = {"entropy": student.sums(entropy), "features": of_features}
         if config.trust_region < math.inf:
-            measured["trusted"] = replay_losses.share(step.trusted, live)
+            measured["trusted"] = off_policy.share(step.trusted, live)
         errors = tf.abs(step.estimates.value_targets - tf.stop_gradient(step.values))
         priorities = tf.reduce_mean(losses.mask(live, errors), axis=0)
         return loss.total, loss, measured, priorities
@@ -190,7 +190,7 @@ class Impala(ActorCritic):
 
         def trusts(policy: Distribution, live: tf.Tensor) -> tf.Tensor:
             behaviour = self._transition_behaviour(batch, live)
-            return replay_losses.is_trusted(policy, behaviour, config.trust_region)
+            return off_policy.is_trusted(policy, behaviour, config.trust_region)
 
         target = None
         if self._target:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms.impala.replay_losses import Surrogate
+from impala_mm.algorithms.impala.off_policy import Surrogate
 from impala_mm.algorithms.parts import action_policies, losses, value_units, vtrace
 from impala_mm.algorithms.parts.advantages import Estimates, Estimator
 from impala_mm.algorithms.parts.distributions import Distribution

@@ -6,7 +6,7 @@ Discrete actions), so that the learner knows the policy that played.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import sonnet as snt
@@ -31,13 +31,13 @@ from impala_mm.algorithms.parts import (
     normalisers,
     offline_policy,
     optimizers,
-    recorded,
     update_seeds,
     value_units,
 )
+from impala_mm.algorithms.parts.action_policies import why_unreachable
 from impala_mm.algorithms.parts.distributions import Distribution
-from impala_mm.algorithms.parts.entropy_limits import why_unreachable
 from impala_mm.algorithms.parts.lagrange import Cost
+from impala_mm.config import replay_mix
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
@@ -45,6 +45,49 @@ from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.types import EnvironmentSpec
+
+
+class Recorded(NamedTuple):
+    """The outputs of the behaviour policy's network, [...]; () for those not recorded."""
+
+    parameters: Any  # float32 [..., P]: of the distribution of actions
+    value: Any = ()  # float32 [...]
+    features: Any = ()  # float32 [..., F]: what the policy's head reads
+
+
+def recorded_spec(
+    config: Config, needed: Collection[str], num_parameters: int, num_features: int
+) -> Any:
+    """Return the specs of one entry's extras; `needed` is `Feature.records` of all features."""
+    parameters = tf.TensorSpec([num_parameters], tf.float32)
+    replays = bool(config.replay) and replay_mix.parse(config.replay).needs_features
+    needs_features = replays or "features" in needed
+    needs_value = "value" in needed
+    if not (needs_features or needs_value):
+        return parameters
+    return Recorded(
+        parameters,
+        tf.TensorSpec([], tf.float32) if needs_value else (),
+        tf.TensorSpec([num_features], tf.float32) if needs_features else (),
+    )
+
+
+def record(
+    spec: Any, parameters: tf.Tensor, value: Callable[[], tf.Tensor], features: tf.Tensor
+) -> Any:
+    """Return the extras, of a step or of many, as `recorded_spec` describes them."""
+    if not isinstance(spec, Recorded):
+        return parameters
+    return Recorded(
+        parameters,
+        value() if spec.value != () else (),
+        tf.cast(features, tf.float32) if spec.features != () else (),
+    )
+
+
+def policy_parameters(extras: Any) -> Any:
+    """Return the policy's parameters in extras."""
+    return extras.parameters if isinstance(extras, Recorded) else extras
 
 
 class Outputs(NamedTuple):
@@ -79,7 +122,7 @@ class ActorCritic(Algorithm):
         features.attach(
             Host(self._distribution, remembers=bool(tf.nest.flatten(state)), records_policy=True)
         )
-        self._own_extras = recorded.extras_spec(
+        self._own_extras = recorded_spec(
             config, features.records, self._distribution.num_parameters, self._network.num_features
         )
         step = entry_spec(environment, extras=features.extras_spec(self._own_extras))
@@ -99,8 +142,7 @@ class ActorCritic(Algorithm):
             config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
         )
         self._optimizer.initialize([*self._trained, *self.features.trained])
-        own = [*self._optimizer.variables, *self._unit.learning, *self._entropy_cost.variables]
-        return [*own, *self.features.carried]
+        return [*self._optimizer.variables, *self._unit.learning, *self._entropy_cost.variables]
 
     def _scales_advantages(self) -> bool:
         """Return whether --advantage_scaling gives advantages mean 0 and deviation 1."""
@@ -124,14 +166,13 @@ class ActorCritic(Algorithm):
     ) -> Variables:
         """Return the variables; `carried` are the subclass's own, and `weights` some of these."""
         inputs, unit = self._normaliser, self._unit.acting
-        last, guides = self.features.schedules, self.features.guides
-        return Variables(
-            trained=[*self._trained, *self.features.trained],
-            carried=[*carried, *last, *unit, *inputs.carried, *guides],
-            acting=[*self._trained, *unit, *inputs.acting, *guides],
+        own = Variables(
+            trained=self._trained,
+            carried=[*carried, *unit, *inputs.carried],
+            acting=[*self._trained, *unit, *inputs.acting],
             weights=[*weights, *unit, *inputs.carried],
-            schedules=[*last, *guides],
         )
+        return self.features.with_variables(own)
 
     def start_after(self, entries: Entry) -> Any:
         """Return the core state [B, ...] after the frames of entries [N, B, ...]."""
@@ -205,7 +246,7 @@ class ActorCritic(Algorithm):
         def value() -> tf.Tensor:
             return self._unit.values(tf.squeeze(self._baseline_head(features.value), -1))
 
-        own = recorded.record(self._own_extras, parameters, value, features.policy)
+        own = record(self._own_extras, parameters, value, features.policy)
         extras = self.features.extras(own, entry.first.shape[0])
         return action_policies.draw(policy, exploration), core_state, extras
 
@@ -274,7 +315,7 @@ class ActorCritic(Algorithm):
 
     def _recorded(self, entries: Entry) -> tf.Tensor:
         """Return the parameters of the policy that played, [T+1, B, P]."""
-        return recorded.policy_parameters(self.features.own_extras(entries.extras))
+        return policy_parameters(self.features.own_extras(entries.extras))
 
 
 def entropy_cost(config: RegulariserSettings, actions: ActionSpec) -> Cost:

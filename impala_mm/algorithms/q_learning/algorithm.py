@@ -107,15 +107,13 @@ class QLearning(Algorithm):
         )
         trained, inputs = list(self._online.trainable_variables), self._normaliser
         copied, slots = self._prepare_updates(environment) if role is Role.LEARNER else ([], [])
-        teachers, guides = features.schedules, features.guides
-        own = features.carried if role is Role.LEARNER else []
-        self.variables = Variables(
-            trained=[*trained, *features.trained],
-            carried=[*copied, *slots, *own, self._epsilon, *inputs.carried, *teachers, *guides],
-            acting=[*trained, self._epsilon, *inputs.acting, *guides],
+        own = Variables(
+            trained=trained,
+            carried=[*copied, *slots, self._epsilon, *inputs.carried],
+            acting=[*trained, self._epsilon, *inputs.acting],
             weights=[*copied, *inputs.carried],
-            schedules=[*teachers, *guides],
         )
+        self.variables = features.with_variables(own)
 
     def _prepare_updates(
         self, environment: EnvironmentSpec

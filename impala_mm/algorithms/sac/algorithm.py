@@ -126,15 +126,13 @@ class SAC(Algorithm):
         # Actors record the state of the critics' network, too, if it has one.
         remembered = tf.nest.flatten(self._critics.initial_state(1))
         acting = [*policy, *critics] if remembered else policy
-        teachers, guides = self.features.schedules, self.features.guides
-        own = self.features.carried if role is Role.LEARNER else []
-        return Variables(
-            trained=[*policy, *critics, *self.features.trained],
-            carried=[*learnt, *slots, *own, self._plays_randomly, *teachers, *guides],
-            acting=[*acting, self._plays_randomly, *inputs.acting, *guides],
+        own = Variables(
+            trained=[*policy, *critics],
+            carried=[*learnt, *slots, self._plays_randomly],
+            acting=[*acting, self._plays_randomly, *inputs.acting],
             weights=learnt,
-            schedules=[*teachers, *guides],
         )
+        return self.features.with_variables(own)
 
     def source(self, fresh: Any) -> Any:
         """Return the replay, which takes the new unrolls of the actors' queue."""

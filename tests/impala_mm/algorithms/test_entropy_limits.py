@@ -8,7 +8,7 @@ import tensorflow as tf
 from scipy import integrate, optimize, stats
 
 from impala_mm.algorithms.parts import action_policies
-from impala_mm.algorithms.parts.entropy_limits import entropy_limits, why_unreachable
+from impala_mm.algorithms.parts.action_policies import entropy_limits, why_unreachable
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
 from impala_mm.environments.actions import ActionSpec
 
