@@ -20,7 +20,7 @@ from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.errors import UserMistake
 from impala_mm.data import batches
-from impala_mm.data.one_ahead import OneAhead
+from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
 from impala_mm.learner.batch_source import RECORDED, BatchSource, place_unrolls
 from impala_mm.replay.recorded_games import RecordedGames
