@@ -90,6 +90,8 @@ def main(argv: list[str]) -> None:
         flags.refuse(str(error))
     if config.job_name == "actor":
         actor.run(config)
+    if config.debug:
+        learner.run(learner.for_debugging(config))
     if not config.job_name and rank.process_rank().size == 1:
         run_locally(config, argv, given)
     learner.run(config)

@@ -62,6 +62,8 @@ def main(argv: list[str]) -> None:
             )
         except CannotServe as error:
             flags.refuse(str(error))
+    if config.debug:
+        flags.refuse("--debug trains in one process, without a CSV: use experiment.py")
     flag_values.check_effects(launcher, config, evaluators=True)
     request = Request(
         launcher=launcher,

@@ -29,7 +29,12 @@ class Act:
         self._action = algorithm.unroll.step.action
         self._num_actions = len(tf.nest.flatten(self._action))
         self._num_states = len(tf.nest.flatten(algorithm.initial_state(num_envs)))
-        concrete, entry, state = _flat_act(algorithm, num_envs)
+        act, entry, state = _flat_act(algorithm, num_envs)
+        self._numpy: NumpyFunction | None = None
+        if tf.config.functions_run_eagerly():  # by --debug
+            self._tensorflow = _eagerly(act, entry)
+            return
+        concrete = tf.function(act, autograph=False).get_concrete_function(*entry, *state)
         self._numpy = _by_numpy(concrete, num_envs)
         if not self._numpy:
             self._tensorflow = _by_tensorflow(concrete, entry, state)
@@ -66,8 +71,8 @@ class Act:
 
 def _flat_act(
     algorithm: Algorithm, num_envs: int
-) -> tuple[Any, list[tf.TensorSpec], list[tf.TensorSpec]]:
-    """Return `act` as a concrete function of flat tensors, and the specs of those.
+) -> tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec], list[tf.TensorSpec]]:
+    """Return `act` as a function of flat tensors, and the specs of those.
 
     The first ones are the fields of an entry that `act` may read, the others the core state and
     the tensors of `EnvironmentNumber`.
@@ -89,8 +94,14 @@ def _flat_act(
         results = contract.act(algorithm, seen, before, exploration, *environment)
         return list(itertools.chain.from_iterable(map(tf.nest.flatten, results)))
 
-    rest = states + numbers
-    return tf.function(act, autograph=False).get_concrete_function(*entry, *rest), entry, rest
+    return act, entry, states + numbers
+
+
+def _eagerly(
+    act: Callable[..., list[tf.Tensor]], entry: list[tf.TensorSpec]
+) -> Callable[..., list[tf.Tensor]]:
+    """Return the function as Python, which takes the parts of an entry as one tensor."""
+    return lambda packed, *flat: act(*unpack(packed, entry), *flat)
 
 
 def _by_numpy(concrete: Any, num_envs: int) -> NumpyFunction | None:

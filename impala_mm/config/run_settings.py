@@ -67,6 +67,11 @@ class RunSettings:
         False, group="Run", own=True, scope="process",
         text="Check the flags without starting anything. The exit code is 0 if they are valid, "
              "and a line says what they mean; it is 2 if they are not, and an error says why.")
+    debug: bool = flag(
+        False, group="Run", own=True,
+        text="Train in this one process and compute everything eagerly, with few environments: "
+             "breakpoint() and print show values in an algorithm and in an environment. It is "
+             "slow.")
     check_env_secs: float = flag(
         20, group="Run", infinite=True, least=0, own=True,
         text="Maximum time in seconds for which validate plays the environments of level_name, in "

@@ -79,6 +79,7 @@ def run(
     limits. A metric is a number, or its sum and count, [2]. If `compiled`, XLA compiles the loop.
     """
     steps = tf.shape(parts)[0]
+    compiled = compiled and not tf.config.functions_run_eagerly()
     names: list[str] = []
 
     def body(

@@ -1,13 +1,15 @@
 """A learner's process: training from the flags to the exit code."""
 
+import dataclasses
 import errno
+import os
 import time
 import traceback
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm.config import algorithm_settings, flags
+from impala_mm.config import algorithm_settings, auto, flags
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
@@ -16,7 +18,7 @@ from impala_mm.learner import flag_conflicts
 from impala_mm.records import checkpoint, tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import heartbeat, lifecycle, ports, run_token
+from impala_mm.runtime import heartbeat, lifecycle, ports, run_token, starter
 from impala_mm.runtime.log import BoundedLog, ProcessLogger, Say
 from impala_mm.runtime.rank import process_rank, widen_core_binding
 from impala_mm.runtime.timing import format_duration
@@ -24,11 +26,14 @@ from impala_mm.transport.front import CONNECTIONS
 from impala_mm.transport.messages import PROTOCOL
 
 if TYPE_CHECKING:
+    from impala_mm.learner.learner import Learner
     from impala_mm.learner.monitor import LearnerMonitor
+    from impala_mm.learner.setup import Start
     from impala_mm.learner.teaching import PolicyTools
 
 # Seconds that a failed rank leaves rank 0 to print why: mpirun ends all ranks once one has failed.
 _LAST_WORDS_SECONDS = 5.0
+_FEW_ENVIRONMENTS = 4  # of --debug
 _PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -50,7 +55,8 @@ def run(config: Config) -> NoReturn:
     if here.rank == 0:
         refuse_missing_checkpoint(config)
     token_file = run_token.describe(config)  # before TensorFlow is loaded and the folder is made
-    if here.rank == 0 and not before_start.was_made():
+    # With --debug, a breakpoint of an environment is for this process.
+    if here.rank == 0 and not (config.debug or before_start.was_made()):
         before_start.warn_of_slow(config, here.local_size)
         before_start.before_training(config)
     held, problem = None, ""
@@ -81,6 +87,32 @@ def run(config: Config) -> NoReturn:
     if code == 1 and here.rank:
         time.sleep(_LAST_WORDS_SECONDS)
     lifecycle.exit_now(code)
+
+
+def for_debugging(config: Config) -> Config:
+    """Return the flags with which --debug trains in this process; refuse what does not fit."""
+    several = {
+        "--job_name": bool(config.job_name),
+        "--mode": config.mode in ("test", "record", "export", "rehearsal"),
+        "--num_learners": config.num_learners > 1 or process_rank().size > 1,
+        "--num_actors": config.num_actors not in (1, Config().num_actors),
+        "--inference=learner": config.inference == "learner",
+        "--env_workers": config.env_workers > 0,
+        "--deterministic_run": config.deterministic_run,
+        "--xla": config.xla,
+    }
+    if refused := [name for name, is_given in several.items() if is_given]:
+        flags.refuse(
+            f"--debug trains in one process without graphs: leave out {' and '.join(refused)}"
+        )
+    os.environ[starter.ACTORS_VARIABLE] = "1"
+    os.environ.setdefault(starter.COMMAND_VARIABLE, starter.command())
+    # A batch of an algorithm with rounds is then by one policy.
+    few = max(n for n in range(1, _FEW_ENVIRONMENTS + 1) if config.batch_size % n == 0)
+    size = few if config.num_envs == auto.AUTO else config.num_envs
+    return dataclasses.replace(
+        config, num_envs=size, inference="actor", learner_hosts="localhost:0"
+    )
 
 
 def _set_limits(config: Config) -> None:
@@ -125,7 +157,7 @@ def _train(
         heartbeat.report_learner_hosts(agreement.addresses)
     lifecycle.load_tensorflow()
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
-    from impala_mm.learner import setup, teaching  # noqa: PLC0415
+    from impala_mm.learner import batch_source, setup, teaching  # noqa: PLC0415
     from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
     from impala_mm.learner.train_step import NotFinite  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
@@ -142,17 +174,18 @@ def _train(
         if folder:
             heartbeat.report_learner_hosts(addresses)
         tools = _policy_tools(lambda: bool(ending))
-        monitor, learner = setup.build_learner(
-            setup.Start(config, levels, group, addresses, held, folder, began, outputs, tools)
+        played = batch_source.PlayedHere() if config.debug else None
+        start = setup.Start(
+            config, levels, group, addresses, held, folder, began, outputs, tools, played
         )
+        monitor, learner = setup.build_learner(start)
 
         def meanwhile() -> None:
             if ending:
                 learner.stop(lifecycle.end_reason(ending))
 
-        code, row = 1, {}
-        if not monitor.finished:
-            row = monitor.run(meanwhile)
+        code = 1
+        row = {} if monitor.finished else _run(start, monitor, learner, meanwhile)
         result, code = _describe_result(monitor, row, folder), monitor.exit_code(ending)
         monitor.wait_for_all_to_save()
         if folder:
@@ -175,6 +208,17 @@ def _train(
         group.gather(None, "said")
     group.leave()
     return code
+
+
+def _run(
+    start: "Start", monitor: "LearnerMonitor", learner: "Learner", meanwhile: Callable[[], None]
+) -> dict[str, Any]:
+    """Train until a limit is reached or `meanwhile` stops it; return the last row of metrics."""
+    if not start.played:
+        return monitor.run(meanwhile)
+    from impala_mm.jobs import debug  # noqa: PLC0415
+
+    return debug.run(start, monitor, learner, meanwhile)
 
 
 def _report_failure(error: Exception, say: Say, hint: str, folder: RunFolder | None) -> None:

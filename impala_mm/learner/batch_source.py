@@ -2,7 +2,7 @@
 
     QueueSource    the oldest unrolls of the actors' queue; the next batch is prepared meanwhile
     RoundSource    each round of an algorithm with rounds is a batch
-    TurnSource     actor and learner take turns, for --deterministic_run
+    TurnSource     actor and learner take turns, for --deterministic_run and --debug
 
 `sources` chooses one of them, and says what may be around it.
 """
@@ -10,6 +10,7 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -274,10 +275,37 @@ class TurnQueue:
         return [self._unused.popleft() for _ in range(min(most, len(self._unused)))]
 
 
+class PlayedHere:
+    """The unrolls of environments in the learner's own process and thread, for --debug.
+
+    They are played when they are asked for.
+    """
+
+    def __init__(self) -> None:
+        self._unused = deque[tuple[bytes, int]]()
+        # Both are set before training begins: the first returns new unrolls with the versions that
+        # played them, the second is called before each of its calls.
+        self.play: Callable[[], list[tuple[bytes, int]]] = list
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def take_within(self, timeout: float, most: int) -> list[tuple[bytes, int]]:
+        """Return 1 to `most` unrolls, or none if there is no time to play."""
+        if not self._unused and timeout > 0:
+            self.meanwhile()
+            self._unused += self.play()
+        return [self._unused.popleft() for _ in range(min(most, len(self._unused)))]
+
+
 class TurnSource:
     """A source of batches of new unrolls, each used once."""
 
-    def __init__(self, turns: TurnQueue, codec: UnrollCodec, batch_size: int, device: str = ""):
+    def __init__(
+        self,
+        turns: TurnQueue | PlayedHere,
+        codec: UnrollCodec,
+        batch_size: int,
+        device: str = "",
+    ):
         """Take unrolls from `turns`; `device` is where batches go, if not to train."""
         self._turns, self._batch_size = turns, batch_size
         self._collected: list[tuple[bytes, int]] = []  # for the next batch

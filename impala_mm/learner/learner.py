@@ -234,6 +234,10 @@ class Learner(threading.Thread):
         if self._asked_to_end.is_set():
             self._lockstep.stop()
 
+    def newest_policy(self) -> bytes:
+        """Return the acting variables' present values, as actors receive them."""
+        return self._layout.pack(self._layout.values())
+
     def _begin_update(self) -> None:
         if not self.offline_left:
             self._server.begin_update()

@@ -72,7 +72,7 @@ class LearnerMonitor:
         `silence` returns which learners have not answered since the last reports, see
         `SilentLearners.describe`.
         """
-        self._config, self._group, self._algorithm = config, group, algorithm
+        self.config, self._group, self._algorithm = config, group, algorithm
         self._learner, self._server, self._limits = learner, server, limits
         self._records = records
         self._aggregator = MetricsAggregator(
@@ -142,7 +142,7 @@ class LearnerMonitor:
         self._group.broadcast([*variables.trained, *variables.carried])
         if bad := describe_not_finite(variables.watched):
             if about:
-                path = f"{self._config.logdir}/checkpoints/{about.updates:010d}"
+                path = f"{self.config.logdir}/checkpoints/{about.updates:010d}"
                 raise VariablesNotFinite(
                     f"the checkpoint is not finite: {bad}: remove {path}, and the run resumes from "
                     f"the one before it"
@@ -152,7 +152,7 @@ class LearnerMonitor:
         own_state = learner.own_saves.state if learner.own_saves else None
         if own_state and about:
             own_state.restore(about)
-        if started_from and self._config.reload_replay:
+        if started_from and self.config.reload_replay:
             path, other = started_from
             reload_source(own_state, path, other, self._group)
         if about:
@@ -196,12 +196,25 @@ class LearnerMonitor:
         lost = self._wait_for_all_to_end(exchange)
         return self.end(lost, exchange.failure)
 
+    def run_here(self) -> dict[str, Any]:
+        """Train in this thread; return the last row. The source of batches calls `look_alone`."""
+        self.begin()
+        self._learner.prepare_training(self._mean_return)
+        self._learner.run()
+        return self.end()
+
+    def look_alone(self) -> None:
+        """Look after the learner between two updates, without a thread for reports."""
+        self._status.receive([self._status.report()])
+        if self._learner.has_received:
+            self.look()
+
     def begin(self) -> None:
         """Begin the records, before the first update."""
         learner = self._learner
         self.spent.begin()
         if self._records:
-            settings = dataclasses.asdict(self._config) | {"num_learners": self._group.size}
+            settings = dataclasses.asdict(self.config) | {"num_learners": self._group.size}
             self._records.metrics_writer.write_settings(settings, learner.frames)
         self._aggregator.start(learner.frames, learner.steps, learner.updates)
         if self._rows:

@@ -18,7 +18,7 @@ from impala_mm.config import flags, replay_mix
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.learner.batch_source import TurnQueue, UnrollQueue, decode_batch
+from impala_mm.learner.batch_source import PlayedHere, TurnQueue, UnrollQueue, decode_batch
 from impala_mm.learner.own_source import OwnSource
 from impala_mm.replay.contents import unpack
 from impala_mm.replay.elite import Features, Measures
@@ -31,7 +31,6 @@ from impala_mm.replay.store import StoredUnroll
 from impala_mm.runtime import devices, machine
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import ProcessRank
-from impala_mm.transport.server import Server
 
 
 class Position(NamedTuple):
@@ -51,7 +50,7 @@ class Run(NamedTuple):
 def make_own_source(
     config: Config,
     algorithm: Algorithm,
-    server: Server,
+    queue: UnrollQueue | TurnQueue | PlayedHere,
     codec: UnrollCodec,
     position: Position,
     run: Run,
@@ -66,15 +65,12 @@ def make_own_source(
     for line in _unused_spills(config, here) if here.local_rank == 0 else []:
         say(line)
 
-    def make(queue: UnrollQueue | TurnQueue) -> ReplaySource:
+    def make(queue: UnrollQueue | TurnQueue | PlayedHere) -> ReplaySource:
         return make_source(
             *(config, algorithm, queue, codec, device, position, most),
             *(here.rank, run, say, _half_of_memory(here)),
         )
 
-    queue: UnrollQueue | TurnQueue = UnrollQueue(server.queue)
-    if server.rounds:  # of --deterministic_run: algorithms with rounds of their own are refused
-        queue = TurnQueue(server.rounds, server.queue)
     try:
         return OwnSource(make, queue, algorithm.unroll, device)
     except UserMistake as error:
@@ -154,7 +150,7 @@ def describe(config: Config, codec: UnrollCodec, most_bytes: float) -> list[str]
 def make_source(
     config: Config,
     algorithm: Algorithm,
-    queue: UnrollQueue | TurnQueue,
+    queue: UnrollQueue | TurnQueue | PlayedHere,
     codec: UnrollCodec,
     device: str,
     position: Position,

@@ -86,6 +86,8 @@ def listen(
 
 def _make_rounds(config: Config, agent: Agent, say: Say) -> Rounds | None:
     """Return the rounds of an algorithm that has some, or the turns of --deterministic_run."""
+    if config.debug:  # no actor connects
+        return None
     alone = config.deterministic_run
     if registry.optional(agent.algorithm, "rounds"):
         overlap = registry.optional(agent.algorithm, "rounds_overlap")

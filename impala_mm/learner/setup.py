@@ -22,6 +22,7 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner import flag_conflicts, phases, resume, serving, teaching
+from impala_mm.learner.batch_source import PlayedHere
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.first_unroll import NoUnrollComes
 from impala_mm.learner.learner import Learner, RunLimits
@@ -92,6 +93,7 @@ class Start(NamedTuple):
     began: float  # time.monotonic() of the process
     outputs: RunOutputs
     tools: teaching.PolicyTools
+    played: PlayedHere | None = None  # what plays in this process, with --debug
 
     @property
     def say(self) -> Say:
@@ -166,7 +168,7 @@ def _make_learner(
     """Return the learner and the sources of its batches."""
     algorithm, group, folder = agent.algorithm, start.group, start.folder
     position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
-    sources = make_sources(config, algorithm, server, position, run, start.say)
+    sources = make_sources(config, algorithm, server, position, run, start.say, start.played)
     profiled, logdir = (config.profile, folder.path) if folder else ("", Path())
     local = algorithm.variables.local
     learner = Learner(

@@ -17,10 +17,12 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.learner import replaying
 from impala_mm.learner.batch_source import (
     BatchSource,
+    PlayedHere,
     QueueSource,
     RoundSource,
     TurnQueue,
     TurnSource,
+    UnrollQueue,
 )
 from impala_mm.learner.offline_source import PhasedSource
 from impala_mm.learner.own_source import BadSource, OwnSource
@@ -46,34 +48,47 @@ def make_sources(
     position: Position,
     run: Run,
     say: Say,
+    played: PlayedHere | None = None,
 ) -> Sources:
-    """Return the sources that the flags and the algorithm ask for."""
+    """Return the sources that the flags and the algorithm ask for.
+
+    With --debug, the new unrolls are those of `played`.
+    """
     saved: OwnSource | None = None
     read: BatchSource
     if config.replay:
         codec = UnrollCodec(algorithm.unroll)
+        queue: UnrollQueue | TurnQueue | PlayedHere = played or UnrollQueue(server.queue)
+        if server.rounds:  # of --deterministic_run: algorithms with rounds of their own are refused
+            queue = TurnQueue(server.rounds, server.queue)
         read = own = replaying.make_own_source(
-            config, algorithm, server, codec, position, run, process_rank(), say
+            config, algorithm, queue, codec, position, run, process_rank(), say
         )
         saved = own if config.replay_save else None
     elif registry.optional(algorithm, "source"):
         read = saved = _make_own(
-            config, algorithm, _make_fresh(config, algorithm, server, "/CPU:0")
+            config, algorithm, _make_fresh(config, algorithm, server, played, "/CPU:0")
         )
     else:
-        read = _make_fresh(config, algorithm, server)
+        read = _make_fresh(config, algorithm, server, played)
     phased = PhasedSource(read) if config.uses_recorded_games else None
     return Sources(phased or read, saved, phased)
 
 
 def _make_fresh(
-    config: Config, algorithm: Algorithm, server: Server, device: str = ""
+    config: Config,
+    algorithm: Algorithm,
+    server: Server,
+    played: PlayedHere | None,
+    device: str = "",
 ) -> BatchSource:
     """Return the source of new unrolls, on `device` if not where it is trained.
 
     An own source keeps them in main memory; what it returns is copied to the training device.
     """
     codec, rounds = UnrollCodec(algorithm.unroll), server.rounds
+    if played:
+        return TurnSource(played, codec, config.batch_size, device)
     if rounds and registry.optional(algorithm, "rounds"):
         return RoundSource(rounds, server.queue, codec, device)
     if rounds:  # those of --deterministic_run

@@ -148,7 +148,9 @@ class TrainStep:
             # TensorFlow keeps the tensor of each Python number for ever, of NumPy's it does not.
             number = tf.constant(np.int64(updates))
         if self._graph is None:
-            self._graph = self.trace(batch)
+            # With --debug, each operation is computed where it stands.
+            eager = tf.config.functions_run_eagerly()
+            self._graph = self._trace if eager else self.trace(batch)
         numbers, priorities, acting_values = self._graph(batch, known, number)
         numbers, count = numbers.numpy(), len(self._names)
         recorded, (halved, of_others) = summarize(numbers[count:-2]), numbers[-2:].tolist()

@@ -246,3 +246,17 @@ def test_conditions_are_joined():
     assert why(without_flag("name"), name="x") == "with --name=x"
     assert why(with_flag("name", "a", "b"), name="c") == "with --name=c"
     assert (named & with_flag("name", "a", "b")).words == "--name and --name=a or b"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("her_window", "Only with --her_ratio."),
+        ("learning_rate_power", "Only with --learning_rate_schedule=polynomial."),
+        ("guide_share", "Only with --teacher."),
+    ],
+)
+def test_help_says_with_which_flags_another_has_an_effect(words, said, capsys):
+    with pytest.raises(SystemExit):
+        command_line.parse(["experiment.py", f"--help={words}"], "", Config)
+    assert said in " ".join(capsys.readouterr().out.split())

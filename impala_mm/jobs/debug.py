@@ -1,0 +1,69 @@
+"""--debug: a training in this one process, computed eagerly, in which breakpoints work.
+
+It is the learner's process (`jobs.learner`), whose loop asks for a batch: then the environments
+play here, in the same thread, until there is one. No graph is traced and nothing is compiled:
+`breakpoint()` and `print` show values in an algorithm's `act` and `update` and in an environment.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from impala_mm.actor.actor import Player
+from impala_mm.actor.stepper import FaultCounter
+from impala_mm.algorithms import agent
+from impala_mm.algorithms.interface import Role
+from impala_mm.environments import from_flags, seeds
+from impala_mm.environments.make import make_environments
+from impala_mm.learner.learner import Learner
+from impala_mm.learner.monitor import LearnerMonitor
+from impala_mm.learner.setup import Start
+from impala_mm.runtime.heartbeat import Heartbeat
+
+
+def run(
+    start: Start, monitor: LearnerMonitor, learner: Learner, meanwhile: Callable[[], None]
+) -> dict[str, Any]:
+    """Train until a limit is reached, or `meanwhile` stops it; return the last row of metrics."""
+    # Its flags have what `auto` stands for in this run.
+    config, say, played = monitor.config, start.say, start.played
+    assert played
+    say(
+        "--debug: everything is computed in this process, step by step, which is slow; "
+        "breakpoint() works in act, update and environments"
+    )
+    tf.config.run_functions_eagerly(True)
+    copy = agent.make_agent(agent.config_for_acting(config), config.task, role=Role.ACTOR)
+    (level, spec), *others = copy.levels.items()
+    if others:
+        say(f"--debug plays {level} alone, the first level")
+    size, seed = config.num_envs, seeds.of_actor(config.seed, config.task)
+    environments = make_environments(level, size, seed, **from_flags.environment_options(config))
+    groups, heart = [(environments, size)], Heartbeat()
+    faults = FaultCounter(groups, heart, say)
+    player = Player(
+        copy.algorithm, groups, heart, lambda settings: start.tools.load_teachers(settings, spec)
+    )
+
+    def load_policy() -> int:
+        copy.layout.assign_bytes(learner.newest_policy())
+        return learner.updates
+
+    def play() -> list[tuple[bytes, int]]:
+        contents = player.play(load_policy)
+        faults.after_unroll(player.whole)
+        learner.meter.add_episodes(level, player.episodes())
+        return list(zip(contents, player.policies, strict=True))
+
+    def between() -> None:
+        meanwhile()
+        monitor.look_alone()
+
+    played.play, played.meanwhile = play, between
+    try:
+        return monitor.run_here()
+    finally:
+        faults.say_counts()
+        player.close()
+        environments.close()
