@@ -17,13 +17,13 @@ import plot_style
 import tensorflow as tf
 from documented_runs import REFERENCE_FOLDER
 
-from impala_mm.algorithms import epsilon, q_values, vtrace
-from impala_mm.algorithms.a2c import A2C
 from impala_mm.algorithms.features.teacher import Distillation, Returns
 from impala_mm.algorithms.interface import Context, EnvironmentNumber
-from impala_mm.algorithms.policy_gradient import PolicyGradient
-from impala_mm.algorithms.ppo import PPO
-from impala_mm.algorithms.vmpo import better_half
+from impala_mm.algorithms.parts import vtrace
+from impala_mm.algorithms.policy_gradient.algorithm import PolicyGradient
+from impala_mm.algorithms.policy_gradient.variants import A2C, PPO, better_half
+from impala_mm.algorithms.q_learning import epsilon
+from impala_mm.algorithms.q_learning import values as q_values
 from impala_mm.config.algorithm_settings import settings_type
 from impala_mm.config.settings import Config
 from impala_mm.distributed.gradients import GradientReducer

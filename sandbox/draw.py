@@ -94,7 +94,7 @@ _PATH = (  # the path of an unroll: file, function, the data's form at this poin
     ("learner/batch_source.py", "QueueSource._prefetch, next", "Batch: unrolls [T+1, B, ...]"),
     ("learner/lockstep.py", "Lockstep.next", "the same, when all learners have one"),
     ("learner/train_step.py", "TrainStep", "one graph for the complete update"),
-    ("algorithms/impala.py", "Impala.update", "loss [], a gradient for each variable"),
+    ("algorithms/impala/algorithm.py", "Impala.update", "loss [], a gradient for each variable"),
     ("distributed/gradients.py", "GradientReducer.apply", "averaged, clipped, applied"),
 )
 

@@ -3,9 +3,16 @@
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, masking, networks, normalisers, optimizers, policies
-from impala_mm.algorithms.interface import Role, entry_spec, start_spec
-from impala_mm.algorithms.vtrace import discounted_suffix_sums
+from impala_mm.algorithms.interface import Algorithm, Role, entry_spec, start_spec
+from impala_mm.algorithms.parts import (
+    action_policies,
+    losses,
+    masking,
+    networks,
+    normalisers,
+    optimizers,
+)
+from impala_mm.algorithms.parts.vtrace import discounted_suffix_sums
 from impala_mm.data import batches
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
@@ -13,25 +20,27 @@ from impala_mm.data.variables import Variables
 _METRICS = ("loss/total", "loss/policy", "loss/value", "kl")  # what PPO._loss returns
 
 
-def make(config, environment, role):
+def make(config, environment, setup):
     """Return the algorithm for this environment."""
-    return PPO(config, environment, role)
+    return PPO(config, environment, setup)
 
 
-class PPO:
+class PPO(Algorithm):
     """Proximal policy optimization (arXiv 1707.06347) with minibatches of unrolls."""
 
     rounds = True  # the policy that an update improves has played the complete batch
     masks = True  # choices that Entry.mask forbids have the probability 0
 
-    def __init__(self, config, environment, role):
+    def __init__(self, config, environment, setup):
         self._config, self._actions = config, environment.actions
         # Parts that read the flags: normalisation, the network, the distribution of the actions.
         self._inputs = normalisers.Normaliser(config, environment.observation)
         self.network_name = networks.chosen_name(config, environment)
         self._network = networks.make_network(config, environment, self._inputs.mean)
-        self._policies = policies.choose(self._actions, config.box_policy, config.box_deviation)
-        self._policy_head = policies.make_head(self._policies, config.policy_init_scale)
+        self._policies = action_policies.choose(
+            self._actions, config.box_policy, config.box_deviation
+        )
+        self._policy_head = action_policies.make_head(self._policies, config.policy_init_scale)
         self._value_head = snt.Linear(1, name="value")
 
         # An unroll's entries hold what `act` adds to them, and `start` is the state before them.
@@ -45,7 +54,7 @@ class PPO:
             head(tf.zeros([1, self._network.num_features]))  # creates its variables
         trained = [variable for part in parts for variable in part.trainable_variables]
         carried = [*self._inputs.carried]
-        if role is Role.LEARNER:
+        if setup.role is Role.LEARNER:
             self._optimizer = optimizers.Adam(config.learning_rate, epsilon=1e-5)
             self._optimizer.initialize(trained)
             carried += self._optimizer.variables
@@ -60,13 +69,13 @@ class PPO:
         """Choose the actions [B] that follow entries [B, ...]."""
         parameters, _, core_state = self._step(entry, core_state)
         policy = self._policies.make(parameters, entry.mask)
-        action = policies.draw(policy, exploration)  # the most likely one where it is 0
+        action = action_policies.draw(policy, exploration)  # the most likely one where it is 0
         return action, core_state, policy.log_prob(action)
 
     def judge(self, entry, core_state):
         """Return the policy and the values for entries [B, ...], which tests and videos show."""
         parameters, values, _ = self._step(entry, core_state)
-        return policies.output(self._actions, parameters, values, entry.mask)
+        return action_policies.output(self._actions, parameters, values, entry.mask)
 
     def _step(self, entry, core_state):
         """Return (parameters [B, P], values [B], core state) after entries [B, ...]."""

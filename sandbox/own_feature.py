@@ -3,8 +3,8 @@
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import ppo
 from impala_mm.algorithms.feature import Added, Feature, Features
+from impala_mm.algorithms.policy_gradient.variants import PPO
 
 
 class Curiosity(Feature):
@@ -36,7 +36,8 @@ class Curiosity(Feature):
         return Added(student.reduce(errors), {"novelty": student.sums(errors)})
 
 
-def make(config, environment, role, features):
+def make(config, environment, setup):
     """Return PPO with curiosity."""
     (size,) = environment.observation.shape
-    return ppo.make(config, environment, role, Features([*features, Curiosity(size)]))
+    features = Features([*setup.features, Curiosity(size)])
+    return PPO(config, environment, setup._replace(features=features))

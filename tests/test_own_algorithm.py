@@ -22,11 +22,11 @@ class Settings(Config):
     passes: int = flags.flag(4, "Passes over each batch.", group="Mine", least=1)
 """
 MODULE = """
-from impala_mm.algorithms import impala
+from impala_mm.algorithms.impala.algorithm import Impala
 
-def make(config, environment, role):
-    made = impala.make(config, environment, role)
-    print(f"made for {role.value} with passes={config.passes}: {made.unroll.length} steps, "
+def make(config, environment, setup):
+    made = Impala(config, environment, setup)
+    print(f"made for {setup.role.value} with passes={config.passes}: {made.unroll.length} steps, "
           f"{len(made.variables.carried)} carried", flush=True)
     return made
 """

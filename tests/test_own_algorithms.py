@@ -45,10 +45,12 @@ class Training(Process):
 def here(tmp_path):
     """The user's folder with their algorithms; it is the current folder of what they start."""
     (tmp_path / "my").mkdir()
-    for name in ("sac.py", "sac_settings.py"):
-        source = (ROOT / "impala_mm" / "algorithms" / name).read_text()
-        mine = source.replace("impala_mm.algorithms.sac_settings", "my.sac_settings")
-        (tmp_path / "my" / name).write_text(mine)
+    built_in = ROOT / "impala_mm" / "algorithms" / "sac"
+    algorithm = (built_in / "algorithm.py").read_text() + "\n\nmake = SAC\n"
+    mine = algorithm.replace("impala_mm.algorithms.sac.settings", "my.sac_settings")
+    (tmp_path / "my" / "sac.py").write_text(mine)
+    settings = (built_in / "settings.py").read_text() + "\n\nSettings = SACSettings\n"
+    (tmp_path / "my" / "sac_settings.py").write_text(settings)
     return tmp_path
 
 

@@ -1,23 +1,32 @@
-"""An actor: steps a batch of environments by its own network and sends the unrolls to a learner.
+"""An actor with its own network: it observes, acts, writes and sends.
 
-The path of an unroll begins here: `Player.play` steps the environments and writes their unrolls.
-`LearnerLink` sends these while the next ones are played, and downloads newer parameters. An actor
-whose learner is unreachable logs this, waits, and continues with the next learner that answers;
-it does not exit.
+    observe   `EnvironmentStepper.finish_step`   the step that the last actions led to
+    write     `UnrollWriter.write`               it into the unroll, with these actions
+    act       `Act`                              on the newest entry, which starts the next step
+    send      `LearnerLink.send`                 whole unrolls, while the next ones are played
+
+`run` plays and sends, `Player.play` makes the steps of an unroll, and `_PlayingGroup` has the three
+parts of a step. What features add to acting and to unrolls are hooks there. With
+--inference=learner, `stepping_actor` makes the same steps: it sends what it observes, and the
+learner writes and acts.
+
+An actor whose learner is unreachable logs this, waits, and continues with the next learner that
+answers; it does not exit.
 """
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from impala_mm.actor.acting import Act
-from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
+from impala_mm.actor.failures import FaultCounter
+from impala_mm.actor.learner_link import LearnerLink, UnrollBatch, label
 from impala_mm.actor.policy_puller import PolicyVersion
-from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
+from impala_mm.actor.stepper import EnvironmentStepper
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import ActingHook, SendingHook, TeacherLoader
 from impala_mm.algorithms.interface import Algorithm
@@ -28,183 +37,6 @@ from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
 from impala_mm.transport.environment_numbers import NumberRange
 from impala_mm.transport.messages import ActorTimes
-
-
-class Player:
-    """A policy that plays groups of environments, in unrolls.
-
-    The groups take turns: while the network chooses actions for one group, the others step, each in
-    its own thread. A single group needs no thread.
-    """
-
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        groups: Sequence[tuple[Environments, int]],
-        heartbeat: Heartbeat | None = None,
-        load_teachers: TeacherLoader = lambda settings: [],
-    ):
-        """Play `groups`: each consists of environments that step together, and their number.
-
-        `load_teachers` returns the teachers that act at first, if a feature asks for them.
-        """
-        acts = self._acts = {size: Act(algorithm, size) for size in {size for _, size in groups}}
-        heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
-        features, (seed, _) = registry.features_of(algorithm), tf.compat.v1.get_seed(0)
-        self._groups = [
-            _PlayingGroup(
-                algorithm,
-                EnvironmentStepper(environments, algorithm.unroll.length, heartbeat, threaded),
-                size,
-                acts[size],
-                features.acting_hooks(size, [seed, number], load_teachers),
-                features.sending_hooks(algorithm.unroll, environments, size, [seed, number]),
-            )
-            for number, (environments, size) in enumerate(groups)
-        ]
-        self._takes_environment = registry.takes_environment(algorithm)
-        self.number(NumberRange(0, 1, sum(size for _, size in groups)))
-        self._turn = 0  # index of the group that acts next
-        self._loaded_policy: Any = None
-        self.policy: Any = None  # the result of `load_policy` for the unrolls that ended last
-        self.policies: list[Any] = []  # its result for each of the unrolls returned last
-        self.acting = self.stepping = 0.0  # seconds that each took during the last unrolls
-        self.whole = 0  # environments that had no fault during the last unrolls
-
-    def number(self, numbers: NumberRange) -> None:
-        """Give the environments their numbers in the run."""
-        begin = 0
-        for group in self._groups if self._takes_environment else ():
-            own = numbers.numbers(begin, group.size)
-            group.number = [tf.constant(own), tf.constant(numbers.bound)]
-            begin += group.size
-
-    def play(self, load_policy: Callable[[], Any] = lambda: None) -> list[bytes]:
-        """Play T steps and return the unrolls of all environments that had no fault.
-
-        Unrolls that wait for goals of later steps are returned by a later call.
-        `load_policy` is called before the first action of an unroll, and may change the parameters:
-        it then returns something else than the last time, or None.
-        """
-        contents: list[bytes] = []
-        self.acting, self.stepping, self.whole, self.policies = 0.0, 0.0, 0, []
-        first, last = self._groups[0], self._groups[-1]
-        while True:
-            group = self._groups[self._turn]
-            begin = time.perf_counter()
-            ended = group.write(self.policy)
-            self.stepping += time.perf_counter() - begin
-            if ended is not None:
-                contents += ended
-                self.policies += group.policies
-                self.whole += group.whole
-                if group is last:  # it acts in the next call of `play`
-                    return contents
-            if group.at_unroll_start:
-                if group is first:
-                    self._load(load_policy)
-                if group is last:  # the previous unrolls of all other groups are in `contents`
-                    self.policy = self._loaded_policy
-            begin = time.perf_counter()
-            group.act()
-            self.acting += time.perf_counter() - begin
-            self._turn = (self._turn + 1) % len(self._groups)
-
-    def _load(self, load_policy: Callable[[], Any]) -> None:
-        before, self._loaded_policy = self._loaded_policy, load_policy()
-        if self._loaded_policy is None or self._loaded_policy != before:
-            for act in self._acts.values():
-                act.read_variables()
-
-    def episodes(self) -> np.ndarray:
-        """Return the episodes that ended since the last call.
-
-        Each row of float32 [K, 3] is (1 for a complete game else 0, return, steps).
-        """
-        return np.concatenate([group.stepper.episodes() for group in self._groups])
-
-    def close(self) -> None:
-        """Wait for running steps and end their threads; only then may environments be closed."""
-        for group in self._groups:
-            group.stepper.close()
-
-
-class _PlayingGroup:
-    """E environments that step together, and their unfinished unrolls."""
-
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        stepper: EnvironmentStepper,
-        size: int,
-        act: Act,
-        acting: Sequence[ActingHook],
-        sending: Sequence[SendingHook],
-    ):
-        self.stepper, self.size, self._act = stepper, size, act
-        self._acting, self._sending = acting, sending
-        self.whole = 0  # environments that had no fault during the last unroll
-        self.policies: list[Any] = []  # those that played the unrolls which `write` returned last
-        self.number: list[tf.Tensor] = []  # the last argument of `act`
-        state = algorithm.initial_state(size)
-        self._state: list[tf.Tensor] = tf.nest.flatten(state)
-        self._writer = UnrollWriter(algorithm.unroll, size, state)
-        self._writer.write_reset(stepper.reset())
-        # Actions and extras of the running step; None: no step runs.
-        self._chosen: tuple[Any, list[tf.Tensor]] | None = None
-        self.at_unroll_start = True
-
-    def act(self) -> None:
-        """Choose the actions for the newest entries, and start the step that takes them."""
-        writer = self._writer
-        if writer.at_unroll_start:
-            writer.set_start_state(self._state)
-        actions, self._state, extras = self._act(writer.newest, self._state, self.number)
-        for hook in self._acting:
-            actions, extras = hook.take_over(writer.newest, actions, extras)
-        self._chosen, self.at_unroll_start = (actions, extras), False
-        self.stepper.start_step(actions)
-
-    def write(self, policy: Any) -> list[bytes] | None:
-        """Wait for the running step and write it; return the unrolls if it ends them, else None.
-
-        `policy` plays the present unrolls.
-        """
-        if not self._chosen:
-            return None
-        ended = self._writer.write(self.stepper.finish_step(), *self._chosen)
-        self._chosen = None
-        if not ended:
-            return None
-        self.at_unroll_start = True
-        unbroken = self._writer.unbroken
-        self.whole, contents = len(unbroken), self._writer.take_unrolls()
-        self.policies = [policy] * len(contents)
-        for hook in self._sending:
-            contents = hook.add(unbroken, contents, policy)
-            self.policies = hook.policies
-            self.whole -= hook.failed
-        return contents
-
-
-def label(
-    newest: UnrollBatch, contents: Sequence[bytes], policies: Sequence[PolicyVersion]
-) -> list[UnrollBatch]:
-    """Return the batches in which to send unrolls that these policies played.
-
-    The last one is `newest` with those of its run, labelled with the oldest version that played
-    one: some may have waited for goals of later steps. Those that waited longer than the run of
-    their policy lasted are in a batch before it, which the learner drops and counts.
-    """
-    played = list(zip(policies, contents, strict=True))
-    own = [each for each in played if each[0].run == newest.run]
-    foreign = [each for each in played if each[0].run != newest.run]
-    version = min((policy.version for policy, _ in own), default=newest.version)
-    batches = [newest._replace(version=version, contents=[content for _, content in own])]
-    if foreign:
-        contents = [content for _, content in foreign]
-        batches.insert(0, UnrollBatch(*foreign[0][0], contents, newest.episodes[:0]))
-    return batches
 
 
 def run(
@@ -266,3 +98,164 @@ def run(
     finally:
         faults.say_counts()
         player.close()
+
+
+class Player:
+    """A policy that plays groups of environments, in unrolls.
+
+    The groups take turns: while the network chooses actions for one group, the others step, each in
+    its own thread. A single group needs no thread.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        groups: Sequence[tuple[Environments, int]],
+        heartbeat: Heartbeat | None = None,
+        load_teachers: TeacherLoader = lambda settings: [],
+    ):
+        """Play `groups`: each consists of environments that step together, and their number.
+
+        `load_teachers` returns the teachers that act at first, if a feature asks for them.
+        """
+        acts = self._acts = {size: Act(algorithm, size) for size in {size for _, size in groups}}
+        heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
+        features, (seed, _) = algorithm.features, tf.compat.v1.get_seed(0)
+        self._groups = [
+            _PlayingGroup(
+                algorithm,
+                EnvironmentStepper(environments, algorithm.unroll.length, heartbeat, threaded),
+                size,
+                acts[size],
+                features.acting_hooks(size, [seed, number], load_teachers),
+                features.sending_hooks(algorithm.unroll, environments, size, [seed, number]),
+            )
+            for number, (environments, size) in enumerate(groups)
+        ]
+        self._takes_environment = registry.takes_environment(algorithm)
+        self.number(NumberRange(0, 1, sum(size for _, size in groups)))
+        self._turn = 0  # index of the group that acts next
+        self._loaded_policy: Any = None
+        self.policy: Any = None  # the result of `load_policy` for the unrolls that ended last
+        self.policies: list[Any] = []  # its result for each of the unrolls returned last
+        self.acting = self.stepping = 0.0  # seconds that each took during the last unrolls
+        self.whole = 0  # environments that had no fault during the last unrolls
+
+    def number(self, numbers: NumberRange) -> None:
+        """Give the environments their numbers in the run."""
+        begin = 0
+        for group in self._groups if self._takes_environment else ():
+            own = numbers.numbers(begin, group.size)
+            group.number = [tf.constant(own), tf.constant(numbers.bound)]
+            begin += group.size
+
+    def play(self, load_policy: Callable[[], Any] = lambda: None) -> list[bytes]:
+        """Play T steps and return the unrolls of all environments that had no fault.
+
+        Unrolls that wait for goals of later steps are returned by a later call.
+        `load_policy` is called before the first action of an unroll, and may change the parameters:
+        it then returns something else than the last time, or None.
+        """
+        contents: list[bytes] = []
+        self.acting, self.stepping, self.whole, self.policies = 0.0, 0.0, 0, []
+        first, last = self._groups[0], self._groups[-1]
+        while True:
+            group = self._groups[self._turn]
+            begin = time.perf_counter()
+            ends_unroll = group.observe()
+            if ends_unroll:
+                contents += group.take_unrolls(self.policy)
+                self.policies += group.policies
+                self.whole += group.whole
+            self.stepping += time.perf_counter() - begin
+            if ends_unroll and group is last:  # it acts in the next call of `play`
+                return contents
+            if group.at_unroll_start:
+                if group is first:
+                    self._load(load_policy)
+                if group is last:  # the previous unrolls of all other groups are in `contents`
+                    self.policy = self._loaded_policy
+            begin = time.perf_counter()
+            group.act()
+            self.acting += time.perf_counter() - begin
+            self._turn = (self._turn + 1) % len(self._groups)
+
+    def _load(self, load_policy: Callable[[], Any]) -> None:
+        before, self._loaded_policy = self._loaded_policy, load_policy()
+        if self._loaded_policy is None or self._loaded_policy != before:
+            for act in self._acts.values():
+                act.read_variables()
+
+    def episodes(self) -> np.ndarray:
+        """Return the episodes that ended since the last call.
+
+        Each row of float32 [K, 3] is (1 for a complete game else 0, return, steps).
+        """
+        return np.concatenate([group.stepper.episodes() for group in self._groups])
+
+    def close(self) -> None:
+        """Wait for running steps and end their threads; only then may environments be closed."""
+        for group in self._groups:
+            group.stepper.close()
+
+
+class _Chosen(NamedTuple):
+    """The choice for the running step."""
+
+    actions: Any  # nest of [E, ...]
+    extras: list[tf.Tensor]  # flat, of [E, ...]
+
+
+class _PlayingGroup:
+    """E environments that step together, and their unfinished unrolls."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        stepper: EnvironmentStepper,
+        size: int,
+        act: Act,
+        acting: Sequence[ActingHook],
+        sending: Sequence[SendingHook],
+    ):
+        self.stepper, self.size, self._act = stepper, size, act
+        self._acting, self._sending = acting, sending
+        self.whole = 0  # environments that had no fault during the last unroll
+        self.policies: list[Any] = []  # those that played the unrolls returned last
+        self.number: list[tf.Tensor] = []  # the last argument of `act`
+        state = algorithm.initial_state(size)
+        self._state: list[tf.Tensor] = tf.nest.flatten(state)
+        self._writer = UnrollWriter(algorithm.unroll, size, state)
+        self._writer.write_reset(stepper.reset())
+        self._chosen: _Chosen | None = None  # None: no step runs
+        self.at_unroll_start = True
+
+    def observe(self) -> bool:
+        """Wait for the running step, if any, and write it; return whether it ends the unrolls."""
+        if not self._chosen:
+            return False
+        step, chosen, self._chosen = self.stepper.finish_step(), self._chosen, None
+        self.at_unroll_start = self._writer.write(step, *chosen)
+        return self.at_unroll_start
+
+    def act(self) -> None:
+        """Choose the actions for the newest entries, and start the step that takes them."""
+        writer = self._writer
+        if writer.at_unroll_start:
+            writer.set_start_state(self._state)
+        actions, self._state, extras = self._act(writer.newest, self._state, self.number)
+        for hook in self._acting:
+            actions, extras = hook.take_over(writer.newest, actions, extras)
+        self._chosen, self.at_unroll_start = _Chosen(actions, extras), False
+        self.stepper.start_step(actions)
+
+    def take_unrolls(self, policy: Any) -> list[bytes]:
+        """Return the unrolls that have ended, which `policy` played."""
+        unbroken = self._writer.unbroken
+        self.whole, contents = len(unbroken), self._writer.take_unrolls()
+        self.policies = [policy] * len(contents)
+        for hook in self._sending:
+            contents = hook.add(unbroken, contents, policy)
+            self.policies = hook.policies
+            self.whole -= hook.failed
+        return contents

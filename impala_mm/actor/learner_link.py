@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impala_mm.actor.policy_puller import PolicyPuller, PulledParameters
+from impala_mm.actor.policy_puller import PolicyPuller, PolicyVersion, PulledParameters
 from impala_mm.data import compression
 from impala_mm.runtime import ports, thread_names
 from impala_mm.runtime.log import Say
@@ -41,6 +41,26 @@ class UnrollBatch(NamedTuple):
     episodes: np.ndarray  # float32 [K, 3]: (1 for a complete game else 0, return, steps)
     times: ActorTimes = ActorTimes()
     faults: int = 0  # of environments in this round
+
+
+def label(
+    newest: UnrollBatch, contents: Sequence[bytes], policies: Sequence[PolicyVersion]
+) -> list[UnrollBatch]:
+    """Return the batches in which to send unrolls that these policies played.
+
+    The last one is `newest` with those of its run, labelled with the oldest version that played
+    one: some may have waited for goals of later steps. Those that waited longer than the run of
+    their policy lasted are in a batch before it, which the learner drops and counts.
+    """
+    played = list(zip(policies, contents, strict=True))
+    own = [each for each in played if each[0].run == newest.run]
+    foreign = [each for each in played if each[0].run != newest.run]
+    version = min((policy.version for policy, _ in own), default=newest.version)
+    batches = [newest._replace(version=version, contents=[content for _, content in own])]
+    if foreign:
+        contents = [content for _, content in foreign]
+        batches.insert(0, UnrollBatch(*foreign[0][0], contents, newest.episodes[:0]))
+    return batches
 
 
 class LearnerLink(threading.Thread):

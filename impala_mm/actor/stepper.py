@@ -8,7 +8,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -16,32 +16,14 @@ from typing import Any
 import numpy as np
 
 from impala_mm.environments import nests
-from impala_mm.environments.faults import FAILURES, FaultLog, indented, make_fault
-from impala_mm.environments.types import Environments, Episode, Fault, Step
+from impala_mm.environments.faults import FAILURES, make_fault
+from impala_mm.environments.types import Environments, Episode, Step
 from impala_mm.runtime import thread_names
 from impala_mm.runtime.heartbeat import Heartbeat
-from impala_mm.runtime.log import Say
-
-_MAX_REBUILDS = 5  # rebuilds after which an environment should have completed a step
-# Consecutive unrolls of all environments that all had faults, before the actor gives up.
-_MAX_BROKEN_UNROLLS = 10
-
-
-class TooManyFaults(Exception):
-    """No environment works any more; the message has the last error."""
 
 
 class DescriptorsClosed(Exception):
     """The environments have closed this process's files and sockets: it reaches no learner."""
-
-
-class NothingPlayed(TooManyFaults):
-    """No environment of this process has ever worked, so that a restart would not help."""
-
-    def __init__(self, what: str, fault: Fault):
-        """Describe in `what` what no environment has done; `fault` is the first one."""
-        super().__init__(f"{what}; the first fault: {fault.text}\n{indented(fault)}")
-        self.reason, self.fault = what, fault
 
 
 class EnvironmentStepper:
@@ -160,86 +142,3 @@ def _check_descriptors(open_file: tuple[int, os.stat_result]) -> None:
         "an environment has closed files and sockets of this process that it did not open, such as "
         "by os.closerange: the actor cannot reach its learner any more"
     )
-
-
-class FaultCounter:
-    """A watch over the faults in an actor's groups of environments.
-
-    It logs them, and raises an error once the environments produce nothing but faults. As long as
-    some unrolls are complete, faults are counted and playing continues.
-    """
-
-    def __init__(
-        self,
-        groups: Sequence[tuple[Environments, int]],
-        heartbeat: Heartbeat,
-        say: Say,
-        tell: Callable[[Fault], None] = lambda fault: None,
-    ):
-        """Watch `groups`: each consists of environments that step together, and their number.
-
-        `heartbeat` counts the frames of their steps. `tell` is called with the first fault of each
-        kind, after it was logged through `say`.
-        """
-        self._groups, self._heartbeat = groups, heartbeat
-        self._log = FaultLog(say, tell)
-        self._size = sum(size for _, size in groups)
-        self._rebuilds = 0
-        self._has_complete_unroll = False
-        self._broken_unrolls = 0  # unrolls in a row that no environment has completed
-        self._first: Fault | None = None
-        self._last: Fault
-        self.new = 0  # faults in the last unroll
-
-    def after_unroll(self, complete: int | None = None) -> None:
-        """Take and log the new faults of all groups; raise TooManyFaults if nothing else comes.
-
-        `complete` is the number of environments that completed the unroll; None: those without a
-        new fault.
-        """
-        faults: list[Fault] = []
-        broken = 0
-        for number, (environments, size) in enumerate(self._groups):
-            new = list(environments.faults)
-            del environments.faults[: len(new)]  # a group's thread may add others
-            of = f"group {number}: " if len(self._groups) > 1 else ""
-            faults += [fault._replace(text=f"{of}{fault.text}") for fault in new]
-            broken += _count_broken(new, size)
-        for fault in faults:
-            self._first = self._first or fault
-            self._last = fault
-            self._log.add(fault, "it is rebuilt, and its unroll is dropped")
-        self._log.say_counts()
-        self.new = len(faults)
-        self._check(self._size - broken if complete is None else complete)
-        self._rebuilds += broken
-
-    def say_counts(self) -> None:
-        """Log how many faults were counted since the last time; call it at the end."""
-        self._log.say_counts(now=True)
-
-    def _check(self, complete: int) -> None:
-        """Raise TooManyFaults if the environments produce nothing but faults."""
-        self._broken_unrolls = 0 if complete else self._broken_unrolls + 1
-        self._has_complete_unroll |= complete > 0
-        no_step = not self._heartbeat.frames and self._rebuilds >= _MAX_REBUILDS
-        if not self._first or not (no_step or self._broken_unrolls >= _MAX_BROKEN_UNROLLS):
-            return
-        self.say_counts()
-        if self._has_complete_unroll:
-            raise TooManyFaults(
-                f"every environment failed in each of the last {self._broken_unrolls} unrolls; the "
-                f"last fault: {self._last.text}"
-            )
-        what = "a single step" if no_step else "an unroll without a fault"
-        raise NothingPlayed(
-            f"no environment of this actor has completed {what} after {self._rebuilds} rebuilds",
-            self._first,
-        )
-
-
-def _count_broken(faults: Sequence[Fault], size: int) -> int:
-    """Return how many of `size` environments had one of these faults."""
-    if any(fault.environment is None for fault in faults):
-        return size
-    return len({fault.environment for fault in faults})

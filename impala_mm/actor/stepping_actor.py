@@ -1,7 +1,12 @@
 """An actor that only steps environments, and asks its learner for each action.
 
-Its environments are in groups. While the learner infers for one group, another steps, so stepping
-and waiting overlap in one thread. `inference` is the learner's side. If the learner is unreachable,
+    act            `_wait_for_actions`   for those that the learner chose from the last step
+    observe        `stepper.step`        the step that they lead to
+    write, send    `request_actions`     it to the learner, which writes the unroll (`inference`)
+
+`SteppingActor._play` makes these steps, as `actor.Player` does with its own network. Its
+environments are in groups. While the learner infers for one group, another steps, so stepping and
+waiting overlap in one thread. If the learner is unreachable,
 the actor logs this, waits for it and starts over with resets: the learner holds the core states of
 its episodes, so another learner could not continue them.
 """
@@ -11,7 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from impala_mm.actor.stepper import EnvironmentStepper, FaultCounter
+from impala_mm.actor.failures import FaultCounter
+from impala_mm.actor.stepper import EnvironmentStepper
 from impala_mm.config import auto
 from impala_mm.data import compression
 from impala_mm.data.step_codec import ArraysCodec, StepCodec

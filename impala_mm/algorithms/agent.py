@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import networks, registry
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader, Role
+from impala_mm.algorithms.parts import networks
 from impala_mm.config import auto, flags, setting_files
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
@@ -81,11 +82,9 @@ def make_agent(
             kind = Config.of_algorithm(config.algorithm)
             flags_read |= flags.infos(kind).keys() - kind.ignored
         algorithm.variables.check()
-        load_policies = registry.optional(algorithm, "load_policies")
         if load_policy:
-            registry.features_of(algorithm).load_policies(load_policy)
-        if load_policies and load_policy:
-            load_policies(load_policy)
+            algorithm.features.load_policies(load_policy)
+            algorithm.load_policies(load_policy)
         if load_policy and number is not None:
             tf.random.set_seed(config.seed + 1000 * number)  # a loaded policy has set its own
     except (nets.UnknownNetwork, nets.Unsuitable) as error:
@@ -95,7 +94,7 @@ def make_agent(
     layout = ParameterLayout(
         algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype
     )
-    network = registry.optional(algorithm, "network_name") or config.agent_name
+    network = algorithm.network_name or config.agent_name
     identity = stepping_identity(config, levels) | {
         "run_id": f"{os.getpid()}-{time.time_ns()}",
         "length": algorithm.unroll.length,
@@ -108,20 +107,15 @@ def make_agent(
         "own_flags": _own_flags(config),
     }
     made_of = {
-        "--algorithm": config.algorithm,
+        **flags.kept(Config.of_algorithm(config.algorithm).of(config), "run", "weights"),
         "--agent_name": network,
         **networks.recorded(config),
         "--level_name": identity["level_name"],
-        "--optimizer": config.optimizer,
         "--num_action_repeats": spec.action_repeats,
         **from_flags.describe_spaces(spec),
         **({"--box_policy": identity["box"]} if spec.actions.has_box else {}),
-        "--normalize_observations": config.normalize_observations,
-        "--normalize_rewards": config.normalize_rewards,
-        "--subtract_mean_image": config.subtract_mean_image,
-        "--value_normalization": config.value_normalization,
         **{f"--{name}": getattr(config, name) for name in from_flags.choice_flags(config)},
-        **registry.optional(algorithm, "made_of"),
+        **algorithm.made_of,
     }
     return Agent(algorithm, layout, levels, identity, made_of, flags_read)
 

@@ -22,12 +22,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import tensorflow as tf
 
-from impala_mm.algorithms import losses
-from impala_mm.algorithms.distributions import Distribution
-from impala_mm.algorithms.interface import Context, PolicyLoader
-from impala_mm.algorithms.policies import PolicyDistribution
+from impala_mm.algorithms.parts import losses
+from impala_mm.algorithms.parts.action_policies import PolicyDistribution
+from impala_mm.algorithms.parts.distributions import Distribution
+from impala_mm.algorithms.types import Context, PolicyLoader
 from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
+from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
 
 F = TypeVar("F", bound="Feature")
@@ -254,20 +255,17 @@ class Features:
         """The variables of `Feature.trained`."""
         return [v for feature in self._features for v in feature.trained]
 
-    @property
-    def carried(self) -> list[tf.Variable]:
-        """The variables of `Feature.carried`."""
-        return [v for feature in self._features for v in feature.carried]
-
-    @property
-    def schedules(self) -> list[tf.Variable]:
-        """The variables of `Feature.schedules`."""
-        return [v for feature in self._features for v in feature.schedules]
-
-    @property
-    def guides(self) -> list[tf.Variable]:
-        """The variables of `Feature.guides`."""
-        return [v for feature in self._features for v in feature.guides]
+    def with_variables(self, own: Variables) -> Variables:
+        """Return an algorithm's variables, which are its own until now, with those of features."""
+        guides = [v for feature in self._features for v in feature.guides]
+        schedules = [v for feature in self._features for v in feature.schedules] + guides
+        carried = [v for feature in self._features for v in feature.carried]
+        return own._replace(
+            trained=[*own.trained, *self.trained],
+            carried=[*own.carried, *carried, *schedules],
+            acting=[*own.acting, *guides],
+            schedules=[*own.schedules, *schedules],
+        )
 
     @property
     def records(self) -> frozenset[str]:
@@ -382,4 +380,4 @@ class Features:
         return metrics
 
 
-NO_FEATURES = Features()
+NO_FEATURES: Features = Features()

@@ -1,154 +1,104 @@
 """The interface of an algorithm: all that actors, learners and transport know about it.
 
-An algorithm is a module with a function `make(config, environment, role) -> Algorithm`, or without
-the last argument. Actors call `act`, the learner calls `update`. Transport and `UnrollWriter` use
-only `unroll` and the bytes of `variables.acting`. A new algorithm is a new module in this package,
-or a module anywhere that --algorithm=package.module names. Its own flags are in the module
-`<module>_settings` beside it (`impala_mm/config/algorithm_settings.py`).
+    def make(config, environment, setup):   # or without the last argument
+        return Mine(config, environment, setup)
+
+    class Mine(Algorithm): ...
+
+Actors call `act`, the learner calls `update`. Transport and `UnrollWriter` use only `unroll` and
+the bytes of `variables.acting`. A user's algorithm is a module anywhere with such a function
+`make`, which --algorithm=package.module names. Its own flags are in the module `<module>_settings`
+beside it (`impala_mm/config/algorithm_settings.py`, which also lists the built-in ones).
 """
 
-import enum
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.config.settings import Config
+from impala_mm.algorithms.feature import NO_FEATURES, Features
+from impala_mm.algorithms.types import (
+    Context,
+    EnvironmentNumber,
+    LoadedPolicy,
+    PolicyLoader,
+    PolicyOutput,
+    Role,
+)
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
-
-class Role(enum.Enum):
-    """The use that a process makes of an algorithm.
-
-    Only a learner calls `update`: what `update` alone needs (optimizer slots, targets, replay,
-    teachers) need not exist in the other roles. The trained variables and those for acting are the
-    same, in the same order, in all roles.
-    """
-
-    LEARNER = "learner"
-    ACTOR = "actor"
-    INFERENCE = "inference"  # a learner's second copy, which acts for its actors
-    EVALUATOR = "evaluator"  # tests, exports and `load_policy`
-
-
-class EnvironmentNumber(NamedTuple):
-    """The numbers of the environments for which `act` chooses actions.
-
-    A number belongs to one environment of the run, also after its actor was restarted. In tests,
-    evaluation and exports all have number 0 of 1.
-    """
-
-    number: tf.Tensor  # int32 [B]: from 0
-    # int32 []: larger than all numbers. It is the number of environments in the run, if all
-    # learners have equally many; it grows when actors join.
-    count: tf.Tensor
+__all__ = [
+    "DEFAULT_SETUP",
+    "Algorithm",
+    "Context",
+    "EnvironmentNumber",
+    "LoadedPolicy",
+    "PolicyLoader",
+    "PolicyOutput",
+    "Role",
+    "Setup",
+    "defines",
+    "entry_spec",
+    "start_spec",
+]
 
 
-class PolicyOutput(NamedTuple):
-    """The outputs of an algorithm for the entries it just read, for evaluation and videos."""
+class Setup(NamedTuple):
+    """The facts about a process that `make` may need besides the flags and the environment."""
 
-    # float32 [B, A]: the probabilities of Discrete actions while exploring; for other actions
-    # [B, P], the parameters of their distribution.
-    policy: tf.Tensor
-    value: tf.Tensor  # float32 [B]: expected sum of the discounted rewards that the loss uses
-    # float32 [B, P]: the parameters of the distribution of the actions (logits, for Discrete ones),
-    # from which a student computes its divergence; None if the algorithm has no distribution.
-    parameters: tf.Tensor | None = None
-    # float32 [B, A]: the value of each Discrete action, if the algorithm computes them.
-    values: tf.Tensor | None = None
+    role: Role = Role.LEARNER
+    features: Features = NO_FEATURES  # those that the flags ask for
+    rank: int = 0  # the number of this learner, from which its own random numbers follow
+    learners_here: int = 1  # the learners on this machine, which share its memory
 
 
-class LoadedPolicy(Protocol):
-    """The policy of another run, such as a teacher, for an algorithm's updates."""
-
-    config: Config  # the flags of that run
-    flags_read: set[str]  # those of them that its algorithm has read
-
-    def initial_state(self, batch: Any) -> Any:
-        """Return the network's recurrent state at the start of `batch` episodes, a number."""
-
-    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
-        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
+DEFAULT_SETUP = Setup()
 
 
-class Teacher(Protocol):
-    """A policy that a student learns from (`teachers`)."""
-
-    # Whether it computes values of actions: its parameters are these / --teacher_temperature.
-    greedy: bool
-
-    def parameters(self, entries: Entry) -> tf.Tensor:
-        """Return the parameters of its policy for the student's entries [T+1, B, ...] of unrolls.
-
-        They are those of the student's distribution, float32 [T+1, B, P]. A recurrent teacher
-        begins the unrolls without a memory.
-        """
-
-    def judge(self, entries: Entry) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return these parameters, and the values of the observations, float32 [T+1, B].
-
-        A teacher that is greedy, or does not teach values, need not have this method.
-        """
-
-
-class PolicyLoader(Protocol):
-    """A function that loads policies, `impala_mm.load_policy`."""
-
-    def __call__(self, logdir: str, *, level_name: str, as_teacher: bool = False) -> LoadedPolicy:
-        """Return the policy of a run or checkpoint, for this level.
-
-        Raises UserMistake if there is none, or if it does not fit the level; with `as_teacher`
-        also if its algorithm has no `judge_unroll`.
-        """
-
-
-class Context(NamedTuple):
-    """Inputs of an update besides its batch; equal on all ranks."""
-
-    frames: tf.Tensor  # float32 []: environment frames that all learners together trained on
-    total: tf.Tensor  # float32 []: environment frames at which the run ends
-    episode_return: tf.Tensor  # float32 []: mean raw return of 100 games; NaN before the 100th
-
-
-class Algorithm(Protocol):
+class Algorithm:
     """An algorithm: it chooses actions and learns from unrolls.
 
-    Members that it may leave out are read by `registry.optional`, which knows their defaults.
+    A subclass sets `unroll` and `variables`, and defines `initial_state`, `act`, `judge` and
+    `update`. Everything else it may leave out.
     """
 
     unroll: UnrollSpec
     variables: Variables
-    # An algorithm may also have `rounds = True`: all unrolls of a batch are then played by the
-    # policy that the update is to improve, and actors wait for the next one. A batch always has
-    # --batch_size columns: those whose unrolls are missing have weight 0 and are not fresh.
-    # With `rounds_overlap = True` besides, the next round is played while the learner trains on the
-    # last one, and while slower actors still play that one, so its policy is one update older, or
-    # more where the algorithm's own source returns replayed batches between rounds.
 
-    # Optional: True if `act`, `judge` and `update` give a probability of 0 to the choices that
-    # `Entry.mask` forbids. Environments that offer masks are refused for other algorithms.
-    # `masking` has what it takes.
+    # The features that it calls in its update: those of `Setup.features`, and others of its own.
+    features: Features = NO_FEATURES
+    # Whether it trains in rounds: all unrolls of a batch are then played by the policy that the
+    # update is to improve, and actors wait for the next one. A batch always has --batch_size
+    # columns: those whose unrolls are missing have weight 0 and are not fresh.
+    rounds: bool = False
+    # With rounds: whether the next one is played while the learner trains on the last one, and
+    # while slower actors still play that one, so that its policy is one update older, or more where
+    # the algorithm's own source returns replayed batches between rounds.
+    rounds_overlap: bool = False
+    # Whether `act`, `judge` and `update` give a probability of 0 to the choices that `Entry.mask`
+    # forbids. Environments that offer masks are refused for other algorithms. `parts.masking` has
+    # what it takes.
     masks: bool = False
-
-    # An algorithm whose `make` takes an argument `features` is given the `feature.Features` that
-    # the flags ask for, and has them in an attribute of that name.
-
-    # Optional: a sentence for the user, which the learner prints at the start.
+    # A sentence for the user, which the learner prints at the start.
     note: str = ""
-    # Optional: the name of the network, which a resumed run must share, such as
-    # `networks.chosen_name` returns. Empty: not known, unless --agent_name gives it.
+    # The name of the network, which a resumed run must share, such as `networks.chosen_name`
+    # returns. Empty: not known, unless --agent_name gives it.
     network_name: str = ""
-    # An algorithm with a `source` of its own may say the entries and columns of its batches, for
-    # which --validate traces `update`: `batch_shape`, two numbers.
-    # An algorithm may also have `made_of`, values by flag, such as {"--v_min": 0.0}, which decide
-    # what its network's outputs mean: a run is resumed, and weights are loaded, only with the same.
+    # Values by flag, such as {"--v_min": 0.0}, which decide what its network's outputs mean: a run
+    # is resumed, and weights are loaded, only with the same.
+    made_of: Mapping[str, Any] = MappingProxyType({})
 
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""
+        raise NotImplementedError
 
-    def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
+    def act(
+        self, entry: Entry, core_state: Any, exploration: tf.Tensor, *environment: EnvironmentNumber
+    ) -> tuple[Any, Any, Any]:
         """Choose actions: return (actions, core state, extras) for entries [B, ...].
 
         The actions are a nest of [B, ...] like `EnvironmentSpec.actions.specs`, int32 [B] for
@@ -159,76 +109,14 @@ class Algorithm(Protocol):
         Only observation, reward, action, first and mask of the entries may be read. `exploration`,
         float32 [B], is 0 where actions shall be greedy and 1 where they explore as in training.
 
-        It may take a fourth argument, an `EnvironmentNumber`, to explore differently in each
-        environment.
+        One that defines a fourth argument is given an `EnvironmentNumber`, to explore differently
+        in each environment.
         """
+        raise NotImplementedError
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy and value for entries [B, ...]; it reads the same fields as `act`."""
-
-    # An algorithm may also have this method, by which it receives the policies of other runs that
-    # its flags name:
-    #
-    #   load_policies(load: PolicyLoader) -> None
-    #
-    # It is called once for a learner's algorithm, before anything else, and may raise UserMistake.
-
-    # An algorithm may also have this method, for prioritised replay (--replay):
-    #
-    #   first_priorities(entries, start) -> priorities
-    #
-    # It returns the priorities, float32 [B], with which unrolls of entries [T+overlap, B, ...] are
-    # stored, for example from errors that `act` has recorded as extras. Without it, new unrolls
-    # have the largest priority; `update` returns the later ones.
-
-    # An algorithm may also have this method, which elite and attentive replay need (--replay):
-    #
-    #   compare_features(entries, start) -> (recorded, present)
-    #
-    # It returns the features of the T steps of unrolls, float32 [T, B, F] each: those that the
-    # policy that played has recorded as extras, and those that the present network computes.
-
-    # An algorithm may also have this method, for videos:
-    #
-    #   value_of(entry, core_state, action) -> value
-    #
-    # It returns the values, float32 [B], of actions that were chosen after the entries that `judge`
-    # reads. Without it, a video shows the action's value if `judge` returns `values`, and otherwise
-    # the value of the state.
-
-    # An algorithm may also have this method, which makes it a teacher of other algorithms:
-    #
-    #   judge_unroll(entries, start) -> PolicyOutput
-    #
-    # It returns what `judge` returns for each of the entries [T+1, B, ...] of an unroll, with a
-    # leading axis [T+1, ...]; `start` is the core state before entry 0, as in a batch.
-
-    # An algorithm may also have this method, which lets it learn from recorded unrolls before it
-    # plays (--offline_updates):
-    #
-    #   offline_update(batch, context, exchange) -> (metrics, priorities)
-    #
-    # It takes the place of `update` for the first --offline_updates updates, and keeps to the same
-    # rules. Another policy played the unrolls of these batches, such as a teacher. They have the
-    # algorithm's own length and overlap, but all extras are 0, and keys are -1. `start` is
-    # `initial_state`: what the network remembers begins with the unroll. No unroll is fresh, and
-    # `context` is that of the beginning: 0 frames, and no mean return, so that a teacher's cost
-    # does not fall. The priorities are ignored.
-    #
-    # Where environments stack frames, it also has a method start_after(entries) -> core state: the
-    # one after N recorded entries [N, B, ...], which precede an unroll, and of which the network
-    # remembers the frames alone.
-    #
-    # With --teacher_data_share, such unrolls are also in the batches of `update`, as the last ones,
-    # if the algorithm's settings say that it `learns_from_any_policy`. An algorithm with a `source`
-    # of its own needs this method besides:
-    #
-    #   recorded_source(unrolls, share, seed) -> BatchSource
-    #
-    # `unrolls` is a batch of arrays of all recorded unrolls. A share of 1 is that of whole batches;
-    # for a smaller one, the columns are those beside a batch of `source`. The attribute
-    # `minibatch_columns`, if it has one, is the number of columns that it gave to
-    # `phase_settings.columns_beside`.
+        raise NotImplementedError
 
     def update(
         self, batch: Batch, context: Context, exchange: GradientReducer
@@ -247,6 +135,102 @@ class Algorithm(Protocol):
         the update's averaged gradients) and `clipped_share` are added unless they are returned. An
         update with a gradient that is not finite ends the run and is not saved.
         """
+        raise NotImplementedError
+
+    def load_policies(self, load: PolicyLoader) -> None:
+        """Load the policies of other runs that its flags name; it may raise UserMistake.
+
+        It is called once for a learner's algorithm, before anything else.
+        """
+
+    # The methods from here on need not be defined: `defines` says whether one is.
+
+    def source(self, fresh: Any) -> Any:
+        """Return a source of batches of its own, see `learner.batch_source.BatchSource`.
+
+        `fresh` is the source of the actors' new unrolls.
+        """
+        raise NotImplementedError
+
+    @property
+    def batch_shape(self) -> tuple[int, int] | None:
+        """The entries and columns of its own source's batches, for which --validate traces."""
+        return None
+
+    def first_priorities(self, entries: Entry, start: Any) -> tf.Tensor:
+        """Return the priorities, float32 [B], with which prioritised replay stores new unrolls.
+
+        They follow from unrolls of entries [T+overlap, B, ...], for example from errors that `act`
+        has recorded as extras. Otherwise new unrolls have the largest priority; `update` returns
+        the later ones.
+        """
+        raise NotImplementedError
+
+    def compare_features(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the features of the T steps of unrolls, for elite and attentive replay.
+
+        They are float32 [T, B, F] each: those that the policy that played has recorded as extras,
+        and those that the present network computes.
+        """
+        raise NotImplementedError
+
+    def value_of(self, entry: Entry, core_state: Any, action: Any) -> tf.Tensor:
+        """Return the values, float32 [B], of actions chosen after the entries that `judge` reads.
+
+        Without it, a video shows the action's value if `judge` returns `values`, and otherwise the
+        value of the state.
+        """
+        raise NotImplementedError
+
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll.
+
+        It makes the algorithm a teacher of others. `start` is the core state before entry 0, as in
+        a batch.
+        """
+        raise NotImplementedError
+
+    def offline_update(
+        self, batch: Batch, context: Context, exchange: GradientReducer
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Learn from recorded unrolls in the first --offline_updates updates, before actors play.
+
+        It keeps to the rules of `update`. Another policy played the unrolls of these batches, such
+        as a teacher. They have the algorithm's own length and overlap, but all extras are 0, and
+        keys are -1. `start` is `initial_state`: what the network remembers begins with the unroll.
+        No unroll is fresh, and `context` is that of the beginning: 0 frames, and no mean return, so
+        that a teacher's cost does not fall. The priorities are ignored.
+
+        With --teacher_data_share, such unrolls are also in the batches of `update`, as the last
+        ones, if the algorithm's settings say that it `learns_from_any_policy`.
+        """
+        raise NotImplementedError
+
+    def start_after(self, entries: Entry) -> Any:
+        """Return the core state after N recorded entries [N, B, ...], which precede an unroll.
+
+        Of these, the network remembers the frames alone, where environments stack frames.
+        """
+        raise NotImplementedError
+
+    def recorded_source(self, unrolls: Batch, share: float, seed: list[int]) -> Any:
+        """Return the source of recorded games beside an own `source`, which then needs it.
+
+        `unrolls` is a batch of arrays of all recorded unrolls. A share of 1 is that of whole
+        batches; for a smaller one, the columns are those beside a batch of `source`.
+        """
+        raise NotImplementedError
+
+    @property
+    def minibatch_columns(self) -> int:
+        """The columns that `recorded_source` gives to `feature_settings.columns_beside`; 0: all."""
+        return 0
+
+
+def defines(method: Callable[..., Any]) -> bool:
+    """Return whether an algorithm defines this method of its own, rather than `Algorithm` alone."""
+    base = getattr(Algorithm, getattr(method, "__name__", ""), None)
+    return getattr(method, "__func__", method) is not base
 
 
 def start_spec(initial_state: Any) -> Any:

@@ -2,16 +2,15 @@
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 import nets
 from impala_mm.algorithms import contract, features, flag_reads
-from impala_mm.algorithms.feature import NO_FEATURES, Features
-from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role
+from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role, Setup, defines
 from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
 from impala_mm.config.errors import UserMistake
@@ -23,29 +22,9 @@ from impala_mm.data.variables import Variables
 from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import devices
+from impala_mm.runtime.rank import process_rank
 
-# The members that an algorithm may leave out, with their defaults.
-_OPTIONAL: dict[str, Any] = {
-    "rounds": False,  # whether it trains in rounds, on unrolls of its newest policy alone
-    # With rounds: whether the next one is played while the learner trains on the last one.
-    "rounds_overlap": False,
-    "masks": False,
-    "load_policies": None,  # the method that loads the policies of other runs
-    "source": None,  # a method that wraps the actors' queue, see `learner.batch_source`
-    "batch_shape": None,  # the entries and columns of that source's batches
-    "first_priorities": None,  # the method that gives new unrolls a priority for their replay
-    "compare_features": None,  # the method that elite and attentive replay need
-    "judge_unroll": None,  # the method that makes it a teacher, see `interface.Algorithm`
-    "offline_update": None,  # the method that learns from recorded unrolls before it plays
-    "start_after": None,  # the method that gives recorded unrolls the frames before them
-    "recorded_source": None,  # the method that draws recorded steps for a source of its own
-    "minibatch_columns": None,  # the columns beside which these are in a minibatch
-    "note": "",  # what the learner says at the start
-    "value_of": None,  # the method that gives a chosen action's value, for videos
-    "made_of": {},  # what a resumed run must not change, by flag
-    "network_name": "",  # the name of its network, if --agent_name=auto does not choose it
-}
-_METHODS = ("initial_state", "act", "judge", "update")
+_METHODS = (Algorithm.initial_state, Algorithm.act, Algorithm.judge, Algorithm.update)
 
 
 def make_algorithm(
@@ -71,7 +50,7 @@ def make_algorithm(
         made = _make(settings, environment, role)
     except BadAlgorithm as error:
         algorithm_settings.refuse(config.algorithm, error)
-    if environment.masks and not optional(made, "masks"):
+    if environment.masks and not made.masks:
         raise UnsuitableActions(
             f"{environment.level_name} offers masks of its actions, and the algorithm does not "
             f"declare that it reads them: let it read Entry.mask and give its class the attribute "
@@ -106,42 +85,26 @@ def evaluated_act(algorithm: Algorithm) -> Callable[[Entry, Any, tf.Tensor], tup
     return act
 
 
-def features_of(algorithm: Algorithm) -> Features:
-    """Return the features that an algorithm was given; another attribute `features` is its own."""
-    given = getattr(algorithm, "features", None)
-    return given if isinstance(given, Features) else NO_FEATURES
-
-
-def optional(algorithm: Algorithm, name: str) -> Any:
-    """Return a member that an algorithm may leave out, or its default."""
-    return getattr(algorithm, name, _OPTIONAL[name])
-
-
 def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm:
-    name = algorithm_settings.module_of(config.algorithm)
+    module, name, *_ = algorithm_settings.place_of(config.algorithm)
     try:
-        module = user_modules.import_module(name)
+        make = getattr(user_modules.import_module(module), name, None)
     except user_modules.BadModule as error:
         raise BadAlgorithm(str(error)) from error.__cause__
-    make = getattr(module, "make", None)
+    where = f"{module} ({sys.modules[module].__file__})"
     if not callable(make):
-        raise BadAlgorithm(f"{_where(module)} defines no function make(config, environment, role)")
-    arguments = (config, environment, role) if _takes_role(make) else (config, environment)
-    given = {}
+        raise BadAlgorithm(f"{where} defines no function make(config, environment, setup)")
+    parameters = _parameters(make)
+    if outdated := {"role", "features"} & {*parameters}:
+        raise BadAlgorithm(
+            f"make of {where} takes {_and(sorted(outdated))}: let it take (config, environment, "
+            f"setup), and read setup.role and setup.features"
+        )
+    here = process_rank()
     try:
         asked = features.make(config, environment, role)
-        if "features" in _parameters(make):
-            given["features"] = asked
-        elif names := [
-            type(feature).__name__
-            for feature in asked
-            if feature.online or config.uses_recorded_games
-        ]:
-            raise BadAlgorithm(
-                f"the flags ask for {_and(names)} ({features.__name__}), which make of "
-                f"{_where(module)} does not take: give it an argument `features`, and pass it on"
-            )
-        made = make(*arguments, **given)
+        setup = Setup(role, asked, here.rank, max(here.local_size, config.num_learners))
+        made = make(config, environment, *([setup] if len(parameters) != 2 else []))
     except (nets.UnknownNetwork, nets.Unsuitable, UnsuitableActions):
         raise
     except UserMistake as error:
@@ -149,14 +112,25 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
     except Exception as error:
         if config.algorithm in BUILT_IN:
             raise
-        raise BadAlgorithm(f"make of {_where(module)} raises {describe_error(error)}") from error
-    _check(made, module)
-    rounds = bool(optional(made, "rounds"))
+        raise BadAlgorithm(f"make of {where} raises {describe_error(error)}") from error
+    _check(made, where)
+    uncalled = [
+        type(feature).__name__
+        for feature in asked
+        if feature not in set(made.features) and (feature.online or config.uses_recorded_games)
+    ]
+    if uncalled:
+        raise BadAlgorithm(
+            f"the flags ask for {_and(uncalled)} ({features.__name__}), which make of {where} does "
+            f"not use: give its algorithm the features of `setup`, and call them "
+            f"(impala_mm/algorithms/feature.py)"
+        )
+    rounds = made.rounds
     trains = role in (Role.LEARNER, Role.ACTOR)
     has_settings = Config.of_algorithm(config.algorithm) is not Config
     if trains and has_settings and rounds != config.rounds:
         raise BadAlgorithm(
-            f"{_where(module)} makes an algorithm with rounds = {rounds}, and its Settings have "
+            f"{where} makes an algorithm with rounds = {rounds}, and its Settings have "
             f"rounds = {config.rounds}: give both the same"
         )
     return made
@@ -170,35 +144,28 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return {}
 
 
-def _takes_role(make: Callable[..., Any]) -> bool:
-    """Return whether a function takes a role besides the config and the environment."""
-    parameters = [p for name, p in _parameters(make).items() if name != "features"]
-    kinds = {p.kind for p in parameters}
-    needed = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
-    third = len(needed) > 2 and (needed[2].name == "role" or needed[2].default is inspect._empty)
-    return third or inspect.Parameter.VAR_POSITIONAL in kinds
-
-
-def _check(made: Any, module: ModuleType) -> None:
+def _check(made: Any, where: str) -> None:
     """Raise BadAlgorithm if the result of a user's `make` is no algorithm."""
-    what = f"make of {_where(module)} returns"
-    if made is None:
-        raise BadAlgorithm(f"{what} None instead of an algorithm")
+    what = f"make of {where} returns"
+    if not isinstance(made, Algorithm):
+        of = "None" if made is None else _with_article(made)
+        raise BadAlgorithm(
+            f"{what} {of}, which is no algorithm: let its class inherit from "
+            f"impala_mm.algorithms.interface.Algorithm"
+        )
     what += f" {_with_article(made)}"
-    if lacks := [name for name in ("unroll", "variables", *_METHODS) if not hasattr(made, name)]:
+    lacks = [name for name in ("unroll", "variables") if not hasattr(made, name)]
+    lacks += [method.__name__ for method in _METHODS if not defines(getattr(made, method.__name__))]
+    if lacks:
         raise BadAlgorithm(
             f"{what} without {_and(lacks)}: impala_mm/algorithms/interface.py says what an "
             f"algorithm must define"
         )
-    if getattr(made, "max_lag", None) is not None:
-        raise BadAlgorithm(
-            f"{what} whose max_lag={made.max_lag} has no effect any more; with rounds = True "
-            f"every batch is played by the newest policy"
-        )
-    if wrong := [name for name in _METHODS if not callable(getattr(made, name))]:
-        raise BadAlgorithm(f"{what} whose {_and(wrong)} are no functions")
-    for member, kind in (("unroll", UnrollSpec), ("variables", Variables)):
-        if not isinstance(value := getattr(made, member), kind):
+    for member, value, kind in (
+        ("unroll", made.unroll, UnrollSpec),
+        ("variables", made.variables, Variables),
+    ):
+        if not isinstance(value, kind):
             raise BadAlgorithm(
                 f"{what} whose {member} is {_with_article(value)}, not {_article(kind.__name__)}"
             )
@@ -214,7 +181,3 @@ def _article(name: str) -> str:
 
 def _and(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _where(module: ModuleType) -> str:
-    return f"{module.__name__} ({module.__file__})"

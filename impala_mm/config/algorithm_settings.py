@@ -21,16 +21,38 @@ import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from impala_mm.config import flags, user_modules
 from impala_mm.config.messages import users_traceback
 from impala_mm.config.printable import escape
 
-# The modules of the algorithms that belong to this project, by name.
+
+class Place(NamedTuple):
+    """The places of an algorithm and of the class of its settings."""
+
+    module: str
+    name: str  # of what makes the algorithm
+    settings_module: str
+    settings: str
+
+
+def _built_in(name: str, family: str, module: str = "algorithm") -> Place:
+    package = f"impala_mm.algorithms.{family}"
+    return Place(f"{package}.{module}", name, f"{package}.settings", f"{name}Settings")
+
+
+# The algorithms that belong to this project, as --algorithm names them.
 BUILT_IN = {
-    name: f"impala_mm.algorithms.{name}"
-    for name in ("impala", "ppo", "a2c", "vpg", "awr", "vmpo", "dqn", "r2d2", "sac")
+    "impala": _built_in("Impala", "impala"),
+    "ppo": _built_in("PPO", "policy_gradient", "variants"),
+    "a2c": _built_in("A2C", "policy_gradient", "variants"),
+    "vpg": _built_in("VPG", "policy_gradient", "variants"),
+    "awr": _built_in("AWR", "policy_gradient", "variants"),
+    "vmpo": _built_in("VMPO", "policy_gradient", "variants"),
+    "dqn": _built_in("DQN", "q_learning", "variants"),
+    "r2d2": _built_in("R2D2", "q_learning", "variants"),
+    "sac": _built_in("SAC", "sac"),
 }
 _TYPES = (int, float, bool, str)
 
@@ -42,9 +64,10 @@ class BadAlgorithm(Exception):
     """
 
 
-def module_of(algorithm: str) -> str:
-    """Return the name of the module that --algorithm names."""
-    return BUILT_IN.get(algorithm, algorithm)
+def place_of(algorithm: str) -> Place:
+    """Return the places of the algorithm that --algorithm names and of its settings."""
+    of_users = Place(algorithm, "make", f"{algorithm}_settings", "Settings")
+    return BUILT_IN.get(algorithm, of_users)
 
 
 def settings_type(algorithm: str, base: type) -> type:
@@ -52,13 +75,13 @@ def settings_type(algorithm: str, base: type) -> type:
 
     Raises BadAlgorithm if there is no such algorithm, or if its settings cannot be used.
     """
-    module = module_of(algorithm)
-    beside = f"{module}_settings"
+    place = place_of(algorithm)
+    beside = place.settings_module
     try:
-        user_modules.find(module)
+        user_modules.find(place.module)
         if not user_modules.exists(beside):
             return base
-        found = getattr(user_modules.import_module(beside), "Settings", None)
+        found = getattr(user_modules.import_module(beside), place.settings, None)
     except user_modules.BadModule as error:
         if error.__cause__:
             raise BadAlgorithm(str(error)) from error.__cause__

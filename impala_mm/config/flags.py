@@ -133,6 +133,10 @@ class FlagInfo:
     # program that reads the file knows it, and no file may set it. "start": it says what one start
     # does. "process": it means nothing to another process.
     scope: str = ""
+    # What keeps the value, where the flag has an effect. "run": a run that is resumed. "weights":
+    # that, and a run that starts with the weights of another. `algorithms.agent` adds what follows
+    # from the environment.
+    kept_by: str = ""
     only_with: Condition | None = None  # if it does not hold, the flag has no effect: a note
     needs: Condition | None = None  # likewise, but the flag is refused
 
@@ -165,6 +169,7 @@ def flag(
     learner_only: bool = False,
     by_run: bool = False,
     scope: str = "",
+    kept_by: str = "",
     only_with: Condition | None = None,
     needs: Condition | None = None,
     with_box: Any = None,
@@ -192,6 +197,7 @@ def flag(
         learner_only=learner_only,
         by_run=by_run,
         scope=scope,
+        kept_by=kept_by,
         only_with=only_with,
         needs=needs,
         with_box=with_box,
@@ -217,6 +223,19 @@ def is_flag(field: dataclasses.Field) -> bool:
 def infos(config: Any) -> dict[str, FlagInfo]:
     """Return what is known of all flags of a config or its type, by name."""
     return {field.name: info(field) for field in dataclasses.fields(config)}
+
+
+def kept(config: Any, *kinds: str) -> dict[str, Any]:
+    """Return the values, by `--name`, of the flags that are kept by one of these kinds.
+
+    Flags that have no effect beside the others are left out.
+    """
+    return {
+        f"--{name}": getattr(config, name)
+        for name, known in infos(config).items()
+        if known.kept_by in kinds
+        and not any(c.why_idle(config) for c in (known.needs, known.only_with) if c)
+    }
 
 
 def default(config: type, name: str, value: Any) -> Any:

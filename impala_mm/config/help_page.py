@@ -26,10 +26,11 @@ def shown_default(f: dataclasses.Field) -> str:
     return str(f.default).lower() if f.type is bool else repr(f.default)
 
 
-def shown_condition(f: dataclasses.Field) -> str:
-    """Return the sentence on the other flags without which a flag has no effect; usually empty."""
+def _rules(f: dataclasses.Field) -> str:
+    """Return sentences on when a flag has an effect, and on resumed runs; usually empty."""
     conditions = [c.words for c in (info(f).needs, info(f).only_with) if c]
-    return f" Only with {'; '.join(conditions)}." if conditions else ""
+    only = f" Only with {'; '.join(conditions)}." if conditions else ""
+    return only + " A resumed run keeps it." * bool(info(f).kept_by)
 
 
 def whole(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str:
@@ -90,7 +91,7 @@ def _describe(fields: Any, algorithms: Mapping[str, list[str]] = MappingProxyTyp
             lines += ["", f"{group}:"]
         shown = ", ".join(shown_choices(f))
         choices = f" Choices: {shown}." if shown else ""
-        text = f"{info(f).text}{choices} Default: {shown_default(f)}.{shown_condition(f)}"
+        text = f"{info(f).text}{choices} Default: {shown_default(f)}.{_rules(f)}"
         lines += [f"  --{f.name}", *_wrap(text, indent=6)]
     return lines
 

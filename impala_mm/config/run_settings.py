@@ -68,7 +68,7 @@ class RunSettings:
         text="Check the flags without starting anything. The exit code is 0 if they are valid, "
              "and a line says what they mean; it is 2 if they are not, and an error says why.")
     debug: bool = flag(
-        False, group="Run", own=True,
+        False, group="Run", own=True, scope="process",
         text="Train in this one process and compute everything eagerly, with few environments: "
              "breakpoint() and print show values in an algorithm and in an environment. It is "
              "slow.")

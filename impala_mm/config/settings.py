@@ -51,6 +51,9 @@ class Config(TrainingSettings, RunSettings):
         "actor_hosts": OldName(None, "actors listen at no address, they connect to their learner"),
     }
 
+    def __post_init__(self) -> None:
+        """Refuse values that do not fit together: settings that are joined call that of `super`."""
+
     @property
     def update_threads(self) -> UpdateThreads:
         """The threads that make the updates of a run's only learner fastest on a CPU."""

@@ -110,7 +110,7 @@ class TrainingSettings:
 
     # -- Algorithm
     algorithm: str = flag(
-        "impala", group="Algorithm", by_run=True,
+        "impala", group="Algorithm", by_run=True, kept_by="weights",
         text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, or a module of your own "
              "(package.module); impala_mm/algorithms/interface.py says what it must define. Each "
              "has flags and defaults of its own, which --help --algorithm=NAME shows.")
@@ -145,20 +145,20 @@ class TrainingSettings:
              "is negative. none: not changed. auto: what the run in logdir has recorded; for a "
              "new run abs_one for Atari and none for all other levels.")
     normalize_observations: bool = flag(
-        False, group="Algorithm", auto=True, with_box=True,
+        False, group="Algorithm", auto=True, with_box=True, kept_by="weights",
         text="Normalise observations by their running mean and standard deviation, which all "
              "learners share, and clip them to [-10, 10]. Images and integers stay as they are. "
              "auto: what the run in logdir has recorded; for a new run, true if an action "
              "contains numbers (Box).")
     subtract_mean_image: bool = flag(
-        False, group="Algorithm", auto=True, of_games=True,
+        False, group="Algorithm", auto=True, of_games=True, kept_by="weights",
         text="Read images of bytes as their differences from the mean of all images that the "
              "learners have trained on, so that the network sees what moves. It suits games with a "
              "still background, such as Breakout. auto: what the run in logdir has recorded; for a "
              "new run true for Atari, unless it begins with offline_updates or its replay has no "
              "queue.")
     normalize_rewards: bool = flag(
-        False, group="Algorithm", auto=True, with_box=True,
+        False, group="Algorithm", auto=True, with_box=True, kept_by="weights",
         text="Divide rewards by the running standard deviation of the discounted returns of all "
              "episodes and clip them to [-10, 10], before reward_clipping. Values and losses are "
              "then in this unit; mean returns are still sums of raw rewards. auto: as for "
@@ -192,7 +192,7 @@ class TrainingSettings:
         text="Weight of the baseline's squared error in the loss; value_normalization names the "
              "unit of the error.")
     value_normalization: str = flag(
-        "error", group="Algorithm", choices=("error", "popart", "none"),
+        "error", group="Algorithm", choices=("error", "popart", "none"), kept_by="run",
         text="Unit in which the baseline learns. error: the reward's, and its squared error is "
              "divided by the error's own running mean where that is above 1. popart: PopArt; the "
              "value targets' own mean and standard deviation, those of the newest 50,000 steps of "
@@ -222,21 +222,22 @@ class TrainingSettings:
              "where actors use float32 whatever this flag says. auto: bfloat16 for images of at "
              "least 1,000 numbers on such a processor, otherwise float32.")
     mlp_sizes: str = flag(
-        "64,64", group="Network", parse=whole_numbers,
+        "64,64", group="Network", parse=whole_numbers, kept_by="weights",
         text="Units of each layer of the network's MLP, separated by commas, the first layer "
              "first.")
     activation: str = flag(
         "tanh", group="Network", choices=("tanh", "relu", "elu", "gelu", "swish"),
+        kept_by="weights",
         text="Function after each layer of the network's MLP. Convolutions have a ReLU.")
     layer_norm: bool = flag(
-        False, group="Network",
+        False, group="Network", kept_by="weights",
         text="Normalise the outputs of each layer of the network's MLP before the activation.")
     lstm_size: int = flag(
-        0, group="Network", least=0,
+        0, group="Network", least=0, kept_by="weights",
         text="Units of the network's LSTM. 0: the network's own number (MLPLSTMAgent: 64, "
              "others: 256).")
     separate_networks: bool = flag(
-        False, group="Network", auto=True, with_box=True,
+        False, group="Network", auto=True, with_box=True, kept_by="weights",
         text="Give the policy and the value function a network each. False: both read the "
              "features of one network. auto: what the run in logdir has recorded; for a new run, "
              "true if an action contains numbers (Box) and an observation holds fewer than 1,000.")
@@ -251,7 +252,7 @@ class TrainingSettings:
 
     # -- Optimizer
     optimizer: str = flag(
-        "adam", group="Optimizer", choices=("adam", "rmsprop"),
+        "adam", group="Optimizer", choices=("adam", "rmsprop"), kept_by="run",
         text="Optimizer. rmsprop is the RMSProp of TensorFlow 1 (epsilon inside the root), which "
              "IMPALA's published settings assume.")
     learning_rate: float = flag(

@@ -59,12 +59,12 @@ def run(config: Config) -> NoReturn:
 
 def _play(setup: "_ActorSetup", ending: list[int]) -> int:
     """Act until a signal in `ending` arrives or the actor fails; return the exit code."""
-    from impala_mm.actor.hang_report import watch_for_hangs  # noqa: PLC0415
-    from impala_mm.actor.stepper import (  # noqa: PLC0415
-        DescriptorsClosed,
+    from impala_mm.actor.failures import (  # noqa: PLC0415
         NothingPlayed,
         TooManyFaults,
+        watch_for_hangs,
     )
+    from impala_mm.actor.stepper import DescriptorsClosed  # noqa: PLC0415
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.transport.client import Refused  # noqa: PLC0415
 
@@ -123,7 +123,7 @@ class _ActorSetup(NamedTuple):
 
     def report(self, address: str, fault: Any, gave_up: str = "") -> None:
         """Report a fault of an environment to the learner at `address`."""
-        from impala_mm.actor.failure_report import report_failure  # noqa: PLC0415
+        from impala_mm.actor.failures import report_failure  # noqa: PLC0415
 
         report_failure(address, self.token, self.config.task, fault, gave_up)
 
@@ -134,7 +134,7 @@ class _ActorSetup(NamedTuple):
 
     def report_crash(self, address: str, error: Exception) -> None:
         """Log a crash before the first unroll, and report it to the learner at `address`."""
-        from impala_mm.actor.failure_report import describe_crash, is_users  # noqa: PLC0415
+        from impala_mm.actor.failures import describe_crash, is_users  # noqa: PLC0415
         from impala_mm.environments.faults import indented  # noqa: PLC0415
 
         fault = describe_crash(error)
@@ -208,7 +208,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     """Return an actor that has the network and chooses actions itself."""
     from impala_mm.actor import actor  # noqa: PLC0415
     from impala_mm.actor.learner_link import LearnerLink  # noqa: PLC0415
-    from impala_mm.algorithms import agent, registry  # noqa: PLC0415
+    from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.algorithms.interface import Role  # noqa: PLC0415
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
 
@@ -219,7 +219,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     level = _level_of_task(config, levels)
     observation = levels[level].observation
     count = auto.num_envs(config, observation)
-    rounds = registry.optional(algorithm, "rounds")
+    rounds = algorithm.rounds
     refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
     try:
         sizes = auto.group_sizes(config, count, observation, starter.is_local_run(), rounds)
@@ -250,7 +250,13 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
 
     def run() -> None:
         actor.run(
-            *(algorithm, groups, layout, link, say, stop, setup.heartbeat),
+            algorithm,
+            groups,
+            layout,
+            link,
+            say,
+            stop,
+            setup.heartbeat,
             tell=lambda fault: setup.report(link.address, fault),
             load_teachers=load_teachers,
         )
@@ -291,7 +297,14 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
     learner = setup.learners[setup.start]
     playing = stepping_actor.SteppingActor(
-        *(learner, identity, setup.token, groups, setup.say, stop, alive, pack),
+        learner,
+        identity,
+        setup.token,
+        groups,
+        setup.say,
+        stop,
+        alive,
+        pack,
         tell=lambda fault: setup.report(learner, fault),
     )
     return _PreparedActor(
@@ -307,7 +320,7 @@ def _make_groups(setup: _ActorSetup, level: str, sizes: list[int]) -> list[tuple
 
     If they cannot be made, try again; raise NothingPlayed after `_ATTEMPTS` attempts.
     """
-    from impala_mm.actor.stepper import NothingPlayed  # noqa: PLC0415
+    from impala_mm.actor.failures import NothingPlayed  # noqa: PLC0415
     from impala_mm.environments import from_flags, seeds  # noqa: PLC0415
     from impala_mm.environments.faults import FaultLog, make_fault  # noqa: PLC0415
     from impala_mm.environments.make import make_environments  # noqa: PLC0415

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.actor.actor import Player
-from impala_mm.actor.stepper import FaultCounter
+from impala_mm.actor.failures import FaultCounter
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Role
 from impala_mm.environments import from_flags, seeds

@@ -109,7 +109,6 @@ def _check_training(config: Config) -> str:
 
 def _refuse_many_environments(config: Config, made: "Agent") -> None:
     """Refuse numbers of environments and of their groups that cannot work, as actors do."""
-    from impala_mm.algorithms import registry  # noqa: PLC0415
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
 
     observation, unroll_bytes = made.spec.observation, UnrollCodec(made.algorithm.unroll).size
@@ -117,7 +116,7 @@ def _refuse_many_environments(config: Config, made: "Agent") -> None:
     actors = 1 if config.job_name else auto.num_actors(config)
     actor.refuse_many_environments(config, count, unroll_bytes, actors)
     try:
-        rounds = registry.optional(made.algorithm, "rounds")
+        rounds = made.algorithm.rounds
         auto.group_sizes(config, count, observation, False, rounds)
     except ValueError as error:
         flags.refuse(str(error))
@@ -155,21 +154,22 @@ def _check_functions(config: Config, made: "Agent") -> str:
 
 def _batches_like(config: Any, algorithm: "Algorithm") -> "dict[str, Batch]":
     """Return the specs of the batches from which each method learns, where they are known."""
-    from impala_mm.algorithms import phase_settings, registry  # noqa: PLC0415
+    from impala_mm.algorithms import feature_settings  # noqa: PLC0415
+    from impala_mm.algorithms.interface import defines  # noqa: PLC0415
     from impala_mm.data import batches  # noqa: PLC0415
 
     unroll, share = algorithm.unroll, getattr(config, "teacher_data_share", 0)
     entries, columns = None, config.batch_size
-    if registry.optional(algorithm, "source") and not config.replay:
-        entries, columns = registry.optional(algorithm, "batch_shape") or (None, 0)
+    if defines(algorithm.source) and not config.replay:
+        entries, columns = algorithm.batch_shape or (None, 0)
     if not columns:
         return {}
     beside = 0
     if share:
-        part = registry.optional(algorithm, "minibatch_columns") or columns
-        beside = columns // part * phase_settings.columns_beside(part, share)
+        part = algorithm.minibatch_columns or columns
+        beside = columns // part * feature_settings.columns_beside(part, share)
     likes = {"update": batches.specs(unroll, columns + beside, entries)}
-    if registry.optional(algorithm, "offline_update"):
+    if defines(algorithm.offline_update):
         likes["offline_update"] = batches.specs(unroll, columns, entries)
     return likes
 
@@ -205,13 +205,12 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     A run whose checkpoint needs none has none. The weights of a run that would be resumed must be
     loaded.
     """
-    from impala_mm.algorithms import registry  # noqa: PLC0415
     from impala_mm.algorithms.features.guide import Guidance  # noqa: PLC0415
     from impala_mm.algorithms.features.teacher import Distillation  # noqa: PLC0415
     from impala_mm.teachers.kinds import NoTeacher  # noqa: PLC0415
     from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
 
-    features = registry.features_of(made.algorithm)
+    features = made.algorithm.features
     distillation, guidance = features.get(Distillation), features.get(Guidance)
     asks = distillation and not distillation.is_over()
     # With --teacher_cost=0 it may still have to play the games that its student learns from.

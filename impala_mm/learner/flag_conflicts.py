@@ -48,16 +48,15 @@ def refuse_for_algorithm(
     The numbers are those of all learners, of those on this machine, and of all actors, or 0 if that
     is not known. `is_local`: one program starts all of them here, with the flags of this process.
     """
-    from impala_mm.algorithms import registry  # noqa: PLC0415
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
     from impala_mm.learner import phases  # noqa: PLC0415
 
     algorithm = agent.algorithm
     _refuse_large_batch(config, UnrollCodec(algorithm.unroll).size, learners_here)
-    if registry.optional(algorithm, "rounds"):
+    if algorithm.rounds:
         num_envs = auto.num_envs(config, agent.spec.observation) if is_local else None
         _refuse_unfilled_rounds(config, learners, actors, num_envs, is_local)
-        if registry.optional(algorithm, "rounds_overlap"):
+        if algorithm.rounds_overlap:
             _refuse_overlap(config)
     if config.replay:
         _refuse_replay_of(config, algorithm)
@@ -186,11 +185,11 @@ def _refuse_replay_in_rounds(config: Config, rounds: bool) -> None:
 
 def _refuse_replay_of(config: Config, algorithm: "Algorithm") -> None:
     """Refuse --replay for an algorithm that cannot use it."""
-    from impala_mm.algorithms import registry  # noqa: PLC0415
+    from impala_mm.algorithms.interface import defines  # noqa: PLC0415
 
-    _refuse_replay_in_rounds(config, bool(registry.optional(algorithm, "rounds")))
+    _refuse_replay_in_rounds(config, algorithm.rounds)
     given = f"--replay={config.replay}: --algorithm={config.algorithm}"
-    if registry.optional(algorithm, "source"):
+    if defines(algorithm.source):
         flags.refuse(f"{given} has a source of its own: leave --replay out")
     mix = replay_mix.parse(config.replay)
     statistics = ["normalize_observations", "subtract_mean_image", "normalize_rewards"]
@@ -201,7 +200,7 @@ def _refuse_replay_of(config: Config, algorithm: "Algorithm") -> None:
             f"alone are counted and this mix has none: add a queue, such as queue:0.5, or start a "
             f"new run with {' '.join(f'{flag}=false' for flag in on)}"
         )
-    if mix.needs_features and not registry.optional(algorithm, "compare_features"):
+    if mix.needs_features and not defines(algorithm.compare_features):
         kinds = [part.kind for part in mix.replays if part.kind in replay_mix.WITH_FEATURES]
         flags.refuse(
             f"{given} records no features, which {' and '.join(kinds)} compare: use uniform or "

@@ -13,8 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import LearnerGroup
@@ -81,7 +80,7 @@ class LearnerMonitor:
         self._status = status = RunStatus(config, group, learner, server, self._aggregator)
         self.spent = RunTime(lambda: status.has_received)
         self.finished = ""  # why a resumed run has nothing left to do
-        has_source = registry.optional(algorithm, "source") is not None
+        has_source = defines(algorithm.source)
         first_unroll = FirstUnroll(starter.num_actors(), has_source)
         waiting = FirstUnrollWatch(first_unroll, learner, status, say)
         self._beat = WorkBeat(learner, status)

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config.errors import UserMistake
 from impala_mm.data import batches
 from impala_mm.data.batches import OneAhead
@@ -33,7 +32,7 @@ _AT_ONCE = 256  # unrolls that are decoded together, for arrays of all
 
 def entries_before(algorithm: Algorithm, frame_stack: int) -> int:
     """Return how many entries before a recorded unroll the student's network reads frames of."""
-    return frame_stack - 1 if registry.optional(algorithm, "start_after") else 0
+    return frame_stack - 1 if defines(algorithm.start_after) else 0
 
 
 class _Recorded:
@@ -73,7 +72,7 @@ class _Recorded:
             tf.nest.map_structure(lambda x, part=part: x[part], entries)
             for part in (slice(earlier), slice(earlier, None))
         )
-        return entries, registry.optional(self._algorithm, "start_after")(before)
+        return entries, self._algorithm.start_after(before)
 
 
 class OfflineSource:

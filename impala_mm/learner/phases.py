@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_mm.algorithms import phase_settings, registry
+from impala_mm.algorithms import feature_settings
 from impala_mm.algorithms.agent import Agent
 from impala_mm.algorithms.features.teacher import Distillation
-from impala_mm.algorithms.interface import Algorithm, entry_spec
+from impala_mm.algorithms.interface import Algorithm, defines, entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.data.unroll_check import UnrollCheck
 from impala_mm.distributed.group import LearnerGroup
@@ -53,7 +53,7 @@ def planned_updates(config: Config) -> int:
 
 def why_unsuitable(config: Config, algorithm: Algorithm) -> str:
     """Return why the flags do not fit the algorithm, as a sentence; empty if they do."""
-    if not planned_updates(config) or registry.optional(algorithm, "offline_update"):
+    if not planned_updates(config) or defines(algorithm.offline_update):
         return ""
     return (
         f"--offline_updates={planned_updates(config)}: --algorithm={config.algorithm} has no "
@@ -116,10 +116,10 @@ def share_beside(algorithm: Algorithm, config: Any) -> float:
 
     Raises UserMistake if that differs much from --teacher_data_share.
     """
-    own = registry.optional(algorithm, "recorded_source")
-    columns = registry.optional(algorithm, "minibatch_columns") if own else config.batch_size
+    has_own = defines(algorithm.recorded_source)
+    columns = algorithm.minibatch_columns if has_own else config.batch_size
     share = config.teacher_data_share
-    return phase_settings.share_beside(columns, share) if columns else share
+    return feature_settings.share_beside(columns, share) if columns else share
 
 
 def read(
@@ -152,17 +152,17 @@ def _make_sources(
     held does not fit in memory.
     """
     mine = (0, 1) if is_own else (group.rank, group.size)
-    own = registry.optional(algorithm, "recorded_source")
-    held = all_unrolls(games, algorithm, mine, meanwhile) if own else None
+    draws_itself = defines(algorithm.recorded_source)
+    held = all_unrolls(games, algorithm, mine, meanwhile) if draws_itself else None
 
     def make(share: float, count: int | None) -> BatchSource:
         # Of shared games all learners have the same order, and each takes its share.
-        rank = group.rank if is_own or own else 0
+        rank = group.rank if is_own or draws_itself else 0
         seed = [config.seed, updates, rank] + [1] * (count is None)
         if held is None:
-            columns = phase_settings.columns_beside(config.batch_size, share)
+            columns = feature_settings.columns_beside(config.batch_size, share)
             return OfflineSource(games, algorithm, columns, count, seed, mine)
-        drawn = own(held, share, seed)
+        drawn = algorithm.recorded_source(held, share, seed)
         return OwnSource(lambda _: drawn, drawn, algorithm.unroll, devices.training_device())
 
     beside = config.teacher_data_share
@@ -195,7 +195,7 @@ def _collect(
     if missing <= 0:
         return
     distillation, spec = (
-        registry.features_of(agent.algorithm).get(Distillation),
+        agent.algorithm.features.get(Distillation),
         agent.spec,
     )
     # With --teacher_cost=0 the teacher only plays.

@@ -13,7 +13,7 @@ import time
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import optimizers
+from impala_mm.algorithms.parts import optimizers
 from impala_mm.config.settings import Config
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import LearnerGroup

@@ -9,11 +9,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from impala_mm.algorithms import networks
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features.teacher import UNKNOWN
-from impala_mm.algorithms.teacher_settings import TeacherSettings
 from impala_mm.config import environment_flags
-from impala_mm.config.flags import differences, format_value
+from impala_mm.config.flags import differences, format_value, kept
 from impala_mm.config.settings import Config
 from impala_mm.data.variables import Variables
 from impala_mm.learner.learner import RunLimits
@@ -22,15 +21,11 @@ from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 
 # The properties of a run that its weights depend on; its counts and curves depend on the others.
 _WEIGHTS = (
-    "--algorithm",
     "--agent_name",
-    *networks.recorded(Config()),
     "actions",
     "observations",
     "--box_policy",
-    "--normalize_observations",
-    "--normalize_rewards",
-    "--subtract_mean_image",
+    *kept(Config(), "weights"),
 )
 # Of these, earlier versions recorded only the value among all flags.
 _CHOICES = ("--discretization", "--action_ratio")

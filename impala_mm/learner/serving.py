@@ -6,7 +6,6 @@
 import time
 from typing import Any, NamedTuple
 
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
 from impala_mm.algorithms.interface import Role
 from impala_mm.config import auto, flags
@@ -25,7 +24,7 @@ def queue_capacity(config: Config, agent: Agent) -> int:
     """Return the number of unrolls for which the queue has room: at least those of a round."""
     capacity = config.queue_capacity or config.batch_size
     # A round is in the queue before it is taken.
-    if registry.optional(agent.algorithm, "rounds"):
+    if agent.algorithm.rounds:
         return max(capacity, config.batch_size)
     if config.deterministic_run:
         return max(capacity, auto.num_envs(config, agent.spec.observation))
@@ -89,8 +88,8 @@ def _make_rounds(config: Config, agent: Agent, say: Say) -> Rounds | None:
     if config.debug:  # no actor connects
         return None
     alone = config.deterministic_run
-    if registry.optional(agent.algorithm, "rounds"):
-        overlap = registry.optional(agent.algorithm, "rounds_overlap")
+    if agent.algorithm.rounds:
+        overlap = agent.algorithm.rounds_overlap
         if overlap:
             say("rounds overlap: actors play one by the policy before the update on the last one")
         return Rounds(config.batch_size, say, overlap, alone)

@@ -29,7 +29,7 @@ from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.learner_reports import SilentLearners
 from impala_mm.learner.monitor import LearnerMonitor
 from impala_mm.learner.own_state import OwnState
-from impala_mm.learner.replaying import Position, Run
+from impala_mm.learner.replay_source import Position, Run
 from impala_mm.learner.sources import Sources, make_sources
 from impala_mm.learner.train_step import NotFinite, NothingCompiled, UpdateProfiler
 from impala_mm.learner.watching import Records
@@ -197,7 +197,7 @@ def _describe(
         f"{' and '.join(agent.levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
         f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
     )
-    notes = agent.spec.note, registry.optional(agent.algorithm, "note")
+    notes = agent.spec.note, agent.algorithm.note
     for note in notes:
         if note:
             say(note)
@@ -215,8 +215,8 @@ def _agree_on_run(
     config: Config, agent: Agent, group: LearnerGroup, folder: RunFolder | None, say: Say
 ) -> _AgreedRun:
     """Return what rank 0 knows of the run; other learners may have a --logdir of their own."""
-    rounds = registry.optional(agent.algorithm, "rounds")
-    needs_actors = registry.features_of(agent.algorithm).needs_actors
+    rounds = agent.algorithm.rounds
+    needs_actors = agent.algorithm.features.needs_actors
     if needs_actors and config.inference == "learner":
         flags.refuse(f"--inference=learner: {needs_actors}: use --inference=actor")
     device = devices.training_device()

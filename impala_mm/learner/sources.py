@@ -1,7 +1,7 @@
 """The sources of a learner's batches, and the order in which they wrap each other.
 
     new unrolls of actors          `batch_source`: the queue, rounds, or turns
-      the replay of --replay       `replaying`, or the algorithm's own source: `own_source`
+      the replay of --replay       `replay_source`, or the algorithm's own source: `own_source`
         recorded games             `offline_source`: they come first, or beside the others
 
 `make_sources` is this list; `learner.learner` reads the outermost one.
@@ -9,12 +9,11 @@
 
 from typing import NamedTuple
 
-from impala_mm.algorithms import registry
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
-from impala_mm.learner import replaying
+from impala_mm.learner import replay_source
 from impala_mm.learner.batch_source import (
     BatchSource,
     PlayedHere,
@@ -26,7 +25,7 @@ from impala_mm.learner.batch_source import (
 )
 from impala_mm.learner.offline_source import PhasedSource
 from impala_mm.learner.own_source import BadSource, OwnSource
-from impala_mm.learner.replaying import Position, Run
+from impala_mm.learner.replay_source import Position, Run
 from impala_mm.runtime import devices
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.rank import process_rank
@@ -61,11 +60,11 @@ def make_sources(
         queue: UnrollQueue | TurnQueue | PlayedHere = played or UnrollQueue(server.queue)
         if server.rounds:  # of --deterministic_run: algorithms with rounds of their own are refused
             queue = TurnQueue(server.rounds, server.queue)
-        read = own = replaying.make_own_source(
+        read = own = replay_source.make_own_source(
             config, algorithm, queue, codec, position, run, process_rank(), say
         )
         saved = own if config.replay_save else None
-    elif registry.optional(algorithm, "source"):
+    elif defines(algorithm.source):
         read = saved = _make_own(
             config, algorithm, _make_fresh(config, algorithm, server, played, "/CPU:0")
         )
@@ -89,7 +88,7 @@ def _make_fresh(
     codec, rounds = UnrollCodec(algorithm.unroll), server.rounds
     if played:
         return TurnSource(played, codec, config.batch_size, device)
-    if rounds and registry.optional(algorithm, "rounds"):
+    if rounds and algorithm.rounds:
         return RoundSource(rounds, server.queue, codec, device)
     if rounds:  # those of --deterministic_run
         return TurnSource(TurnQueue(rounds, server.queue), codec, config.batch_size, device)
@@ -98,8 +97,7 @@ def _make_fresh(
 
 def _make_own(config: Config, algorithm: Algorithm, fresh: BatchSource) -> OwnSource:
     """Return the algorithm's own source, around this one."""
-    make = registry.optional(algorithm, "source")
     try:
-        return OwnSource(make, fresh, algorithm.unroll, devices.training_device())
+        return OwnSource(algorithm.source, fresh, algorithm.unroll, devices.training_device())
     except BadSource as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.features.teacher import UNKNOWN, Distillation, Returns
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader
 from impala_mm.config.errors import UserMistake
@@ -38,7 +37,7 @@ class PolicyTools(NamedTuple):
 
     load_policy: PolicyLoader  # loads the policies of other runs that an algorithm's flags name
     # (settings, spec) -> the teachers, each with `notes` for the user besides what
-    # `algorithms.interface.Teacher` has
+    # `features.teacher.Teacher` has
     load_teachers: Callable[[Any, EnvironmentSpec], Sequence[Any]]
     # (teacher or None, settings, spec, meanwhile) -> its mean return; None plays random actions.
     # `meanwhile` gets the number of games that have ended, that of all, and their steps.
@@ -64,7 +63,7 @@ def begin(
     They are measured if the teachers' cost follows them and, with --mode=reincarnate, for a new run
     of any method. Raises UnfitTeacher, on all learners alike.
     """
-    distillation: Distillation | None = registry.features_of(algorithm).get(Distillation)
+    distillation: Distillation | None = algorithm.features.get(Distillation)
     evaluates = config.mode == "reincarnate"
     if distillation is None and not (evaluates and is_new):
         return {}

@@ -12,8 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import agent, contract, networks, registry
-from impala_mm.algorithms.interface import PolicyOutput, Role
+from impala_mm.algorithms import agent, contract, registry
+from impala_mm.algorithms.interface import PolicyOutput, Role, defines
+from impala_mm.algorithms.parts import networks
 from impala_mm.config import auto, command_line, flag_values
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.errors import ImpalaError, UserMistake
@@ -54,7 +55,7 @@ class PolicyCore:
         self._act = tf.function(registry.evaluated_act(self.algorithm), autograph=False)
         judge = functools.partial(contract.judge, self.algorithm)
         self._judge = tf.function(judge, autograph=False)
-        value_of = registry.optional(self.algorithm, "value_of")
+        value_of = self.algorithm.value_of if defines(self.algorithm.value_of) else None
         self._value_of = tf.function(value_of, autograph=False) if value_of else None
 
     def _make(
@@ -144,7 +145,7 @@ class PolicyCore:
 
     def check_teaches(self) -> None:
         """Raise CannotTeach if the policy's algorithm has no `judge_unroll`."""
-        if registry.optional(self.algorithm, "judge_unroll") is None:
+        if not defines(self.algorithm.judge_unroll):
             raise CannotTeach(
                 f"{self.path} cannot teach: its --algorithm={self.config.algorithm} has no method "
                 f"judge_unroll (impala_mm/algorithms/interface.py explains it)"

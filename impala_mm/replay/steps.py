@@ -14,8 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.data import batches
-from impala_mm.data.trajectory import Batch, UnrollSpec
+from impala_mm.data.trajectory import Batch, UnrollCodec, UnrollSpec
 from impala_mm.replay import random_state
+from impala_mm.runtime import machine
 
 
 class Fresh(Protocol):
@@ -98,6 +99,34 @@ class StepReplay:
     def metrics(self) -> dict[str, float]:
         """Return how many unrolls are held."""
         return {"replay_unrolls/uniform": float(self.size)}
+
+
+def make(
+    fresh: Fresh,
+    unroll: UnrollSpec,
+    *,
+    capacity: int,
+    columns: int,
+    minimum: int,
+    seed: list[int],
+    whole: bool = False,
+    saved: bool = False,
+) -> StepReplay:
+    """Return the replay for an algorithm's `source`; `saved`: with checkpoints (--replay_save).
+
+    `seed` must differ between learners, as [config.seed, Setup.rank] does.
+    """
+    kind = SavedStepReplay if saved else StepReplay
+    return kind(fresh, unroll, capacity, columns, minimum, seed, whole)
+
+
+def refuse_too_large(unroll: UnrollSpec, capacity: int, learners: int, flag: str) -> None:
+    """Refuse a replay of this many unrolls that does not fit in memory, which it takes as it fills.
+
+    `learners` have one each on this machine (`Setup.learners_here`); `flag` gives its size.
+    """
+    of = f" for {learners} learners" if learners > 1 else ""
+    machine.refuse_too_many_unrolls(f"{flag}{of}", learners * capacity, UnrollCodec(unroll).size)
 
 
 class RecordedSteps:

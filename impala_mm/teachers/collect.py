@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.interface import entry_spec
-from impala_mm.algorithms.teacher_settings import TeacherSettings
 from impala_mm.environments import seeds
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.evaluation import games, recording

@@ -25,7 +25,7 @@ FitActions = Callable[[int | None], EnvironmentSpec]
 
 
 class PlayingTeacher(Protocol):
-    """A teacher that also plays: an `algorithms.interface.Teacher` with a memory of its own."""
+    """A teacher that also plays: a `features.teacher.Teacher` with a memory of its own."""
 
     name: str  # as --teacher has it
     notes: list[str]  # sentences for the user

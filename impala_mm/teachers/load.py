@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nets
-from impala_mm.algorithms.teacher_settings import TeacherSettings, action_numbers
+from impala_mm.algorithms.feature_settings import TeacherSettings, action_numbers
 from impala_mm.config import flags
 from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.errors import ImpalaError

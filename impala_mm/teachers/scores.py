@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import policies
-from impala_mm.algorithms.teacher_settings import TeacherSettings
+from impala_mm.algorithms.feature_settings import TeacherSettings
+from impala_mm.algorithms.parts import action_policies
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, seeds
 from impala_mm.environments.make import level_spec, make_environments
@@ -102,7 +102,9 @@ class _Player:
         self, teacher: PlayingTeacher | None, config: TeacherSettings, spec: EnvironmentSpec
     ):
         self._teacher, self._spec = teacher, spec
-        self._distribution = policies.choose(spec.actions, config.box_policy, config.box_deviation)
+        self._distribution = action_policies.choose(
+            spec.actions, config.box_policy, config.box_deviation
+        )
 
     def initial_state(self, batch: int) -> Any:
         """Return the teacher's memory at the start of `batch` episodes."""

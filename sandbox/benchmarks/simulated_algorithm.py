@@ -17,7 +17,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms.interface import PolicyOutput, entry_spec
+from impala_mm.algorithms.interface import Algorithm, PolicyOutput, entry_spec
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.runtime.rank import process_rank
@@ -39,7 +39,7 @@ def make(config, environment):
     return SimulatedAlgorithm(config, environment)
 
 
-class SimulatedAlgorithm:
+class SimulatedAlgorithm(Algorithm):
     """An algorithm that acts at random; its update sleeps and averages zero gradients.
 
     The gradients are not applied: a device would need less than a millisecond for it, but these

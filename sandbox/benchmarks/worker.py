@@ -37,14 +37,14 @@ from wire_ends import PreparedTask, WireTasks
 from impala_mm.actor.acting import Act
 from impala_mm.actor.actor import Player
 from impala_mm.algorithms import agent, registry
-from impala_mm.algorithms.interface import Algorithm
+from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import auto, command_line, replay_mix
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.distributed import group
 from impala_mm.environments.atari import vector
-from impala_mm.learner import replaying, setup
+from impala_mm.learner import replay_source, setup
 from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.own_source import OwnSource
@@ -162,7 +162,7 @@ class WorkerTasks(WireTasks):
         keys = tf.range(batch, dtype=tf.int64)
         unroll_batch = Batch(unrolls, start, keys, ones, tf.zeros([batch], tf.int64), ones > 0)
         source = _RepeatedBatch(unroll_batch)
-        make = registry.optional(algorithm, "source")
+        make = algorithm.source if defines(algorithm.source) else None
         return self._training, make(source) if make else source
 
     def _replay(self, algorithm: Algorithm, batch: int) -> BatchSource:
@@ -171,12 +171,12 @@ class WorkerTasks(WireTasks):
         # It would take unrolls for ever, if the learner had to wait for none.
         changed = {"batch_size": batch, "replay_spill": "", "replay_overflow": "wait"}
         config, codec = dataclasses.replace(config, **changed), UnrollCodec(algorithm.unroll)
-        device, most = devices.training_device(), replaying.memory(config, process_rank())
-        position = replaying.Position(lambda: 0, lambda: 0.0)
-        run = replaying.Run(Path(), is_new=True)
+        device, most = devices.training_device(), replay_source.memory(config, process_rank())
+        position = replay_source.Position(lambda: 0, lambda: 0.0)
+        run = replay_source.Run(Path(), is_new=True)
 
         def make(queue: Any) -> ReplaySource:
-            return replaying.make_source(
+            return replay_source.make_source(
                 *(config, algorithm, queue, codec, device, position, most, 0, run),
                 say=lambda line: None,
             )

@@ -123,6 +123,7 @@ def _explain(flag: _Flag) -> list[str]:
     facts += [f"at most {known.most:g}"] * (known.most < math.inf)
     facts += ["may be `auto`"] * known.auto
     facts += ["each process may have its own"] * known.own
+    facts += ["a resumed run keeps it"] * bool(known.kept_by)
     facts += [f"only with {c.words}" for c in (known.needs, known.only_with) if c]
     having = [name for name in flag.of if name in algorithm_settings.BUILT_IN]
     facts += [f"of {', '.join(having)}"] * (0 < len(having) < len(algorithm_settings.BUILT_IN))

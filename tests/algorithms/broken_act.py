@@ -4,11 +4,11 @@ import os
 
 import tensorflow as tf
 
-from impala_mm.algorithms import impala
+from impala_mm.algorithms.impala.algorithm import Impala
 
 
-def make(config, environment, role):
-    made = impala.make(config, environment, role)
+def make(config, environment, setup):
+    made = Impala(config, environment, setup)
     act, how = made.act, os.environ["ACT"]
 
     def broken(entry, core_state, exploration):

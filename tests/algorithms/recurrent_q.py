@@ -8,8 +8,15 @@ each environment.
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, masking, networks, normalisers, optimizers, targets
-from impala_mm.algorithms.interface import PolicyOutput, Role, entry_spec, start_spec
+from impala_mm.algorithms.interface import (
+    DEFAULT_SETUP,
+    Algorithm,
+    PolicyOutput,
+    Role,
+    entry_spec,
+    start_spec,
+)
+from impala_mm.algorithms.parts import losses, masking, networks, normalisers, optimizers, targets
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 from tests.algorithms.prioritised_replay import PrioritisedReplay
@@ -17,8 +24,8 @@ from tests.algorithms.prioritised_replay import PrioritisedReplay
 _LARGEST = 0.9  # share of an unroll's largest error in its priority; the rest is the mean error
 
 
-def make(config, environment, role=Role.LEARNER):
-    return RecurrentQ(config, environment, role)
+def make(config, environment, setup=DEFAULT_SETUP):
+    return RecurrentQ(config, environment, setup.role)
 
 
 class QNetwork(snt.Module):
@@ -48,7 +55,7 @@ class QNetwork(snt.Module):
         return snt.BatchApply(self._head)(read(slice(burn_in, None), state)[0])
 
 
-class RecurrentQ:
+class RecurrentQ(Algorithm):
     masks = True
 
     def __init__(self, config, environment, role):

@@ -9,18 +9,32 @@ import sonnet as snt
 import tensorflow as tf
 
 import impala_mm
-from impala_mm.algorithms import losses, masking, networks, optimizers, policies, vtrace
-from impala_mm.algorithms.interface import PolicyOutput, Role, entry_spec, start_spec
+from impala_mm.algorithms.interface import (
+    DEFAULT_SETUP,
+    Algorithm,
+    PolicyOutput,
+    Role,
+    entry_spec,
+    start_spec,
+)
+from impala_mm.algorithms.parts import (
+    action_policies,
+    losses,
+    masking,
+    networks,
+    optimizers,
+    vtrace,
+)
 from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 
 
-def make(config, environment, role=Role.LEARNER):
-    return Student(config, environment, role)
+def make(config, environment, setup=DEFAULT_SETUP):
+    return Student(config, environment, setup.role)
 
 
-class Student:
+class Student(Algorithm):
     masks = True
 
     def __init__(self, config, environment, role):
@@ -28,10 +42,10 @@ class Student:
         self.network_name = networks.chosen_name(config, environment)
         self._body = networks.make_network(config, environment)
         self._discrete = environment.actions.discrete is not None
-        self._distribution = policies.choose(
+        self._distribution = action_policies.choose(
             environment.actions, config.box_policy, config.box_deviation
         )
-        self._policy = policies.make_head(self._distribution, config.policy_init_scale)
+        self._policy = action_policies.make_head(self._distribution, config.policy_init_scale)
         self._value = snt.Linear(1, name="value")
         for head in (self._policy, self._value):  # creates their variables
             head(tf.zeros([1, self._body.num_features]))

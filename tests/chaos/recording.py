@@ -20,17 +20,17 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import impala
-from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.impala.algorithm import Impala
+from impala_mm.algorithms.interface import DEFAULT_SETUP, Role
 from tests.chaos import numbered
 from tests.chaos.evidence import MARK
 
 _DIGEST_BITS = 22  # the mean of such numbers of two learners is exact in float32
 
 
-def make(config, environment, role=Role.LEARNER):
-    algorithm = impala.make(config, environment, role)
-    if role is Role.LEARNER:
+def make(config, environment, setup=DEFAULT_SETUP):
+    algorithm = Impala(config, environment, setup)
+    if setup.role is Role.LEARNER:
         _Recording(algorithm)
     return algorithm
 

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import impala
+from impala_mm.algorithms.impala.algorithm import Impala
 
 _SEEN = tf.constant([1.0, 2.0]).numpy()
 
@@ -33,7 +33,7 @@ gymnasium.register("Computing-v0", Computing)
 
 
 def make(config, environment):
-    algorithm = impala.make(config, environment)
+    algorithm = Impala(config, environment)
     algorithm.initial_state = tf.function(algorithm.initial_state, autograph=False)
     algorithm.update = _Update(algorithm)
     return algorithm

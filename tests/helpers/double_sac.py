@@ -3,7 +3,7 @@
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import policies
+from impala_mm.algorithms.parts import action_policies
 from tests.helpers.double_network import DoubleRecurrent
 
 
@@ -23,7 +23,7 @@ class DoublePolicy(snt.Module):
 
     def __init__(self, config, environment, mean=None):
         super().__init__(name="policy")
-        self.distribution = policies.choose(
+        self.distribution = action_policies.choose(
             environment.actions, config.box_policy, config.box_deviation
         )
         self.layer = Linear(3, 2, "layer")

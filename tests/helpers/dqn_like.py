@@ -7,8 +7,8 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import optimizers
-from impala_mm.algorithms.interface import PolicyOutput, entry_spec
+from impala_mm.algorithms.interface import Algorithm, PolicyOutput, entry_spec
+from impala_mm.algorithms.parts import optimizers
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 
@@ -19,7 +19,7 @@ def make(config, environment):
     return DQNLike(config, environment)
 
 
-class DQNLike:
+class DQNLike(Algorithm):
     def __init__(self, config, environment):
         self._gamma, self._actions = config.discounting, environment.num_actions
         shape = environment.observation, environment.num_actions

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import optimizers
+from impala_mm.algorithms.parts import optimizers
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.data.variables import Variables

@@ -10,12 +10,12 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import impala
+from impala_mm.algorithms.impala.algorithm import Impala
 from impala_mm.runtime.rank import process_rank
 
 
 def make(config, environment):
-    algorithm = impala.make(config, environment)
+    algorithm = Impala(config, environment)
     algorithm.update = _Faulty(algorithm)
     return algorithm
 

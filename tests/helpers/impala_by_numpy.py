@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from impala_mm.algorithms import recorded
+from impala_mm.algorithms.parts import actor_critic
 from tests.impala_mm.algorithms.test_vtrace import paper
 
 
@@ -33,7 +33,7 @@ def learnt(algorithm, batch, judged=None):
     values = np.asarray(values, np.float64)
     live = ~entries.first[1:].numpy() & (batch.weight.numpy() > 0)
     log_pi = log_probs(parameters[:-1], entries.action[1:])
-    log_mu = log_probs(recorded.policy_parameters(entries.extras)[1:], entries.action[1:])
+    log_mu = log_probs(actor_critic.policy_parameters(entries.extras)[1:], entries.action[1:])
     log_rhos = np.where(live, (log_pi if judged is None else judged) - log_mu, 0)
     targets, advantages = paper(
         log_rhos,

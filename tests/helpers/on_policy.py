@@ -2,12 +2,11 @@
 
 import tensorflow as tf
 
-from impala_mm.algorithms.impala import Impala
-from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.impala.algorithm import Impala
 
 
-def make(config, environment, role):
-    return OnPolicy(Settings.of(config), environment, role)
+def make(config, environment, setup):
+    return OnPolicy(config, environment, setup)
 
 
 class OnPolicy(Impala):

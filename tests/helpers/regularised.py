@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms.actor_critic import entropy_cost
 from impala_mm.algorithms.feature import Features, Student
 from impala_mm.algorithms.features import regularisers, teacher
 from impala_mm.algorithms.features.regularisers import FromReference
 from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.parts.actor_critic import entropy_cost
 
 
 class Measured(NamedTuple):

@@ -11,7 +11,7 @@ from processes import free_port
 
 from impala_mm.actor.stepping_actor import SteppingActor
 from impala_mm.algorithms import agent
-from impala_mm.algorithms.interface import entry_spec
+from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.data.compression import leave_uncompressed
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -28,7 +28,7 @@ TOKEN = "token"
 _KEPT = []  # servers are never freed: TensorFlow's threads may use them after the last call
 
 
-class Random:
+class Random(Algorithm):
     """An algorithm that acts at random and has no state."""
 
     def __init__(self, level_name, length):

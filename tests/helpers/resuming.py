@@ -14,13 +14,12 @@ import tensorflow as tf
 from processes import free_port
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import (
-    dqn_settings,
-    impala_settings,
-    r2d2_settings,
-    registry,
-    sac_settings,
-)
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.impala import settings as impala_settings
+from impala_mm.algorithms.interface import defines
+from impala_mm.algorithms.q_learning import settings as dqn_settings
+from impala_mm.algorithms.q_learning import settings as r2d2_settings
+from impala_mm.algorithms.sac import settings as sac_settings
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.distributed import group
@@ -47,13 +46,13 @@ _SAME = {"level_name": "memory", "batch_size": BATCH, "save_checkpoint_secs": 0}
 _SAME |= {"total_environment_frames": 1e6, "agent_name": "MLPLSTMAgent"}
 _TARGET = {"target_period": 4, "target_share": 1.0}  # copied at update 8, and not at update 10
 CONFIGS = {
-    "impala": impala_settings.Settings(**_SAME, target_entropy=0.5, target_kl_mu_pi=0.001),
-    "r2d2": r2d2_settings.Settings(**_SAME, **_TARGET, algorithm="r2d2", burn_in=4),
-    "dqn": dqn_settings.Settings(
+    "impala": impala_settings.ImpalaSettings(**_SAME, target_entropy=0.5, target_kl_mu_pi=0.001),
+    "r2d2": r2d2_settings.R2D2Settings(**_SAME, **_TARGET, algorithm="r2d2", burn_in=4),
+    "dqn": dqn_settings.DQNSettings(
         **_SAME | _TARGET | {"agent_name": "auto"}, algorithm="dqn", noisy=True,
         value_distribution="quantiles",
     ),
-    "sac": sac_settings.Settings(
+    "sac": sac_settings.SACSettings(
         **_SAME | {"agent_name": "auto", "level_name": "Pendulum-v1"}, algorithm="sac",
         reward_clipping="none", mlp_sizes="16", unroll_length=4, minibatch_steps=16,
         random_steps=0, replay_save=True, compile_updates=False,
@@ -100,7 +99,7 @@ def train(kind, logdir, updates, contents, say=print, pause=0.0):
     limits = RunLimits(config, None)
     source = Stream(lambda: learner, contents, UnrollCodec(algorithm.unroll), updates, pause)
     own_state = None
-    if make := registry.optional(algorithm, "source"):
+    if defines(make := algorithm.source):
         source = OwnSource(make, source, algorithm.unroll, devices.training_device())
         own_state = OwnState(logdir, 0, 1, source, [], say)
     layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")

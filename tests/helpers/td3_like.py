@@ -6,7 +6,7 @@ It only teaches: its `update` does nothing.
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms.interface import PolicyOutput, entry_spec
+from impala_mm.algorithms.interface import Algorithm, PolicyOutput, entry_spec
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 
@@ -17,7 +17,7 @@ def make(config, environment):
     return TD3Like(config, environment)
 
 
-class TD3Like:
+class TD3Like(Algorithm):
     def __init__(self, config, environment):
         (box,) = environment.actions.leaves
         self._layer = snt.Linear(box.shape[0])

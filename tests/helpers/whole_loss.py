@@ -1,7 +1,7 @@
 """IMPALA's loss of a batch from its network's outputs, without features."""
 
-from impala_mm.algorithms import impala
-from impala_mm.algorithms.advantages import VTrace
+from impala_mm.algorithms.impala import algorithm as impala
+from impala_mm.algorithms.parts.advantages import VTrace
 
 
 def impala_loss(

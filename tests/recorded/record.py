@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import agent, policies, registry
-from impala_mm.algorithms.interface import Context, PolicyOutput
+from impala_mm.algorithms import agent, registry
+from impala_mm.algorithms.interface import Context, PolicyOutput, defines
+from impala_mm.algorithms.parts import action_policies
 from impala_mm.config import auto
 from impala_mm.config.settings import Config
 from impala_mm.data import trajectory
@@ -158,7 +159,7 @@ def make_batch(made: Any, config: Any, spec: EnvironmentSpec, case: Case, number
     """
     unroll, seed = made.unroll, ("batch", number)
     length, columns = unroll.length, COLUMNS
-    if own := registry.optional(made, "minibatch_columns"):
+    if own := made.minibatch_columns:
         length = unroll.length if tf.nest.flatten(unroll.start) else 1
         columns = own * config.optimizer_steps
     lead = [length + unroll.overlap, columns]
@@ -246,7 +247,9 @@ def make(case: Case) -> Made:
     config: Any = auto.for_task(
         kind(algorithm=case.algorithm, level_name=spec.level_name, **flags), spec
     )
-    size = policies.choose(spec.actions, config.box_policy, config.box_deviation).num_parameters
+    size = action_policies.choose(
+        spec.actions, config.box_policy, config.box_deviation
+    ).num_parameters
     reference, *teachers = [Teacher(number, size, config) for number in range(case.teachers + 1)]
     made = agent.make_agent(
         config, 0, {spec.level_name: spec}, load_policy=lambda *_, **__: reference
@@ -306,7 +309,7 @@ def _answers(made: Any, case: Case, batch: Batch, wide: InFloat64) -> Iterator[t
         asked["act"] = lambda: registry.evaluated_act(made)(entry, start, greedily)
     if len(unrolls.first) == made.unroll.length + made.unroll.overlap:
         asked["judge_unroll"] = lambda: made.judge_unroll(unrolls, start)
-        if first := registry.optional(made, "first_priorities"):
+        if defines(first := made.first_priorities):
             asked["first_priorities"] = lambda: first(unrolls, start)
         if "elite" in case.name or "attentive" in case.name:
             asked["compare_features"] = lambda: made.compare_features(unrolls, start)

@@ -9,14 +9,16 @@ import pytest
 from cluster import FRONTEND
 from processes import ROOT, run
 
-from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import COLUMNS
 
 PAGE = (ROOT / "sandbox" / "moving.md").read_text()
-OURS = {f.name: f for config in (LauncherConfig, Settings) for f in dataclasses.fields(config)}
+OURS = {
+    f.name: f for config in (LauncherConfig, ImpalaSettings) for f in dataclasses.fields(config)
+}
 # All flags that the predecessor's two programs defined, and one that its README names.
 THEIRS = """
 workers_csv_path tmux_sess logdir mode test_num_episodes learner_host actor_hosts task job_name

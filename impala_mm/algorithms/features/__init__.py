@@ -12,7 +12,7 @@ from impala_mm.algorithms.features import (
     regularisers,
     teacher,
 )
-from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.types import Role
 from impala_mm.config.settings import Config
 from impala_mm.environments.types import EnvironmentSpec
 

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.algorithms.feature import Added, Feature, Reading, Student
-from impala_mm.algorithms.impala_settings import Settings
-from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.impala.settings import ImpalaSettings
+from impala_mm.algorithms.types import Role
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.environments.types import EnvironmentSpec
@@ -17,7 +17,7 @@ from impala_mm.environments.types import EnvironmentSpec
 
 def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Feature]:
     """Return the cloning that the flags ask for; actors make it, too, since it records values."""
-    if not isinstance(config, Settings):
+    if not isinstance(config, ImpalaSettings):
         return []
     return [Cloning(config)] if config.policy_cloning_cost or config.value_cloning_cost else []
 
@@ -30,7 +30,7 @@ class Cloning(Feature):
     squared distances, on all columns.
     """
 
-    def __init__(self, config: Settings):
+    def __init__(self, config: ImpalaSettings):
         self._config = config
         self.records = frozenset({"value"} if config.value_cloning_cost else ())
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import optimizers
 from impala_mm.algorithms.feature import ActingTeacher, Feature, Host, TeacherLoader
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features.teacher import last_frame
-from impala_mm.algorithms.interface import Context, Role
-from impala_mm.algorithms.teacher_settings import TeacherSettings
+from impala_mm.algorithms.parts import optimizers
+from impala_mm.algorithms.types import Context, Role
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.types import EnvironmentSpec

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import losses, update_seeds
 from impala_mm.algorithms.feature import Feature, Host, Reading
-from impala_mm.algorithms.hindsight_settings import Settings
-from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.feature_settings import HindsightSettings
+from impala_mm.algorithms.parts import losses, update_seeds
+from impala_mm.algorithms.types import Role
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
@@ -44,7 +44,7 @@ def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Featu
 
     UserMistake is raised if the environment does not allow it.
     """
-    if not isinstance(config, Settings) or not config.her_ratio:
+    if not isinstance(config, HindsightSettings) or not config.her_ratio:
         return []
     asked = f"--her_ratio={config.her_ratio}"
     if why := environment.without_goals:

@@ -12,10 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.algorithms.feature import Added, Feature, Student
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features import teacher_losses
-from impala_mm.algorithms.interface import Context, Role
-from impala_mm.algorithms.q_learning_settings import Settings
-from impala_mm.algorithms.teacher_settings import TeacherSettings
+from impala_mm.algorithms.q_learning.settings import QLearningSettings
+from impala_mm.algorithms.types import Context, Role
 from impala_mm.config.settings import Config
 from impala_mm.environments.types import EnvironmentSpec
 
@@ -24,7 +24,7 @@ def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Featu
     """Return the costs that the flags ask for."""
     if role is not Role.LEARNER:
         return []
-    if not isinstance(config, Settings):
+    if not isinstance(config, QLearningSettings):
         if not isinstance(config, TeacherSettings) or config.learns_from_any_policy:
             return []
         return [] if config.distils else [BehaviourCloning(config)]
@@ -57,7 +57,7 @@ class BehaviourCloning(Feature):
 class ConservativeValues(Feature):
     """Conservative Q-learning (CQL, arXiv 2006.04779): values of actions not played are lowered."""
 
-    def __init__(self, config: Settings):
+    def __init__(self, config: QLearningSettings):
         self._config = config
 
     def loss(self, student: Student, prepared: Any) -> Added:
@@ -73,7 +73,7 @@ class ConservativeValues(Feature):
 class Margin(Feature):
     """A margin between the value of the recorded action and those of others (DQfD)."""
 
-    def __init__(self, config: Settings):
+    def __init__(self, config: QLearningSettings):
         self._config = config
 
     def loss(self, student: Student, prepared: Any) -> Added:

@@ -15,9 +15,9 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.algorithms.feature import Added, Feature, Host, Reading, Student, mean
-from impala_mm.algorithms.interface import LoadedPolicy, PolicyLoader, Role
-from impala_mm.algorithms.lagrange import Cost
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.feature_settings import RegulariserSettings
+from impala_mm.algorithms.parts.lagrange import Cost
+from impala_mm.algorithms.types import LoadedPolicy, PolicyLoader, Role
 from impala_mm.config import flags
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config

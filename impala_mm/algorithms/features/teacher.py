@@ -13,15 +13,15 @@ the cost falls. `teacher_losses` has the other kinds.
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from impala_mm.algorithms import masking, optimizers
 from impala_mm.algorithms.feature import Added, Feature, Host, Reading, Student, mean
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features import teacher_losses
-from impala_mm.algorithms.interface import Context, Role, Teacher
-from impala_mm.algorithms.teacher_settings import TeacherSettings
+from impala_mm.algorithms.parts import masking, optimizers
+from impala_mm.algorithms.types import Context, Role
 from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
@@ -36,6 +36,26 @@ def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Featu
     if not isinstance(config, TeacherSettings) or role is not Role.LEARNER:
         return []
     return [Distillation(config)] if config.distils else []
+
+
+class Teacher(Protocol):
+    """A policy that a student learns from (`teachers`)."""
+
+    # Whether it computes values of actions: its parameters are these / --teacher_temperature.
+    greedy: bool
+
+    def parameters(self, entries: Entry) -> tf.Tensor:
+        """Return the parameters of its policy for the student's entries [T+1, B, ...] of unrolls.
+
+        They are those of the student's distribution, float32 [T+1, B, P]. A recurrent teacher
+        begins the unrolls without a memory.
+        """
+
+    def judge(self, entries: Entry) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return these parameters, and the values of the observations, float32 [T+1, B].
+
+        A teacher that is greedy, or does not teach values, need not have this method.
+        """
 
 
 class Returns(NamedTuple):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import masking
-from impala_mm.algorithms.distributions import Distribution
+from impala_mm.algorithms.parts import masking
+from impala_mm.algorithms.parts.distributions import Distribution
 
 
 class Compared(NamedTuple):

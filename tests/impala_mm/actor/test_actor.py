@@ -12,8 +12,9 @@ import tensorflow as tf
 from counting import Counting, level
 
 from impala_mm.actor.actor import Player, run
+from impala_mm.actor.failures import NothingPlayed
 from impala_mm.actor.policy_puller import PulledParameters
-from impala_mm.actor.stepper import NothingPlayed
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import make_environments
@@ -48,7 +49,7 @@ class Counted(NamedTuple):
     read: tf.Tensor  # float32 [B]
 
 
-class Scripted:
+class Scripted(Algorithm):
     """An algorithm that acts 1, 2, 3, 0, 1... and records the observation and core state."""
 
     def __init__(self, length, overlap=1):

@@ -12,8 +12,9 @@ import tensorflow as tf
 from counting import Counting
 
 from impala_mm.actor.actor import Player, run
+from impala_mm.actor.failures import FaultCounter, NothingPlayed, TooManyFaults
 from impala_mm.actor.policy_puller import PulledParameters
-from impala_mm.actor.stepper import FaultCounter, NothingPlayed, TooManyFaults
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import make_environments
@@ -30,7 +31,7 @@ class Counted(NamedTuple):
     read: tf.Tensor  # float32 [B]
 
 
-class Obeys:
+class Obeys(Algorithm):
     """An algorithm that acts by its variable plus what it observes, and counts what it reads."""
 
     def __init__(self, overlap=1):

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from impala_mm.actor.failure_report import describe_crash
+from impala_mm.actor.failures import describe_crash
 from impala_mm.data.tensor_io import as_operation
 
 

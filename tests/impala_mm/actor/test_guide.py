@@ -9,10 +9,11 @@ import tensorflow as tf
 from scipy import stats
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import policies, registry
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Host
 from impala_mm.algorithms.features.guide import Guidance, Guide
 from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.parts import action_policies
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry, UnrollCodec
 from impala_mm.environments.action_parts import Discrete
@@ -177,7 +178,7 @@ def _entry(first):
 
 def test_each_episode_has_one_teacher_which_keeps_its_memory_until_the_next():
     guidance = Guidance(_settings(guide_steps=50))
-    guidance.attach(Host(policies.choose(ACTIONS), remembers=False, records_policy=True))
+    guidance.attach(Host(action_policies.choose(ACTIONS), remembers=False, records_policy=True))
     loaded = []
 
     def load(settings):

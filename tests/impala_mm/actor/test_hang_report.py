@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from supervising import until
 
-from impala_mm.actor.hang_report import watch_for_hangs
+from impala_mm.actor.failures import watch_for_hangs
 from impala_mm.environments.faults import Fault, FaultElsewhere
 from impala_mm.environments.make import make_environments
 from impala_mm.runtime.heartbeat import Heartbeat

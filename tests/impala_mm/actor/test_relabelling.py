@@ -12,8 +12,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.actor.actor import Player, label, run
-from impala_mm.actor.learner_link import UnrollBatch
+from impala_mm.actor.actor import Player, run
+from impala_mm.actor.learner_link import UnrollBatch, label
 from impala_mm.actor.policy_puller import PolicyVersion, PulledParameters
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Features

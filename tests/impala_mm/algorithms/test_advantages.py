@@ -6,8 +6,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.algorithms import advantages, losses
-from impala_mm.algorithms.advantage_settings import Settings
+from impala_mm.algorithms.parts import advantages, losses
+from impala_mm.algorithms.parts.advantage_settings import AdvantageSettings
 
 GAMMA = 0.9
 
@@ -160,7 +160,7 @@ def test_on_policy_all_of_them_agree_where_they_should(case):
 @pytest.mark.parametrize("name", ["gae", "vtrace", "n_step"])
 def test_they_are_constants_in_a_graph_and_ignore_what_padding_holds(name):
     inputs = drawn(3, 6, 3)
-    estimator = advantages.make(Settings(advantages=name, n_steps=2))
+    estimator = advantages.make(AdvantageSettings(advantages=name, n_steps=2))
     expected = estimated(estimator, inputs)
     changed = [array.copy() for array in inputs]
     changed[0][:, 0], changed[5][:, 0] = np.nan, np.inf
@@ -199,5 +199,5 @@ def test_they_are_constants_in_a_graph_and_ignore_what_padding_holds(name):
     ],
 )  # fmt: skip
 def test_the_flags_make_the_estimator(flags, made):
-    assert advantages.make(Settings(**flags)) == made
-    assert type(advantages.make(Settings(**flags))) is type(made)
+    assert advantages.make(AdvantageSettings(**flags)) == made
+    assert type(advantages.make(AdvantageSettings(**flags))) is type(made)

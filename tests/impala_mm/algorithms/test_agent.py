@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms import agent
-from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.algorithms.interface import Role
 from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.flags import info
@@ -96,7 +96,7 @@ def test_actors_and_learners_of_an_algorithm_share_its_own_flags_but_those_for_l
 
 def test_an_actor_that_scales_rewards_otherwise_is_refused():
     learner, actor = (
-        agent.make_agent(Settings(level_name="catch", reward_scaling=scaling), 0).identity
+        agent.make_agent(ImpalaSettings(level_name="catch", reward_scaling=scaling), 0).identity
         for scaling in (1.0, 0.5)
     )
     said = handshake.refusal(actor, learner)
@@ -145,7 +145,7 @@ def _another_value(field):
 
 def test_learners_and_actors_can_compare_identities():
     """Learners look values up, and an actor's values are sent as JSON."""
-    identity = agent.make_agent(Settings(level_name="Pendulum-v1"), 0).identity
+    identity = agent.make_agent(ImpalaSettings(level_name="Pendulum-v1"), 0).identity
     assert len({name: hash(value) for name, value in identity.items()}) == len(identity)
     sent = json.loads(json.dumps(identity))
     assert dict(sent["follows_task"]) == dict(identity["follows_task"])

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from impala_mm.actor.acting import Act
-from impala_mm.algorithms import agent, contract, impala
+from impala_mm.algorithms import agent, contract
+from impala_mm.algorithms.impala import algorithm as impala
 from impala_mm.algorithms.interface import Role
 from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
@@ -18,15 +19,15 @@ from impala_mm.runtime import lifecycle
 
 USERS = """
 import tensorflow as tf
-from impala_mm.algorithms import impala
+from impala_mm.algorithms.impala import algorithm as impala
 
 class Own(impala.Impala):
     def {method}(self, {arguments}):
         {first} = super().{method}({arguments})
         {rest}
 
-def make(config, environment, role):
-    made = Own(config, environment, role)
+def make(config, environment, setup):
+    made = Own(config, environment, setup)
     made.count = tf.Variable(0.0, name="count")
     return made
 """

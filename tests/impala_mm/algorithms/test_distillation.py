@@ -1,5 +1,6 @@
 """The loss and the cost of teachers against NumPy and SciPy in float64."""
 
+import dataclasses
 import math
 
 import in_threads
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 import nets
-from impala_mm.algorithms import dqn_settings, losses, policies, registry
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Host, Reading
+from impala_mm.algorithms.feature_settings import RegulariserSettings, TeacherSettings
 from impala_mm.algorithms.features.teacher import Distillation, Returns, Taught
 from impala_mm.algorithms.interface import Context
-from impala_mm.algorithms.policies import PolicyDistribution
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.parts import action_policies, losses
+from impala_mm.algorithms.parts.action_policies import PolicyDistribution
+from impala_mm.algorithms.q_learning import settings as dqn_settings
 from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
@@ -29,6 +32,11 @@ from impala_mm.records import checkpoint, run_checkpoints, saved_variables
 from tests.helpers.regularised import Regularised
 
 ACTIONS = ActionSpec(Discrete(4))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings(RegulariserSettings, TeacherSettings):
+    """Settings of a student of a policy."""
 
 
 def _context(frames=0.0, total=1000.0, episode_return=math.nan):
@@ -54,7 +62,7 @@ def _measure(made, batch, reduction):
     policy, theirs, live, known, weight = batch
     taught = Taught(tuple(map(tf.constant, theirs)), tf.constant(known))
     return made.measure(
-        *(policies.categorical(tf.convert_to_tensor(policy)), policies.categorical),
+        *(action_policies.categorical(tf.convert_to_tensor(policy)), action_policies.categorical),
         *((), (), tf.constant(live), tf.constant(weight), reduction),
         taught=taught,
     )
@@ -71,9 +79,7 @@ def test_the_loss_is_the_mean_divergence_from_the_teachers_times_the_cost(
     teachers, cost, reduction, seed
 ):
     """Its gradient is that of the cross-entropy to the teachers' mean policy."""
-    made = Regularised(
-        RegulariserSettings(teacher="x", teacher_cost=cost, entropy_cost=0.0), ACTIONS
-    )
+    made = Regularised(_Settings(teacher="x", teacher_cost=cost, entropy_cost=0.0), ACTIONS)
     made.distillation._share.assign(0.25)  # the cost has fallen to a quarter
     cost *= 0.25
     batch = _batch(seed, teachers)
@@ -92,7 +98,7 @@ def test_the_loss_is_the_mean_divergence_from_the_teachers_times_the_cost(
 
 
 def test_dead_entries_may_hold_anything():
-    made = Regularised(RegulariserSettings(teacher="x"), ACTIONS)
+    made = Regularised(_Settings(teacher="x"), ACTIONS)
     policy, theirs, live, known, weight = _batch(1)
     given = losses.mask(tf.constant(live), tf.constant(policy))
     broken = [losses.mask(live, np.where(live[..., None], t, np.nan)) for t in theirs]
@@ -129,7 +135,7 @@ def _share(method, before, frames, episode_return, end, returns):
 def test_the_cost_falls_by_frames_or_by_the_students_score_and_stays_0(
     method, end, returns, scores
 ):
-    kind = dqn_settings.Settings if method == "dqfd" else RegulariserSettings
+    kind = dqn_settings.DQNSettings if method == "dqfd" else _Settings
     config = kind(teacher="x", teacher_method=method, teacher_frames=end, teacher_cost=3.0)
     made = Distillation(config)
     made.set_returns(returns)
@@ -150,7 +156,7 @@ def test_the_cost_falls_by_frames_or_by_the_students_score_and_stays_0(
 
 
 def test_a_kickstarting_cost_does_not_rise_again_when_a_run_is_to_last_longer():
-    made = Distillation(RegulariserSettings(teacher="x", teacher_method="kickstarting"))
+    made = Distillation(_Settings(teacher="x", teacher_method="kickstarting"))
     made.begin([None], 1)
     costs = [
         float(made.begin_update(_context(frames, end, math.nan))["teacher_cost"])
@@ -160,7 +166,7 @@ def test_a_kickstarting_cost_does_not_rise_again_when_a_run_is_to_last_longer():
 
 
 def test_returns_of_the_flags_count_more_than_those_of_the_checkpoint():
-    made = Distillation(RegulariserSettings(teacher="x", teacher_return=7.0))
+    made = Distillation(_Settings(teacher="x", teacher_return=7.0))
     assert made.returns() == (7.0, -math.inf)
     made.set_returns(Returns(9.0, 2.0))
     assert made.returns() == (7.0, 2.0)
@@ -197,7 +203,7 @@ def _entries(first):
 
 
 def test_teachers_compute_nothing_once_their_cost_is_0():
-    teacher, made = _Counting(), Distillation(RegulariserSettings(teacher="x", teacher_frames=100))
+    teacher, made = _Counting(), Distillation(_Settings(teacher="x", teacher_frames=100))
     made.begin([teacher], 1)
     batch = _entries(np.zeros([3, 2], bool))
 
@@ -217,7 +223,7 @@ def test_teachers_compute_nothing_once_their_cost_is_0():
 def test_entries_whose_frames_before_the_unroll_a_teacher_lacks_do_not_count():
     first = np.zeros([6, 3], bool)
     first[0, 1] = first[2, 2] = True
-    made = Distillation(RegulariserSettings(teacher="x"))
+    made = Distillation(_Settings(teacher="x"))
     made.begin([_Counting()], 4)
     known = _ask(made, _entries(first)).known
     expected = [[0, 1, 0], [0, 1, 0], [0, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 1]]
@@ -258,7 +264,7 @@ def test_teachers_see_the_frames_before_an_unroll_that_the_student_stacks(studen
     )
     e = before
     _, state = reader.unroll(e.observation, e.reward, e.action, e.first, reader.initial_state(3))
-    made = Distillation(RegulariserSettings(teacher="x"))
+    made = Distillation(_Settings(teacher="x"))
     made.begin([teacher], 4)
     size = expected.shape[-1]
     taught = _ask(made, unroll, size, reader.earlier_images(state))
@@ -272,7 +278,7 @@ def test_teachers_see_the_frames_before_an_unroll_that_the_student_stacks(studen
 
 @pytest.mark.parametrize(("distill", "kinds"), [("value", 1), ("policy_and_value", 2)])
 def test_values_of_observations_are_compared_by_their_squared_differences(distill, kinds):
-    config = RegulariserSettings(
+    config = _Settings(
         teacher="x", teacher_cost=0.5, entropy_cost=0.0, distill=distill, loss_reduction="mean"
     )
     made = Regularised(config, ACTIONS)
@@ -282,7 +288,7 @@ def test_values_of_observations_are_compared_by_their_squared_differences(distil
     taught = Taught(*(tuple(map(tf.constant, theirs)), tf.constant(known)), tuple(others))
     with tf.GradientTape() as tape:
         measured = made.measure(
-            *(policies.categorical(tf.constant(policy)), policies.categorical),
+            *(action_policies.categorical(tf.constant(policy)), action_policies.categorical),
             *((), (), tf.constant(live), tf.constant(weight), "mean"),
             taught=taught,
             values=given,
@@ -299,12 +305,12 @@ def test_values_of_observations_are_compared_by_their_squared_differences(distil
 def test_a_margin_needs_values_of_actions():
     for flags in ({"distill": "margin"}, {"teacher_method": "dqfd"}):
         with pytest.raises(ValueError, match=r"use --distill=best_action, or --algorithm=dqn"):
-            RegulariserSettings(teacher="x", **flags)
+            _Settings(teacher="x", **flags)
 
 
 def test_two_learners_with_half_the_columns_each_have_the_gradient_of_one():
     """With --loss_reduction=mean, in all digits that float64 has."""
-    config = RegulariserSettings(teacher="x", teacher_cost=2.0, loss_reduction="mean")
+    config = _Settings(teacher="x", teacher_cost=2.0, loss_reduction="mean")
     whole = _batch(5, teachers=2, columns=4)
 
     def act(size):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from impala_mm.algorithms.distributions import (
+from impala_mm.algorithms.parts.distributions import (
     Bernoulli,
     Categorical,
     Joint,

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from scipy import integrate, optimize, stats
 
-from impala_mm.algorithms import policies
-from impala_mm.algorithms.entropy_limits import entropy_limits, why_unreachable
+from impala_mm.algorithms.parts import action_policies
+from impala_mm.algorithms.parts.action_policies import entropy_limits, why_unreachable
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
 from impala_mm.environments.actions import ActionSpec
 
@@ -53,10 +53,10 @@ def test_that_of_clipped_numbers_is_the_largest_that_scipy_finds():
 
 def test_no_policy_has_less_or_more():
     rng = np.random.default_rng(0)
-    for box in policies.BOX_POLICIES:
+    for box in action_policies.BOX_POLICIES:
         parts = {"a": BOUNDED, "b": (Discrete(3), MultiBinary((2,)))}
         spec = ActionSpec(parts)
-        chosen = policies.choose(spec, box)
+        chosen = action_policies.choose(spec, box)
         parameters = rng.normal(0, 6, (5000, chosen.num_parameters))
         entropies = chosen.make(tf.constant(parameters)).entropy().numpy()
         least, most = entropy_limits(spec, box)

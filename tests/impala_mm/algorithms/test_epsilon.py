@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import epsilon
 from impala_mm.algorithms.interface import EnvironmentNumber
+from impala_mm.algorithms.q_learning import epsilon
 
 
 @pytest.mark.parametrize("count", [2, 5, 32])

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Features
-from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.interface import Context, Setup
 from impala_mm.config import auto
+from impala_mm.config.algorithm_settings import place_of
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
@@ -23,13 +24,14 @@ _TRAINS = """
 import sys
 class Hidden:
     def find_spec(self, name, path=None, target=None):
-        if name.startswith("impala_mm.algorithms.features"):
+        if name.split(".")[:3] == ["impala_mm", "algorithms", "features"]:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Hidden())
 import importlib
 import numpy as np, tensorflow as tf
 from impala_mm.algorithms.interface import Context
 from impala_mm.config import auto
+from impala_mm.config.algorithm_settings import place_of
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
@@ -47,9 +49,10 @@ for name, flags in (
         algorithm=name, level_name=level, batch_size=2, unroll_length=2, box_policy="tanh",
         precision="float32", **flags
     )
-    module = importlib.import_module(f"impala_mm.algorithms.{name}")
+    place = place_of(name)
     config = auto.for_task(config, level_spec(level))
-    algorithm = module.make(config, level_spec(level))
+    make = getattr(importlib.import_module(place.module), place.name)
+    algorithm = make(config, level_spec(level))
     spec = algorithm.unroll
     entries = tf.nest.map_structure(
         lambda s: tf.zeros([spec.length + spec.overlap, 2, *s.shape], s.dtype), spec.step
@@ -84,8 +87,9 @@ def _updates(name, features, updates=20):
         **_OTHERS.get(name, {}),
     )  # fmt: skip
     config = auto.for_task(config, level_spec(level))
-    module = importlib.import_module(f"impala_mm.algorithms.{name}")
-    algorithm = module.make(config, level_spec(level), Role.LEARNER, features)
+    place = place_of(name)
+    make = getattr(importlib.import_module(place.module), place.name)
+    algorithm = make(config, level_spec(level), Setup(features=features))
     random, unroll = np.random.default_rng(0), algorithm.unroll
 
     length, columns = unroll.length + unroll.overlap, 8
@@ -147,12 +151,12 @@ def test_features_that_the_flags_ask_for_and_an_algorithm_does_not_take_are_refu
 ):
     """A user's algorithm that wraps a built-in one would learn without its teacher, silently."""
     (tmp_path / "wraps_ppo.py").write_text(
-        "from impala_mm.algorithms import ppo\n"
-        "def make(config, environment, role):\n"
-        "    return ppo.make(config, environment, role)\n"
+        "from impala_mm.algorithms.policy_gradient.variants import PPO\n"
+        "def make(config, environment):\n"
+        "    return PPO(config, environment)\n"
     )
     (tmp_path / "wraps_ppo_settings.py").write_text(
-        "from impala_mm.algorithms.ppo_settings import Settings\n"
+        "from impala_mm.algorithms.policy_gradient.settings import PPOSettings as Settings\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)

@@ -76,7 +76,7 @@ def test_built_in_algorithms_read_all_flags_but_those_that_their_settings_name(a
             Act(made, 4)
         else:
             layout = ParameterLayout(made.variables.acting, made.variables.trained, "float32")
-            entries, columns = registry.optional(made, "batch_shape") or (None, config.batch_size)
+            entries, columns = made.batch_shape or (None, config.batch_size)
             batch = batches.specs(made.unroll, columns, entries)
             TrainStep(made, SingleLearner(), config, layout.values).trace(batch)
     assert not read & kind.ignored

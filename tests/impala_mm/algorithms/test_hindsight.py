@@ -7,16 +7,14 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import (
-    q_learning,
-    registry,
-    update_seeds,
-    value_distributions,
-)
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.features import hindsight
 from impala_mm.algorithms.features.hindsight import Hindsight
 from impala_mm.algorithms.interface import Context, EnvironmentNumber, Role
-from impala_mm.algorithms.q_network import ActionValues, QNetwork
+from impala_mm.algorithms.parts import update_seeds
+from impala_mm.algorithms.q_learning import algorithm as q_learning
+from impala_mm.algorithms.q_learning import value_distributions
+from impala_mm.algorithms.q_learning.network import ActionValues, QNetwork
 from impala_mm.config import command_line
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config

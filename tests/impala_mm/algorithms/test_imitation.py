@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from impala_mm.algorithms import q_learning, registry
-from impala_mm.algorithms.dqn_settings import Settings
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Features
+from impala_mm.algorithms.feature_settings import DISTILLED
 from impala_mm.algorithms.features import recorded_actions, teacher
 from impala_mm.algorithms.features.teacher import Taught
 from impala_mm.algorithms.interface import Role
-from impala_mm.algorithms.teacher_settings import DISTILLED
+from impala_mm.algorithms.q_learning import algorithm as q_learning
+from impala_mm.algorithms.q_learning.settings import DQNSettings
 from impala_mm.data.trajectory import Batch
 from impala_mm.environments.make import level_spec
 
@@ -123,7 +124,7 @@ def _restored(y, eps):
 def test_teachers_add_their_loss_with_the_weights_of_replay(
     distill, teachers, copies, masked, rescaling, temperature, reduction, seed
 ):
-    config = Settings(
+    config = DQNSettings(
         teacher="x", distill=distill, teacher_cost=2.0, teacher_temperature=temperature,
         teacher_margin=0.7, value_rescaling=rescaling, loss_reduction=reduction,
     )  # fmt: skip
@@ -160,7 +161,7 @@ def test_teachers_add_their_loss_with_the_weights_of_replay(
     seed=st.integers(0, 2**32 - 1),
 )
 def test_recorded_actions_add_the_loss_of_cql(copies, masked, temperature, seed):
-    config = Settings(cql_cost=0.5, cql_temperature=temperature)
+    config = DQNSettings(cql_cost=0.5, cql_temperature=temperature)
     case = Case(seed, 1, copies, masked)
     loss, metrics, gradient = case.measure(config)
     expected, terms, slope = 0.0, [], np.zeros_like(case.values)
@@ -187,7 +188,7 @@ def test_recorded_actions_add_the_loss_of_cql(copies, masked, temperature, seed)
     seed=st.integers(0, 2**32 - 1),
 )
 def test_recorded_games_alone_add_the_margin_of_their_actions(copies, masked, reduction, seed):
-    config = Settings(
+    config = DQNSettings(
         margin_cost=0.5, teacher_margin=0.7, loss_reduction=reduction, offline_updates=1,
         teacher_data="x",
     )  # fmt: skip
@@ -213,7 +214,7 @@ def test_recorded_games_alone_add_the_margin_of_their_actions(copies, masked, re
 
 
 def test_the_margin_is_0_where_the_teachers_action_is_better_by_that_much():
-    config = Settings(teacher="x", teacher_method="dqfd", teacher_margin=0.8)
+    config = DQNSettings(teacher="x", teacher_method="dqfd", teacher_margin=0.8)
     case = Case(3)
     best = case.theirs[0].argmax(-1)
     better = np.eye(A)[best] * 0.81
@@ -232,9 +233,9 @@ def test_dead_steps_may_hold_anything():
         *({"teacher": "x", "distill": kind} for kind in DISTILLED),
     ):
         case = Case(1)
-        loss, _, _ = case.measure(Settings(**flags))
+        loss, _, _ = case.measure(DQNSettings(**flags))
         broken = np.where(case.live[..., None], case.values, np.nan)
-        found, _, gradient = case.measure(Settings(**flags), broken)
+        found, _, gradient = case.measure(DQNSettings(**flags), broken)
         assert found == loss
         assert np.isfinite(gradient).all()
 
@@ -250,7 +251,7 @@ def test_dead_steps_may_hold_anything():
     ],
 )
 def test_the_cost_is_the_published_one_unless_it_is_given(flags, cost):
-    (made,) = teacher.make(Settings(teacher="x", **flags), None, Role.LEARNER)
+    (made,) = teacher.make(DQNSettings(teacher="x", **flags), None, Role.LEARNER)
     assert float(made.cost()) == pytest.approx(cost)
 
 
@@ -270,7 +271,7 @@ def test_the_cost_is_the_published_one_unless_it_is_given(flags, cost):
 )
 def test_flags_that_do_not_fit_are_refused(flags, said):
     with pytest.raises(ValueError, match=said):
-        Settings(**flags)
+        DQNSettings(**flags)
 
 
 @pytest.mark.parametrize(
@@ -286,6 +287,6 @@ def test_flags_that_do_not_fit_are_refused(flags, said):
 )
 def test_a_student_of_recorded_actions_alone_says_that_it_stops_learning(flags, stops):
     given = {"td_cost": 0.0, "offline_updates": 3, "teacher_data": "x"} | flags
-    config = Settings(algorithm="dqn", level_name="catch", **given)
+    config = DQNSettings(algorithm="dqn", level_name="catch", **given)
     algorithm = registry.make_algorithm(config, level_spec("catch"))
     assert ("after --offline_updates=3 the network only plays" in algorithm.note) == stops

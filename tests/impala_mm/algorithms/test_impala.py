@@ -11,10 +11,10 @@ import tensorflow as tf
 from scipy import stats
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import losses
 from impala_mm.algorithms.feature import NO_FEATURES
-from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.parts import losses
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import gradients, group
@@ -45,7 +45,7 @@ def _running_error(algorithm):
 
 def _one_update(squared_error, changed=lambda batch: batch, level="catch", **settings):
     """Return the algorithm after an update from this running mean, and the metrics."""
-    config = Settings.of(Config(level_name=level, unroll_length=5, num_envs=4))
+    config = ImpalaSettings.of(Config(level_name=level, unroll_length=5, num_envs=4))
     config = dataclasses.replace(config, **settings)
     algorithm = in_process.make(config)
     _running_error(algorithm).assign(squared_error)

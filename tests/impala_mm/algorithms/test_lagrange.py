@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, special, stats
 
-from impala_mm.algorithms.distributions import Categorical
-from impala_mm.algorithms.lagrange import LEAST, MOST, Multiplier
+from impala_mm.algorithms.parts.distributions import Categorical
+from impala_mm.algorithms.parts.lagrange import LEAST, MOST, Multiplier
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
 from impala_mm.distributed.gradients import GradientReducer

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from whole_loss import impala_loss
 
-from impala_mm.algorithms import impala, losses
+from impala_mm.algorithms.impala import algorithm as impala
+from impala_mm.algorithms.parts import losses
 
 COSTS = {"discounting": 0.5, "baseline_cost": 0.5, "entropy_cost": 0.01}
 

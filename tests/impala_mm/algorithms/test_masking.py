@@ -10,7 +10,9 @@ from scipy import special
 from whole_loss import impala_loss
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import impala, masking, policies, registry
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.impala import algorithm as impala
+from impala_mm.algorithms.parts import action_policies, masking
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
@@ -52,7 +54,7 @@ def _log_softmax(logits, mask):
 )
 def test_a_masked_policy_is_the_softmax_of_what_is_allowed(space, seed, leading, spread):
     rng, part = np.random.default_rng(seed), SPACES[space]
-    kind = policies.choose(ActionSpec(part))
+    kind = action_policies.choose(ActionSpec(part))
     mask = _random_mask(rng, leading, part.choices)
     given_, others = rng.normal(0, spread, (2, *leading, kind.num_parameters))
     parameters = tf.Variable(given_)
@@ -83,7 +85,7 @@ def test_a_masked_policy_is_the_softmax_of_what_is_allowed(space, seed, leading,
 
 def test_a_nest_has_the_mask_of_each_part():
     actions = ActionSpec(SPACES["nested"])
-    kind = policies.choose(actions)
+    kind = action_policies.choose(actions)
     mask = {
         "a": (tf.constant([[False, True, False]]), ()),
         "b": tf.constant([[True, False, False, False, True]]),
@@ -98,7 +100,7 @@ def test_a_nest_has_the_mask_of_each_part():
 
 def test_without_masks_the_graph_is_what_it_was():
     """Environments without masks pay nothing."""
-    kind = policies.choose(ActionSpec(Discrete(4)))
+    kind = action_policies.choose(ActionSpec(Discrete(4)))
     logits = tf.random.normal([3, 4])
     assert kind.make(logits).logits is logits
     assert masking.allowed_only(logits, ()) is logits

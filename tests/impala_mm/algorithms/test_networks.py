@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import agent, networks
+from impala_mm.algorithms import agent
+from impala_mm.algorithms.parts import networks
 from impala_mm.config import command_line
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import normalisers, registry
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import EnvironmentNumber
+from impala_mm.algorithms.parts import normalisers
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.parameter_layout import ParameterLayout

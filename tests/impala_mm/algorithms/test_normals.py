@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
-from impala_mm.algorithms.normals import _EDGE, ClippedNormal, Normal, TanhNormal, log_ndtr
+from impala_mm.algorithms.parts.normals import _EDGE, ClippedNormal, Normal, TanhNormal, log_ndtr
 
 SETTINGS = settings(max_examples=20, deadline=None)
 MEANS = st.floats(-3, 3, width=16)

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import distributions, offline_policy, registry
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Features, mean
 from impala_mm.algorithms.features.recorded_actions import BehaviourCloning
 from impala_mm.algorithms.features.teacher import Distillation, Taught
-from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.parts import distributions, offline_policy
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
@@ -69,7 +70,7 @@ def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teache
     random = np.random.default_rng(seed)
     entries, weight = _entries(random), random.random(B)
     values, logits, theirs = (random.normal(size=[T + 1, B, *rest]) for rest in ((), (A,), (A,)))
-    config = Settings(
+    config = ImpalaSettings(
         teacher="x", teacher_cost=3.0, baseline_cost=0.7, loss_reduction=reduction, huber_delta=0.8
     )
     unit = 2.5
@@ -115,7 +116,7 @@ def test_values_are_compared_in_their_unit():
     logits = tf.constant(random.normal(size=[T + 1, B, A]))
     unit, weight = 2.5, tf.ones([B], tf.float64)
     goals = offline_policy.goals(entries, weight, tf.constant(values), GAMMA)
-    config = Settings(teacher="x", teacher_cost=3.0, distill="value", baseline_cost=0.0)
+    config = ImpalaSettings(teacher="x", teacher_cost=3.0, distill="value", baseline_cost=0.0)
     made = Distillation(config)
     made.begin([types.SimpleNamespace()], 1)
     found = offline_policy.losses_of(
@@ -168,7 +169,7 @@ class _Reader:
 def test_teachers_read_the_frames_before_an_unroll_which_the_network_stacks():
     image = tf.TensorSpec([9, 9, 1], tf.uint8)
     spec = EnvironmentSpec("small", image, ActionSpec(Discrete(A)), 1, None, frame_stack=4)
-    config = Settings(teacher="x", unroll_length=T, batch_size=B, agent_name="SmallConvAgent")
+    config = ImpalaSettings(teacher="x", unroll_length=T, batch_size=B, agent_name="SmallConvAgent")
     algorithm = registry.make_algorithm(config, spec)
     algorithm.features.get(Distillation).begin([reader := _Reader()], 4)
     random = np.random.default_rng(0)
@@ -231,6 +232,6 @@ def test_updates_clone_the_recorded_actions_and_learn_their_returns(name, flags)
 def test_a_teacher_of_values_alone_is_refused_where_the_policy_has_nothing_else_to_learn():
     flags = {"teacher": "x", "distill": "value", "offline_updates": 5}
     with pytest.raises(ValueError, match="--distill=policy_and_value"):
-        Settings(**flags)
-    Settings(**flags | {"distill": "policy_and_value"})
+        ImpalaSettings(**flags)
+    ImpalaSettings(**flags | {"distill": "policy_and_value"})
     Config.of_algorithm("dqn")(**flags)

@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.algorithms import optimizers
+from impala_mm.algorithms.parts import optimizers
 from impala_mm.config.settings import Config
 
 

@@ -7,9 +7,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.algorithms import policies
-from impala_mm.algorithms.distributions import Categorical
-from impala_mm.algorithms.normals import ClippedNormal, Normal, TanhNormal
+from impala_mm.algorithms.parts import action_policies
+from impala_mm.algorithms.parts.distributions import Categorical
+from impala_mm.algorithms.parts.normals import ClippedNormal, Normal, TanhNormal
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
 from impala_mm.environments.actions import ActionSpec
 
@@ -29,12 +29,12 @@ NESTED = ActionSpec({"b": (Discrete(3), BOUNDED), "a": MultiBinary((2, 2))})
         (NESTED, 3 + 4 + 4, 2),
     ],
 )
-@pytest.mark.parametrize("deviation", policies.DEVIATIONS)
+@pytest.mark.parametrize("deviation", action_policies.DEVIATIONS)
 def test_the_head_has_the_parameters_and_the_policy_acts(actions, number, shared, deviation):
     tf.random.set_seed(0)
-    distribution = policies.choose(actions, deviation=deviation)
+    distribution = action_policies.choose(actions, deviation=deviation)
     assert distribution.num_parameters == number
-    head = policies.make_head(distribution)
+    head = action_policies.make_head(distribution)
     with tf.GradientTape() as tape:
         parameters = head(tf.random.normal([7, 10]))
         policy = distribution.make(parameters)
@@ -53,8 +53,8 @@ def test_the_head_has_the_parameters_and_the_policy_acts(actions, number, shared
 
 def test_a_single_choice_has_the_head_that_it_always_had():
     """Checkpoints and the names of variables depend on it."""
-    distribution = policies.choose(ActionSpec(Discrete(4)))
-    head = policies.make_head(distribution)
+    distribution = action_policies.choose(ActionSpec(Discrete(4)))
+    head = action_policies.make_head(distribution)
     head(tf.zeros([1, 3]))
     assert isinstance(head, snt.Linear)
     assert [v.name for v in head.trainable_variables] == ["policy_logits/b:0", "policy_logits/w:0"]
@@ -72,17 +72,17 @@ def test_a_single_choice_has_the_head_that_it_always_had():
     ],
 )
 def test_a_box_has_the_policy_that_was_asked_for_if_its_bounds_allow_it(box, actions, kind):
-    made = policies.choose(ActionSpec(actions), box).make(tf.zeros([3, 4]))
+    made = action_policies.choose(ActionSpec(actions), box).make(tf.zeros([3, 4]))
     assert isinstance(made, kind)
     np.testing.assert_allclose(made.deviation, np.full([3, 2], 0.6), rtol=1e-6)
     if kind is ClippedNormal and actions is FREE:
         assert made.low.tolist() == [-np.inf, 0]
     with pytest.raises(ValueError, match="'beta' is none of clipped, tanh, normal"):
-        policies.choose(ActionSpec(actions), "beta")
+        action_policies.choose(ActionSpec(actions), "beta")
 
 
 def test_deviations_stay_above_zero():
-    made = policies.choose(ActionSpec(BOUNDED)).make(tf.constant([[0.0, 0, -1e9, 1e9]]))
+    made = action_policies.choose(ActionSpec(BOUNDED)).make(tf.constant([[0.0, 0, -1e9, 1e9]]))
     low, high = made.deviation.numpy()[0]
     assert low == pytest.approx(0.02)
     assert np.isfinite(high)
@@ -93,13 +93,13 @@ def test_deviations_stay_above_zero():
     seed=st.integers(0, 2**32 - 1),
     mean=st.floats(-1e4, 1e4, width=32),
     raw=st.floats(-4, 4, width=16),
-    learnt=st.sampled_from(policies.DEVIATIONS),
+    learnt=st.sampled_from(action_policies.DEVIATIONS),
 )
 def test_the_gradient_of_a_normal_policy_is_the_definitions_wherever_its_mean_is(
     seed, mean, raw, learnt
 ):
     """Also beyond the bounds, where a clipped policy's vanishes; the action is a constant."""
-    distribution = policies.choose(NESTED, "normal", learnt)
+    distribution = action_policies.choose(NESTED, "normal", learnt)
     rng = np.random.default_rng(seed)
     parameters = rng.normal(0, 1, (5, distribution.num_parameters))
     start = 4  # of the Box's means: a MultiBinary of four decisions is before it, and Discrete's 3
@@ -123,7 +123,7 @@ def test_the_gradient_of_a_normal_policy_is_the_definitions_wherever_its_mean_is
 @pytest.mark.parametrize(("box", "learns"), [("normal", True), ("clipped", False)])
 def test_only_a_normal_policy_far_beyond_the_bounds_still_has_a_gradient(box, learns):
     tf.random.set_seed(4)
-    distribution = policies.choose(ActionSpec(BOUNDED), box)
+    distribution = action_policies.choose(ActionSpec(BOUNDED), box)
     parameters = tf.constant([[9.0, -30.0, 0, 0]])
     drawn = distribution.make(parameters).sample()
     with tf.GradientTape() as tape:
@@ -133,8 +133,10 @@ def test_only_a_normal_policy_far_beyond_the_bounds_still_has_a_gradient(box, le
 
 
 def test_a_normal_policys_samples_are_not_clipped_and_its_mode_is_the_mean():
-    made = policies.choose(ActionSpec(BOUNDED), "normal").make(tf.constant([[9.0, -30.0, 0, 0]]))
+    made = action_policies.choose(ActionSpec(BOUNDED), "normal").make(
+        tf.constant([[9.0, -30.0, 0, 0]])
+    )
     np.testing.assert_array_equal(made.mode(), [[9, -30]])
-    drawn = policies.draw(made, tf.ones([1]))
+    drawn = action_policies.draw(made, tf.ones([1]))
     assert np.abs(drawn.numpy() - [[9, -30]]).max() < 6 * 0.6
-    np.testing.assert_array_equal(policies.draw(made, tf.zeros([1])), [[9, -30]])
+    np.testing.assert_array_equal(action_policies.draw(made, tf.zeros([1])), [[9, -30]])

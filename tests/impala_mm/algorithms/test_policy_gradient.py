@@ -5,11 +5,13 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import registry, samples, value_units
-from impala_mm.algorithms.actor_critic import Outputs
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.interface import Context, Role
-from impala_mm.algorithms.policy_gradient import Goals, _fit
+from impala_mm.algorithms.parts import value_units
+from impala_mm.algorithms.parts.actor_critic import Outputs
+from impala_mm.algorithms.policy_gradient import samples
+from impala_mm.algorithms.policy_gradient.algorithm import Goals, _fit
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
@@ -577,7 +579,7 @@ def test_minibatches_of_a_network_that_remembers_are_of_unrolls(capsys, settings
 def test_compiled_epochs_make_the_same_update(algorithm, level, settings):
     def train(compiled):
         made, exchange = _made(
-            algorithm, level, compile_epochs=compiled, **{"minibatches": 8, "epochs": 4} | settings
+            algorithm, level, compile_updates=compiled, **{"minibatches": 8, "epochs": 4} | settings
         )
         batch = _tensors(_batch(made))
 
@@ -600,7 +602,7 @@ def test_compiled_epochs_make_the_same_update(algorithm, level, settings):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"compile_epochs": False},
+        {"compile_updates": False},
         {"epochs": 1},
         {"minibatch_of": "unrolls"},
         {"level": "PongNoFrameskip-v4"},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms.q_draws import Acting, Calm, Trained
+from impala_mm.algorithms.q_learning.draws import Acting, Calm, Trained
 
 STEPS, COLUMNS = 3, 8
 

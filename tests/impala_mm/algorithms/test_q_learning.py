@@ -7,9 +7,11 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import q_draws, q_learning, registry
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Context, EnvironmentNumber, Role
-from impala_mm.algorithms.q_network import QNetwork
+from impala_mm.algorithms.q_learning import algorithm as q_learning
+from impala_mm.algorithms.q_learning import draws as q_draws
+from impala_mm.algorithms.q_learning.network import QNetwork
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms.interface import entry_spec
-from impala_mm.algorithms.q_draws import Acting, Calm, Trained
-from impala_mm.algorithms.q_learning_settings import Settings
-from impala_mm.algorithms.q_network import QNetwork
+from impala_mm.algorithms.q_learning.draws import Acting, Calm, Trained
+from impala_mm.algorithms.q_learning.network import QNetwork
+from impala_mm.algorithms.q_learning.settings import QLearningSettings
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.make import level_spec
 
@@ -38,7 +38,7 @@ KINDS = {
 
 def _network(name="MLPAgent", **settings):
     tf.random.set_seed(3)
-    return QNetwork(Settings(agent_name=name, precision="float32", **settings), MEMORY)
+    return QNetwork(QLearningSettings(agent_name=name, precision="float32", **settings), MEMORY)
 
 
 @pytest.mark.parametrize("kind", KINDS)

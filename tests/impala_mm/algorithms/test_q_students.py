@@ -5,10 +5,13 @@ import pytest
 import tensorflow as tf
 from scipy import special
 
-from impala_mm.algorithms import q_draws, q_learning, q_values, registry
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Reading
 from impala_mm.algorithms.features.teacher import Distillation, Returns
 from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.q_learning import algorithm as q_learning
+from impala_mm.algorithms.q_learning import draws as q_draws
+from impala_mm.algorithms.q_learning import values as q_values
 from impala_mm.config.settings import Config
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner

@@ -6,9 +6,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.algorithms import q_values
-from impala_mm.algorithms.q_values import Rule
-from impala_mm.algorithms.value_distributions import Outcomes
+from impala_mm.algorithms.q_learning import values as q_values
+from impala_mm.algorithms.q_learning.value_distributions import Outcomes
+from impala_mm.algorithms.q_learning.values import Rule
 from impala_mm.data.trajectory import Entry
 
 T, B, GAMMA = 9, 60, 0.9

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import q_draws, q_values, registry
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Context, EnvironmentNumber
-from impala_mm.algorithms.value_distributions import Outcomes
+from impala_mm.algorithms.q_learning import draws as q_draws
+from impala_mm.algorithms.q_learning import values as q_values
+from impala_mm.algorithms.q_learning.value_distributions import Outcomes
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data import batches

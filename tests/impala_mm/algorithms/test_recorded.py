@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import recorded
 from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.parts import actor_critic
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import gradients, group
@@ -33,7 +33,7 @@ def test_without_replay_only_the_policys_parameters_are_recorded():
     _, algorithm, batch = _played()
     assert algorithm.unroll.step.extras == tf.TensorSpec([3], tf.float32)
     assert batch.unrolls.extras.shape == (6, 4, 3)
-    assert recorded.policy_parameters(batch.unrolls.extras) is batch.unrolls.extras
+    assert actor_critic.policy_parameters(batch.unrolls.extras) is batch.unrolls.extras
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from scipy import special, stats
 
 import impala_mm
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import agent, policies
-from impala_mm.algorithms.impala import Impala
+from impala_mm.algorithms import agent
+from impala_mm.algorithms.impala.algorithm import Impala
 from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.parts import action_policies
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed.gradients import GradientReducer
@@ -131,7 +132,7 @@ def test_a_reference_that_begins_unrolls_without_its_memory_is_announced(
     assert (said in capsys.readouterr().err) == remembers
 
 
-@pytest.mark.parametrize("box", policies.BOX_POLICIES)
+@pytest.mark.parametrize("box", action_policies.BOX_POLICIES)
 def test_the_even_reference_of_a_box_is_in_its_middle(box):
     made, config = _made("impala", level_name="Pendulum-v1", box_policy=box, kl_ref_pi_cost=1.0)
     head = made.algorithm._policy_head

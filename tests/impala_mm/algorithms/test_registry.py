@@ -10,12 +10,13 @@ from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
 from impala_mm.records import saved_variables
 
+BASE = "from impala_mm.algorithms.interface import Algorithm\nclass A(Algorithm):\n"
 USERS = """
-from impala_mm.algorithms import impala
+from impala_mm.algorithms.impala.algorithm import Impala
 got = []
 def make({}):
     got.append({})
-    made = impala.make({}, {})
+    made = Impala({}, {})
     return made
 """
 
@@ -38,8 +39,8 @@ def module(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "own_one ({}) defines no function make(config, environment, role)"),
-        ("make = 3", "own_one ({}) defines no function make(config, environment, role)"),
+        ("", "own_one ({}) defines no function make(config, environment, setup)"),
+        ("make = 3", "own_one ({}) defines no function make(config, environment, setup)"),
         ("import nosuch", "own_one was found at {}, but cannot be imported, since it raises Mod"),
         (
             "def make(config, environment):\n    return helper()\n\ndef helper():\n    1 / 0",
@@ -51,20 +52,23 @@ def module(tmp_path, monkeypatch):
         ),
         (
             "def make(config, environment):\n    pass",
-            "make of own_one ({}) returns None instead of an algorithm",
+            "make of own_one ({}) returns None, which is no algorithm: let its class inherit",
         ),
         (
-            "class A:\n    unroll = variables = 1\n    def update(self): pass\n"
+            f"{BASE}    unroll = variables = 1\n    def update(self): pass\n"
             "def make(config, environment):\n    return A()",
             "make of own_one ({}) returns an A without initial_state, act and judge: impala_mm/",
         ),
         (
-            "class A:\n    unroll = variables = initial_state = judge = update = act = 1\n"
-            "def make(config, environment):\n    return A()",
-            "make of own_one ({}) returns an A whose initial_state, act, judge and update are no ",
+            "class A:\n    unroll = variables = 1\ndef make(config, environment):\n    return A()",
+            "make of own_one ({}) returns an A, which is no algorithm: let its class inherit from ",
         ),
         (
-            "class A:\n    unroll = variables = 1\n"
+            "def make(config, environment, role):\n    pass",
+            "make of own_one ({}) takes role: let it take (config, environment, setup), and read ",
+        ),
+        (
+            f"{BASE}    unroll = variables = 1\n"
             "    def act(self): pass\n    initial_state = judge = update = act\n"
             "def make(config, environment):\n    return A()",
             "make of own_one ({}) returns an A whose unroll is an int, not an UnrollSpec",
@@ -90,15 +94,13 @@ def test_what_is_wrong_with_a_users_module_is_one_sentence_after_their_own_frame
 @pytest.mark.parametrize(
     ("parameters", "passed", "role"),
     [
-        ("a, b, role", "role", Role.EVALUATOR),
-        ("a, b, role=None", "role", Role.EVALUATOR),
-        ("a, b, for_what", "for_what", Role.EVALUATOR),
-        ("a, b, *more", "more[0]", Role.EVALUATOR),
+        ("a, b, setup", "setup.role", Role.EVALUATOR),
+        ("a, b, setup=None", "setup.role", Role.EVALUATOR),
+        ("a, b, *more", "more[0].role", Role.EVALUATOR),
         ("a, b", "None", None),
-        ("a, b, size=3", "size", 3),
     ],
 )
-def test_make_gets_the_role_if_it_takes_one(module, parameters, passed, role):
+def test_make_gets_the_setup_if_it_takes_one(module, parameters, passed, role):
     module(USERS.format(parameters, passed, "a", "b"))
     config = Config(algorithm="own_one")
     registry.make_algorithm(config, level_spec("catch"), Role.EVALUATOR)
@@ -108,13 +110,13 @@ def test_make_gets_the_role_if_it_takes_one(module, parameters, passed, role):
 def test_rounds_that_the_settings_of_a_users_algorithm_do_not_have_are_refused(module, capsys):
     """Settings of its own count actors; an algorithm without any has those of all algorithms."""
     path = module(
-        "from impala_mm.algorithms import impala\ndef make(config, environment):\n"
-        "    made = impala.make(config, environment)\n    made.rounds = True\n    return made\n"
+        "from impala_mm.algorithms.impala.algorithm import Impala\ndef make(config, environment):\n"
+        "    made = Impala(config, environment)\n    made.rounds = True\n    return made\n"
     )
     settings = path.with_name("own_one_settings.py")
     text = (
-        "import dataclasses\nfrom impala_mm.algorithms import impala_settings\n"
-        "@dataclasses.dataclass(frozen=True)\nclass Settings(impala_settings.Settings):\n    "
+        "import dataclasses\nfrom impala_mm.algorithms.impala.settings import ImpalaSettings\n"
+        "@dataclasses.dataclass(frozen=True)\nclass Settings(ImpalaSettings):\n    "
     )
     for line, is_refused in (("", False), ("rounds = False", True), ("rounds = True", False)):
         if line:

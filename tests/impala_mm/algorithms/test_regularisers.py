@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from impala_mm.algorithms import losses, policies
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.feature_settings import RegulariserSettings
+from impala_mm.algorithms.parts import action_policies, losses
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
@@ -81,7 +81,7 @@ def _nested_masks(actions, masks):
 )
 def test_divergences_and_entropy_of_choices_are_scipys(kind, masked, spread, seed):
     rng, actions = np.random.default_rng(seed), ActionSpec(CHOICES[kind])
-    chosen = policies.choose(actions)
+    chosen = action_policies.choose(actions)
     mine, theirs = rng.normal(0, spread, (2, 4, 3, chosen.num_parameters))
     masks = rng.random((4, 3, sum(_ns(actions)))) < 0.6 if masked else None
     nested = _nested_masks(actions, masks)
@@ -111,7 +111,7 @@ def _check_gradient(compute, parameters):
 @pytest.mark.parametrize("kind", CHOICES)
 def test_gradients_of_divergences_of_choices_are_those_by_differences(kind, masked):
     rng, actions = np.random.default_rng(0), ActionSpec(CHOICES[kind])
-    chosen = policies.choose(actions)
+    chosen = action_policies.choose(actions)
     mine, theirs = rng.normal(0, 1.5, (2, 2, chosen.num_parameters))
     masks = rng.random((2, sum(_ns(actions)))) < 0.6 if masked else None
     nested = _nested_masks(actions, masks)
@@ -124,11 +124,11 @@ def test_gradients_of_divergences_of_choices_are_those_by_differences(kind, mask
     _check_gradient(lambda x: chosen.make(x, nested).entropy(), mine)
 
 
-@pytest.mark.parametrize("box", policies.BOX_POLICIES)
+@pytest.mark.parametrize("box", action_policies.BOX_POLICIES)
 @pytest.mark.parametrize("kind", NUMBERS)
 def test_gradients_of_divergences_of_numbers_are_those_by_differences(kind, box):
     rng, actions = np.random.default_rng(0), ActionSpec({"x": NUMBERS[kind], "y": Discrete(2)})
-    chosen = policies.choose(actions, box)
+    chosen = action_policies.choose(actions, box)
     mine, theirs = rng.normal(0, 1.0, (2, 3, chosen.num_parameters))
 
     def other(x):
@@ -139,13 +139,13 @@ def test_gradients_of_divergences_of_numbers_are_those_by_differences(kind, box)
     _check_gradient(lambda x: chosen.make(x).entropy(), mine)
 
 
-@pytest.mark.parametrize("box", policies.BOX_POLICIES)
+@pytest.mark.parametrize("box", action_policies.BOX_POLICIES)
 @pytest.mark.parametrize("kind", NUMBERS)
 def test_the_divergence_of_numbers_is_the_expected_difference_of_log_probabilities(kind, box):
     """Sampled 200,000 times; the standard error of the mean is the yardstick."""
     tf.random.set_seed(3)
     actions = ActionSpec(NUMBERS[kind])
-    chosen = policies.choose(actions, box)
+    chosen = action_policies.choose(actions, box)
     mine = tf.constant([[0.4, -0.9, 0.3, 0.1]], tf.float64)
     theirs = tf.constant([[0.1, -0.2, 0.8, 0.2]], tf.float64)
     many = tf.repeat(mine, 200_000, 0)
@@ -160,13 +160,13 @@ def test_the_divergence_of_numbers_is_the_expected_difference_of_log_probabiliti
 @settings(max_examples=40, deadline=None)
 @given(
     kind=st.sampled_from([*CHOICES, *NUMBERS]),
-    box=st.sampled_from(policies.BOX_POLICIES),
+    box=st.sampled_from(action_policies.BOX_POLICIES),
     spread=st.sampled_from([1e-3, 1.0, 30.0]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_in_float32_no_divergence_is_negative_or_infinite(kind, box, spread, seed):
     rng, actions = np.random.default_rng(seed), ActionSpec((CHOICES | NUMBERS)[kind])
-    chosen = policies.choose(actions, box)
+    chosen = action_policies.choose(actions, box)
     mine, theirs = rng.normal(0, spread, (2, 50, chosen.num_parameters)).astype("f")
     with tf.GradientTape() as tape:
         given = tf.constant(mine)
@@ -207,7 +207,7 @@ def _expected(batch):
 
 def _measure(made, batch, reduction="sum", fresh=None):
     pi, mu, reference, live, weight = batch
-    policy, make = policies.categorical(tf.constant(pi)), policies.categorical
+    policy, make = action_policies.categorical(tf.constant(pi)), action_policies.categorical
     given = tf.constant(mu), tf.constant(reference), tf.constant(live), tf.constant(weight)
     return made.measure(policy, make, *given, reduction, fresh)
 
@@ -243,7 +243,7 @@ def test_the_entropy_alone_is_the_loss_that_it_was():
     """IMPALA's results stay the same, bit for bit, unless a flag asks for more."""
     pi, *_, live, weight = batch = _batch(0)
     measured = _measure(Regularised(RegulariserSettings(entropy_cost=0.005), ACTIONS), batch)
-    policy = policies.categorical(tf.constant(pi))
+    policy = action_policies.categorical(tf.constant(pi))
     before = 0.005 * losses.reduce(-policy.entropy(), live, weight, "sum")
     assert measured.loss.numpy() == before.numpy()
 
@@ -254,7 +254,7 @@ def test_gradients_flow_into_the_policy_alone_and_dead_columns_may_hold_anything
     live, weight = batch[3:]
 
     def make(parameters):
-        return policies.categorical(losses.mask(live, parameters))
+        return action_policies.categorical(losses.mask(live, parameters))
 
     def measure(pi, mu, reference):
         return made.measure(make(pi), make, mu, reference, live, weight, "sum")

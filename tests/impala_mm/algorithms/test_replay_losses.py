@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import policies, replay_losses, targets
-from impala_mm.algorithms.advantages import VTrace
 from impala_mm.algorithms.feature import NO_FEATURES, Student
 from impala_mm.algorithms.features import cloning
-from impala_mm.algorithms.impala_loss import vtrace_step
-from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.impala import off_policy
+from impala_mm.algorithms.impala.loss import vtrace_step
+from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.parts import action_policies, targets
+from impala_mm.algorithms.parts.advantages import VTrace
 from impala_mm.distributed import gradients, group
 from tests.helpers import impala_by_numpy
 from tests.helpers.whole_loss import impala_loss
@@ -41,7 +42,7 @@ def _clone(cloned, reduction="sum", values=VALUES, recorded=RECORDED):
     """Return (policy's loss, values' loss), and the gradients of their sum."""
     pi, mu, values, recorded = (tf.constant(x, tf.float32) for x in (PI, MU, values, recorded))
     costs = {"policy_cloning_cost": 1.0, "value_cloning_cost": 1.0, "replay": "uniform:10"}
-    (feature,) = cloning.make(Settings(**costs, cloned=cloned), None, Role.LEARNER)
+    (feature,) = cloning.make(ImpalaSettings(**costs, cloned=cloned), None, Role.LEARNER)
     with tf.GradientTape() as tape:
         tape.watch([pi, values])
         student = Student(
@@ -49,8 +50,8 @@ def _clone(cloned, reduction="sum", values=VALUES, recorded=RECORDED):
             weight=tf.constant(WEIGHT, tf.float32),
             reduction=reduction,
             actions=(),
-            make=policies.categorical,
-            policy=policies.categorical(pi),
+            make=action_policies.categorical,
+            policy=action_policies.categorical(pi),
             behaviour=mu,
             values=values,
             fresh=tf.constant(FRESH),
@@ -89,15 +90,15 @@ def test_the_predecessors_terms_count_new_unrolls_and_take_the_root():
 def test_states_beyond_the_threshold_are_not_trusted():
     divergence = _kl(PI, MU)
     threshold = float(np.median(divergence)) + 1e-4
-    found = replay_losses.is_trusted(
-        policies.categorical(tf.constant(PI, tf.float32)),
-        policies.categorical(tf.constant(MU, tf.float32)),
+    found = off_policy.is_trusted(
+        action_policies.categorical(tf.constant(PI, tf.float32)),
+        action_policies.categorical(tf.constant(MU, tf.float32)),
         threshold,
     )
     np.testing.assert_array_equal(found, divergence <= threshold)
     assert 0 < found.numpy().sum() < T * B
     half = tf.constant(np.arange(12).reshape(4, 3) < 6)
-    np.testing.assert_allclose(replay_losses.share(half, tf.constant(LIVE)), 5 / 10)
+    np.testing.assert_allclose(off_policy.share(half, tf.constant(LIVE)), 5 / 10)
 
 
 def test_an_untrusted_step_teaches_nothing_and_cuts_the_trace():
@@ -148,7 +149,7 @@ def test_the_surrogate_is_that_of_impact():
     inputs = [tf.constant(x, tf.float32) for x in (log_pi, log_mu, log_target, advantages)]
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        gains = replay_losses.Surrogate(0.3).gains(*inputs)
+        gains = off_policy.Surrogate(0.3).gains(*inputs)
         total = tf.reduce_sum(gains)
     np.testing.assert_allclose(gains, defined, rtol=1e-4, atol=1e-6)
     clipped = (ratio > 1.3) & (advantages > 0) | (ratio < 0.7) & (advantages < 0)
@@ -159,7 +160,7 @@ def test_the_surrogate_is_that_of_impact():
     assert gradients[1] is None
     assert gradients[2] is None
     far = tf.constant([[500.0]]), tf.zeros([1, 1]), tf.zeros([1, 1]), tf.constant([[-1.0]])
-    assert np.isfinite(replay_losses.Surrogate(0.3).gains(*far)).all()
+    assert np.isfinite(off_policy.Surrogate(0.3).gains(*far)).all()
 
 
 def test_with_impact_v_trace_judges_the_target_policy_and_the_gains_depend_on_all_three():
@@ -178,7 +179,7 @@ def test_with_impact_v_trace_judges_the_target_policy_and_the_gains_depend_on_al
     )
     gains, _ = _impacts_gains(log_pi, log_mu, log_target, advantages, 0.3)
     found = impala_loss(
-        **inputs, target_parameters=np.float32(target), surrogate=replay_losses.Surrogate(0.3),
+        **inputs, target_parameters=np.float32(target), surrogate=off_policy.Surrogate(0.3),
         discounting=0.9, lambda_=0.95, baseline_cost=0.5, entropy_cost=0.0,
     )  # fmt: skip
     np.testing.assert_allclose(found.policy, -gains.sum(), rtol=1e-4)

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import normals, registry, sac, sac_actions
-from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.interface import Context, Role, Setup
+from impala_mm.algorithms.parts import normals
+from impala_mm.algorithms.sac import actions as sac_actions
+from impala_mm.algorithms.sac import algorithm as sac
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
@@ -312,7 +315,9 @@ def test_actors_play_at_random_until_the_first_update():
 def test_numbers_without_bounds_are_drawn_from_the_policy_before_the_first_update():
     parts = {"arm": _box(-2.0, 2.0, 6), "free": _box(-np.inf, np.inf, 2, 3)}
     environment = level_spec("Pendulum-v1")._replace(actions=ActionSpec(parts))
-    algorithm = sac.make(_config(random_steps=9, policy_init_scale=0.0), environment, Role.ACTOR)
+    algorithm = sac.SAC(
+        _config(random_steps=9, policy_init_scale=0.0), environment, Setup(Role.ACTOR)
+    )
     n = 2000
     entry = tf.nest.map_structure(
         lambda spec: tf.zeros([n, *spec.shape], spec.dtype), algorithm.unroll.step

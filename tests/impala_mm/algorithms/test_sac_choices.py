@@ -5,8 +5,10 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import policies, registry, sac
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.parts import action_policies
+from impala_mm.algorithms.sac import algorithm as sac
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch
@@ -81,7 +83,7 @@ class DoublePolicy(snt.Module):
 
     def __init__(self, config, environment, mean=None):
         super().__init__(name="policy")
-        self.distribution = policies.choose(environment.actions)
+        self.distribution = action_policies.choose(environment.actions)
         self.layer = Linear(environment.actions.num_features)
 
     def initial_state(self, batch):

@@ -5,9 +5,10 @@ import pytest
 import tensorflow as tf
 from scipy import special
 
-from impala_mm.algorithms import registry, sac
+from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Reading, Student, mean
 from impala_mm.algorithms.features.teacher import Distillation
+from impala_mm.algorithms.sac import algorithm as sac
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
 from impala_mm.distributed import minibatches

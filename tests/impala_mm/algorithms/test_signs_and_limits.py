@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import policies, targets
-from impala_mm.algorithms.ppo import PPO
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.feature_settings import RegulariserSettings
+from impala_mm.algorithms.parts import action_policies, targets
+from impala_mm.algorithms.policy_gradient.variants import PPO
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.environments.action_parts import Discrete
@@ -65,7 +65,7 @@ def test_a_step_along_the_loss_raises_the_entropy_and_lowers_divergences(name, r
 
     def measure(given):
         return made.measure(
-            policies.categorical(given), policies.categorical, mu, reference, live,
+            action_policies.categorical(given), action_policies.categorical, mu, reference, live,
             np.ones(2, "f"), "sum",
         )  # fmt: skip
 

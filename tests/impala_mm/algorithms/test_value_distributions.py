@@ -7,8 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from impala_mm.algorithms import value_distributions
-from impala_mm.algorithms.value_distributions import Categorical, Expected, Outcomes, Quantiles
+from impala_mm.algorithms.q_learning import value_distributions
+from impala_mm.algorithms.q_learning.value_distributions import (
+    Categorical,
+    Expected,
+    Outcomes,
+    Quantiles,
+)
 
 FINITE = st.floats(-1e3, 1e3)
 

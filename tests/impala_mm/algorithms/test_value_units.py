@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.algorithms import value_units
+from impala_mm.algorithms.parts import value_units
 
 
 def defined(value, target, unit, huber_delta, clipping, before):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.algorithms import vtrace
+from impala_mm.algorithms.parts import vtrace
 
 THRESHOLDS = st.sampled_from([None, 0.0, 0.5, 1.0, 3.7])
 

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.actor.actor import Player
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.make import make_environments
@@ -23,7 +24,7 @@ from impala_mm.environments.make import make_environments
 UPDATES, GROUPS, ENVS, GAMES = 600, 100, 16, 500
 
 
-class AtRandom:
+class AtRandom(Algorithm):
     """A uniformly random policy that records equal logits, as IMPALA's actor would."""
 
     def __init__(self, algorithm):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from scipy import optimize, special
 
-from impala_mm.algorithms.vmpo import better_half
+from impala_mm.algorithms.policy_gradient.variants import better_half
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.distributed import minibatches

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import optimizers
+from impala_mm.algorithms.parts import optimizers
 from impala_mm.data.parameter_layout import ParameterLayout
 
 

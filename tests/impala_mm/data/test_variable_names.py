@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import optimizers
+from impala_mm.algorithms.parts import optimizers
 from impala_mm.data import variable_names
 from impala_mm.data.variables import Variables
 

@@ -10,7 +10,7 @@ from counting import level
 from faulty_levels import Sound
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from impala_mm.algorithms import policies
+from impala_mm.algorithms.parts import action_policies
 from impala_mm.environments import masks, nests
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.spaces import read_actions
@@ -71,7 +71,7 @@ def test_a_policy_takes_only_what_the_mask_of_its_step_allows(name):
     environments = make_environments(name, 2, seed=0)
     spec, step = environments.spec, environments.reset()
     assert "action_mask" not in (spec.observation if isinstance(spec.observation, dict) else ())
-    kind = policies.choose(spec.actions)
+    kind = action_policies.choose(spec.actions)
     for t in range(60):
         offered = [part.sum() for part in nests.flatten(step.mask)]
         inner = [each.unwrapped for each in environments._environments]

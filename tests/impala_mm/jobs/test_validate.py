@@ -10,8 +10,8 @@ import saved_run
 from deadlines import within
 from processes import ROOT, needs_horovod, run
 
-from impala_mm.algorithms.impala_settings import Settings
-from impala_mm.algorithms.ppo_settings import Settings as PpoSettings
+from impala_mm.algorithms.impala.settings import ImpalaSettings
+from impala_mm.algorithms.policy_gradient.settings import PPOSettings as PpoSettings
 from impala_mm.config import command_line
 from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
@@ -191,7 +191,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(catch, tmp_path, capsys, settin
 def test_what_auto_stands_for_is_refused_too(tmp_path, capsys):
     """With actions that are numbers, observations and rewards are normalised."""
     with pytest.raises(SystemExit):
-        validate.run(Settings(level_name="Pendulum-v1", replay="uniform:1:90"), [])
+        validate.run(ImpalaSettings(level_name="Pendulum-v1", replay="uniform:1:90"), [])
     assert capsys.readouterr().err.startswith(
         "error: --replay=uniform:1:90: --normalize_observations and --normalize_rewards would "
         "learn nothing, since new unrolls alone are counted and this mix has none: add a queue"
@@ -276,7 +276,7 @@ def test_a_start_does_not_wait_for_a_slow_environment(tmp_path, capsys, monkeypa
 )
 def test_the_teacher_is_checked(catch, capsys, settings, code, said):
     with pytest.raises(SystemExit) as ended:
-        validate.run(Settings(level_name="catch", **settings), list(settings))
+        validate.run(ImpalaSettings(level_name="catch", **settings), list(settings))
     out, err = capsys.readouterr()
     assert (ended.value.code, said in out + err) == (code, True), out + err
 
@@ -285,7 +285,7 @@ def test_a_teacher_of_numbers_is_compared_with_what_auto_stands_for(tmp_path, ca
     """A new run has recorded nothing yet that says which distribution its policy has."""
     level = {"level_name": "Pendulum-v1"}
     saved_run.save(tmp_path / "old", **level, box_policy="normal", algorithm="ppo")
-    config = Settings(**level, teacher=str(tmp_path / "old"))
+    config = ImpalaSettings(**level, teacher=str(tmp_path / "old"))
     with pytest.raises(SystemExit) as ended:
         validate.run(config, list(level))
     out, err = capsys.readouterr()

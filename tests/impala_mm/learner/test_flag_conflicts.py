@@ -1,9 +1,8 @@
 """Flags that fit neither each other nor the algorithm are refused; `test_validate` has more."""
 
-from types import SimpleNamespace
-
 import pytest
 
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.learner import flag_conflicts
 
@@ -12,12 +11,21 @@ def _config(text="queue:0.5,prioritised:0.5:100", **flags):
     return Config(batch_size=4, replay=text, **flags)
 
 
+class InRounds(Algorithm):
+    rounds = True
+
+
+class OfItsOwn(Algorithm):
+    def source(self, fresh):
+        return fresh
+
+
 @pytest.mark.parametrize(
     ("algorithm", "said"),
     [
-        (SimpleNamespace(rounds=True), "learns only from unrolls of its newest policy"),
-        (SimpleNamespace(source=len), "has a source of its own"),
-        (SimpleNamespace(), "records no features, which elite compare"),
+        (InRounds(), "learns only from unrolls of its newest policy"),
+        (OfItsOwn(), "has a source of its own"),
+        (Algorithm(), "records no features, which elite compare"),
     ],
 )
 def test_algorithms_that_cannot_use_it_are_refused(algorithm, said, capsys):
@@ -30,12 +38,12 @@ def test_algorithms_that_cannot_use_it_are_refused(algorithm, said, capsys):
 def test_a_mix_without_new_unrolls_cannot_normalise(capsys, flag):
     config = _config("uniform:1:100", **{flag: True})
     with pytest.raises(SystemExit):
-        flag_conflicts._refuse_replay_of(config, SimpleNamespace())
+        flag_conflicts._refuse_replay_of(config, Algorithm())
     error = capsys.readouterr().err
     assert f"--{flag} would learn nothing, since new unrolls alone are counted" in error
     assert error.endswith(f"or start a new run with --{flag}=false\n")
-    flag_conflicts._refuse_replay_of(_config(**{flag: True}), SimpleNamespace())
-    flag_conflicts._refuse_replay_of(_config("uniform:1:100"), SimpleNamespace())
+    flag_conflicts._refuse_replay_of(_config(**{flag: True}), Algorithm())
+    flag_conflicts._refuse_replay_of(_config("uniform:1:100"), Algorithm())
 
 
 def test_an_actor_lacks_the_flags_that_are_for_learners_only():

@@ -9,7 +9,7 @@ from deadlines import Deadline
 from recorded_catch import record_catch
 
 from impala_mm.algorithms import registry
-from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.make import level_spec
@@ -29,7 +29,7 @@ LENGTH, COLUMNS = 6, 3
 def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("games")
     about = record_catch(folder, 4, 8)
-    config = Settings(level_name="catch", unroll_length=LENGTH)
+    config = ImpalaSettings(level_name="catch", unroll_length=LENGTH)
     algorithm = registry.make_algorithm(config, level_spec("catch"))
     return algorithm, RecordedGames([folder], about, algorithm.unroll, print)
 

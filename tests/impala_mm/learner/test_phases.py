@@ -10,16 +10,17 @@ import scripted
 import tensorflow as tf
 from recorded_catch import record_catch, rewrite
 
-from impala_mm.algorithms import sac
 from impala_mm.algorithms.agent import make_agent
 from impala_mm.algorithms.features.teacher import Distillation
-from impala_mm.algorithms.impala_settings import Settings
+from impala_mm.algorithms.impala.settings import ImpalaSettings
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.evaluation import recording
 from impala_mm.learner import phases, teaching
 from impala_mm.learner.offline_source import PhasedSource
+from impala_mm.replay import steps
 from impala_mm.replay.data_set import read_about
 from impala_mm.runtime import machine
 from impala_mm.teachers.collect import collect
@@ -170,17 +171,22 @@ def test_data_that_does_not_fit_ends_all_learners_in_a_sentence(tmp_path):
 
 def test_updates_from_recorded_games_need_some():
     with pytest.raises(ValueError, match="--offline_updates=9 needs recorded games: give --teach"):
-        Settings(offline_updates=9)
-    Settings(offline_updates=9, teacher_data="x")
-    Settings(offline_updates=9, teacher="x")
+        ImpalaSettings(offline_updates=9)
+    ImpalaSettings(offline_updates=9, teacher_data="x")
+    ImpalaSettings(offline_updates=9, teacher="x")
 
 
 def test_an_algorithm_without_the_method_is_refused():
-    config = Settings(offline_updates=9, teacher="x")
-    why = phases.why_unsuitable(config, types.SimpleNamespace())
+    config = ImpalaSettings(offline_updates=9, teacher="x")
+
+    class Offline(Algorithm):
+        def offline_update(self, batch, context, exchange):
+            pass
+
+    why = phases.why_unsuitable(config, Algorithm())
     assert why.startswith("--offline_updates=9: --algorithm=impala has no method offline_update")
-    assert not phases.why_unsuitable(config, types.SimpleNamespace(offline_update=print))
-    assert not phases.why_unsuitable(Settings(), types.SimpleNamespace())
+    assert not phases.why_unsuitable(config, Offline())
+    assert not phases.why_unsuitable(ImpalaSettings(), Algorithm())
 
 
 def test_games_that_cannot_be_written_are_said(tmp_path):
@@ -245,7 +251,7 @@ def test_a_replay_of_recorded_games_that_does_not_fit_in_memory_ends_all_learner
     record_catch(tmp_path / "data", 4, 5)
     monkeypatch.setattr(machine, "memory_bytes", lambda: 1_000)
     flags = {"algorithm": "sac", "discrete_sac": True, "teacher_data": str(tmp_path / "data")}
-    monkeypatch.setattr(sac.SAC, "_refuse_large_replay", lambda algorithm: None)
+    monkeypatch.setattr(steps, "refuse_too_large", lambda *given: None)
 
     def start(of):
         return _begin(tmp_path, None, of, teacher="", **flags)
@@ -297,5 +303,5 @@ def test_what_recorded_games_cannot_do_is_refused(algorithm, flags, said):
 def test_only_a_policy_without_targets_of_its_own_learns_nothing_without_a_teachers_cost():
     flags = {"offline_updates": 3, "teacher_data": "x", "teacher_cost": 0.0}
     with pytest.raises(ValueError, match="a policy learns nothing from recorded games"):
-        Settings(**flags)
+        ImpalaSettings(**flags)
     Config.of_algorithm("dqn")(**flags)

@@ -131,7 +131,7 @@ def test_the_unit_of_values_stays_and_only_popart_needs_other_weights():
 )
 def test_what_a_q_networks_outputs_mean_stays(tmp_path, algorithm, changes):
     kind = {"algorithm": algorithm, "level_name": "memory", "value_rescaling": 0.0}
-    kind |= {"value_distribution": "categorical"}
+    kind |= {"value_distribution": "categorical", "duelling": True}
     about = _kept(tmp_path, **kind)
     flag, value = next(iter(changes.items()))
     if value == "other":

@@ -8,11 +8,11 @@ import in_threads
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import q_learning_settings
 from impala_mm.algorithms.feature import Features
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features.teacher import Distillation, Returns
 from impala_mm.algorithms.interface import Context
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.q_learning import settings as q_learning_settings
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.types import ReferenceScores
 from impala_mm.learner import resume, setup, teaching
@@ -47,14 +47,12 @@ class _Tools:
         features = Features([distillation] if distillation else [])
         algorithm = types.SimpleNamespace(features=features)
         group, spec = group or SingleLearner(), spec or _spec()
-        config = config or (distillation.config if distillation else RegulariserSettings())
+        config = config or (distillation.config if distillation else TeacherSettings())
         return teaching.begin(algorithm, config, spec, group, self.tools, self.said.append, is_new)
 
 
 def _distillation(**settings):
-    return Distillation(
-        RegulariserSettings(teacher="x", **{"teacher_method": "qdagger"} | settings)
-    )
+    return Distillation(TeacherSettings(teacher="x", **{"teacher_method": "qdagger"} | settings))
 
 
 def test_without_a_teacher_nothing_is_loaded():
@@ -100,7 +98,7 @@ def test_reincarnating_measures_the_teacher_once_whatever_its_method_and_cost():
     resumed = _Tools()
     assert resumed.begin(made, is_new=False) == {}
     assert resumed.played == []
-    config = RegulariserSettings(teacher="x", teacher_cost=0, mode="reincarnate")
+    config = TeacherSettings(teacher="x", teacher_cost=0, mode="reincarnate")
     assert _Tools(teacher=1.0, random=9.0).begin(None, config=config) == expected
     resumed = _Tools()
     assert resumed.begin(None, config=config, is_new=False) == {}
@@ -203,11 +201,11 @@ def test_a_resumed_run_does_not_take_another_teacher_for_the_one_whose_return_it
     about = types.SimpleNamespace(settings={"teacher": "runs/a"})
 
     def check(**settings):
-        resume.check_teacher(about, RegulariserSettings(**settings), "runs/student")
+        resume.check_teacher(about, TeacherSettings(**settings), "runs/student")
 
     with pytest.raises(Mismatch, match="learns from runs/a, whose mean return its checkpoint has"):
         check(teacher="runs/b", teacher_method="qdagger")
-    margin = q_learning_settings.Settings(teacher="runs/b", teacher_method="dqfd")
+    margin = q_learning_settings.QLearningSettings(teacher="runs/b", teacher_method="dqfd")
     with pytest.raises(Mismatch, match="learns from runs/a, whose mean return its checkpoint has"):
         resume.check_teacher(about, margin, "runs/student")
     check(teacher="runs/b", teacher_method="qdagger", teacher_return=7.0)

@@ -23,6 +23,7 @@ from impala_mm.learner.train_step import (
     GradientNotFinite,
     NothingCompiled,
     TrainStep,
+    UpdateProfiler,
     VariablesNotFinite,
 )
 from impala_mm.records.metrics import Meter, MetricsAggregator
@@ -288,3 +289,38 @@ def test_compiled_by_xla_an_update_is_the_same(settings):
     for ours, theirs in zip(compiled, variables, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
     assert any(np.any(a != b) for a, b in zip(weights, variables, strict=False))
+
+
+@tf.function
+def _update(x):
+    return tf.linalg.matmul(x, x)
+
+
+def _train(text, folder, updates):
+    said = []
+    profile = UpdateProfiler(text, folder, said.append)
+    for _ in range(updates):
+        with profile.update():
+            _update(tf.ones([64, 64]))
+    profile.stop()
+    return said, [path for path in folder.rglob("*.xplane.pb") if path.stat().st_size]
+
+
+def test_the_updates_asked_for_are_traced_by_number(tmp_path):
+    said, traces = _train("2:4", tmp_path, updates=6)
+    assert len(said) == 1
+    assert f"traced updates 2 to 3: {tmp_path}/plugins/profile" in said[0]
+    assert len(traces) == 1
+    content = traces[0].read_bytes()
+    assert b"update" in content
+    assert b"MatMul" in content
+
+
+def test_a_run_that_ends_before_the_trace_does_keeps_what_there_is(tmp_path):
+    said, traces = _train("1:100", tmp_path, updates=3)
+    assert "traced updates 1 to 2" in said[0]
+    assert len(traces) == 1
+
+
+def test_unset_there_is_none(tmp_path):
+    assert _train("", tmp_path, updates=3) == ([], [])

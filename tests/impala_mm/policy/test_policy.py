@@ -12,7 +12,8 @@ import tensorflow as tf
 from saved_run import save
 
 import impala_mm
-from impala_mm.algorithms.impala import Impala
+from impala_mm.algorithms.impala.algorithm import Impala
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.environments import types
 from impala_mm.policy.core import CannotTeach
 from impala_mm.records import checkpoint
@@ -129,7 +130,7 @@ def test_an_unroll_is_judged_as_its_entries_one_by_one(logdir):
 def test_a_policy_without_judge_unroll_is_no_teacher(tmp_path):
     save(tmp_path, level_name="catch")
     policy = impala_mm.load_policy(tmp_path)
-    policy.algorithm = object()
+    policy.algorithm = Algorithm()
     with pytest.raises(CannotTeach, match="its --algorithm=impala has no method judge_unroll"):
         policy.judge_unroll(None, None)
 
@@ -137,7 +138,7 @@ def test_a_policy_without_judge_unroll_is_no_teacher(tmp_path):
 def test_a_teacher_that_cannot_teach_is_refused_when_it_is_loaded(tmp_path, monkeypatch):
     save(tmp_path, level_name="catch")
     assert impala_mm.load_policy(tmp_path, as_teacher=True)
-    monkeypatch.setattr(Impala, "judge_unroll", None)
+    monkeypatch.setattr(Impala, "judge_unroll", Algorithm.judge_unroll)
     assert impala_mm.load_policy(tmp_path)
     with pytest.raises(
         CannotTeach, match=r"/checkpoints/\d+ cannot teach: its --algorithm=impala has"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from impala_mm.algorithms.teacher_settings import action_numbers
+from impala_mm.algorithms.feature_settings import action_numbers
 from impala_mm.data.trajectory import Entry
 from impala_mm.teachers.action_order import ActionOrder, Reordered
 from impala_mm.teachers.kinds import NoTeacher

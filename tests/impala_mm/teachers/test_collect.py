@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 from recorded_catch import terminations
 
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.interface import entry_spec
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
 from impala_mm.environments.make import level_spec
 from impala_mm.evaluation import recording
 from impala_mm.replay.data_set import read_about, unroll_spec
@@ -25,7 +25,7 @@ def test_a_lost_life_ends_an_episode_as_it_does_in_the_students_own_games(tmp_pa
         initial_state=lambda batch: (),
         step=lambda entry, state: (tf.zeros([len(entry.first), 4]), state),
     )
-    config = RegulariserSettings(level_name=level, teacher="x")
+    config = TeacherSettings(level_name=level, teacher="x")
     about = recording.describe(spec, unroll_spec(entry_spec(spec, ()), 20), config)
     collect([teacher], config, spec, tmp_path, about, 200, 0, lambda: None, lambda line: None)
     assert terminations(tmp_path) == 5 * read_about(tmp_path).episodes, "five lives a game"
@@ -36,7 +36,7 @@ class _Killed(Exception):
 
 
 def test_after_a_kill_all_teachers_still_have_equal_parts(tmp_path, monkeypatch):
-    config = RegulariserSettings(
+    config = TeacherSettings(
         level_name="catch", teacher="tests.helpers.scripted:catcher,tests.helpers.scripted:unsure"
     )
     spec, lines = level_spec("catch"), []

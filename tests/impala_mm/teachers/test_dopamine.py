@@ -12,8 +12,8 @@ import tensorflow as tf
 from dopamine_runs import WRITTEN, unpack
 from dopamine_stacks import stacks
 
-from impala_mm.algorithms import dqn_settings
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.feature_settings import TeacherSettings
+from impala_mm.algorithms.q_learning import settings as dqn_settings
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
@@ -27,7 +27,7 @@ _JAX_NAMES = ("Conv_0", "Conv_1", "Conv_2", "Dense_0", "Dense_1")
 
 
 def _load(path, level="BreakoutNoFrameskip-v4", spec=None, **settings):
-    config = RegulariserSettings(teacher=str(path), level_name=level, **settings)
+    config = TeacherSettings(teacher=str(path), level_name=level, **settings)
     (teacher,) = load_teachers(config, spec or level_spec(level))
     return teacher
 
@@ -349,7 +349,7 @@ def test_values_of_actions_that_it_lacks_or_of_other_rewards_are_named(tmp_path)
     path = _write_jax(tmp_path, _small_layers())
 
     def load(actions, **flags):
-        config = dqn_settings.Settings(teacher=str(path), distill="value", **flags)
+        config = dqn_settings.DQNSettings(teacher=str(path), distill="value", **flags)
         return load_teachers(config, _small_spec(actions=actions))
 
     assert len(load(3)) == len(load(3, teacher_actions="2,0,1")) == 1

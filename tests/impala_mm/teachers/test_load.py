@@ -14,10 +14,11 @@ from saved_run import save
 from scipy import special
 
 import impala_mm
-from impala_mm.algorithms import dqn_settings, policies
 from impala_mm.algorithms.feature import Host, Reading
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features.teacher import Distillation
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.parts import action_policies
+from impala_mm.algorithms.q_learning import settings as dqn_settings
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.environments import from_flags
@@ -34,7 +35,7 @@ from nets.network import State
 
 def _load(teacher, level="catch", **settings):
     """Return the teachers of a student of this level."""
-    config = RegulariserSettings(teacher=str(teacher), level_name=level, **settings)
+    config = TeacherSettings(teacher=str(teacher), level_name=level, **settings)
     return load_teachers(config, level_spec(level))
 
 
@@ -207,7 +208,7 @@ def test_where_frames_are_stacked_functions_and_savedmodels_read_stacks(tmp_path
     name = "tests.helpers.scripted:brightest_frame"
     if kind != "function":
         name = str(_saved(kind(), tmp_path / "foreign"))
-    config = RegulariserSettings(teacher=name, level_name="small", trust_teacher=True)
+    config = TeacherSettings(teacher=name, level_name="small", trust_teacher=True)
     (teacher,) = load_teachers(config, spec)
     frames = np.random.default_rng(0).integers(0, 256, [7, 2, 2, 1, 1]).astype(np.uint8)
     first = np.zeros([7, 2], bool)
@@ -324,7 +325,7 @@ def test_the_code_that_a_strangers_run_names_is_not_executed(tmp_path, monkeypat
 
 
 def test_a_run_of_a_users_algorithm_teaches_students_of_it_and_those_who_trust_it(tmp_path):
-    path, own = save(tmp_path, level_name="catch"), "impala_mm.algorithms.impala"
+    path, own = save(tmp_path, level_name="catch"), "tests.helpers.heavy"
     about = json.loads((path / "about.json").read_text())
     about["settings"]["algorithm"] = own
     (path / "about.json").write_text(json.dumps(about))
@@ -452,7 +453,7 @@ def test_a_flag_that_a_teachers_algorithm_never_reads_refuses_nothing(tmp_path):
 def test_choices_that_stand_for_other_numbers_are_refused(tmp_path, theirs, ours, said):
     level = "Pendulum-v1"
     save(tmp_path, level_name=level, **theirs)
-    config = RegulariserSettings(teacher=str(tmp_path), level_name=level, **ours)
+    config = TeacherSettings(teacher=str(tmp_path), level_name=level, **ours)
     spec = level_spec(level, **from_flags.environment_options(config))
     if said:
         with pytest.raises(NoTeacher, match=re.escape(said)):
@@ -498,7 +499,7 @@ def test_values_of_a_teacher_that_has_none_are_refused(tmp_path):
         assert not [note for note in teacher.notes if f", and its student has {value}: " in note]
 
     def load(teacher, **flags):
-        config = dqn_settings.Settings(teacher=str(teacher), level_name="catch", **flags)
+        config = dqn_settings.DQNSettings(teacher=str(teacher), level_name="catch", **flags)
         return load_teachers(config, level_spec("catch"))
 
     assert len(load(tmp_path, distill="policy_and_value")) == 1
@@ -514,14 +515,14 @@ def test_values_are_compared_with_those_that_the_teacher_would_play_by(run, tmp_
     save(tmp_path, level_name="catch", algorithm="dqn", sure=True)
     entries = _entries()
     for folder in (run, tmp_path):
-        config = RegulariserSettings(
+        config = TeacherSettings(
             teacher=str(folder), level_name="catch", distill="value", reward_clipping="none"
         )
         made = Distillation(config)
         made.begin(load_teachers(config, level_spec("catch")), 1)
         policy = load_policy(folder)
         expected = policy.judge_unroll(entries, policy.initial_state(3)).value
-        made.attach(Host(policies.choose(ActionSpec(Discrete(3))), remembers=False))
+        made.attach(Host(action_policies.choose(ActionSpec(Discrete(3))), remembers=False))
         batch = Batch(entries, (), *[tf.zeros([3])] * 4)
         found = made.prepare(batch, Reading(None, None, tuple))[1].values[0]
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

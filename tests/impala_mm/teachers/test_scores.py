@@ -5,7 +5,7 @@ import types
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms.regulariser_settings import RegulariserSettings
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.environments.make import level_spec
 from impala_mm.evaluation import games
 from impala_mm.teachers.load import load_teachers
@@ -13,7 +13,7 @@ from impala_mm.teachers.scores import mean_return
 
 
 def _settings(**settings):
-    return RegulariserSettings(level_name="catch", **settings)
+    return TeacherSettings(level_name="catch", **settings)
 
 
 def test_a_perfect_catcher_returns_1_and_random_actions_much_less():
@@ -37,7 +37,7 @@ def test_an_order_of_actions_counts_in_the_teachers_games():
 
 
 def test_all_levels_count(monkeypatch):
-    config = RegulariserSettings(
+    config = TeacherSettings(
         teacher="tests.helpers.scripted:catcher", teacher_episodes=3, level_name="catch, catch"
     )
     spec = level_spec("catch")
@@ -50,7 +50,7 @@ def test_a_game_of_atari_in_which_a_greedy_teacher_gets_no_reward_is_ended(monke
     pytest.importorskip("ale_py")
     monkeypatch.setattr(games, "IDLE_STEPS", 30)
     level = "BreakoutNoFrameskip-v4"
-    config = RegulariserSettings(level_name=level, teacher="x", teacher_episodes=1)
+    config = TeacherSettings(level_name=level, teacher="x", teacher_episodes=1)
     teacher = types.SimpleNamespace(
         greedy=True,
         initial_state=lambda batch: (),

@@ -14,7 +14,8 @@ sys.path.append(
 import components
 import progress
 
-from impala_mm.algorithms import ppo_settings, sac_settings
+from impala_mm.algorithms.policy_gradient import settings as ppo_settings
+from impala_mm.algorithms.sac import settings as sac_settings
 from impala_mm.config.settings import Config
 
 
@@ -119,14 +120,14 @@ def test_few_emulators_are_started_and_none_when_measured_again(bench):
 
 def test_an_algorithm_of_rounds_is_measured_with_the_runs_batch_only(bench):
     measuring, _ = bench
-    measuring._config = ppo_settings.Settings(level_name="catch", batch_size=12)
+    measuring._config = ppo_settings.PPOSettings(level_name="catch", batch_size=12)
     found = measuring.measure()
     assert {m.batch for m in found.measured if m.part == "training"} == {12}
     assert measuring.measure().training == found.training == pytest.approx(900 / 12 / 2 * 1e-6)
 
 
 def test_an_algorithm_with_its_own_replay_is_measured_with_the_runs_batch_only():
-    config = sac_settings.Settings(level_name="Pendulum-v1")
+    config = sac_settings.SACSettings(level_name="Pendulum-v1")
     assert components.candidate_batches("training", config) == []
     assert components.candidate_batches("environment", config)
 

@@ -1,0 +1,216 @@
+"""IMPALA: actor-critic with V-trace (arXiv 1802.01561), for any actions.
+
+V-trace corrects for the updates that the learner has made since an actor chose its actions.
+"""
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from impala_mm.algorithms.feature import Features, Student
+from impala_mm.algorithms.impala import off_policy
+from impala_mm.algorithms.impala.loss import Losses, Step, impala_loss, vtrace_step
+from impala_mm.algorithms.impala.off_policy import TargetPolicy
+from impala_mm.algorithms.impala.settings import ImpalaSettings
+from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
+from impala_mm.algorithms.parts import advantages, losses, masking
+from impala_mm.algorithms.parts.actor_critic import ActorCritic, Outputs, transitions
+from impala_mm.algorithms.parts.distributions import Distribution
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch, Entry
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.environments.types import EnvironmentSpec
+
+
+class Impala(ActorCritic):
+    """An actor-critic that is trained with V-trace."""
+
+    def __init__(self, config: Config, environment: EnvironmentSpec, setup: Setup = DEFAULT_SETUP):
+        config = ImpalaSettings.of(config)  # a user's algorithm may have other settings
+        super().__init__(config, environment, setup)
+        self._config: ImpalaSettings = config
+        self._estimate = advantages.make(config)
+        self._scale_advantages = self._scales_advantages()
+        self._target: TargetPolicy | None = None
+        carried: list[tf.Variable] = []
+        if setup.role is Role.LEARNER:
+            carried = self._prepare_learning(config)
+            if config.impact_clip:
+                carried += self._make_target(environment)
+        self.variables = self._group_variables(carried)
+
+    def _make_target(self, environment: EnvironmentSpec) -> list[tf.Variable]:
+        """Make the target policy of IMPACT; return its variables."""
+        config, modules = self._config, (self._network, self._policy_head)
+        policy = [v for module in modules for v in module.trainable_variables]
+        mean, every = self._normaliser.mean, config.impact_target_updates
+        self._target = TargetPolicy(config, environment, mean, self._distribution, policy, every)
+        return self._target.variables
+
+    def update(
+        self, batch: Batch, context: Context, exchange: GradientReducer
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Make one update."""
+        trained, features = self.variables.trained, self.features.of_online_updates()
+        if self._target:
+            self._target.begin_update()
+        of_features = features.begin_update(context)
+        batch, prepared = features.prepare(batch, self._reading(batch, exchange))
+        bonus = features.bonus(batch, prepared)
+        moments = self._look_ahead(batch, bonus, exchange)
+        (_, loss, measured, priorities), gradients = exchange.differentiate(
+            lambda: self._loss(batch, moments, features, prepared, bonus), trained
+        )
+        rate = self._schedule_rate(context)
+        applied = exchange.apply(self._optimizer, gradients, trained)
+        # The number of steps over which each loss is a sum; with "mean" it is already an average.
+        sums = self._config.loss_reduction == "sum"
+        num_summed = tf.size(batch.unrolls.reward[1:]) if sums else 1
+        num_summed = tf.cast(num_summed, tf.float32)
+        per_step = Losses(*(value / num_summed for value in loss))
+        error = 2.0 * exchange.mean(loss.error, name="squared_error") / num_summed
+        self._unit.see_error(error)
+        self._normaliser.update(batch, self.unroll.overlap, exchange)
+        metrics = {
+            "loss/total": loss.total,
+            "loss/policy": loss.policy,
+            "loss/baseline": loss.baseline,
+            "loss/entropy": loss.entropy,
+            "loss/shift": loss.shift,
+            "loss_per_step/total": per_step.total,
+            "loss_per_step/policy": per_step.policy,
+            "loss_per_step/baseline": per_step.baseline,
+            "loss_per_step/entropy": per_step.entropy,
+            "off_policyness": per_step.shift,
+            "learning_rate": rate,
+            "grad_norm": applied.norm,
+            "clipped_share": applied.clipped,
+        }
+        metrics |= self._entropy_cost.update(measured["entropy"], exchange)
+        metrics |= of_features | features.after(measured["features"], exchange)
+        if "trusted" in measured:
+            metrics["trusted_share"] = measured["trusted"]
+        return metrics | self._unit.metrics(), priorities
+
+    def compare_features(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the features of the steps, [T, B, F]: those recorded, and the present network's.
+
+        Replay compares them; see `interface.Algorithm`.
+        """
+        present = self._unroll_features(self._normaliser.read(entries), start).policy
+        own = self.features.own_extras(entries.extras)
+        return own.features[1:], tf.cast(present[:-1], tf.float32)
+
+    def _look_ahead(
+        self, batch: Batch, bonus: tf.Tensor, exchange: GradientReducer
+    ) -> losses.Moments | None:
+        """Let the values' unit see the targets; return the moments of all learners' advantages.
+
+        None: the batch's own moments will do. What the learners exchange must be known before the
+        loss is computed, since --xla compiles the loss, and an exchange cannot be compiled. So with
+        PopArt, and to scale the advantages of several learners, the network runs forward twice.
+        """
+        scales = self._scale_advantages and exchange.group.size > 1
+        popart = self._config.value_normalization == "popart"
+        if not (scales or popart):
+            return None
+        step, _ = self._step(batch, bonus)
+        live, found = step.steps.live, step.estimates
+        self._unit.see_targets(found.value_targets, live, exchange)
+        if not scales:
+            return None
+        in_unit = self._unit.scale_advantages(found.advantages)
+        return losses.moments(in_unit, live, exchange)
+
+    def _loss(
+        self,
+        batch: Batch,
+        moments: losses.Moments | None,
+        features: Features,
+        prepared: Any,
+        bonus: tf.Tensor | float = 0.0,
+    ) -> tuple[tf.Tensor, Losses, dict[str, Any], tf.Tensor]:
+        """Return the loss, its parts, what is measured besides, and priorities.
+
+        `prepared` is what the features have prepared, [T+1, B, ...], and `bonus` what they add to
+        the rewards, [T+1, B].
+        """
+        config, weight = self._config, batch.weight
+        step, outputs = self._step(batch, bonus)
+        live = step.steps.live
+        masks = masking.allow_all(~live, batch.unrolls.mask)
+        student = Student(
+            live=live,
+            weight=weight,
+            reduction=config.loss_reduction,
+            actions=step.steps.actions,
+            make=lambda given: self._distribution.make(losses.mask(live, given), masks),
+            policy=step.policy,
+            torso=losses.mask(live, outputs.torso[:-1]),
+            behaviour=losses.mask(live, self._recorded(batch.unrolls)[1:]),
+            values=losses.mask(live, step.values),
+            unit=tf.sqrt(self._unit.squared()),
+            fresh=batch.fresh,
+            trusted=step.trusted,
+        )
+        entropy = student.policy.entropy()
+        loss = impala_loss(
+            step,
+            entropy,
+            weight=weight,
+            baseline_cost=config.baseline_cost / self._unit.squared(),
+            entropy_cost=self._entropy_cost.read(),
+            reduction=config.loss_reduction,
+            scale_advantages=self._scale_advantages,
+            advantage_moments=moments,
+            unit=self._unit,
+            huber_delta=config.huber_delta,
+            surrogate=off_policy.Surrogate(config.impact_clip) if self._target else None,
+        )
+        added, of_features = features.loss(student, transitions(live, prepared))
+        loss = loss._replace(total=loss.total + added)
+        measured = {"entropy": student.sums(entropy), "features": of_features}
+        if config.trust_region < math.inf:
+            measured["trusted"] = off_policy.share(step.trusted, live)
+        errors = tf.abs(step.estimates.value_targets - tf.stop_gradient(step.values))
+        priorities = tf.reduce_mean(losses.mask(live, errors), axis=0)
+        return loss.total, loss, measured, priorities
+
+    def _transition_behaviour(self, batch: Batch, live: tf.Tensor) -> Distribution:
+        """Return the policy that played at the transitions [T, B]."""
+        masks = masking.allow_all(~live, batch.unrolls.mask)
+        parameters = self._recorded(batch.unrolls)[1:]
+        return self._distribution.make(losses.mask(live, parameters), masks)
+
+    def _step(self, batch: Batch, bonus: tf.Tensor | float) -> tuple[Step, Outputs]:
+        """Return the policy of a batch, and what it learns from, and the network's outputs."""
+        config, entries = self._config, self._normaliser.read(batch.unrolls)
+        outputs = self._unroll(entries, batch.start)
+
+        def trusts(policy: Distribution, live: tf.Tensor) -> tf.Tensor:
+            behaviour = self._transition_behaviour(batch, live)
+            return off_policy.is_trusted(policy, behaviour, config.trust_region)
+
+        target = None
+        if self._target:
+            features = self._unroll_features(entries, batch.start, self._target.network)
+            target = self._target.parameters(features.policy)
+        step = vtrace_step(
+            distribution=self._distribution.make,
+            masks=entries.mask,
+            parameters=outputs.parameters,
+            values=outputs.values,
+            actions=entries.action,
+            rewards=entries.reward + bonus,
+            terminated=entries.terminated,
+            first=entries.first,
+            behaviour_log_probs=self._behaviour(entries).log_prob(entries.action),
+            weight=batch.weight,
+            discounting=config.discounting,
+            clip_pg_rho_threshold=config.clip_pg_rho_threshold,
+            estimate=self._estimate,
+            target_parameters=target,
+            trusts=trusts if config.trust_region < math.inf else None,
+        )
+        return step, outputs

@@ -1,0 +1,144 @@
+"""Networks by the flags: what algorithms call to make them, and what a run records of them."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import sonnet as snt
+import tensorflow as tf
+
+import nets
+from impala_mm.config import flags
+from impala_mm.config.errors import UserMistake
+from impala_mm.config.settings import Config
+from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.runtime import machine
+from nets.critic import ChoiceCritics, Critics
+
+_LARGE = 2**20  # numbers of an observation from which on a network may not fit in memory
+# Of the weights in memory, at least: with gradients and an optimizer's averages, or as received.
+_COPIES = 3
+# The flags, besides --agent_name, that decide which variables a network has and what it computes.
+_FLAGS = [
+    n for n, known in flags.infos(Config).items() if known.group == "Network" and known.kept_by
+]
+
+
+def make_network(
+    config: Config,
+    environment: EnvironmentSpec,
+    mean: Any = None,
+    noise_scale: float = 0.0,
+    name: str = "",
+) -> nets.Network:
+    """Return a network that the flags describe, for the entries of this environment.
+
+    `mean` is the algorithm's `Normaliser.mean`. With a `noise_scale`, the network's fully connected
+    layers are noisy (`nets.noisy`). `name` replaces --agent_name.
+    """
+    if config.subtract_mean_image and mean is None:
+        raise UserMistake(
+            f"--subtract_mean_image: --algorithm={config.algorithm} gives its network no mean "
+            f"image: give --subtract_mean_image=false, or make the network with the `mean` of a "
+            f"`Normaliser`"
+        )
+    make = functools.partial(
+        nets.make,
+        name or config.agent_name,
+        environment.observation,
+        environment.actions,
+        environment.frame_stack,
+        config.precision,
+        _style(config)._replace(noise_scale=noise_scale),
+        usual=_style(type(config)()),
+    )
+    numbers = sum(part.shape.num_elements() for part in tf.nest.flatten(environment.observation))
+    if numbers > _LARGE:
+        _refuse_too_large(make, numbers)
+    return make(mean=mean)
+
+
+def _refuse_too_large(make: Callable[[], nets.Network], numbers: int) -> None:
+    """Raise UserMistake if a network that `make` makes does not fit in this machine's memory."""
+    snt.Linear(1)  # Sonnet checks once, outside of graphs, that TensorFlow executes eagerly
+    with tf.Graph().as_default():  # in which variables take no memory
+        weights = sum(variable.shape.num_elements() for variable in make().trainable_variables)
+    needed, available = _COPIES * 4 * weights, machine.memory_bytes()
+    if needed > available:
+        raise UserMistake(
+            f"a network for observations of {numbers:,} numbers has {weights:,} weights, which "
+            f"take {needed / 1e9:,.1f} GB of memory with their gradients and averages, and this "
+            f"machine has {available / 1e9:,.1f} GB: make observations smaller in a wrapper "
+            f"(--env_wrappers; images: --width and --height), or give a smaller --mlp_sizes"
+        )
+
+
+def make_actor_critic(
+    config: Config, environment: EnvironmentSpec, mean: Any = None
+) -> nets.Network | nets.Separate:
+    """Return what a policy and its values read: one network, or two by --separate_networks.
+
+    `for_policy_and_value` returns the features of both.
+    """
+    if not config.separate_networks:
+        return make_network(config, environment, mean)
+    return nets.Separate(*(make_network(config, environment, mean) for _ in range(2)))
+
+
+def make_critics(
+    config: Config, environment: EnvironmentSpec, num_features: int, count: int = 2
+) -> Critics:
+    """Return `count` critics of features [..., num_features] and an action of this environment.
+
+    The flags that describe a network's MLP describe theirs.
+    """
+    return Critics(environment.actions, num_features, count, _style(config))
+
+
+def make_choice_critics(
+    config: Config, num_choices: int, num_features: int, count: int = 2
+) -> ChoiceCritics:
+    """Return `count` critics of all choices at features [..., num_features].
+
+    The flags that describe a network's MLP describe theirs.
+    """
+    return ChoiceCritics(num_choices, num_features, count, _style(config))
+
+
+def for_policy_and_value(features: tf.Tensor | nets.Features) -> nets.Features:
+    """Return the features of `make_actor_critic`'s network for the heads of policy and value."""
+    if isinstance(features, nets.Features):
+        return features
+    return nets.Features(features, features)
+
+
+def chosen_name(config: Config, environment: EnvironmentSpec) -> str:
+    """Return the name of the network that --agent_name stands for."""
+    auto = config.agent_name == "auto"
+    return nets.auto(environment.observation) if auto else config.agent_name
+
+
+def recorded(config: Config) -> dict[str, Any]:
+    """Return what a resumed run must not change of its networks, by flag.
+
+    Checkpoints of earlier versions lack these flags; their runs had the defaults.
+    """
+    sizes = ",".join(map(str, flags.whole_numbers(config.mlp_sizes)))
+    return {f"--{name}": getattr(config, name) for name in _FLAGS} | {"--mlp_sizes": sizes}
+
+
+def describe(config: Config, name: str) -> str:
+    """Return a network in words: its name, and the flags that differ from their defaults."""
+    default = recorded(Config())
+    chosen = {flag: x for flag, x in recorded(config).items() if x != default[flag]}
+    return " ".join([name, *(f"{flag}={flags.format_value(x)}" for flag, x in chosen.items())])
+
+
+def _style(config: Config) -> nets.Style:
+    return nets.Style(
+        flags.whole_numbers(config.mlp_sizes),
+        config.activation,
+        config.layer_norm,
+        config.mlp_init_scale,
+        config.lstm_size,
+    )

@@ -1,0 +1,295 @@
+"""Policy gradients in rounds: the update that PPO, A2C and their kin share.
+
+    a round of unrolls, all played by the newest policy
+        -- `_goals`, once per batch: advantages, value targets
+        -- `_loss`, for each minibatch of each epoch: policy + baseline + entropy + features
+        -- exchange.apply: averaged over learners, clipped, applied
+
+A subclass may say in `_policy_terms` how an action's probability and advantage make a loss, and in
+`_scaled` how advantages weigh.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import tensorflow as tf
+
+from impala_mm.algorithms.feature import Features, Student, mean
+from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
+from impala_mm.algorithms.parts import advantages, losses, value_units
+from impala_mm.algorithms.parts.actor_critic import ActorCritic, transitions
+from impala_mm.algorithms.policy_gradient import samples
+from impala_mm.algorithms.policy_gradient.samples import Samples
+from impala_mm.algorithms.policy_gradient.settings import PolicyGradientSettings
+from impala_mm.config import auto
+from impala_mm.config.errors import UserMistake
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.environments.types import EnvironmentSpec
+
+
+class PolicyTerms(NamedTuple):
+    """The policy's loss of each step, [T, N]."""
+
+    losses: tf.Tensor
+    counted: dict[str, tf.Tensor]  # bool [T, N]: metrics, as the share of steps that are true
+
+
+class Goals(NamedTuple):
+    """The goals of the steps of a batch, [T, N], without gradients."""
+
+    advantages: tf.Tensor  # scaled
+    targets: tf.Tensor  # of the values
+    values: tf.Tensor  # before the first optimizer step
+
+
+class Losses(NamedTuple):
+    """The loss and its parts, scalars."""
+
+    total: tf.Tensor
+    policy: tf.Tensor
+    baseline: tf.Tensor
+    entropy: tf.Tensor  # the negative entropy
+
+
+class PolicyGradient(ActorCritic):
+    """An actor-critic that learns from rounds of its newest policy."""
+
+    rounds = PolicyGradientSettings.rounds
+    _config: PolicyGradientSettings
+
+    settings: ClassVar[type[PolicyGradientSettings]]  # the flags that the subclass reads
+
+    def __init__(self, config: Config, environment: EnvironmentSpec, setup: Setup = DEFAULT_SETUP):
+        config = self.settings.of(config)
+        super().__init__(config, environment, setup)
+        self.rounds_overlap = config.rounds_overlap
+        remembers = bool(tf.nest.flatten(self._network.initial_state(1)))
+        self._single_steps = config.minibatch_of == "steps" or (
+            config.minibatch_of == "auto" and not remembers
+        )
+        self._minibatches = _count(config, self.network_name, remembers, self._single_steps)
+        self._compiled = (
+            config.compiles_updates
+            and self._single_steps
+            and not auto.is_large(environment.observation)
+            and not tf.config.get_visible_devices("GPU")
+        )
+        self._estimate = advantages.make(config)
+        self._scale_advantages = self._scales_advantages()
+        self.variables = self._group_variables(
+            self._prepare_updates() if setup.role is Role.LEARNER else []
+        )
+
+    def _prepare_updates(self) -> list[tf.Variable]:
+        """Make what only `update` needs; return its variables."""
+        return self._prepare_learning(self._config)
+
+    def _policy_terms(self, log_ratios: tf.Tensor, advantages: tf.Tensor) -> PolicyTerms:
+        """Return the policy's losses of steps [T, N].
+
+        `log_ratios` are the logarithms of the actions' probabilities under the policy, less those
+        under the policy that played; they carry the gradient, which is that of the
+        log-probabilities. Unless a subclass says otherwise, it is weighed by the advantages.
+        """
+        return PolicyTerms(-advantages * log_ratios, {})
+
+    def _scaled(
+        self, estimates: tf.Tensor, live: tf.Tensor, exchange: GradientReducer, new: bool
+    ) -> tf.Tensor:
+        """Return the advantages [T, B] as they weigh, of all learners' steps alike.
+
+        `new` is true once per batch: the first time that its advantages are computed.
+        """
+        if self._scale_advantages:
+            moments = losses.moments(estimates, live, exchange)
+            estimates = losses.standardise(estimates, live, moments)
+        return tf.nn.relu(estimates) if self._config.positive_advantages else estimates
+
+    def update(
+        self, batch: Batch, context: Context, exchange: GradientReducer
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Make the optimizer steps of all epochs and minibatches."""
+        config, trained = self._config, self.variables.trained
+        features = self.features.of_online_updates()
+        of_features = features.begin_update(context)
+        batch, prepared = features.prepare(batch, self._reading(batch, exchange))
+        rate = self._schedule_rate(context)
+        read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
+        bonus = features.bonus(batch, prepared)
+        goals, steps = self._goals(read, exchange, bonus, new=True)
+        explained, squared_error = _fit(goals, steps.live, exchange)
+        self._unit.see_error(tf.cast(squared_error, tf.float32))
+        behaviour = self._recorded(batch.unrolls)[1:]
+        drawn_from = self._columns(
+            samples.of_batch(read, steps, behaviour, transitions(steps.live, prepared))
+        )
+
+        def renew() -> Goals:
+            renewed, _ = self._goals(read, exchange, bonus)
+            return self._arranged(renewed._replace(values=goals.values))
+
+        def step(chosen: tf.Tensor, goals: Goals) -> dict[str, tf.Tensor]:
+            part, of_part = samples.columns(drawn_from, chosen), samples.pick(goals, chosen)
+            (_, loss, measured, entropy, added), gradients = exchange.differentiate(
+                lambda: self._loss(part, of_part, features), trained
+            )
+            exchange.apply(self._optimizer, gradients, trained)
+            metrics = _named(loss, part.live, config.loss_reduction) | measured
+            metrics |= {"entropy": mean(entropy)} | self._entropy_cost.update(entropy, exchange)
+            return metrics | features.after(added, exchange)
+
+        limits = {"approx_kl": config.target_kl} if config.target_kl < float("inf") else {}
+        first = self._arranged(goals)
+        made = exchange.minibatches(
+            step,
+            drawn_from.live.shape[1],
+            config.epochs,
+            self._minibatches,
+            stop_above=limits,
+            renewed=(first, renew if config.recompute_advantages else None),
+            compiled=self._compiled,
+        )
+        self._normaliser.update(batch, self.unroll.overlap, exchange)
+        metrics = made.metrics | {
+            "explained_variance": explained,
+            "optimizer_steps": made.steps,
+            "learning_rate": rate,
+        }
+        return metrics | of_features | self._unit.metrics(), batch.weight
+
+    def _columns(self, unrolls: Samples) -> Samples:
+        """Return what minibatches are drawn from: unrolls, or single steps."""
+        if not self._single_steps:
+            return unrolls
+        single = samples.single_steps(unrolls._replace(start=()))
+        return single._replace(start=self.initial_state(single.live.shape[1]))
+
+    def _arranged(self, goals: Goals) -> Goals:
+        """Return the goals [T, B] of the columns of `_columns`."""
+        return samples.single_steps(goals) if self._single_steps else goals
+
+    def _goals(
+        self,
+        batch: Batch,
+        exchange: GradientReducer,
+        bonus: tf.Tensor | float = 0.0,
+        new: bool = False,
+    ) -> tuple[Goals, losses.Transitions]:
+        """Return what a batch teaches the network as it is now, and the batch's steps [T, B].
+
+        `bonus` is what features add to the rewards, [T+1, B].
+        If the batch is new, the unit of the values follows its targets.
+        """
+        entries = batch.unrolls
+        parameters, values, _ = self._unroll(entries, batch.start)
+        values = tf.where(batch.weight > 0, tf.stop_gradient(values), 0.0)
+        steps = losses.transitions(
+            values=values,
+            actions=entries.action,
+            rewards=entries.reward + bonus,
+            terminated=entries.terminated,
+            first=entries.first,
+            behaviour_log_probs=tf.cast(
+                self._behaviour(entries).log_prob(entries.action), values.dtype
+            ),
+            weight=batch.weight,
+            discounting=self._config.discounting,
+        )
+        policy = losses.step_policy(self._distribution.make, parameters, steps.live, entries.mask)
+        log_ratios = policy.log_prob(steps.actions) - steps.behaviour_log_probs
+        estimates = self._estimate(steps, values, tf.stop_gradient(log_ratios))
+        if new:
+            self._unit.see_targets(estimates.value_targets, steps.live, exchange)
+        in_unit = self._unit.scale_advantages(estimates.advantages)
+        scaled = self._scaled(in_unit, steps.live, exchange, new)
+        return Goals(scaled, estimates.value_targets, values[:-1]), steps
+
+    def _loss(
+        self, part: Samples, goals: Goals, features: Features
+    ) -> tuple[tf.Tensor, Losses, dict[str, tf.Tensor], tf.Tensor, Any]:
+        """Return the loss of a minibatch, its parts, metrics per step, and what is measured.
+
+        The last two are the sum and the count of entropies, [2], and what the features measured.
+        """
+        config, live = self._config, part.live
+        parameters, values, read = self._unroll(part.entries, part.start)
+        policy = self._distribution.make(losses.mask(live, parameters), part.masks)
+        log_ratios = policy.log_prob(part.actions) - part.behaviour_log_probs
+        log_ratios = tf.where(live, log_ratios, 0.0)
+        terms, counted = self._policy_terms(log_ratios, goals.advantages)
+        values = losses.mask(live, values)
+        unit = tf.cast(self._unit.squared(), values.dtype)
+        errors = value_units.errors(
+            values,
+            goals.targets,
+            tf.sqrt(unit),
+            huber_delta=config.huber_delta,
+            clipping=config.value_clip,
+            before=goals.values,
+        )
+
+        student = Student(
+            live=live,
+            weight=part.weight,
+            reduction=config.loss_reduction,
+            actions=part.actions,
+            make=lambda given: self._distribution.make(
+                tf.cast(given, parameters.dtype), part.masks
+            ),
+            policy=policy,
+            torso=losses.mask(live, read),
+            behaviour=part.behaviour,
+            values=values,
+            unit=tf.sqrt(unit),
+        )
+        entropy = policy.entropy()
+        of_policy, baseline = student.reduce(terms), student.reduce(errors)
+        entropy_loss = student.reduce(-entropy)
+        added, of_features = features.loss(student, part.prepared)
+        total = of_policy + config.baseline_cost / unit * baseline + added
+        total += self._entropy_cost.read(total.dtype) * entropy_loss
+        measured = {name: student.sums(tf.cast(x, values.dtype)) for name, x in counted.items()}
+        # --target_kl compares that of all learners' steps, of which each may have another number.
+        measured["approx_kl"] = student.sums(tf.exp(log_ratios) - 1.0 - log_ratios)
+        parts = Losses(total, of_policy, baseline, entropy_loss)
+        return total, parts, measured, student.sums(entropy), of_features
+
+
+def _named(loss: Losses, live: tf.Tensor, reduction: str) -> dict[str, tf.Tensor]:
+    """Return the losses as metrics: as they are minimised, and per step."""
+    steps = tf.cast(tf.size(live), loss.total.dtype) if reduction == "sum" else 1.0
+    parts = loss._asdict()
+    return {f"loss/{name}": x for name, x in parts.items()} | {
+        f"loss_per_step/{name}": x / steps for name, x in parts.items()
+    }
+
+
+def _fit(goals: Goals, live: tf.Tensor, exchange: GradientReducer) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return how well the values fit all learners' targets, float64 [] each.
+
+    The first is the share of the targets' variance that they explain, NaN if the targets are all
+    equal; the second is their mean squared error.
+    """
+    left = losses.moments(goals.targets - goals.values, live, exchange)
+    variance = losses.moments(goals.targets, live, exchange).variance()
+    explained = tf.where(variance > 0, 1.0 - left.variance() / variance, float("nan"))
+    return explained, left.squares / left.count
+
+
+def _count(
+    config: PolicyGradientSettings, network: str, remembers: bool, single_steps: bool
+) -> int:
+    """Return the number of minibatches; raise UserMistake if the flags allow none."""
+    if single_steps and remembers:
+        raise UserMistake(
+            f"--minibatch_of=steps: {network} remembers earlier observations, so it must read "
+            f"whole unrolls: use --minibatch_of=unrolls"
+        )
+    try:
+        return config.count_minibatches(of_steps=single_steps)
+    except ValueError as error:
+        raise UserMistake(
+            f"{error}; minibatches consist of whole unrolls here, since {network} remembers "
+            f"earlier observations"
+        ) from None

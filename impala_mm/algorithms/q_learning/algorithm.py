@@ -1,0 +1,423 @@
+"""Q-learning: the update that DQN and R2D2 share.
+
+    unrolls, new ones and replayed ones by priority (--replay)
+        -- target network, without gradient: the values that follow, or their distributions
+        -- network: the errors of the actions that were played, weighted by importance
+           + what features add to the loss, such as teachers
+        -- exchange.apply, then the target network follows
+        -- the errors' sizes, or the losses of distributions, are the unrolls' new priorities
+
+A subclass says how unrolls overlap.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from impala_mm.algorithms.feature import Host, Reading, Student
+from impala_mm.algorithms.interface import (
+    Algorithm,
+    Context,
+    EnvironmentNumber,
+    PolicyOutput,
+    Role,
+    Setup,
+    entry_spec,
+    start_spec,
+)
+from impala_mm.algorithms.parts import (
+    action_policies,
+    losses,
+    masking,
+    networks,
+    normalisers,
+    optimizers,
+    targets,
+    update_seeds,
+)
+from impala_mm.algorithms.q_learning import draws as q_draws
+from impala_mm.algorithms.q_learning import epsilon
+from impala_mm.algorithms.q_learning import values as q_values
+from impala_mm.algorithms.q_learning.network import ActionValues, QNetwork
+from impala_mm.algorithms.q_learning.settings import QLearningSettings
+from impala_mm.algorithms.q_learning.value_distributions import Outcomes
+from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
+from impala_mm.data.variables import Variables
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.environments.types import EnvironmentSpec
+
+
+class _Loss(NamedTuple):
+    """The loss of a batch, and what is measured of it."""
+
+    total: tf.Tensor  # []
+    error: tf.Tensor  # []: mean absolute difference of values from their targets
+    value: tf.Tensor  # []: mean value of the best actions, in the unit of rewards
+    sizes: tf.Tensor  # [T, B]: what priorities are made of, 0 where not live
+    live: tf.Tensor  # bool [T, B]
+    measured: Any  # what the features have measured
+
+
+class QLearning(Algorithm):
+    """Values of actions, trained towards targets of `n_steps` rewards and a later value."""
+
+    masks = True
+
+    def __init__(
+        self,
+        config: QLearningSettings,
+        environment: EnvironmentSpec,
+        setup: Setup,
+        overlap: int,
+        burn_in: int = 0,
+        network: str = "",
+    ):
+        """Make the networks; unrolls have `overlap` entries of the unroll before.
+
+        The first `burn_in` of them only fill the network's memory. `network` is the name of another
+        one than --agent_name stands for.
+        """
+        self._config, self._burn_in, role = config, burn_in, setup.role
+        self.features = features = setup.features
+        # In tests and evaluation, the share of random actions.
+        self._eval_epsilon = config.eval_epsilon if role is Role.EVALUATOR else None
+        if config.stops_learning:
+            self.note = (
+                f"--td_cost={config.td_cost:g} without --teacher_data_share: recorded actions "
+                f"alone are learnt, so after --offline_updates={config.offline_updates} the "
+                f"network only plays"
+            )
+        self.network_name = network or networks.chosen_name(config, environment)
+        self._normaliser = normalisers.Normaliser(config, environment.observation)
+        self._online = QNetwork(config, environment, self._normaliser.mean, self.network_name)
+        self._rule = q_values.Rule(config.discounting, config.n_steps, config.value_rescaling)
+        state = self.initial_state(1)
+        distribution = action_policies.choose(environment.actions)
+        features.attach(Host(distribution, bool(tf.nest.flatten(state))))
+        self._epsilon = tf.Variable(config.epsilon_start, trainable=False, name="epsilon")
+        # The value of the chosen action, or of each that a guide may choose, and the largest one.
+        self._records_all = "all_values" in features.records
+        numbers = 1 + (self._online.num_actions if self._records_all else 1)
+        recorded = features.extras_spec(tf.TensorSpec([numbers], tf.float32))
+        self.unroll = UnrollSpec(
+            config.unroll_length,
+            overlap,
+            entry_spec(environment, extras=recorded),
+            start_spec(state),
+        )
+        trained, inputs = list(self._online.trainable_variables), self._normaliser
+        copied, slots = self._prepare_updates(environment) if role is Role.LEARNER else ([], [])
+        own = Variables(
+            trained=trained,
+            carried=[*copied, *slots, self._epsilon, *inputs.carried],
+            acting=[*trained, self._epsilon, *inputs.acting],
+            weights=[*copied, *inputs.carried],
+        )
+        self.variables = features.with_variables(own)
+
+    def _prepare_updates(
+        self, environment: EnvironmentSpec
+    ) -> tuple[list[tf.Variable], list[tf.Variable]]:
+        """Make what only `update` needs; return the target network's variables, and the others."""
+        config, trained = self._config, list(self._online.trainable_variables)
+        self._target = QNetwork(config, environment, self._normaliser.mean, self.network_name)
+        copied = list(self._target.trainable_variables)
+        targets.follow(copied, trained)
+        self._optimizer = optimizers.make(
+            config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
+        )
+        self._optimizer.initialize([*trained, *self.features.trained])
+        self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
+        return copied, [*self._optimizer.variables, self._updates]
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the core state at the start of an episode: nest of [B, ...]."""
+        return self._normaliser.initial_state(self._online.initial_state(batch), batch)
+
+    def act(  # type: ignore[override]  # it needs the environment's number
+        self,
+        entry: Entry,
+        core_state: Any,
+        exploration: tf.Tensor,
+        environment: EnvironmentNumber,
+    ) -> tuple[tf.Tensor, Any, Any]:
+        """Choose the best actions, or random ones with each environment's probability.
+
+        In tests and evaluation, the probability is --eval_epsilon, and nothing has noise. Record
+        the value of the chosen action, and the largest value, for `first_priorities`; where a guide
+        may choose another action, the values of all.
+        """
+        plays = self._eval_epsilon is None
+        draws = q_draws.Acting(exploration) if plays else q_draws.Calm()
+        values, core_state = self._read(entry, core_state, draws)
+        share = self._share_of_random(environment)
+        action = epsilon.choose(values, entry.mask, exploration * share)
+        best = tf.reduce_max(masking.allowed_only(values, entry.mask), -1)
+        # Not tf.gather, so that actors can compute this function by NumPy.
+        chosen = tf.reduce_sum(tf.one_hot(action, values.shape[-1]) * values, -1, keepdims=True)
+        recorded = tf.concat([values if self._records_all else chosen, best[:, tf.newaxis]], -1)
+        return action, core_state, self.features.extras(recorded, values.shape[0])
+
+    def _share_of_random(self, environment: EnvironmentNumber) -> tf.Tensor | float:
+        """Return the share of random actions, [] or for each environment [B]."""
+        config = self._config
+        if self._eval_epsilon is not None:
+            return self._eval_epsilon
+        if config.schedule == "ladder":
+            return epsilon.of_ladder(environment, config.epsilon_base)
+        return self._epsilon if config.schedule == "decay" else 0.0
+
+    def first_priorities(self, entries: Entry, start: Any) -> tf.Tensor:
+        """Return the priorities [B] of new unrolls, by the values that their actors recorded.
+
+        The value of the last entry is recorded in the next unroll, so errors are those of the steps
+        before the last one. Without such steps, and where distributions are learnt, whose losses
+        are the later priorities, they are NaN, which stands for a large priority.
+        """
+        del start
+        entries = tf.nest.map_structure(lambda x: x[self._burn_in :], entries)
+        entries = self._normaliser.read(entries)
+        if entries.first.shape[0] < 3 or self._config.value_distribution != "none":
+            return tf.fill(tf.shape(entries.first)[1:], float("nan"))
+        recorded = self.features.own_extras(entries.extras)
+        played, best = recorded[1:, :, :-1], recorded[1:, :, -1]
+        chosen = played[..., 0]
+        if self._records_all:
+            chosen = q_values.chosen(played, entries.action[1:])
+        reward, terminated, live = (
+            x[1:-1] for x in (entries.reward, entries.terminated, ~entries.first)
+        )
+        values = self._in_rewards(best)
+        goals = q_values.n_step_targets(values, reward, terminated, live, self._rule)
+        if self._rule.rescaling:
+            goals = q_values.rescale(goals, self._rule.rescaling)
+        # Later steps are those of the next unroll.
+        sizes = tf.where(live, tf.abs(goals - chosen[:-1]), 0.0)[: self._config.unroll_length]
+        live = live[: self._config.unroll_length]
+        return q_values.priorities(sizes, live, self._config.largest_error_share)
+
+    def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
+        """Return the greedy policy and its values."""
+        values, _ = self._read(entry, core_state, q_draws.Calm())
+        return self._greedy(values, entry.mask)
+
+    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
+        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
+        _, state = self._normaliser.split(start)
+        values = self._online.unroll(
+            self._normaliser.read(entries),
+            state,
+            q_draws.Calm(),
+            self._config.num_policy_quantiles,
+        ).mean
+        return self._greedy(values, entries.mask)
+
+    def _greedy(self, values: tf.Tensor, mask: Any) -> PolicyOutput:
+        """Return the policy that takes the allowed action of the largest value, [..., A]."""
+        best = masking.best_choice(values, mask)
+        values = self._in_rewards(values)
+        value = tf.gather(values, best, batch_dims=best.shape.rank)
+        return PolicyOutput(tf.one_hot(best, values.shape[-1]), value, values=values)
+
+    def _in_rewards(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the network's values in the unit of rewards."""
+        return q_values.in_rewards(values, self._config.value_rescaling)
+
+    def _read(self, entry: Entry, core_state: Any, draws: q_draws.Draws) -> tuple[tf.Tensor, Any]:
+        """Return (values [B, A], core state) after reading entries [B, ...]."""
+        returns, state = self._normaliser.split(core_state)
+        returns = self._normaliser.step(entry, returns)
+        values, state = self._online.step(self._normaliser.read(entry), state, draws)
+        return values, self._normaliser.join(returns, state)
+
+    def start_after(self, entries: Entry) -> Any:
+        """Return the core state [B, ...] after the frames of entries [N, B, ...]."""
+        return self._normaliser.start_after(entries, self._online.state_after)
+
+    def offline_update(
+        self, batch: Batch, context: Context, exchange: GradientReducer
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Make one update from recorded games, which the normaliser counts like new unrolls."""
+        return self.update(batch._replace(fresh=batch.weight > 0), context, exchange)
+
+    def update(
+        self, batch: Batch, context: Context, exchange: GradientReducer
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Make one update; return the unrolls' new priorities with its metrics."""
+        config, trained = self._config, self.variables.trained
+        update, columns = self._updates.read_value(), batch.weight.shape[0]
+        of_features = self.features.begin_update(context)
+        _, state = self._normaliser.split(batch.start)
+        reading = Reading(
+            exchange,
+            lambda use: update_seeds.of_update(config.seed, update, use),
+            lambda: self._online.earlier_images(state),
+        )
+        batch, prepared = self.features.prepare(batch, reading)
+        bonus = self.features.bonus(batch, prepared)
+
+        def read(use: int, network: QNetwork, num_quantiles: int, copies: int) -> ActionValues:
+            drawn = batch.weight.shape[0]
+            draws = q_draws.Trained(exchange.group, config.seed, update, use, drawn, copies)
+            return self._unroll(network, batch, draws, num_quantiles, copies)
+
+        future = read(1, self._target, config.num_target_quantiles, config.target_shifts)
+
+        def loss() -> _Loss:
+            values = read(0, self._online, config.num_quantiles, config.value_shifts)
+            return self._loss(values, future, batch, bonus, prepared)
+
+        found, gradients = exchange.differentiate(loss, trained)
+        rate = optimizers.scheduled_rate(config, context.frames, context.total)
+        rate = self.features.learning_rate(rate)
+        self._optimizer.learning_rate.assign(rate)
+        applied = exchange.apply(self._optimizer, gradients, trained)
+        follows = self._updates.assign_add(1) % config.target_period == 0
+        share = tf.where(follows, config.target_share, 0.0)
+        targets.follow(self._target.trainable_variables, self._online.trainable_variables, share)
+        self._epsilon.assign(
+            epsilon.decayed(
+                context.frames, config.epsilon_start, config.epsilon_end, config.epsilon_frames
+            )
+        )
+        self._normaliser.update(batch, self.unroll.overlap, exchange)
+        num_summed = tf.size(found.sizes) if config.loss_reduction == "sum" else 1
+        metrics = {
+            "loss/total": found.total,
+            "loss_per_step/total": found.total / tf.cast(num_summed, found.total.dtype),
+            "q/error": found.error,
+            "q/value": found.value,
+            "learning_rate": rate,
+            "grad_norm": applied.norm,
+            "clipped_share": applied.clipped,
+        }
+        if config.schedule == "decay":
+            metrics["epsilon"] = self._epsilon.read_value()
+        # With hindsight, a column is one step of an unroll.
+        sizes, live = (tf.reshape(x, [-1, columns]) for x in (found.sizes, found.live))
+        metrics |= of_features | self.features.after(found.measured, exchange)
+        return metrics, q_values.priorities(sizes, live, config.largest_error_share)
+
+    def _unroll(
+        self,
+        network: QNetwork,
+        batch: Batch,
+        draws: q_draws.Trained,
+        num_quantiles: int,
+        copies: int,
+    ) -> ActionValues:
+        """Return a network's outputs for a batch's entries but those of the burn-in.
+
+        With --random_shift they are those of `copies` of the batch, one after the other, whose
+        images are shifted.
+        """
+        entries = self._normaliser.read(batch.unrolls)
+        _, state = self._normaliser.split(batch.start)
+        if most := self._config.random_shift:
+            entries, state = (
+                tf.nest.map_structure(lambda x, axis=axis: tf.concat([x] * copies, axis), part)
+                for axis, part in ((1, entries), (0, state))
+            )
+            entries, state = network.shift_images(entries, state, draws.offsets(most), most)
+        return network.unroll(entries, state, draws, num_quantiles, self._burn_in)
+
+    def _loss(
+        self,
+        values: ActionValues,
+        future: ActionValues,
+        batch: Batch,
+        bonus: tf.Tensor,
+        prepared: Any,
+    ) -> _Loss:
+        """Return the loss of a batch by the outputs of the network and of the target network.
+
+        Both may be those of several copies of the batch. `prepared`, [T+1, B, ...], is what the
+        features have prepared, and `bonus` what they add to the rewards, [T+1, B].
+        """
+        config, kind = self._config, self._online.distribution
+        entries = tf.nest.map_structure(lambda x: x[self._burn_in :], batch.unrolls)
+        entries = self._normaliser.read(entries)
+        copies, of_targets = config.value_shifts, config.target_shifts
+        means, judging = (
+            q_values.mean_of_copies(x.mean, count)
+            for x, count in ((values, copies), (future, of_targets))
+        )
+        best = masking.best_choice(means if config.double_q else judging, entries.mask)
+        numbers = q_values.chosen(future.numbers, q_values.repeat(best, of_targets))
+        following = q_values.mixture(kind.outcomes(numbers), of_targets)
+        learnt = entries._replace(reward=entries.reward + bonus[self._burn_in :])
+        goals, live = q_values.find_targets(following, learnt, batch.weight, self._rule)
+        # Later steps only complete the targets: they are steps of the next unroll.
+        steps = min(config.unroll_length, live.shape[0])  # with hindsight 1
+        largest = self._in_rewards(tf.reduce_max(masking.allowed_only(means, entries.mask), -1))
+        prepared = tf.nest.map_structure(lambda x: x[self._burn_in :], prepared)
+        goals, live, taken, outputs, prepared, largest = tf.nest.map_structure(
+            lambda x: x[:steps],
+            (goals, live, entries.action[1:], values, prepared, largest),
+        )
+        actions = q_values.repeat(losses.mask(live, taken), copies)
+        played = q_values.chosen(outputs.numbers, actions)
+        goals = Outcomes(*(q_values.repeat(x, copies) for x in goals))
+        terms = kind.losses(played, outputs.levels, goals)
+        terms, errors = (
+            q_values.mean_of_copies(x, copies)
+            for x in (terms, tf.abs(goals.mean() - kind.mean(played)))
+        )
+        sizes = tf.stop_gradient(errors if config.value_distribution == "none" else terms)
+        sizes = tf.where(live, tf.maximum(sizes, 0.0), 0.0)  # rounding may make a divergence less
+        masks = tf.nest.map_structure(lambda x: x[: steps + 1], entries.mask)
+        student = make_student(config, outputs.mean, actions, masks, live, batch)
+        prepared = tf.nest.map_structure(
+            lambda x: q_values.repeat(losses.mask(live, x), copies), prepared
+        )
+        added, measured = self.features.loss(student, prepared)
+        of_targets = losses.reduce(terms, live, batch.weight, config.loss_reduction)
+        return _Loss(
+            config.td_cost * of_targets + added,
+            losses.reduce(errors, live, batch.weight, "mean"),
+            tf.math.divide_no_nan(
+                tf.reduce_sum(tf.where(live, largest, 0.0)),
+                tf.math.count_nonzero(live, dtype=largest.dtype),
+            ),
+            sizes,
+            live,
+            measured,
+        )
+
+
+def make_student(
+    config: QLearningSettings,
+    values: tf.Tensor,
+    actions: tf.Tensor,
+    masks: Any,
+    live: tf.Tensor,
+    batch: Batch,
+) -> Student:
+    """Return what features may read, for values [T, copies x B, A] and actions [T, copies x B].
+
+    `masks` are those of the entries 0..T, and `live`, [T, B], is that of one copy.
+    """
+    copies, rescaling = config.value_shifts, config.value_rescaling
+    masks = masking.allow_all(~live, masks)
+    masks = tf.nest.map_structure(lambda x: q_values.repeat(x, copies), masks)
+    values = losses.mask(q_values.repeat(live, copies), values)
+
+    def softmax(temperature: float) -> action_policies.Categorical:
+        return action_policies.categorical(
+            q_values.in_rewards(values, rescaling) / temperature, masks
+        )
+
+    return Student(
+        live=q_values.repeat(live, copies),
+        weight=batch.weight,
+        reduction=config.loss_reduction,
+        actions=actions,
+        make=lambda given: action_policies.categorical(tf.cast(given, values.dtype), masks),
+        policy=softmax(config.teacher_temperature),
+        values=values,
+        allowed=masks,
+        as_learnt=lambda x: q_values.rescale(x, rescaling) if rescaling else x,
+        softmax=softmax,
+        recorded=q_values.repeat(tf.broadcast_to(batch.key < 0, tf.shape(live)), copies),
+        copies=copies,
+    )

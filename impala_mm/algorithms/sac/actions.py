@@ -1,0 +1,150 @@
+"""Kinds of actions of SAC: numbers and choices, which differ in how an expectation is computed.
+
+Of numbers, an expectation is that of one sample, whose gradient reaches the policy through the
+sample; the entropy of clipped numbers is exact. Of choices both are: sums over all of them (arXiv
+1910.07207).
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from impala_mm.algorithms.parts import action_policies
+from impala_mm.algorithms.sac.settings import SACSettings
+from impala_mm.environments.action_parts import Box, Discrete, MultiDiscrete
+from impala_mm.environments.actions import UnsuitableActions
+from impala_mm.environments.types import EnvironmentSpec
+
+
+class SoftValue(NamedTuple):
+    """Expectations of a policy's action, [...]; the soft value adds the weighted entropy."""
+
+    value: tf.Tensor  # the lesser one of the two Q-networks
+    entropy: tf.Tensor  # in nats; of one sample, its negative log-probability
+
+
+class ActionKind(Protocol):
+    """The operations on actions of one kind."""
+
+    num_noise: int  # the numbers of noise that one expectation takes
+
+    def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
+        """Return what is expected of the policy's actions, by critics of features [..., F].
+
+        `noise` are standard normal numbers, [..., num_noise]; () if it takes none.
+        """
+
+    def target_entropy(self, mask: Any) -> Any:
+        """Return the entropy, in nats, that the temperature is trained for: [...] or a number."""
+
+    def draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
+        """Return random actions like these; `parameters` are the policy's, and `mask` allows."""
+
+
+class Numbers:
+    """Actions that consist of Boxes."""
+
+    def __init__(self, config: SACSettings, environment: EnvironmentSpec):
+        self._actions = environment.actions
+        self._boxes = [part for part in environment.actions.leaves if isinstance(part, Box)]
+        self.num_noise = sum(part.num_features for part in self._boxes)
+        self._target_entropy = config.target_entropy * self.num_noise
+        # At a bound the probability of a sample jumps, of which no gradient through it knows.
+        kinds = [action_policies.box_policy(part, config.box_policy) for part in self._boxes]
+        self._exact_entropy = "clipped" in kinds
+
+    def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
+        """Return the value of one sample, and its negative log-probability or the entropy."""
+        sizes = [part.num_features for part in self._boxes]
+        action = policy.sample(self._actions.pack(tf.split(noise, sizes, -1)))
+        value = tf.reduce_min(critics.values(features, action), 0)
+        entropy = policy.entropy() if self._exact_entropy else -policy.log_prob(action)
+        return SoftValue(value, entropy)
+
+    def target_entropy(self, mask: Any) -> float:
+        """Return the target, which is the same everywhere: numbers have no mask."""
+        del mask
+        return self._target_entropy
+
+    def draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
+        """Return random numbers within the bounds; those without bounds are as in `like`."""
+        del parameters, mask
+        drawn = [
+            tf.where(part.rescaled, tf.random.uniform(tf.shape(x), -1.0, 1.0), x)
+            for part, x in zip(self._boxes, tf.nest.flatten(like), strict=True)
+        ]
+        return tf.nest.pack_sequence_as(like, drawn)
+
+
+class Choices:
+    """A Discrete or MultiDiscrete action."""
+
+    num_noise = 0
+
+    def __init__(self, config: SACSettings, environment: EnvironmentSpec):
+        (part,) = environment.actions.leaves
+        self._distribution = action_policies.choose(environment.actions)
+        self._choices, self._share = part.choices, config.target_entropy_share
+
+    def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
+        """Return the mean over all choices, and the policy's entropy.
+
+        Of several choices only the sum is a value, of which each network may give other shares to
+        each choice. So there the lesser one of two means counts, and of one choice the mean of the
+        lesser values (arXiv 1910.07207).
+        """
+        del noise
+        values = critics.all_values(features)
+        if len(self._choices) > 1:
+            value = tf.reduce_min(policy.mean(values), 0)
+        else:
+            value = policy.mean(tf.reduce_min(values, 0))
+        return SoftValue(value, policy.entropy())
+
+    def target_entropy(self, mask: Any) -> Any:
+        """Return a share of the largest entropy of a policy over the choices that are allowed."""
+        if isinstance(mask, tuple):
+            return self._share * sum(math.log(n) for n in self._choices)
+        allowed = [
+            tf.math.count_nonzero(each, -1, dtype=tf.float32)
+            for each in tf.split(mask, self._choices, -1)
+        ]
+        # Where a mask allows nothing, it counts as one that allows everything (see `masking`).
+        numbers = [
+            tf.where(count > 0, count, float(n))
+            for count, n in zip(allowed, self._choices, strict=True)
+        ]
+        return self._share * tf.add_n([tf.math.log(number) for number in numbers])
+
+    def draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
+        """Return random choices among those that the mask allows."""
+        del like
+        return self._distribution.make(tf.zeros_like(parameters), mask).sample()
+
+
+def choose(config: SACSettings, environment: EnvironmentSpec) -> ActionKind:
+    """Return the kind of an environment's actions; raise UnsuitableActions if SAC has none."""
+    actions = environment.actions
+    shown = actions.describe()
+    shown = f"one of {shown} actions (Discrete)" if isinstance(shown, int) else shown
+    takes = f"{environment.level_name} takes {shown}"
+    if all(isinstance(part, Box) for part in actions.leaves):
+        if config.discrete_sac:
+            raise UnsuitableActions(
+                f"--discrete_sac chooses among choices (Discrete, MultiDiscrete), and {takes}: "
+                f"leave it out, or make choices of the numbers by --discretization=lin"
+            )
+        return Numbers(config, environment)
+    choices = isinstance(actions.parts, Discrete | MultiDiscrete)
+    if choices and config.discrete_sac:
+        return Choices(config, environment)
+    if config.discrete_sac:
+        raise UnsuitableActions(
+            f"--discrete_sac chooses a Discrete or MultiDiscrete action, and {takes}: use "
+            f"--algorithm=ppo"
+        )
+    remedy = "set --discrete_sac, or use --algorithm=dqn or ppo"
+    raise UnsuitableActions(
+        f"SAC chooses numbers (Box), and {takes}: {remedy if choices else 'use --algorithm=ppo'}"
+    )

@@ -1,0 +1,137 @@
+"""The networks of SAC: a policy's, and Q-networks that read observations and actions."""
+
+from typing import Any
+
+import sonnet as snt
+import tensorflow as tf
+
+from impala_mm.algorithms.parts import action_policies, networks
+from impala_mm.algorithms.parts.distributions import Distribution
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Entry
+from impala_mm.environments.types import EnvironmentSpec
+
+
+class PolicyNetwork(snt.Module):
+    """A network with the head of a policy; `mean` is the algorithm's `Normaliser.mean`."""
+
+    def __init__(self, config: Config, environment: EnvironmentSpec, mean: Any = None):
+        super().__init__(name="policy_network")
+        self.distribution = action_policies.choose(
+            environment.actions, config.box_policy, config.box_deviation
+        )
+        self._body = networks.make_network(config, environment, mean)
+        self._head = action_policies.make_head(self.distribution, config.policy_init_scale)
+        self._head(tf.zeros([1, self._body.num_features]))  # creates the variables
+
+    def initial_state(self, batch: int | tf.Tensor) -> Any:
+        """Return the network's state at the start of an episode."""
+        return self._body.initial_state(batch)
+
+    def state_after(self, entries: Entry) -> Any:
+        """Return the state after the frames of entries [N, B, ...] (`nets.Network`)."""
+        return self._body.state_after(entries.observation, entries.first)
+
+    def earlier_images(self, state: Any) -> Any:
+        """Return the images before the next entry that a state holds (`nets.Network`)."""
+        return self._body.earlier_images(state)
+
+    def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
+        """Return (parameters [B, P], state) after entries [B, ...]."""
+        features, state = self._body.step(
+            entry.observation, entry.reward, entry.action, entry.first, state
+        )
+        return self._head(features), state
+
+    def parameters(self, entries: Entry, state: Any) -> tf.Tensor:
+        """Return the distribution's parameters [T+1, B, P] at entries [T+1, B, ...]."""
+        e = entries
+        features, _ = self._body.unroll(e.observation, e.reward, e.action, e.first, state)
+        return snt.BatchApply(self._head)(features)
+
+    def unroll(self, entries: Entry, state: Any) -> Distribution:
+        """Return the policy at entries [T+1, B, ...]."""
+        return self.distribution.make(self.parameters(entries, state), entries.mask)
+
+
+class CriticNetwork(snt.Module):
+    """Two Q-networks. They read vectors as they are, and other observations by a network.
+
+    `mean` is the algorithm's `Normaliser.mean`.
+    """
+
+    def __init__(self, config: Config, environment: EnvironmentSpec, mean: Any = None):
+        super().__init__(name="critic_network")
+        leaves = tf.nest.flatten(environment.observation)
+        plain = all(leaf.dtype.is_floating and not hasattr(leaf, "choices") for leaf in leaves)
+        direct = plain and networks.chosen_name(config, environment) == "MLPAgent"
+        direct = direct and environment.frame_stack == 1
+        self._body = None if direct else networks.make_network(config, environment, mean)
+        size = sum(leaf.shape.num_elements() for leaf in leaves)
+        features = self._body.num_features if self._body else size
+        self._critics: Any = self._make_critics(config, environment, features)
+
+    def _make_critics(self, config: Config, environment: EnvironmentSpec, features: int) -> Any:
+        return networks.make_critics(config, environment, features)
+
+    def initial_state(self, batch: int | tf.Tensor) -> Any:
+        """Return the state at the start of an episode; () if observations are read as they are."""
+        return self._body.initial_state(batch) if self._body else ()
+
+    def state_after(self, entries: Entry) -> Any:
+        """Return the state after the frames of entries [N, B, ...] (`nets.Network`)."""
+        return self._body.state_after(entries.observation, entries.first) if self._body else ()
+
+    def unroll(self, entries: Entry, state: Any) -> tf.Tensor:
+        """Return the features [T+1, B, F] of entries [T+1, B, ...]."""
+        if not self._body:
+            return _joined(entries.observation, axes=2)
+        e = entries
+        return self._body.unroll(e.observation, e.reward, e.action, e.first, state)[0]
+
+    def values(self, features: tf.Tensor, actions: Any) -> tf.Tensor:
+        """Return both values [2, ...] of actions at features [..., F]."""
+        return self._critics(features, actions)
+
+    def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
+        """Return (features [B, F], state) after entries [B, ...]."""
+        if not self._body:
+            return _joined(entry.observation, axes=1), ()
+        e = entry
+        return self._body.step(e.observation, e.reward, e.action, e.first, state)
+
+
+class ChoiceCriticNetwork(CriticNetwork):
+    """Two Q-networks that return the values of all choices at once.
+
+    The value of several choices together is the sum of those of each.
+    """
+
+    def _make_critics(self, config: Config, environment: EnvironmentSpec, features: int) -> Any:
+        self._actions = environment.actions
+        return networks.make_choice_critics(config, self._actions.num_features, features)
+
+    def all_values(self, features: tf.Tensor) -> tf.Tensor:
+        """Return both values [2, ..., A] of all choices at features [..., F]."""
+        return self._critics(features)
+
+    def values(self, features: tf.Tensor, actions: Any) -> tf.Tensor:
+        """Return both values [2, ...] of actions at features [..., F]."""
+        every = self.all_values(features)
+        (spec,) = tf.nest.flatten(self._actions.specs)
+        rows = tf.reshape(actions, [-1, *spec.shape])
+        chosen = self._actions.features(rows, tf.zeros(tf.shape(rows)[:1], tf.bool))
+        chosen = tf.reshape(tf.cast(chosen, every.dtype), tf.shape(every)[1:])
+        return tf.reduce_sum(every * chosen, -1)
+
+
+def _joined(observation: Any, axes: int) -> tf.Tensor:
+    """Return the numbers of observations, whose parts have this number of leading axes, as one."""
+    leaves = tf.nest.flatten(observation)
+    leading = tf.shape(leaves[0])[:axes]
+    sizes = [leaf.shape[axes:].num_elements() for leaf in leaves]
+    flat = [
+        tf.reshape(leaf, tf.concat([leading, [size]], 0))
+        for leaf, size in zip(leaves, sizes, strict=True)
+    ]
+    return tf.ensure_shape(tf.concat(flat, -1), [*leaves[0].shape[:axes], sum(sizes)])

@@ -1,0 +1,157 @@
+"""The flags of --algorithm=sac, and its defaults for the flags of all algorithms."""
+
+import dataclasses
+import itertools
+import os
+from typing import ClassVar
+
+from impala_mm.algorithms.feature_settings import HindsightSettings, TeacherSettings
+from impala_mm.config.flags import default, flag, whole_numbers, with_flag, without_flag
+from impala_mm.config.settings import Config, UpdateThreads
+
+_GROUP = "SAC"
+_TRAINED = without_flag("fixed_temperature")
+_OF_NUMBERS = without_flag("discrete_sac")
+# Multiplications in a product of matrices from which two threads make it faster than one.
+_WORTH_TWO_THREADS = 4_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class SACSettings(HindsightSettings, TeacherSettings):
+    """The settings of a process of SAC."""
+
+    own_replay: ClassVar[bool] = True
+    learns_from_any_policy: ClassVar[bool] = True
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        {"entropy_cost", "advantage_scaling", "baseline_cost", "value_normalization"}
+        | {"huber_delta", "loss_reduction", "separate_networks", "optimizer", "decay", "momentum"}
+        | {"eval_epsilon"}
+    )
+
+    # fmt: off
+    batch_size: int = default(Config, "batch_size", 4)
+    unroll_length: int = default(Config, "unroll_length", 8)
+    num_envs: int = default(Config, "num_envs", 4)
+    loss_reduction: str = default(Config, "loss_reduction", "mean")  # the only one that it has
+    learning_rate: float = default(Config, "learning_rate", 0.0003)
+    learning_rate_schedule: str = default(Config, "learning_rate_schedule", "constant")
+    mlp_sizes: str = default(Config, "mlp_sizes", "256,256")
+    activation: str = default(Config, "activation", "relu")
+    box_policy: str = default(Config, "box_policy", "tanh")
+    box_deviation: str = default(Config, "box_deviation", "learnt")
+
+    critic_rate: float = flag(
+        0.001, group=_GROUP, learner_only=True, least=0,
+        text="Learning rate of the Q-networks at the start of the run.")
+    temperature: float = flag(
+        1.0, group=_GROUP, learner_only=True, least=1e-6,
+        text="Weight of the entropy: at the start, or always with fixed_temperature.")
+    fixed_temperature: bool = flag(
+        False, group=_GROUP, learner_only=True,
+        text="Keep the temperature. Unset: it is trained until the policy has target_entropy.")
+    temperature_rate: float = flag(
+        0.001, group=_GROUP, learner_only=True, least=0, needs=_TRAINED,
+        text="Learning rate of the temperature at the start of the run.")
+    target_entropy: float = flag(
+        -1.0, group=_GROUP, learner_only=True, needs=_TRAINED & _OF_NUMBERS,
+        text="Entropy of the policy that the temperature is trained for, in nats for each number "
+             "of an action; 0 is that of a uniform distribution over half of their range.")
+    discrete_sac: bool = flag(
+        False, group=_GROUP,
+        text="Choose a Discrete or MultiDiscrete action: each Q-network returns the values of all "
+             "choices, and expectations are sums over these instead of samples.")
+    target_entropy_share: float = flag(
+        0.3, group=_GROUP, learner_only=True, least=0, most=1,
+        needs=_TRAINED & with_flag("discrete_sac"),
+        text="With discrete_sac: entropy of the policy that the temperature is trained for, as a "
+             "share of the largest one, the logarithm of the number of allowed choices.")
+    target_share: float = flag(
+        0.005, group=_GROUP, learner_only=True, least=0, most=1,
+        text="Share of the way to the Q-networks that their targets move in each optimizer step. "
+             "1: they become copies.")
+    updates_per_step: float = flag(
+        1.0, group=_GROUP, learner_only=True, least=0,
+        text="Optimizer steps for each new step of a learner's environments; one update of the "
+             "learner makes all those of its batch_size new unrolls: a whole number, and at least "
+             "one.")
+    minibatch_steps: int = flag(
+        256, group=_GROUP, learner_only=True, least=1,
+        text="Steps that each learner trains on in one optimizer step: the new ones once each, and "
+             "others from the replay.")
+    replay_steps: int = flag(
+        1_000_000, group=_GROUP, learner_only=True, least=1,
+        text="Newest steps that each learner replays.")
+    random_steps: int = flag(
+        5_000, group=_GROUP, learner_only=True, least=0,
+        text="Steps of each learner's environments before its first update, with random actions.")
+    compile_updates: bool = flag(
+        True, group=_GROUP, learner_only=True,
+        text="Compile all optimizer steps of an update with XLA, where it pays: for one learner on "
+             "a CPU, and observations of fewer than 1,000 numbers. Large MLPs are not compiled: it "
+             "is faster if two threads compute two networks at a time. They are compiled on one "
+             "core, and with layer_norm, xla or a flag of threads.")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that do not fit together."""
+        super().__post_init__()
+        if "value" in self.distilled:
+            raise ValueError(
+                f"--distill={self.distill}: SAC's values contain the weighted entropy, and a "
+                f"teacher's do not: use --distill=policy"
+            )
+        if self.replay:
+            raise ValueError(
+                f"--replay={self.replay}: SAC has a replay of its own, of steps: leave it out, "
+                f"and set --replay_steps and --updates_per_step"
+            )
+        if self.optimizer_steps * self.minibatch_steps < self.batch_size * self.unroll_length:
+            raise ValueError(
+                f"--minibatch_steps={self.minibatch_steps}, {self.optimizer_steps} times an "
+                f"update, has no room for the {self.batch_size * self.unroll_length} new steps of "
+                f"--batch_size x --unroll_length: raise it, or --updates_per_step"
+            )
+        if self.replay_steps < self.minibatch_steps:
+            raise ValueError(
+                f"--replay_steps={self.replay_steps} is less than "
+                f"--minibatch_steps={self.minibatch_steps}: raise it to at least that"
+            )
+
+    @property
+    def compiles_updates(self) -> bool:
+        """Whether XLA may compile all optimizer steps of an update."""
+        return self.compile_updates and not self.computes_side_by_side
+
+    @property
+    def update_threads(self) -> UpdateThreads:
+        """Two where XLA or two networks at a time need them.
+
+        Nothing else runs in the thread of a compiled update, so a second one answers actors. Within
+        an operation, two save time where products of matrices are so large that halves of them do.
+        """
+        if self.computes_side_by_side:
+            return UpdateThreads(at_once=2, cores=2)
+        if not self.compiles_updates:
+            return UpdateThreads()
+        within = min(2 if self._has_large_products() else 1, len(os.sched_getaffinity(0)))
+        return UpdateThreads(within, at_once=2, cores=within)
+
+    @property
+    def computes_side_by_side(self) -> bool:
+        """Whether products are large, and nearly all that there is to compute.
+
+        XLA computes one network after the other, but what is between the products faster.
+        """
+        plain = self.agent_name in ("auto", "MLPAgent") and not self.layer_norm
+        given = self.xla or self.intra_op_threads or self.inter_op_threads
+        several_cores = len(os.sched_getaffinity(0)) > 1
+        return plain and not given and several_cores and self._has_large_products()
+
+    def _has_large_products(self) -> bool:
+        products = [a * b for a, b in itertools.pairwise(whole_numbers(self.mlp_sizes))]
+        return self.minibatch_steps * max(products, default=0) >= _WORTH_TWO_THREADS
+
+    @property
+    def optimizer_steps(self) -> int:
+        """The optimizer steps of one update."""
+        return max(1, round(self.updates_per_step * self.batch_size * self.unroll_length))
