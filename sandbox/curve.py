@@ -13,7 +13,7 @@ from documented_runs import read_curve
 
 from impala_mm.config import command_line
 from impala_mm.runtime import tensorflow_import
-from impala_mm.runtime.strict_json import from_json
+from impala_mm.runtime.safe_files import from_json
 
 tensorflow_import.load()  # the modules below need only TensorFlow's types
 

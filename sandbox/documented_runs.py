@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.records.json_lines import drop_replaced, read_json_lines
-from impala_mm.runtime import gpus, provenance
+from impala_mm.runtime import machine, provenance
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE_FOLDER = Path(__file__).resolve().parent / "reference"
@@ -317,5 +317,5 @@ def read_curve(logdir: Path) -> list[dict]:
 
 def describe_machine() -> str:
     """Describe this machine in the words that recorded curves contain."""
-    names = [use.name for use in gpus.measure()]
+    names = [use.name for use in machine.measure_gpus()]
     return f"{provenance.machine()}, {', '.join(names) or 'no GPU'}"

@@ -26,7 +26,7 @@ from run_series import RunSeries
 from impala_mm.records import run_contents
 from impala_mm.records.panels import PANELS, Panel
 from impala_mm.runtime import provenance
-from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.timing import format_duration
 
 _HERE = Path(__file__).resolve().parent
 _MAX_VIDEO_MB = 5  # MiB; a larger video is linked, not embedded

@@ -17,7 +17,7 @@ from plot_style import format_number
 
 from impala_mm.records.json_lines import find_current
 from impala_mm.records.settings_table import default_settings
-from impala_mm.runtime.strict_json import from_json
+from impala_mm.runtime.safe_files import from_json
 
 MAX_BINS = 300  # points of a long run's curve; more could not be told apart
 _COMBINED_POINTS = 120  # points of the curve that combines several seeds

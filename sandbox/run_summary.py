@@ -13,7 +13,7 @@ from impala_mm.records import settings_table
 from impala_mm.records.bottleneck import describe_bottleneck
 from impala_mm.records.run_contents import game_values, read_records
 from impala_mm.records.settings_table import SettingRow
-from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.timing import format_duration
 
 
 def summarise(run: RunSeries) -> list[str]:

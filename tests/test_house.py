@@ -49,19 +49,19 @@ ALLOWED = {
     "launcher.plan": "node ssh impala_mm.config.flags impala_mm.config.messages "
     "impala_mm.config.printable",
     "launcher.remote": "node ssh plan",
-    "launcher.transfer": "node remote impala_mm.runtime.durations",
+    "launcher.transfer": "node remote impala_mm.runtime.timing",
     "launcher.deploy": "node plan remote impala_mm.config.printable",
     "launcher.running": "node ssh plan remote transfer impala_mm.config.flags "
     "impala_mm.config.messages impala_mm.config.printable impala_mm.runtime.certificates "
-    "impala_mm.runtime.durations "
-    "impala_mm.runtime.gpus impala_mm.runtime.open_inside impala_mm.runtime.strict_json",
+    "impala_mm.runtime.timing "
+    "impala_mm.runtime.machine impala_mm.runtime.safe_files impala_mm.runtime.safe_files",
     "launcher.checks": "node plan remote running impala_mm.config.printable "
     "impala_mm.runtime.certificates impala_mm.transport.rounds",
     "launcher.dashboard": "node plan running impala_mm.config.messages impala_mm.records.host_use "
     "impala_mm.records.json_lines "
     "impala_mm.records.metric_descriptions impala_mm.records.panels "
-    "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.open_inside "
-    "impala_mm.runtime.strict_json",
+    "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.safe_files "
+    "impala_mm.runtime.safe_files",
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
     "impala_mm.config.printable",
 }

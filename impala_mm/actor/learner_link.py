@@ -18,9 +18,9 @@ import numpy as np
 from impala_mm.actor.policy_puller import PolicyPuller, PolicyVersion, PulledParameters
 from impala_mm.data import compression
 from impala_mm.runtime import ports, thread_names
-from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.process_use import ProcessUse
+from impala_mm.runtime.machine import ProcessUse
+from impala_mm.runtime.timing import Backoff
 from impala_mm.transport.client import Client, OtherRun, Unreachable
 from impala_mm.transport.environment_numbers import NumberRange
 from impala_mm.transport.messages import ActorTimes, Reply, new_incarnation

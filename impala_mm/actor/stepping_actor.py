@@ -23,10 +23,10 @@ from impala_mm.data import compression
 from impala_mm.data.step_codec import ArraysCodec, StepCodec
 from impala_mm.environments.types import Environments, Fault, Step
 from impala_mm.runtime import thread_names
-from impala_mm.runtime.backoff import Backoff
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.process_use import ProcessUse
+from impala_mm.runtime.machine import ProcessUse
+from impala_mm.runtime.timing import Backoff
 from impala_mm.transport.client import Client, Delivery, OtherRun, StreamLost, Unreachable
 from impala_mm.transport.messages import (
     MAX_CONTENT,

@@ -5,6 +5,7 @@ arrays. A replay buffer is a batch of arrays, `zeros(unroll, capacity)`, whose c
 `assign` stores new ones, `columns` draws some, `join` mixes them with others.
 """
 
+import queue
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,31 @@ def _by_axis(function: Callable[..., Any], *parts: Batch) -> Batch:
     unrolls = along(1, *(batch.unrolls for batch in parts))
     others = zip(*(batch[1:] for batch in parts), strict=True)
     return Batch(unrolls, *(along(0, *fields) for fields in others))
+
+
+class OneAhead:
+    """A place for the next batch, and for the error of what prepares it."""
+
+    def __init__(self) -> None:
+        self._ready: queue.Queue[Batch] = queue.Queue(maxsize=1)
+        self._failure: BaseException | None = None
+
+    def next(self, timeout: float) -> Batch | None:
+        """Return the next batch, or None after `timeout` seconds; raise an error of `fail`."""
+        if self._failure:
+            raise self._failure
+        try:
+            batch = self._ready.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        self._ready.task_done()
+        return batch
+
+    def put(self, batch: Batch) -> None:
+        """Offer a batch, and wait until it is taken: policy lag grows while unrolls wait."""
+        self._ready.put(batch)
+        self._ready.join()
+
+    def fail(self, error: BaseException) -> None:
+        """Let each later call of `next` raise this error."""
+        self._failure = error

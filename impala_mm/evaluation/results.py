@@ -26,7 +26,7 @@ from typing import Any
 from impala_mm.evaluation import statistics
 from impala_mm.evaluation.games import Evaluation
 from impala_mm.records.json_lines import read_json_lines
-from impala_mm.runtime.strict_json import to_json
+from impala_mm.runtime.safe_files import to_json
 
 
 def path_of(logdir: Path) -> Path:

@@ -14,7 +14,7 @@ from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
 from impala_mm.from_python.run import Run, is_running, remove_unused
 from impala_mm.records import run_folder
-from impala_mm.runtime import whole_file
+from impala_mm.runtime import safe_files
 
 Environment = str | Callable[..., Any]
 
@@ -180,4 +180,4 @@ def _write_defined(defined: Any, name: str, path: Path) -> None:
             f"object that cannot be pickled; make that object inside of it, or define {name} in a "
             f'module and name it, as in "my_module:{name}"'
         ) from error
-    whole_file.write(path, data)
+    safe_files.write_whole(path, data)

@@ -159,7 +159,7 @@ def _ask_learner(setup: _ActorSetup, name: str, default: Any) -> Any:
 
     Return the default if it has none, or if this actor is asked to stop.
     """
-    from impala_mm.runtime.backoff import Backoff  # noqa: PLC0415
+    from impala_mm.runtime.timing import Backoff  # noqa: PLC0415
     from impala_mm.transport.client import (  # noqa: PLC0415
         Client,
         OtherRun,

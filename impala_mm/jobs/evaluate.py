@@ -17,7 +17,7 @@ from impala_mm.config.errors import BadCheckpoint
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, log
-from impala_mm.runtime.interval import Interval
+from impala_mm.runtime.timing import Interval
 
 if TYPE_CHECKING:
     from impala_mm.environments.types import Environments

@@ -11,7 +11,7 @@ from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.runtime import heartbeat, lifecycle, log
-from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.timing import format_duration
 
 _LOOK_SECONDS = 2.0  # seconds between two looks for a new checkpoint
 _SAY_SECONDS = 300.0  # seconds between two lines that say that it is waiting

@@ -13,15 +13,15 @@ from impala_mm.config import algorithm_settings, auto, flags
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
-from impala_mm.jobs import counts, environment_check
+from impala_mm.jobs import before_start
 from impala_mm.learner import flag_conflicts
 from impala_mm.records import checkpoint, tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token, starter
-from impala_mm.runtime.durations import format_duration
 from impala_mm.runtime.log import BoundedLog, ProcessLogger, Say
 from impala_mm.runtime.rank import process_rank, widen_core_binding
+from impala_mm.runtime.timing import format_duration
 from impala_mm.transport.front import CONNECTIONS
 from impala_mm.transport.messages import PROTOCOL
 
@@ -56,9 +56,9 @@ def run(config: Config) -> NoReturn:
         refuse_missing_checkpoint(config)
     token_file = run_token.describe(config)  # before TensorFlow is loaded and the folder is made
     # With --debug, a breakpoint of an environment is for this process.
-    if here.rank == 0 and not (config.debug or environment_check.was_made()):
-        counts.warn_of_slow(config, here.local_size)
-        environment_check.before_training(config)
+    if here.rank == 0 and not (config.debug or before_start.was_made()):
+        before_start.warn_of_slow(config, here.local_size)
+        before_start.before_training(config)
     held, problem = None, ""
     try:
         address, held = _hold(config, address)

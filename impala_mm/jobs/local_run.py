@@ -17,7 +17,7 @@ from typing import NamedTuple
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.distributed import mpi
-from impala_mm.jobs import counts, environment_check, learner
+from impala_mm.jobs import before_start, learner
 from impala_mm.learner import flag_conflicts
 from impala_mm.records import tracking
 from impala_mm.records.run_folder import RunFolder
@@ -60,8 +60,8 @@ def prepare(
     if 0 < num_actors < config.num_learners:
         _note_few_actors(config, num_actors)
     run_token.read_token(config)
-    counts.warn_of_slow(config, config.num_learners)
-    environment_check.before_training(config)
+    before_start.warn_of_slow(config, config.num_learners)
+    before_start.before_training(config)
     folder = RunFolder(config)
     folder.leave_to_others()
     # A later flag replaces an earlier one.

@@ -14,7 +14,7 @@ from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, log
-from impala_mm.runtime.interval import Interval
+from impala_mm.runtime.timing import Interval
 
 _LINE_SECONDS = 3.0  # seconds between progress lines
 

@@ -18,8 +18,7 @@ from impala_mm.config.errors import BadCheckpoint, UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
     actor,
-    counts,
-    environment_check,
+    before_start,
     evaluate,
     evaluator,
     export,
@@ -70,10 +69,10 @@ def _check_training(config: Config) -> str:
     if config.job_name != "actor":
         learner.refuse_missing_checkpoint(config)
         _refuse_unwritable(config.logdir)
-    counts.warn_of_slow(config, learners)
-    check = environment_check.start(config, config.check_env_secs)
+    before_start.warn_of_slow(config, learners)
+    check = before_start.start(config, config.check_env_secs)
     lifecycle.load_tensorflow(1, 1, "cpu")
-    environment_check.refuse_broken(check)
+    before_start.refuse_broken(check)
     from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.algorithms.interface import Role  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415

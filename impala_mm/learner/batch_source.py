@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.data.one_ahead import OneAhead
+from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.replay.source import QueueClosed
 from impala_mm.runtime import devices, thread_names

@@ -23,8 +23,8 @@ from impala_mm.records.checkpoint import CheckpointInfo, Unwritable
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.records.run_folder import RunFolder, take_save_request
-from impala_mm.runtime.interval import Interval
 from impala_mm.runtime.log import Say
+from impala_mm.runtime.timing import Interval
 
 
 class Checkpointing:

@@ -19,7 +19,7 @@ import tensorflow as tf
 from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config.errors import UserMistake
 from impala_mm.data import batches
-from impala_mm.data.one_ahead import OneAhead
+from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
 from impala_mm.learner.batch_source import RECORDED, BatchSource, place_unrolls
 from impala_mm.replay.recorded_games import RecordedGames

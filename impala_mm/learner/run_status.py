@@ -17,9 +17,7 @@ from impala_mm.learner.train_step import NotFinite, NothingCompiled
 from impala_mm.records.host_use import HostUse
 from impala_mm.records.metrics import Meter, MetricsAggregator
 from impala_mm.runtime import starter
-from impala_mm.runtime.gpus import GpuWatch
-from impala_mm.runtime.idle_cores import IdleCores
-from impala_mm.runtime.process_use import ProcessUse
+from impala_mm.runtime.machine import GpuWatch, IdleCores, ProcessUse
 from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.server import Server
 

@@ -18,9 +18,8 @@ from impala_mm.config.errors import UserMistake
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import BadLevel, EnvironmentSpec
 from impala_mm.runtime import heartbeat
-from impala_mm.runtime.durations import format_duration
-from impala_mm.runtime.interval import Interval
 from impala_mm.runtime.log import Say
+from impala_mm.runtime.timing import Interval, format_duration
 
 _LINE_SECONDS = 3.0  # between two lines of progress
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.timing import format_duration
 
 # Shares of a process's time, from 0 to 1.
 _LEARNERS_WAIT = 0.1  # a learner that waits longer for unrolls is not the bottleneck

@@ -22,7 +22,7 @@ from impala_mm.config import environment_flags
 from impala_mm.config.errors import BadCheckpoint, ImpalaError, UserMistake
 from impala_mm.records import durable_folder
 from impala_mm.records.durable_folder import Damaged
-from impala_mm.runtime.strict_json import from_json
+from impala_mm.runtime.safe_files import from_json
 
 MILESTONES = 10  # milestone checkpoints over the total frames of a run
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from impala_mm.config.errors import BadCheckpoint, UserMistake
-from impala_mm.runtime import whole_file
-from impala_mm.runtime.strict_json import from_json, to_json
+from impala_mm.runtime import safe_files
+from impala_mm.runtime.safe_files import from_json, to_json
 
 
 class Damaged(UserMistake, BadCheckpoint):
@@ -45,7 +45,7 @@ def change(folder: Path, numbers: dict[str, Any]) -> None:
     path = folder / "about.json"
     about = from_json(path.read_text())
     if about | numbers != about:
-        whole_file.write(path, to_json(about | numbers).encode())
+        safe_files.write_whole(path, to_json(about | numbers).encode())
 
 
 def verify(path: Path) -> None:

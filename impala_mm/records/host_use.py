@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from impala_mm.runtime.gpus import GpuUse
+from impala_mm.runtime.machine import GpuUse
 
 FILE = "hosts.jsonl"  # in the run's folder
 _MOST_HOSTS = 32  # that have values of their own

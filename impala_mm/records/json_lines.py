@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_mm.runtime.strict_json import from_json
+from impala_mm.runtime.safe_files import from_json
 
 _MOST_BEGINS = 50  # places in a damaged line at which a row may begin: a row has fewer objects
 

@@ -23,7 +23,7 @@ from impala_mm.records.metric_descriptions import format_description
 from impala_mm.records.settings_table import render_markdown
 from impala_mm.records.tracking import Tracking
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.strict_json import to_json
+from impala_mm.runtime.safe_files import to_json
 
 _BUCKETS = 30  # buckets of a histogram
 _UNWRITABLE = (OSError, tf.errors.OpError)  # what a full disk raises, in Python and TensorFlow

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from impala_mm.records.json_lines import parse_lines
-from impala_mm.runtime.strict_json import from_json
+from impala_mm.runtime.safe_files import from_json
 
 Record = dict[str, Any]
 ReadText = Callable[[Path], str]  # raises OSError

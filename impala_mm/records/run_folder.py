@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 from impala_mm.config import flags, setting_files, user_sources
 from impala_mm.config.settings import Config
-from impala_mm.runtime import provenance, starter, whole_file
-from impala_mm.runtime.strict_json import from_json, to_json
+from impala_mm.runtime import provenance, safe_files, starter
+from impala_mm.runtime.safe_files import from_json, to_json
 
 _STARTS = "starts.jsonl"
 SAVE_REQUEST = "save-now"  # a file in the run's folder
@@ -152,7 +152,7 @@ class RunFolder:
         sources = setting_files.record(config, before or config, Config)
         origins = {"origins": setting_files.by_source(sources)}
         text = to_json(settings | origins, indent=1)
-        whole_file.write(self.path / "settings.json", text.encode())
+        safe_files.write_whole(self.path / "settings.json", text.encode())
         (self.path / "README.txt").write_text(README)
         start: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

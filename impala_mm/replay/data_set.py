@@ -20,8 +20,8 @@ from impala_mm.replay.claim import claim
 from impala_mm.replay.contents import pack
 from impala_mm.replay.store import StoredUnroll
 from impala_mm.replay.unroll_files import UnrollInFile
-from impala_mm.runtime import whole_file
-from impala_mm.runtime.strict_json import from_json, to_json
+from impala_mm.runtime import safe_files
+from impala_mm.runtime.safe_files import from_json, to_json
 
 FORMAT = 1  # of the folder; it grows when a reader of earlier formats would be wrong
 ABOUT = "data.json"
@@ -193,7 +193,7 @@ class DataSetWriter:
         try:
             if self._waiting:
                 path = self._folder / f"{self._next_file:010d}{unroll_files.SUFFIX}"
-                whole_file.write(path, unroll_files.encode(self._waiting))
+                safe_files.write_whole(path, unroll_files.encode(self._waiting))
                 self._next_file += 1
             if self._waiting or self._written not in (None, self.about):
                 self._write_about()
@@ -204,7 +204,7 @@ class DataSetWriter:
 
     def _write_about(self) -> None:
         text = to_json(self.about._asdict(), indent=2)
-        whole_file.write(self._folder / ABOUT, f"{text}\n".encode())
+        safe_files.write_whole(self._folder / ABOUT, f"{text}\n".encode())
 
     def close(self) -> None:
         """Write what has been added, and let another process use the folder."""

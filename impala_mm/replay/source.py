@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from impala_mm.data.one_ahead import OneAhead
+from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.replay.contents import pack
 from impala_mm.replay.files import ReplayFiles

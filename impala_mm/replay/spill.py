@@ -23,7 +23,7 @@ from impala_mm.replay import unroll_files
 from impala_mm.replay.claim import claim
 from impala_mm.replay.store import StoredUnroll
 from impala_mm.replay.unroll_files import SUFFIX
-from impala_mm.runtime import whole_file
+from impala_mm.runtime import safe_files
 from impala_mm.runtime.log import Say
 
 _ABOUT = "spill.json"
@@ -75,7 +75,7 @@ class Spill:
         try:
             self._lock = claim(folder / _ABOUT, "replay", self._refuse_others)
             if not (folder / _ABOUT).exists():
-                whole_file.write(folder / _ABOUT, json.dumps(owner._asdict()).encode())
+                safe_files.write_whole(folder / _ABOUT, json.dumps(owner._asdict()).encode())
         except OSError as error:
             raise UserMistake(
                 f"{folder} cannot be written: {error.strerror}: make it writable, or name another "
@@ -155,7 +155,7 @@ class Spill:
         unrolls, self._waiting = self._waiting, []
         path = self._folder / f"{unrolls[0].key:010d}{SUFFIX}"
         try:
-            whole_file.write(path, unroll_files.encode(unrolls))
+            safe_files.write_whole(path, unroll_files.encode(unrolls))
             written = unroll_files.read(path)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", "") or f"{error}"

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from impala_mm.replay.store import StoredUnroll
-from impala_mm.runtime.strict_json import from_json
+from impala_mm.runtime.safe_files import from_json
 
 SUFFIX = ".unrolls"
 

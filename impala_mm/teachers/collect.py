@@ -10,9 +10,8 @@ from impala_mm.environments import seeds
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.evaluation import games, recording
 from impala_mm.replay.data_set import About, BadData, DataSetWriter, unroll_spec
-from impala_mm.runtime.durations import format_duration
-from impala_mm.runtime.interval import Interval
 from impala_mm.runtime.log import Say
+from impala_mm.runtime.timing import Interval, format_duration
 from impala_mm.teachers.kinds import PlayingTeacher
 from impala_mm.teachers.scores import TeachersGames
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from impala_mm.config import printable
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.process_use import Use
+from impala_mm.runtime.machine import Use
 from impala_mm.transport.admission import REPORT_SECONDS
 from impala_mm.transport.rebalancing import (
     SETTLE_SECONDS,

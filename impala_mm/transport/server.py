@@ -15,7 +15,7 @@ import tensorflow as tf
 from impala_mm.config import printable
 from impala_mm.runtime import ports, starter
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.process_use import Use
+from impala_mm.runtime.machine import Use
 from impala_mm.transport.connected_actors import ActorFailures, ConnectedActors, Refusals
 from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.delivery import DeliveryLedger

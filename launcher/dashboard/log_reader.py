@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from impala_mm.runtime.open_inside import open_inside
+from impala_mm.runtime.safe_files import open_inside
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.run_status import Status
 from launcher.node.run_registry import Run, UnreadableRecord

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from impala_mm.records.json_lines import parse_lines
-from impala_mm.runtime.open_inside import open_inside
+from impala_mm.runtime.safe_files import open_inside
 
 _CHUNK_BYTES = 1 << 20
 _MOST_COLUMNS = 500  # a run may be resumed on other hosts again and again

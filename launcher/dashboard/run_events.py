@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_mm.records import run_contents
-from impala_mm.runtime.open_inside import open_inside, text_reader
+from impala_mm.runtime.safe_files import open_inside, text_reader
 from launcher.dashboard.log_reader import find_logs
 from launcher.dashboard.row_history import RowHistory
 from launcher.dashboard.run_finder import FoundRun

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_mm.runtime.open_inside import text_reader
-from impala_mm.runtime.strict_json import from_json
+from impala_mm.runtime.safe_files import from_json, text_reader
 from launcher.node import foreground_states
 from launcher.node.run_registry import Run, UnreadableRecord, run_names
 

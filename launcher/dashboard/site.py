@@ -18,7 +18,7 @@ from werkzeug.utils import redirect, send_file
 from werkzeug.wrappers import Request, Response
 
 from impala_mm.records.panels import PANELS
-from impala_mm.runtime.strict_json import to_json
+from impala_mm.runtime.safe_files import to_json
 from launcher.dashboard import control, health, log_reader, openmetrics
 from launcher.dashboard.run_finder import NoSuchRun
 from launcher.dashboard.updates import TooManyPages, Updates

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from impala_mm.runtime.strict_json import to_json
+from impala_mm.runtime.safe_files import to_json
 from launcher.dashboard.host_links import HostLinks
 from launcher.dashboard.row_history import Row, RowHistory
 from launcher.dashboard.run_finder import FoundRun, RunFinder, describe_settings

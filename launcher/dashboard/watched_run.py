@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from impala_mm.records import host_use, run_contents
-from impala_mm.runtime.open_inside import open_inside, text_reader
+from impala_mm.runtime.safe_files import open_inside, text_reader
 from launcher.dashboard.row_history import Row, RowHistory
 from launcher.dashboard.run_events import RunEvents
 from launcher.dashboard.run_finder import FoundRun, describe_settings, key_of

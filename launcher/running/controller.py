@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.timing import format_duration
 from launcher.node import file_lock, logind, procfs, recorded_process
 from launcher.node.callbacks import Say
 from launcher.node.controlled_node import (

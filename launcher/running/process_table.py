@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from impala_mm.config.printable import escape, log_line
-from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.timing import format_duration
 
 # How the table shows a state; the JSON has the state itself. Others are shown as they are.
 _STATE_LABELS = {

@@ -11,10 +11,9 @@ from rich.live import Live
 from rich.text import Text
 
 from impala_mm.config.printable import escape
-from impala_mm.runtime import gpus
-from impala_mm.runtime.durations import format_duration
-from impala_mm.runtime.open_inside import open_inside
-from impala_mm.runtime.strict_json import from_json, to_json
+from impala_mm.runtime import machine
+from impala_mm.runtime.safe_files import from_json, open_inside, to_json
+from impala_mm.runtime.timing import format_duration
 from launcher.node.daemon_supervisor import DAEMON
 from launcher.node.json_types import fits
 from launcher.node.local_node import LocalNode
@@ -37,7 +36,9 @@ def snapshot(run: Run) -> dict[str, Any]:
     """Return the run's present status, in the format of `--json`; empty if there is no run."""
     status = snapshot_without_gpus(run)
     keys = ("index", "name", "used", "memory", "of")
-    measured = [dict(zip(keys, gpu, strict=True)) for gpu in gpus.measure()] if status else []
+    measured = (
+        [dict(zip(keys, gpu, strict=True)) for gpu in machine.measure_gpus()] if status else []
+    )
     return status and status | {"gpus": measured}
 
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.timing import format_duration
 from launcher.node.callbacks import Say
 from launcher.remote.progress_line import ProgressLine
 

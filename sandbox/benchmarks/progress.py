@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
 
-from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.timing import format_duration
 
 ShowProgress = Callable[[str], None]  # called with a description of the current measurement
 _LINE_INTERVAL = 15.0  # seconds between two lines if the output is not a terminal

@@ -17,13 +17,13 @@ from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import EnvironmentSpec
 
 SMALL = {"mlp_sizes": "6", "learning_rate": 0.01, "precision": "float32", "unroll_length": 4}
-_EPOCHS = {"batch_size": 4, "epochs": 2, "minibatches": 2, "compile_epochs": False}
+_EPOCHS = {"batch_size": 4, "epochs": 2, "minibatches": 2, "compile_updates": False}
 # What each algorithm has besides: no XLA, which has no float64 of its own here, and few steps.
 BASES: dict[str, dict[str, Any]] = {
     "impala": {},
     "ppo": _EPOCHS,
-    "a2c": {"batch_size": 4, "compile_epochs": False},
-    "vpg": {"batch_size": 4, "compile_epochs": False},
+    "a2c": {"batch_size": 4, "compile_updates": False},
+    "vpg": {"batch_size": 4, "compile_updates": False},
     "awr": _EPOCHS,
     "vmpo": _EPOCHS,
     "dqn": {},

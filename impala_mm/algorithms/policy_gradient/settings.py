@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 from impala_mm.algorithms.feature_settings import RegulariserSettings, TeacherSettings
 from impala_mm.algorithms.parts.advantage_settings import AdvantageSettings
-from impala_mm.config.flags import AUTO, Condition, default, flag, with_flag, with_number
+from impala_mm.config.flags import AUTO, Condition, OldName, default, flag, with_flag, with_number
 from impala_mm.config.settings import Config, UpdateThreads
 
 GROUP = "Policy gradient"
-WORTH_COMPILING = 32  # optimizer steps of an update, from which compile_epochs pays
+WORTH_COMPILING = 32  # optimizer steps of an update, from which compile_updates pays
 _SEVERAL_PASSES = Condition("several --epochs", lambda c: "" if c.epochs > 1 else "with --epochs=1")
 SEVERAL_STEPS = Condition(
     "several --epochs or --minibatches",
@@ -36,6 +36,7 @@ class PolicyGradientSettings(AdvantageSettings, RegulariserSettings, TeacherSett
 
     rounds: ClassVar[bool] = True
     ignored: ClassVar[frozenset[str]] = frozenset({"eval_epsilon"})
+    OLD_NAMES: ClassVar = Config.OLD_NAMES | {"compile_epochs": OldName("compile_updates")}
 
     # Other defaults for games of Atari.
     FOR_ATARI: ClassVar[dict[str, Any]] = {
@@ -74,7 +75,7 @@ class PolicyGradientSettings(AdvantageSettings, RegulariserSettings, TeacherSett
         text="What a minibatch is drawn from. unrolls: whole unrolls, whose steps a recurrent "
              "network reads one after the other. steps: single steps of all unrolls, which suits "
              "networks that remember nothing. auto: steps for such networks, otherwise unrolls.")
-    compile_epochs: bool = flag(
+    compile_updates: bool = flag(
         True, group=GROUP, learner_only=True, only_with=_WORTH_COMPILING,
         text="Compile all passes over a batch with XLA, at the first update, where it pays: for "
              "one learner on a CPU, observations of fewer than 1,000 numbers, minibatches of "
@@ -122,7 +123,7 @@ class PolicyGradientSettings(AdvantageSettings, RegulariserSettings, TeacherSett
     @property
     def compiles_updates(self) -> bool:
         """Whether XLA may compile all passes over a batch."""
-        return self.compile_epochs and self.most_steps >= WORTH_COMPILING
+        return self.compile_updates and self.most_steps >= WORTH_COMPILING
 
     @property
     def update_threads(self) -> UpdateThreads:

@@ -579,7 +579,7 @@ def test_minibatches_of_a_network_that_remembers_are_of_unrolls(capsys, settings
 def test_compiled_epochs_make_the_same_update(algorithm, level, settings):
     def train(compiled):
         made, exchange = _made(
-            algorithm, level, compile_epochs=compiled, **{"minibatches": 8, "epochs": 4} | settings
+            algorithm, level, compile_updates=compiled, **{"minibatches": 8, "epochs": 4} | settings
         )
         batch = _tensors(_batch(made))
 
@@ -602,7 +602,7 @@ def test_compiled_epochs_make_the_same_update(algorithm, level, settings):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"compile_epochs": False},
+        {"compile_updates": False},
         {"epochs": 1},
         {"minibatch_of": "unrolls"},
         {"level": "PongNoFrameskip-v4"},

@@ -93,7 +93,7 @@ def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
         (["--algorithm=a2c"], (1, 1, 1)),
         (["--algorithm=ppo"], (1, 2, 1)),
         (["--algorithm=ppo", "--epochs=1", "--minibatches=8"], (1, 1, 1)),
-        (["--algorithm=ppo", "--compile_epochs=false"], (1, 1, 1)),
+        (["--algorithm=ppo", "--compile_updates=false"], (1, 1, 1)),
         (["--algorithm=sac", "--mlp_sizes=64,64"], (1, 2, 1)),
         (["--algorithm=sac", "--mlp_sizes=64,64", "--compile_updates=false"], (1, 1, 1)),
         (["--algorithm=sac", "--minibatch_steps=32"], (1, 2, 1)),

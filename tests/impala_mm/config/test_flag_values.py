@@ -260,3 +260,10 @@ def test_help_says_with_which_flags_another_has_an_effect(words, said, capsys):
     with pytest.raises(SystemExit):
         command_line.parse(["experiment.py", f"--help={words}"], "", Config)
     assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_old_name_of_a_flag_of_an_algorithm_is_answered(capsys):
+    given = ["experiment.py", "--algorithm=ppo", "--compile_epochs=false"]
+    (config,), _ = command_line.parse(given, "", Config)
+    assert not config.compile_updates
+    assert "--compile_epochs is an old name of --compile_updates" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from impala_mm.algorithms.policy_gradient.settings import PPOSettings as PpoSett
 from impala_mm.config import command_line
 from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
-from impala_mm.jobs import environment_check, local_run, validate
+from impala_mm.jobs import before_start, local_run, validate
 from impala_mm.runtime import lifecycle
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
@@ -254,8 +254,8 @@ def test_a_run_with_a_broken_environment_is_refused_before_anything_is_started(t
 
 
 def test_a_start_does_not_wait_for_a_slow_environment(tmp_path, capsys, monkeypatch):
-    assert environment_check._SECONDS_BEFORE_TRAINING == 2
-    monkeypatch.setattr(environment_check, "_SECONDS_BEFORE_TRAINING", 0.5)
+    assert before_start._SECONDS_BEFORE_TRAINING == 2
+    monkeypatch.setattr(before_start, "_SECONDS_BEFORE_TRAINING", 0.5)
     config = Config(level_name="faulty_levels:Hangs-v0")
     with within(3):
         local_run.prepare(config, ["experiment.py"], [], has_mpirun=False)

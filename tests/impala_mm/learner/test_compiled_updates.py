@@ -63,7 +63,7 @@ def update(short=False):
         (["--algorithm=ppo"], "before"),
         pytest.param(["--algorithm=sac", "--mlp_sizes=64,64"], "before", marks=pytest.mark.slow),
         pytest.param(
-            ["--algorithm=ppo", "--compile_epochs=false"], "after", marks=pytest.mark.slow
+            ["--algorithm=ppo", "--compile_updates=false"], "after", marks=pytest.mark.slow
         ),
     ],
 )

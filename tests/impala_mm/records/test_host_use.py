@@ -2,7 +2,7 @@
 
 from impala_mm.records import host_use
 from impala_mm.records.host_use import OTHER_HOSTS, HostRows, HostUse
-from impala_mm.runtime.gpus import GpuUse
+from impala_mm.runtime.machine import GpuUse
 
 
 def test_what_learners_report_of_a_host_is_added_up():

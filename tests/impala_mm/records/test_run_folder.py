@@ -12,7 +12,7 @@ from impala_mm.config import user_sources
 from impala_mm.config.settings import Config
 from impala_mm.learner import setup
 from impala_mm.records.run_folder import RunFolder, recorded_settings
-from impala_mm.runtime import provenance, whole_file
+from impala_mm.runtime import provenance, safe_files
 
 
 def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
@@ -153,12 +153,12 @@ def test_a_start_that_cannot_be_recorded_ends_no_run_that_has_begun(tmp_path, mo
         setup._record_start(folder, Config(), Config(), ["a:1"], 0.0, said.append)
 
     with monkeypatch.context() as full:
-        full.setattr(whole_file, "write", fail)
+        full.setattr(safe_files, "write_whole", fail)
         with pytest.raises(SystemExit):
             record()
         assert f"--logdir={tmp_path}: No space left on device" in capsys.readouterr().err
     record()
-    monkeypatch.setattr(whole_file, "write", fail)
+    monkeypatch.setattr(safe_files, "write_whole", fail)
     record()
     assert said == [
         f"this start is not recorded: {tmp_path}/settings.json: No space left on device"

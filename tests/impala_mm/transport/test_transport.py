@@ -14,8 +14,8 @@ from processes import free_port
 from supervising import until
 
 from impala_mm.data.compression import compress_lz4
+from impala_mm.runtime.machine import Use
 from impala_mm.runtime.ports import HeldAddress
-from impala_mm.runtime.process_use import Use
 from impala_mm.transport import connected_actors, delivery, handshake, messages
 from impala_mm.transport import rounds as rounds_module
 from impala_mm.transport.client import (

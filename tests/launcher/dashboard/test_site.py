@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
 from impala_mm.records.run_folder import take_save_request
-from impala_mm.runtime.strict_json import from_json, to_json
+from impala_mm.runtime.safe_files import from_json, to_json
 from launcher.dashboard import control, health
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site

@@ -1,16 +1,17 @@
-"""The check of a run's environments before it starts, and the refusal of broken ones.
+"""The checks of a run before it starts: of its environments, and of numbers that make it slow.
 
 --validate makes the complete check. The process that starts a run makes one of two seconds.
 """
 
+import os
 import sys
 
-from impala_mm.config import flags
+from impala_mm.config import auto, flags
 from impala_mm.config.printable import escape
 from impala_mm.config.settings import Config
 from impala_mm.environments.check_process import CheckProcess
 from impala_mm.environments.types import GENERAL_FLAGS
-from impala_mm.runtime import starter
+from impala_mm.runtime import machine, starter
 
 _SECONDS_BEFORE_TRAINING = 2.0
 
@@ -46,3 +47,20 @@ def was_made() -> bool:
 def before_training(config: Config) -> None:
     """Check all levels for at most two seconds; exit with code 2 if one is broken."""
     refuse_broken(start(config, min(config.check_env_secs, _SECONDS_BEFORE_TRAINING)))
+
+
+def warn_of_slow(config: Config, learners: int) -> None:
+    """Warn of groups of different sizes, and of more learners than this machine has devices.
+
+    `learners` is the number of learners on this machine.
+    """
+    if uneven := auto.uneven_groups(config):
+        flags.warn(uneven)
+    cores = len(os.sched_getaffinity(0))
+    gpus = machine.visible_gpus() if config.device != "cpu" else 0
+    shared, unit = (gpus, "GPU") if gpus else (cores, "core")
+    if learners > shared:
+        flags.warn(
+            f"{learners} learners share {shared} {unit}{'s' * (shared > 1)} of this machine, so "
+            f"that each waits while another computes: {shared} or fewer are faster"
+        )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from impala_mm.runtime.durations import format_duration
+from impala_mm.runtime.timing import format_duration
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,35 @@
-"""Pauses between attempts: each is longer than the one before, and the wait is logged."""
+"""Times: in words, at regular intervals, and longer pauses between attempts."""
 
+import math
 import threading
 import time
 
 from impala_mm.runtime.log import Say
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time in the unit in which it reads best: 73 s, 22 min, 1.6 h."""
+    if seconds < 120:
+        return f"{max(seconds, 0):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+class Interval:
+    """A timer that is due at regular intervals."""
+
+    def __init__(self, seconds: float):
+        self._seconds, self._last = seconds, time.monotonic()
+
+    def due(self, now: float) -> bool:
+        """Return whether the interval has passed; if so, start the next one."""
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+    def retry(self) -> None:
+        """Make the timer due at once, because the work could not be done."""
+        self._last = -math.inf
 
 
 class Backoff:

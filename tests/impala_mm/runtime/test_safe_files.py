@@ -9,7 +9,7 @@ import pytest
 from impala_mm.config.flags import differences
 from impala_mm.config.settings import Config
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime.strict_json import from_json, to_json
+from impala_mm.runtime.safe_files import from_json, to_json
 from launcher.node.task import write_json
 
 
