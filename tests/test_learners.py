@@ -289,7 +289,9 @@ def test_one_ulp_of_difference_is_repaired_and_counted_and_a_bare_mpirun_obeys_c
 def test_a_larger_difference_ends_the_run_by_the_variables_name(faulty):
     """One weight of learner 1 changes by 0.001 after both have loaded rank 0's checkpoint."""
     learners, logdir = faulty("25:0.001")
-    learners.until(r"\[learner 0\] error: mlp/.*/w:0 of learner 1 differs from learner 0's by 0.00")
+    learners.until(
+        r"\[learner 0\] error: network/\S+/w of learner 1 differs from learner 0's by 0.00"
+    )
     assert learners.wait(20) == 1
     printed = learners.printed()
     assert printed.count("error:") == 1

@@ -12,6 +12,7 @@ import pytest
 from deadlines import Deadline
 
 from impala_mm.actor import learner_link
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.learner import monitor, run_status
 from impala_mm.learner import watching as watches
@@ -105,7 +106,9 @@ def watching(tmp_path, monkeypatch, now):
     learner.variables_lock = threading.Lock()
     alone, limits = SimpleNamespace(size=1), SimpleNamespace(frames=1e9, seconds=math.inf)
     config = Config(learner_assignment="fixed")
-    made = monitor.LearnerMonitor(config, alone, None, learner, None, {}, limits, None, print)
+    made = monitor.LearnerMonitor(
+        config, alone, Algorithm(), learner, None, {}, limits, None, print
+    )
     made._status.receive([])
 
     def beats():
