@@ -212,12 +212,14 @@ def test_the_pictures_are_what_their_script_draws(tmp_path):
 
 def test_the_walk_along_an_unroll_names_files_and_functions_that_exist():
     walk = re.findall(
-        r"^\| \d+ \| `(\S+)` \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+        r"^\| (\d+|[a-f]) \| `(\S+)` \| (.*?) \|",
+        (ROOT / "CONTRIBUTING.md").read_text(),
+        re.MULTILINE,
     )
-    assert len(walk) == 12
+    assert len(walk) == 12 + 6
     picture = (ROOT / "sandbox" / "unroll.svg").read_text()
-    for number, (file, functions) in enumerate(walk, 1):
-        assert f"{number}  {file}<" in picture
+    for number, file, functions in walk:
+        assert number.isalpha() or f"{number}  {file}<" in picture
         tree = ast.parse((ROOT / "impala_mm" / file).read_text())
         classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
         there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

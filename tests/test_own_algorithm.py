@@ -10,6 +10,7 @@ import pytest
 from cluster import FRONTEND
 from processes import ROOT, free_port
 from processes import run as run_in
+from rows import read_rows
 
 SETTINGS = """
 import dataclasses
@@ -85,6 +86,32 @@ def test_one_learner_trains_resumes_and_is_tested_and_exported_by_its_recorded_a
     code, printed = run(*train[:2], f"--logdir={here / 'run'}", "--mode=test")
     assert code == 2
     assert "error: the run's --algorithm=my.mine: there is no such algorithm" in printed
+
+
+def test_the_example_with_a_replay_of_steps_is_traced(here, run):
+    for name in ("own_td3.py", "own_td3_settings.py"):
+        (here / name).write_text((ROOT / "sandbox" / name).read_text())
+    flags = ("--algorithm=own_td3", "--validate", "--random_steps=64")
+    code, printed = run(*PROGRAM[:2], *flags, "--level_name=Pendulum-v1")
+    assert code == 0, printed
+    assert "not traced" not in printed
+    code, printed = run(*PROGRAM[:2], *flags, "--level_name=CartPole-v1")
+    assert code == 2
+    assert "TD3 plays one Box" in printed
+
+
+@pytest.mark.slow
+def test_the_example_with_a_replay_of_steps_learns_to_swing_a_pendulum_up(here, run):
+    for name in ("own_td3.py", "own_td3_settings.py"):
+        (here / name).write_text((ROOT / "sandbox" / name).read_text())
+    flags = ("--algorithm=own_td3", "--level_name=Pendulum-v1", "--num_actors=1", "--num_envs=2")
+    ends = ("--total_environment_frames=16000", f"--logdir={here / 'run'}")
+    address = f"--learner_hosts=127.0.0.1:{free_port()}"
+    code, printed = run(*PROGRAM[:2], *flags, *ends, address, limit=400)
+    assert code == 0, printed
+    rows = read_rows(here / "run")
+    returns = [row["episode_return"] for row in rows if row.get("episode_return")]
+    assert returns[-1] > returns[0] + 400, returns
 
 
 def _table(folder):

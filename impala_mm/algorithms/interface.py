@@ -91,6 +91,11 @@ class Algorithm:
     # Values by flag, such as {"--v_min": 0.0}, which decide what its network's outputs mean: a run
     # is resumed, and weights are loaded, only with the same.
     made_of: Mapping[str, Any] = MappingProxyType({})
+    # With a `source` of its own: the entries and columns of its batches, for which --validate
+    # traces `update`.
+    batch_shape: tuple[int, int] | None = None
+    # With a `recorded_source`: the columns that it gives to `feature_settings.columns_beside`.
+    minibatch_columns: int = 0
 
     def initial_state(self, batch: int) -> Any:
         """Return the core state at the start of an episode: nest of [B, ...]."""
@@ -151,11 +156,6 @@ class Algorithm:
         `fresh` is the source of the actors' new unrolls.
         """
         raise NotImplementedError
-
-    @property
-    def batch_shape(self) -> tuple[int, int] | None:
-        """The entries and columns of its own source's batches, for which --validate traces."""
-        return None
 
     def first_priorities(self, entries: Entry, start: Any) -> tf.Tensor:
         """Return the priorities, float32 [B], with which prioritised replay stores new unrolls.
@@ -220,11 +220,6 @@ class Algorithm:
         batches; for a smaller one, the columns are those beside a batch of `source`.
         """
         raise NotImplementedError
-
-    @property
-    def minibatch_columns(self) -> int:
-        """The columns that `recorded_source` gives to `feature_settings.columns_beside`; 0: all."""
-        return 0
 
 
 def defines(method: Callable[..., Any]) -> bool:

@@ -27,7 +27,7 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms.parts import action_policies, losses, masking
+from impala_mm.algorithms.parts import losses, masking
 from impala_mm.algorithms.parts.distributions import (
     Bernoulli,
     Categorical,
@@ -237,7 +237,7 @@ def entropy_limits(actions: ActionSpec, kind: str) -> tuple[float, float]:
 def _limits(part: Part, kind: str) -> tuple[float, float]:
     if not isinstance(part, Box):
         return 0.0, sum(math.log(n) for n in part.choices)
-    of_part = action_policies.box_policy(part, kind)
+    of_part = box_policy(part, kind)
     ends = zip(*(np.ravel(bounds) for bounds in part.policy_bounds), strict=True)
     each = [_number_limits(float(low), float(high), of_part) for low, high in ends]
     return sum(least for least, _ in each), sum(most for _, most in each)
@@ -247,7 +247,7 @@ def _limits(part: Part, kind: str) -> tuple[float, float]:
 def _number_limits(low: float, high: float, kind: str) -> tuple[float, float]:
     """Return the limits of one number of a policy's action, by trying means and deviations."""
     number = ActionSpec(Box((1,), (low,), (high,)))
-    policy = action_policies.choose(number, kind)
+    policy = choose(number, kind)
     bound = next((end for end in (low, high) if math.isfinite(end)), 0.0)
     middle = (low + high) / 2 if math.isfinite(high - low) else bound
     means, raw = middle + np.linspace(-12.0, 12.0, 97), np.linspace(-12.0, 12.0, 401)

@@ -86,6 +86,13 @@ class SAC(Algorithm):
         features.attach(Host(self._policy.distribution, self._remembers))
         step = entry_spec(environment, extras=features.extras_spec(()))
         self.unroll = UnrollSpec(config.unroll_length, 1, step, start_spec(state))
+        # A column is a step, or where steps need those before them, an unroll.
+        length, entries = (
+            (config.unroll_length, config.unroll_length + 1) if self._remembers else (1, 2)
+        )
+        self.minibatch_columns = math.ceil(config.minibatch_steps / length)
+        self._columns = config.optimizer_steps * self.minibatch_columns
+        self.batch_shape = (entries, self._columns)
         self._compiled = (
             config.compiles_updates
             and not auto.is_large(environment.observation)
@@ -141,26 +148,12 @@ class SAC(Algorithm):
             fresh,
             self.unroll,
             capacity=self._held,
-            columns=self.batch_shape[1],
+            columns=self._columns,
             minimum=math.ceil(config.random_steps / config.unroll_length),
             seed=[config.seed, self._setup.rank],
             whole=self._remembers,
             saved=config.replay_save,
         )
-
-    @property
-    def batch_shape(self) -> tuple[int, int]:
-        """The entries and the columns of the replay's batches."""
-        config = self._config
-        entries = self.unroll.length + self.unroll.overlap if self._remembers else 2
-        return entries, config.optimizer_steps * self.minibatch_columns
-
-    @property
-    def minibatch_columns(self) -> int:
-        """The steps of a minibatch, or unrolls with at least as many steps."""
-        config = self._config
-        length = config.unroll_length if self._remembers else 1
-        return math.ceil(config.minibatch_steps / length)
 
     def recorded_source(self, unrolls: Batch, share: float, seed: list[int]) -> Any:
         """Return the source of recorded games, for whole batches, or beside those of `source`."""

@@ -1,0 +1,1 @@
+"""IMPALA: an actor-critic that V-trace corrects for the policy's lag."""

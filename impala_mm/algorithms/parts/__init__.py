@@ -1,0 +1,1 @@
+"""Parts that several algorithms share, which a user's algorithm may use."""

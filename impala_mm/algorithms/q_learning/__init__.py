@@ -1,0 +1,1 @@
+"""DQN, Rainbow's parts and R2D2: values of actions."""

@@ -1,0 +1,1 @@
+"""SAC: a soft actor-critic that learns from replayed steps."""
