@@ -12,7 +12,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms.interface import Algorithm, Context, EnvironmentNumber, PolicyOutput
+from impala_mm.algorithms.interface import (
+    Algorithm,
+    Context,
+    EnvironmentNumber,
+    PolicyOutput,
+    defines,
+)
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.messages import describe_error, users_place
 from impala_mm.data import batches
@@ -114,7 +120,7 @@ def trace_judges(algorithm: Algorithm) -> None:
         traced.get_concrete_function(entries, unroll.start)
 
     trace(judge, entry)
-    if hasattr(algorithm, "judge_unroll"):
+    if defines(algorithm.judge_unroll):
         trace(judge_unroll, unroll.unrolls)
 
 

@@ -43,7 +43,10 @@ class Regularised:
         self.distillation = self.features.get(Distillation)
         if self.distillation:  # teachers that are not asked: tests have their answers
             self.distillation.begin([None], 1)
-        self.variables = [*self.cost.variables, *self.features.carried]
+        self.variables = [
+            *self.cost.variables,
+            *(v for feature in self.made for v in feature.carried),
+        ]
 
     def measure(
         self, policy, make, behaviour, reference, live, weight, reduction, fresh=None, taught=(),

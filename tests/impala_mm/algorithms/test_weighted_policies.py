@@ -221,7 +221,8 @@ def _learn(name, group, columns, **settings):
 
     variables, _ = family._learn(group, columns, True, make=kept, **settings)
     algorithm, _ = made[0]
-    multipliers = [*algorithm._entropy_cost.variables, *algorithm.features.carried]
+    multipliers = [*algorithm._entropy_cost.variables]
+    multipliers += [v for feature in algorithm.features for v in feature.carried]
     if name == "vmpo":
         multipliers = [*algorithm._temperature.variables, *multipliers]
     return variables, [v.numpy() for v in multipliers]

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms.interface import entry_spec
+from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
 from impala_mm.environments.types import Options
 from nets.frame_stack import FrameStack
@@ -19,7 +19,7 @@ from impala_mm.environments.atari import vector as atari  # noqa: E402
 LENGTH = 20
 
 
-class Watching:
+class Watching(Algorithm):
     """An algorithm that acts at random and records the stack of frames before each action."""
 
     def __init__(self, spec, seed):

@@ -70,14 +70,20 @@ def test_a_host_gets_the_project_once_and_later_only_what_changed(project, lan):
     config = project.folder / "impala_mm" / "config"
     (config / "flags.py").rename(config / "banners.py")
     (project.folder / "launcher" / "flags_only.py").write_text("")
-    settings = (project.folder / "launcher" / "plan" / "settings.py").read_text()
-    project.write("launcher/plan/settings.py", settings.replace("config.flags", "config.banners"))
+    importers = [
+        (path, text)
+        for path in (project.folder / "launcher").rglob("*.py")
+        if "config.flags" in (text := path.read_text()) or "config import flags" in text
+    ]
+    for path, text in importers:
+        renamed = text.replace("config.flags", "config.banners")
+        path.write_text(renamed.replace("config import flags", "config import banners as flags"))
     compiled = folders[0] / "impala_mm" / "config" / "__pycache__" / "flags.cpython-311.pyc"
     compiled.parent.mkdir()
     compiled.touch()
     failed, printed = project.deploy()
     assert failed == {}
-    assert f" {4 * 6} files sent" in printed
+    assert f" {4 * (5 + len(importers))} files sent" in printed
     for folder in folders:
         there = under(folder)
         assert there["experiment.py"] == "two\n"

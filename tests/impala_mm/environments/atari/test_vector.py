@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.actor.actor import Player
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel, Options
@@ -380,7 +381,7 @@ def test_a_fault_breaks_all_and_the_first_rebuild_mends_the_vector(breaking, mon
     assert envs.episodes() == []
 
 
-class Still:
+class Still(Algorithm):
     """An algorithm that always chooses NOOP."""
 
     def __init__(self, length):
