@@ -104,7 +104,7 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
     try:
         asked = features.make(config, environment, role)
         setup = Setup(role, asked, here.rank, max(here.local_size, config.num_learners))
-        made = make(config, environment, *([setup] if len(parameters) != 2 else []))
+        made = make(config, environment, *([setup] if _takes_setup(parameters) else []))
     except (nets.UnknownNetwork, nets.Unsuitable, UnsuitableActions):
         raise
     except UserMistake as error:
@@ -144,6 +144,14 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return {}
 
 
+def _takes_setup(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Return whether `make` takes a setup: a default of another name is the user's own."""
+    third = list(parameters.values())[2:3]
+    return any(p.name == "setup" or p.default is p.empty for p in third) or any(
+        p.kind is p.VAR_POSITIONAL for p in parameters.values()
+    )
+
+
 def _check(made: Any, where: str) -> None:
     """Raise BadAlgorithm if the result of a user's `make` is no algorithm."""
     what = f"make of {where} returns"
@@ -154,13 +162,16 @@ def _check(made: Any, where: str) -> None:
             f"impala_mm.algorithms.interface.Algorithm"
         )
     what += f" {_with_article(made)}"
+    names = [method.__name__ for method in _METHODS]
     lacks = [name for name in ("unroll", "variables") if not hasattr(made, name)]
-    lacks += [method.__name__ for method in _METHODS if not defines(getattr(made, method.__name__))]
+    lacks += [name for name in names if not defines(getattr(made, name))]
     if lacks:
         raise BadAlgorithm(
             f"{what} without {_and(lacks)}: impala_mm/algorithms/interface.py says what an "
             f"algorithm must define"
         )
+    if wrong := [name for name in names if not callable(getattr(made, name))]:
+        raise BadAlgorithm(f"{what} whose {_and(wrong)} are no functions")
     for member, value, kind in (
         ("unroll", made.unroll, UnrollSpec),
         ("variables", made.variables, Variables),

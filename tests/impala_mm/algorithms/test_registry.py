@@ -64,6 +64,11 @@ def module(tmp_path, monkeypatch):
             "make of own_one ({}) returns an A, which is no algorithm: let its class inherit from ",
         ),
         (
+            f"{BASE}    unroll = variables = initial_state = judge = update = act = 1\n"
+            "def make(config, environment):\n    return A()",
+            "make of own_one ({}) returns an A whose initial_state, act, judge and update are no ",
+        ),
+        (
             "def make(config, environment, role):\n    pass",
             "make of own_one ({}) takes role: let it take (config, environment, setup), and read ",
         ),
@@ -97,7 +102,9 @@ def test_what_is_wrong_with_a_users_module_is_one_sentence_after_their_own_frame
         ("a, b, setup", "setup.role", Role.EVALUATOR),
         ("a, b, setup=None", "setup.role", Role.EVALUATOR),
         ("a, b, *more", "more[0].role", Role.EVALUATOR),
+        ("a, b, for_what", "for_what.role", Role.EVALUATOR),
         ("a, b", "None", None),
+        ("a, b, size=3", "size", 3),
     ],
 )
 def test_make_gets_the_setup_if_it_takes_one(module, parameters, passed, role):
@@ -156,3 +163,8 @@ def test_the_network_of_a_users_algorithm_is_recorded_as_what_it_says(module, ch
     module(text.replace("    return", f"    {change}\n    return"))
     made = agent.make_agent(Config(algorithm="own_one"), 0)
     assert made.made_of["--agent_name"] == made.identity["network"] == recorded
+
+
+def test_the_import_of_a_module_from_its_former_place_names_the_new_one():
+    with pytest.raises(ImportError, match=r"impala_mm\.algorithms\.parts\.losses now"):
+        from impala_mm.algorithms import losses  # noqa: F401, PLC0415
