@@ -50,8 +50,8 @@ BUILT_IN = {
     "vpg": _built_in("VPG", "policy_gradient", "variants"),
     "awr": _built_in("AWR", "policy_gradient", "variants"),
     "vmpo": _built_in("VMPO", "policy_gradient", "variants"),
-    "dqn": _built_in("DQN", "q_learning", "variants"),
-    "r2d2": _built_in("R2D2", "q_learning", "variants"),
+    "dqn": _built_in("DQN", "q_learning"),
+    "r2d2": _built_in("R2D2", "q_learning"),
     "sac": _built_in("SAC", "sac"),
 }
 _TYPES = (int, float, bool, str)

@@ -197,10 +197,8 @@ def _describe(
         f"{' and '.join(agent.levels)}, {config.algorithm} with {agent.weights:,} weights{of}, in "
         f"{precision}; the queue has room for {capacity} unrolls ({megabytes:.1f} MB)"
     )
-    notes = agent.spec.note, agent.algorithm.note
-    for note in notes:
-        if note:
-            say(note)
+    for note in filter(None, (agent.spec.note, agent.algorithm.note)):
+        say(note)
 
 
 class _AgreedRun(NamedTuple):

@@ -7,7 +7,7 @@
         -- exchange.apply, then the target network follows
         -- the errors' sizes, or the losses of distributions, are the unrolls' new priorities
 
-A subclass says how unrolls overlap.
+DQN and R2D2 say how unrolls overlap.
 """
 
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms.feature import Host, Reading, Student
 from impala_mm.algorithms.interface import (
+    DEFAULT_SETUP,
     Algorithm,
     Context,
     EnvironmentNumber,
@@ -39,8 +40,9 @@ from impala_mm.algorithms.q_learning import draws as q_draws
 from impala_mm.algorithms.q_learning import epsilon
 from impala_mm.algorithms.q_learning import values as q_values
 from impala_mm.algorithms.q_learning.network import ActionValues, QNetwork
-from impala_mm.algorithms.q_learning.settings import QLearningSettings
+from impala_mm.algorithms.q_learning.settings import DQNSettings, QLearningSettings, R2D2Settings
 from impala_mm.algorithms.q_learning.value_distributions import Outcomes
+from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.distributed.gradients import GradientReducer
@@ -383,6 +385,49 @@ class QLearning(Algorithm):
             live,
             measured,
         )
+
+
+class DQN(QLearning):
+    """Deep Q-learning (Mnih et al. 2015), and the parts of Rainbow that change its targets.
+
+    An unroll overlaps the one before by as many entries as a target has rewards, so that each of
+    its steps has a whole target, and is trained on in one unroll alone.
+    """
+
+    def __init__(self, config: Config, environment: EnvironmentSpec, setup: Setup = DEFAULT_SETUP):
+        config = DQNSettings.of(config)
+        super().__init__(config, environment, setup, overlap=config.n_steps)
+
+
+class R2D2(QLearning):
+    """Recurrent Q-learning from replayed sequences (Kapturowski et al. 2019).
+
+    Before its steps, an unroll has `burn_in` entries of the unroll before, which only fill the
+    networks' memory, from the state that the actor recorded. So unrolls overlap by these. The
+    network is by default the one with an LSTM that suits the observations.
+    """
+
+    def __init__(self, config: Config, environment: EnvironmentSpec, setup: Setup = DEFAULT_SETUP):
+        config = R2D2Settings.of(config)
+        network = networks.chosen_name(config, environment)
+        if config.agent_name == "auto":
+            network = network.replace("Agent", "LSTMAgent")
+        super().__init__(
+            config,
+            environment,
+            setup,
+            overlap=1 + config.burn_in,
+            burn_in=config.burn_in,
+            network=network,
+        )
+        if remembered := self._online.short_memory:
+            memory = f"R2D2 with {self.network_name}, which remembers {remembered}"
+            if config.burn_in:
+                memory += (
+                    f": --burn_in={config.burn_in} entries of each unroll are read for nothing: "
+                    f"give --burn_in=0, or leave --agent_name out for a network with an LSTM"
+                )
+            self.note = "; ".join(filter(None, [memory, self.note]))
 
 
 def make_student(
