@@ -228,13 +228,13 @@ def infos(config: Any) -> dict[str, FlagInfo]:
 def kept(config: Any, *kinds: str) -> dict[str, Any]:
     """Return the values, by `--name`, of the flags that are kept by one of these kinds.
 
-    Flags that have no effect beside the others are left out.
+    Flags that have no effect beside the others are left out, unless they are refused then: they
+    have their defaults.
     """
     return {
         f"--{name}": getattr(config, name)
         for name, known in infos(config).items()
-        if known.kept_by in kinds
-        and not any(c.why_idle(config) for c in (known.needs, known.only_with) if c)
+        if known.kept_by in kinds and not (known.only_with and known.only_with.why_idle(config))
     }
 
 
