@@ -62,7 +62,8 @@ def kill_orphans() -> None:
     """
     until = time.monotonic() + _REAP_SECONDS
     # Again and again: a process may start another one while the others are being killed.
-    while (pids := _orphans()) and time.monotonic() < until:
+    # What such a command has just started may not have its environment yet: all of it is left out.
+    while (pids := procfs.descendants(os.getpid(), but=_EVENT)) and time.monotonic() < until:
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -70,11 +71,6 @@ def kill_orphans() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.02)
-
-
-def _orphans() -> list[int]:
-    pids = procfs.descendants(os.getpid())
-    return [pid for pid in pids if not procfs.has_variable(pid, _EVENT)]
 
 
 def exit_code(process: subprocess.Popen) -> int:

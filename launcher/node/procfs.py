@@ -28,14 +28,18 @@ def is_alive(process: Any) -> bool:
     return start_time(process[0]) == process[1] != 0
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the pids of a process's children, their children, and so on."""
-    found = []
+def descendants(pid: int, but: str = "") -> list[int]:
+    """Return the pids of a process's children, their children, and so on.
+
+    `but`: an environment variable; processes that have it are left out, and all that they started.
+    """
+    pids = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, path.read_text().split()):
-                found += [child, *descendants(child)]
-    return found
+                if not (but and has_variable(child, but)):
+                    pids += [child, *descendants(child, but)]
+    return pids
 
 
 def has_variable(pid: int, name: str) -> bool:
