@@ -169,7 +169,7 @@ def _batches_like(config: Any, algorithm: "Algorithm") -> "list[tuple[Update, Ba
     if share:
         part = algorithm.minibatch_columns or columns
         beside = columns // part * feature_settings.columns_beside(part, share)
-    likes: "list[tuple[Update, Batch]]" = [
+    likes: list[tuple[Update, Batch]] = [
         (algorithm.update, batches.specs(unroll, columns + beside, entries))
     ]
     if defines(algorithm.offline_update):
