@@ -26,6 +26,9 @@ from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.data.variables import BadVariables
 from impala_mm.distributed.gradients import GradientReducer
 
+# `update` or `offline_update` of an algorithm.
+Update = Callable[[Batch, Context, GradientReducer], tuple[dict[str, tf.Tensor], tf.Tensor]]
+
 
 class AlgorithmMistake(UserMistake):
     """A mistake in an algorithm's code that shows when it is traced.
@@ -42,7 +45,7 @@ def act(
     *environment: EnvironmentNumber,
 ) -> tuple[Any, Any, Any]:
     """Return what `act` returns; raise AlgorithmMistake if it is not what `unroll` declares."""
-    name, unroll = _name(algorithm, "act"), algorithm.unroll
+    name, unroll = _name(algorithm, algorithm.act), algorithm.unroll
     size = entry.first.shape[0]
     _compare(
         "initial_state returns", "a core state", core_state, "unroll.start", unroll.start, size
@@ -64,26 +67,26 @@ def act(
 
 def judge(algorithm: Algorithm, entry: Entry, core_state: Any) -> PolicyOutput:
     """Return what `judge` returns; raise AlgorithmMistake if it is no such output."""
-    with _naming_mistakes(name := _name(algorithm, "judge")):
+    with _naming_mistakes(name := _name(algorithm, algorithm.judge)):
         output = algorithm.judge(entry, core_state)
     _check_output(name, output, entry)
     return output
 
 
-def judge_unroll(algorithm: Any, entries: Entry, start: Any) -> PolicyOutput:
+def judge_unroll(algorithm: Algorithm, entries: Entry, start: Any) -> PolicyOutput:
     """Return what `judge_unroll` returns; raise AlgorithmMistake if it is no such output."""
-    with _naming_mistakes(name := _name(algorithm, "judge_unroll")):
+    with _naming_mistakes(name := _name(algorithm, algorithm.judge_unroll)):
         output = algorithm.judge_unroll(entries, start)
     _check_output(name, output, entries)
     return output
 
 
 def update(
-    algorithm: Algorithm, method: str, batch: Batch, context: Context, exchange: GradientReducer
+    algorithm: Algorithm, method: Update, batch: Batch, context: Context, exchange: GradientReducer
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Return what `update` returns, or the method of this name; raise AlgorithmMistake."""
+    """Return what an algorithm's `update` or `offline_update` returns; raise AlgorithmMistake."""
     with _naming_mistakes(name := _name(algorithm, method)):
-        results = getattr(algorithm, method)(batch, context, exchange)
+        results = method(batch, context, exchange)
     if not isinstance(results, tuple | list) or len(results) != 2:
         raise AlgorithmMistake(
             f"{name} returns {_describe(results)}; wanted are two results: (metrics, priorities "
@@ -124,7 +127,7 @@ def trace_judges(algorithm: Algorithm) -> None:
         trace(judge_unroll, unroll.unrolls)
 
 
-def check_assigned(algorithm: Algorithm, method: str, traced: Any, exchange: Any) -> None:
+def check_assigned(algorithm: Algorithm, method: Update, traced: Any, exchange: Any) -> None:
     """Raise AlgorithmMistake if a traced update assigns a variable of no group of `variables`."""
     try:
         algorithm.variables.check_assigned(traced, exchange.variables)
@@ -255,6 +258,7 @@ def _describe(value: Any, size: int | None = None, of_columns: bool = False) -> 
     return f"{tf.as_dtype(value.dtype).name} [{', '.join(axes)}]"
 
 
-def _name(algorithm: Any, method: str) -> str:
+def _name(algorithm: Algorithm, method: Callable[..., Any]) -> str:
+    """Return the name of an algorithm's method, and its class."""
     kind = type(algorithm)
-    return f"{method} of {kind.__module__}.{kind.__qualname__}"
+    return f"{method.__name__} of {kind.__module__}.{kind.__qualname__}"

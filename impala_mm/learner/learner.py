@@ -86,7 +86,7 @@ class Learner(threading.Thread):
         self._offline_step: TrainStep | None = None
         if self.offline_planned:
             self._offline_step = TrainStep(
-                algorithm, group, config, values, watched, "offline_update"
+                algorithm, group, config, values, watched, algorithm.offline_update
             )
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None

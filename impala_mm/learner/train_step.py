@@ -116,9 +116,9 @@ class TrainStep:
         config: Config,
         read_acting_values: Callable[[], Sequence[tf.Tensor]],
         checked: Sequence[tf.Variable] = (),
-        method: str = "update",
+        method: contract.Update | None = None,
     ):
-        """Make the graph of a method of the algorithm, `update` or `offline_update`.
+        """Make the graph of a method of the algorithm: `offline_update`, or without one, `update`.
 
         The variables `checked`, equal on all learners, must be finite after each update.
         """
@@ -127,7 +127,8 @@ class TrainStep:
         self._weights = [variable for variable in self._checked if id(variable) in trained]
         self._others = [variable for variable in self._checked if id(variable) not in trained]
         self._num_weights = sum(variable.shape.num_elements() for variable in self._weights)
-        self._algorithm, self._method, self._config = algorithm, method, config
+        self._algorithm, self._config = algorithm, config
+        self._method = method or algorithm.update
         self._read_acting_values = read_acting_values
         self._graph: Callable[..., Any] | None = None
         self._names: list[str] = []
