@@ -1,4 +1,4 @@
-"""What a check of a planned run is: a function of the run, or of one of its hosts, by its subject.
+"""The definition of a check: a function of a planned run, or of one of its hosts, by a subject.
 
     @check("NFS", Scope.HOSTS)
     def check_nfs(host: CheckedHost) -> Iterable[Finding]:
@@ -28,7 +28,7 @@ _PROGRAM_SECONDS = 120.0  # timeout of a program that a check runs
 
 
 class Scope(enum.Enum):
-    """What a check looks at, in the order in which results are printed."""
+    """The object of a check, in the order in which results are printed."""
 
     RUN = enum.auto()  # the whole run: the function gets a `PlannedRun`
     LEARNER_HOSTS = enum.auto()  # each host with a learner: the function gets a `CheckedHost`
