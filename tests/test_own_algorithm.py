@@ -175,7 +175,7 @@ UPDATES = """
 @pytest.mark.parametrize(
     ("change", "flags", "said"),
     [
-        (ACTS, ("--num_actors=2",), "error: act of impala_mm.algorithms.impala.Impala returns a "),
+        (ACTS, ("--num_actors=2",), "error: act of impala_mm.algorithms.impala.algorithm.Impala"),
         (ACTS, ("--num_actors=1", "--inference=learner"), "[learner] error: act of impala_mm."),
         (UPDATES, ("--num_actors=1",), "[learner] error: update of impala_mm.algorithms.impala."),
     ],
