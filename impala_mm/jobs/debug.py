@@ -27,7 +27,7 @@ def run(
 ) -> dict[str, Any]:
     """Train until a limit is reached, or `meanwhile` stops it; return the last row of metrics."""
     # Its flags have what `auto` stands for in this run.
-    config, say, played = monitor.config, start.say, start.played
+    config, say, played = monitor.status.config, start.say, start.played
     assert played
     say(
         "--debug: everything is computed in this process, step by step, which is slow; "

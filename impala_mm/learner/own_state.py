@@ -15,9 +15,8 @@ themselves while training pauses, so that none is held in memory twice.
 import contextlib
 import hashlib
 import shutil
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -230,42 +229,6 @@ class OwnState:
             "fresh local variables" * bool(self._variables),
         )
         return " and ".join(filter(None, both))
-
-
-class JointSaves:
-    """The saves of the learners' own states, which all of them make after the same update."""
-
-    def __init__(self, state: OwnState, group: LearnerGroup):
-        self.state, self._group = state, group
-        self.saved_at: int | None = None  # update
-        self._moved_to = ""  # the folder where the run goes on, see `find_new_folder`
-        # Set by rank 0's monitor. The first is called when all learners saved their own states,
-        # with the results by rank and the time.monotonic() when updates stopped for it. The second
-        # returns the updates whose states stay, and the third the folder where the run goes on if
-        # its own one was removed, or "".
-        self.take_snapshot: Callable[[list[Saved], float], None] | None = None
-        self.kept_updates: Callable[[], list[int]] = list
-        self.find_new_folder: Callable[[], str] = str
-
-    def save(self, updates: int) -> None:
-        """Save the state together with all learners; then take rank 0's snapshot.
-
-        Updates pause meanwhile. Nothing is done if no update was made since the last save.
-        """
-        begin = time.monotonic()
-        moved = self._group.gather(self.find_new_folder(), "folder")[0]
-        if moved != self._moved_to:
-            self._moved_to, self.saved_at = moved, None
-            self.state.move(Path(moved))
-        if updates == self.saved_at:
-            return
-        saved = self.state.save(updates)
-        everyones = self._group.gather((saved, self.kept_updates()), "own_states")
-        # The checkpoint of the last save may be being written now, and is then not among the kept.
-        last, self.saved_at = self.saved_at, updates
-        self.state.prune([*everyones[0][1], last or 0, updates])
-        if self.take_snapshot:
-            self.take_snapshot([each for each, _ in everyones], begin)
 
 
 def reload_source(
