@@ -22,7 +22,7 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner import flag_conflicts, phases, resume, serving, teaching
-from impala_mm.learner.batch_source import PlayedHere
+from impala_mm.learner.batch_source import Turns
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.learner_reports import SilentLearners
@@ -93,7 +93,7 @@ class Start(NamedTuple):
     began: float  # time.monotonic() of the process
     outputs: RunOutputs
     tools: teaching.PolicyTools
-    played: PlayedHere | None = None  # what plays in this process, with --debug
+    played: Turns | None = None  # of environments in this process, with --debug
 
     @property
     def say(self) -> Say:
