@@ -42,16 +42,18 @@ def act(
     entry: Entry,
     core_state: Any,
     exploration: tf.Tensor,
-    *environment: EnvironmentNumber,
+    environment: EnvironmentNumber,
 ) -> tuple[Any, Any, Any]:
     """Return what `act` returns; raise AlgorithmMistake if it is not what `unroll` declares."""
-    name, unroll = _name(algorithm, algorithm.act), algorithm.unroll
+    by_number = defines(algorithm.act_by_number)
+    name = _name(algorithm, algorithm.act_by_number if by_number else algorithm.act)
+    unroll = algorithm.unroll
     size = entry.first.shape[0]
     _compare(
         "initial_state returns", "a core state", core_state, "unroll.start", unroll.start, size
     )
     with _naming_mistakes(name):
-        results = algorithm.act(entry, core_state, exploration, *environment)
+        results = algorithm.act_by_number(entry, core_state, exploration, environment)
     if not isinstance(results, tuple | list) or len(results) != 3:
         raise AlgorithmMistake(
             f"{name} returns {_describe(results)}; wanted are three results: (actions, core state, "
