@@ -41,8 +41,8 @@ def run(config: Config) -> NoReturn:
     """Train until the run or the user ends it."""
     _set_limits(config)
     began, here = time.monotonic(), process_rank()
-    if here.rank == 0:
-        tracking.refuse_unusable(config.track)
+    if here.rank == 0 and config.track:
+        tracking.make_tracker(config.track)
     say = ProcessLogger(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
