@@ -252,9 +252,9 @@ class Turns:
     """
 
     def __init__(self, play: Callable[[float], Turn] = lambda timeout: []):
-        """`play` returns the unrolls of the next turn, or none if it lasts longer than a timeout.
+        """Take the turns of `play`, which returns no unrolls if one lasts longer than a timeout.
 
-        With --debug it plays here, and is set before training begins.
+        With --debug it plays in this thread, and is set before training begins.
         """
         self.play, self._unused = play, deque[tuple[bytes, int]]()
 

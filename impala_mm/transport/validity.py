@@ -1,4 +1,4 @@
-"""What an actor's hello and messages may say, and whether the actor belongs to this run.
+"""The limits of what an actor's messages may say, and whether the actor belongs to this run.
 
 The credentials of an actor do not keep a bug from its messages. `server` checks each hello and each
 header before anything is kept of it: what cannot be, or does not fit the learner, is refused in
