@@ -15,6 +15,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from impala_mm.config import user_modules
 from impala_mm.environments import gym_vector, level_spaces, levels, nests
 from impala_mm.environments.faults import FAILURES, make_fault
 from impala_mm.environments.process_end import CLOSED_CONNECTION
@@ -37,6 +38,7 @@ class Work(NamedTuple):
     renders: bool
     has_masks: bool  # whether the level offers masks of its actions
     opens: bool  # at the start; else each environment is opened when it is rebuilt
+    imports: str  # what the vector's process has imported by --import
 
 
 class Reply(NamedTuple):
@@ -61,6 +63,7 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
     vector: list[gym_vector.GymVector] = []
 
     def open_vector() -> float:
+        user_modules.import_all(work.imports)
         vector.append(_open(work))
         return vector[0].picture_rate
 

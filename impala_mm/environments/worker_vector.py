@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from impala_mm.config import user_modules
 from impala_mm.environments import nests
 from impala_mm.environments.faults import FaultElsewhere
 from impala_mm.environments.gym_vector import blank_step
@@ -57,7 +58,11 @@ class WorkerVector:
         self._workers: list[WorkerProcess | None] = []
         firsts, has_masks = np.cumsum([0, *sizes[:-1]]).tolist(), conversion.masks is not None
         self._works = [
-            Work(spec.level_name, options, total, first, count, seed, renders, has_masks, True)
+            Work(
+                *(spec.level_name, options, total, first, count, seed, renders, has_masks),
+                opens=True,
+                imports=user_modules.imported(),
+            )
             for first, count in zip(firsts, sizes, strict=True)
         ]
         opened: list[float] = []  # the picture rate of each worker's environments

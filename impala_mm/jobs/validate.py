@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm.config import algorithm_settings, auto, flags, setting_files
+from impala_mm.config import auto, flags, setting_files, user_modules
 from impala_mm.config.errors import BadCheckpoint, UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
@@ -140,10 +140,10 @@ def _check_functions(config: Config, made: "Agent") -> str:
         contract.trace_judges(agent.make_agent(own, 0, made.levels, Role.EVALUATOR).algorithm)
         alone, values = SingleLearner(), made.layout.values
         likes = _batches_like(config, made.algorithm)
-        for method, batch in likes:
-            TrainStep(made.algorithm, alone, config, values, method=method).trace(batch)
+        for update, batch in likes:
+            TrainStep(made.algorithm, alone, config, values, update=update).trace(batch)
     except (contract.AlgorithmMistake, NothingCompiled) as error:
-        algorithm_settings.show_cause(error)
+        user_modules.show_cause(error)
         flags.refuse(str(error))
     if likes:
         return ""
@@ -154,8 +154,8 @@ def _check_functions(config: Config, made: "Agent") -> str:
 
 
 def _batches_like(config: Any, algorithm: "Algorithm") -> "list[tuple[Update, Batch]]":
-    """Return each method that learns, with the specs of its batches; none if these are unknown."""
-    from impala_mm.algorithms import feature_settings  # noqa: PLC0415
+    """Return each update of the algorithm, with the specs of its batches; none if not known."""
+    from impala_mm.algorithms import contract, feature_settings  # noqa: PLC0415
     from impala_mm.algorithms.interface import defines  # noqa: PLC0415
     from impala_mm.data import batches  # noqa: PLC0415
 
@@ -170,10 +170,10 @@ def _batches_like(config: Any, algorithm: "Algorithm") -> "list[tuple[Update, Ba
         part = algorithm.minibatch_columns or columns
         beside = columns // part * feature_settings.columns_beside(part, share)
     likes: list[tuple[Update, Batch]] = [
-        (algorithm.update, batches.specs(unroll, columns + beside, entries))
+        (contract.update, batches.specs(unroll, columns + beside, entries))
     ]
     if defines(algorithm.offline_update):
-        likes.append((algorithm.offline_update, batches.specs(unroll, columns, entries)))
+        likes.append((contract.offline_update, batches.specs(unroll, columns, entries)))
     return likes
 
 

@@ -189,9 +189,7 @@ class SAC(Algorithm):
         states = (self._policy.initial_state(batch), self._critics.initial_state(batch))
         return self._normaliser.initial_state(states, batch)
 
-    def act(  # type: ignore[override]  # it does not need the environment's number
-        self, entry: Entry, core_state: Any, exploration: tf.Tensor
-    ) -> tuple[Any, Any, Any]:
+    def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
         returns, (state, of_critics) = self._normaliser.split(core_state)
         returns, read = self._normaliser.step(entry, returns), self._normaliser.read(entry)
