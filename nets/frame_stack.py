@@ -4,9 +4,9 @@ Entries hold single frames, so that each frame is sent to the learner only once.
 holds the few frames before the entry that is read next. Where `first` is true, an episode starts:
 the earlier frames of its stack are zeros.
 
-`shift` moves images by some pixels, by which DrQ augments what is replayed (arXiv 2004.13649): all of
-an unroll alike, also the frames before it that a stack holds, so that only what moves in the game
-moves in the stack.
+`shift` moves images by some pixels, by which DrQ augments what is replayed (arXiv 2004.13649). All
+images of an unroll are shifted alike, also the frames before it that a stack holds, so that only
+what moves in the game moves in the stack.
 """
 
 from collections.abc import Callable
