@@ -146,9 +146,7 @@ class FlagInfo:
 
     # -- Of the frontend
     remembered: bool = False  # whether later commands of the run use the value of its start
-    # Which commands that the frontend starts get it, if it was given: those of a "dashboard", a
-    # "controller" on a host.
-    passed_to: Sequence[str] = ()
+    for_dashboard: bool = False  # whether commands that a dashboard starts get it, if it was given
     no_slurm: str = ""  # why a Slurm job has no use for it
 
 
@@ -175,7 +173,7 @@ def flag(
     with_box: Any = None,
     of_games: bool = False,
     remembered: bool = False,
-    passed_to: Sequence[str] = (),
+    for_dashboard: bool = False,
     no_slurm: str = "",
 ) -> Any:
     """Return a dataclass field that is a flag; `FlagInfo` explains the arguments.
@@ -203,7 +201,7 @@ def flag(
         with_box=with_box,
         of_games=of_games,
         remembered=remembered,
-        passed_to=passed_to,
+        for_dashboard=for_dashboard,
         no_slurm=no_slurm,
     )
     return dataclasses.field(default=default, metadata={_INFO: known})
