@@ -8,7 +8,7 @@ import numpy as np
 from run_series import RunSeries
 
 from impala_mm.records.metric_descriptions import GROUPS, MetricDescription
-from impala_mm.records.panels import Panel
+from impala_mm.records.run_contents import Panel
 
 _METRICS = GROUPS["Replay"]
 # The statistics that are drawn, with their titles.

@@ -19,7 +19,7 @@ import tensorflow as tf
 from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.replay.source import QueueClosed
-from impala_mm.runtime import devices, thread_names
+from impala_mm.runtime import devices, lifecycle
 from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
@@ -175,7 +175,7 @@ class QueueSource:
 
     def _prefetch(self) -> None:
         """Prepare one batch after another until the run ends."""
-        thread_names.name_thread("prefetch")
+        lifecycle.name_thread("prefetch")
         size, device = self._batch_size, self._device
         with tf.device("/CPU:0"):
             taken = tf.Variable(0, trainable=False, dtype=tf.int64)

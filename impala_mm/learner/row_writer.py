@@ -26,9 +26,8 @@ from impala_mm.records.bottleneck import (
     progress_line,
 )
 from impala_mm.records.host_use import HostRows
-from impala_mm.records.metrics import MetricsAggregator
+from impala_mm.records.metrics import EtaEstimator, MetricsAggregator
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.throughput import EtaEstimator
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.timing import Interval
 from impala_mm.transport.server import Server

@@ -18,7 +18,7 @@ from impala_mm.records.host_use import HostUse
 from impala_mm.records.metrics import Meter, MetricsAggregator
 from impala_mm.runtime import starter
 from impala_mm.runtime.machine import GpuWatch, IdleCores, ProcessUse
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 from impala_mm.transport.server import Server
 
 # Failures that all learners have at the same step.

@@ -15,7 +15,7 @@ from impala_mm.data.unroll_check import UnrollCheck
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.runtime import devices, ports, starter
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 

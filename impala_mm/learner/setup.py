@@ -40,7 +40,7 @@ from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, ports, provenance, run_token, starter
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 from impala_mm.transport.server import Server
 
 # Exceptions that all learners of a run raise at the same point.

@@ -16,9 +16,8 @@ from impala_mm.learner.learner import Learner
 from impala_mm.learner.learner_reports import REPORT_SILENCE_SECONDS, unfinished_update
 from impala_mm.learner.run_status import RunStatus, RunTime
 from impala_mm.records.bottleneck import describe_filling
-from impala_mm.records.hooks import EventHook, StallDetector
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.outputs import RunOutputs
+from impala_mm.records.outputs import EventHook, RunOutputs, StallDetector
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat
 from impala_mm.runtime.log import Say

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from socket import socket
 
+from impala_mm.runtime.lifecycle import name_thread
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.thread_names import name_thread
 from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.front import CONNECTIONS, SERVING
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from impala_mm.runtime import ports
-from impala_mm.runtime.thread_names import name_thread
+from impala_mm.runtime.lifecycle import name_thread
 from impala_mm.transport import local_sockets
 from impala_mm.transport.carrier import Carrier, keep_watch
 from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials

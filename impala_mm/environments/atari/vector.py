@@ -30,7 +30,7 @@ from ale_py.vector_env import AtariVectorEnv
 from impala_mm.environments.atari.games import Game
 from impala_mm.environments.faults import make_fault
 from impala_mm.environments.types import EnvironmentSpec, Episode, Fault, Step
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 
 _FRAMES_PER_SECOND = 60  # of the emulated console
 _LIFE, _GAME = 0, 1  # rows of the statistics: the training episode and the whole game
@@ -46,7 +46,7 @@ def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
         "img_width": game.width,
         "num_threads": 1,  # an actor is one process of many; 0 would take all cores
     } | look
-    with thread_names.threads_named("environment"):
+    with lifecycle.threads_named("environment"):
         return _open(game, num_envs, settings)
 
 
