@@ -56,7 +56,7 @@ ALLOWED = {
     "impala_mm.runtime.timing "
     "impala_mm.runtime.machine impala_mm.runtime.safe_files impala_mm.runtime.safe_files",
     "launcher.checks": "node plan remote running impala_mm.config.printable "
-    "impala_mm.runtime.certificates impala_mm.transport.rounds",
+    "impala_mm.config.registry impala_mm.runtime.certificates impala_mm.transport.rounds",
     "launcher.dashboard": "node plan running impala_mm.config.messages impala_mm.records.host_use "
     "impala_mm.records.json_lines "
     "impala_mm.records.metric_descriptions impala_mm.records.panels "

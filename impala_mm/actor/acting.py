@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from impala_mm.actor.numpy_function import NumpyFunction
 from impala_mm.actor.numpy_operations import Untranslatable
-from impala_mm.algorithms import contract, registry
+from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
 from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack
 from impala_mm.data.trajectory import Entry
@@ -54,8 +54,8 @@ class Act:
     ) -> tuple[Any, list[Any], list[Any]]:
         """Return actions, a nest of NumPy arrays [E, ...], the next core state and extras.
 
-        `entry` has arrays [E, ...]; `number` has the tensors of `EnvironmentNumber`, or none if the
-        algorithm does not take it. State and extras are flat lists of [E, ...].
+        `entry` has arrays [E, ...]; `number` has the tensors of `EnvironmentNumber`. State and
+        extras are flat lists of [E, ...].
         """
         read = (entry.observation, entry.reward, entry.action, entry.first, entry.mask)
         arrays, chosen = tf.nest.flatten(read), self._num_actions
@@ -83,15 +83,14 @@ def _flat_act(
     entry = [tf.TensorSpec([num_envs, *s.shape], s.dtype) for s in tf.nest.flatten(fields)]
     states = [tf.TensorSpec(s.shape, s.dtype) for s in tf.nest.flatten(state)]
     numbers = [tf.TensorSpec([num_envs], tf.int32), tf.TensorSpec([], tf.int32)]
-    numbers = numbers if registry.takes_environment(algorithm) else []
 
     def act(*flat: tf.Tensor) -> list[tf.Tensor]:
         read, kept = flat[: len(entry)], flat[len(entry) :]
         observation, reward, action, first, mask = tf.nest.pack_sequence_as(fields, read)
         seen = Entry(action, reward, None, None, observation, first, None, mask)
         before = tf.nest.pack_sequence_as(state, kept[: len(states)])
-        environment = [EnvironmentNumber(*kept[len(states) :])] if numbers else []
-        results = contract.act(algorithm, seen, before, exploration, *environment)
+        environment = EnvironmentNumber(*kept[len(states) :])
+        results = contract.act(algorithm, seen, before, exploration, environment)
         return list(itertools.chain.from_iterable(map(tf.nest.flatten, results)))
 
     return act, entry, states + numbers

@@ -27,7 +27,6 @@ from impala_mm.actor.failures import FaultCounter
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch, label
 from impala_mm.actor.policy_puller import PolicyVersion
 from impala_mm.actor.stepper import EnvironmentStepper
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import ActingHook, SendingHook, TeacherLoader
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -132,7 +131,6 @@ class Player:
             )
             for number, (environments, size) in enumerate(groups)
         ]
-        self._takes_environment = registry.takes_environment(algorithm)
         self.number(NumberRange(0, 1, sum(size for _, size in groups)))
         self._turn = 0  # index of the group that acts next
         self._loaded_policy: Any = None
@@ -144,7 +142,7 @@ class Player:
     def number(self, numbers: NumberRange) -> None:
         """Give the environments their numbers in the run."""
         begin = 0
-        for group in self._groups if self._takes_environment else ():
+        for group in self._groups:
             own = numbers.numbers(begin, group.size)
             group.number = [tf.constant(own), tf.constant(numbers.bound)]
             begin += group.size

@@ -26,6 +26,11 @@ from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.data.variables import BadVariables
 from impala_mm.distributed.gradients import GradientReducer
 
+# `update` or `offline_update`, of this module.
+Update = Callable[
+    [Algorithm, Batch, Context, GradientReducer], tuple[dict[str, tf.Tensor], tf.Tensor]
+]
+
 
 class AlgorithmMistake(UserMistake):
     """A mistake in an algorithm's code that shows when it is traced.
@@ -39,16 +44,17 @@ def act(
     entry: Entry,
     core_state: Any,
     exploration: tf.Tensor,
-    *environment: EnvironmentNumber,
+    environment: EnvironmentNumber,
 ) -> tuple[Any, Any, Any]:
     """Return what `act` returns; raise AlgorithmMistake if it is not what `unroll` declares."""
-    name, unroll = _name(algorithm, "act"), algorithm.unroll
+    name = _name(algorithm, "act_by_number" if defines(algorithm.act_by_number) else "act")
+    unroll = algorithm.unroll
     size = entry.first.shape[0]
     _compare(
         "initial_state returns", "a core state", core_state, "unroll.start", unroll.start, size
     )
     with _naming_mistakes(name):
-        results = algorithm.act(entry, core_state, exploration, *environment)
+        results = algorithm.act_by_number(entry, core_state, exploration, environment)
     if not isinstance(results, tuple | list) or len(results) != 3:
         raise AlgorithmMistake(
             f"{name} returns {_describe(results)}; wanted are three results: (actions, core state, "
@@ -70,7 +76,7 @@ def judge(algorithm: Algorithm, entry: Entry, core_state: Any) -> PolicyOutput:
     return output
 
 
-def judge_unroll(algorithm: Any, entries: Entry, start: Any) -> PolicyOutput:
+def judge_unroll(algorithm: Algorithm, entries: Entry, start: Any) -> PolicyOutput:
     """Return what `judge_unroll` returns; raise AlgorithmMistake if it is no such output."""
     with _naming_mistakes(name := _name(algorithm, "judge_unroll")):
         output = algorithm.judge_unroll(entries, start)
@@ -79,11 +85,27 @@ def judge_unroll(algorithm: Any, entries: Entry, start: Any) -> PolicyOutput:
 
 
 def update(
-    algorithm: Algorithm, method: str, batch: Batch, context: Context, exchange: GradientReducer
+    algorithm: Algorithm, batch: Batch, context: Context, exchange: GradientReducer
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Return what `update` returns, or the method of this name; raise AlgorithmMistake."""
-    with _naming_mistakes(name := _name(algorithm, method)):
-        results = getattr(algorithm, method)(batch, context, exchange)
+    """Return what `update` returns; raise AlgorithmMistake if it is no such result."""
+    with _naming_mistakes(name := _name(algorithm, "update")):
+        results = algorithm.update(batch, context, exchange)
+    return _checked_update(name, results, batch)
+
+
+def offline_update(
+    algorithm: Algorithm, batch: Batch, context: Context, exchange: GradientReducer
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Return what `offline_update` returns; raise AlgorithmMistake if it is no such result."""
+    with _naming_mistakes(name := _name(algorithm, "offline_update")):
+        results = algorithm.offline_update(batch, context, exchange)
+    return _checked_update(name, results, batch)
+
+
+def _checked_update(
+    name: str, results: Any, batch: Batch
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Return the results of an update; raise AlgorithmMistake for others than its two."""
     if not isinstance(results, tuple | list) or len(results) != 2:
         raise AlgorithmMistake(
             f"{name} returns {_describe(results)}; wanted are two results: (metrics, priorities "
@@ -124,12 +146,12 @@ def trace_judges(algorithm: Algorithm) -> None:
         trace(judge_unroll, unroll.unrolls)
 
 
-def check_assigned(algorithm: Algorithm, method: str, traced: Any, exchange: Any) -> None:
+def check_assigned(algorithm: Algorithm, update: Update, traced: Any, exchange: Any) -> None:
     """Raise AlgorithmMistake if a traced update assigns a variable of no group of `variables`."""
     try:
         algorithm.variables.check_assigned(traced, exchange.variables)
     except BadVariables as error:
-        raise AlgorithmMistake(f"{_name(algorithm, method)} {error}") from None
+        raise AlgorithmMistake(f"{_name(algorithm, update.__name__)} {error}") from None
 
 
 def _check_output(name: str, output: Any, entry: Entry) -> None:
@@ -255,6 +277,7 @@ def _describe(value: Any, size: int | None = None, of_columns: bool = False) -> 
     return f"{tf.as_dtype(value.dtype).name} [{', '.join(axes)}]"
 
 
-def _name(algorithm: Any, method: str) -> str:
+def _name(algorithm: Algorithm, method: str) -> str:
+    """Return the name of an algorithm's method, and its class."""
     kind = type(algorithm)
     return f"{method} of {kind.__module__}.{kind.__qualname__}"

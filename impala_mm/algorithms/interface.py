@@ -101,9 +101,7 @@ class Algorithm:
         """Return the core state at the start of an episode: nest of [B, ...]."""
         raise NotImplementedError
 
-    def act(
-        self, entry: Entry, core_state: Any, exploration: tf.Tensor, *environment: EnvironmentNumber
-    ) -> tuple[Any, Any, Any]:
+    def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         """Choose actions: return (actions, core state, extras) for entries [B, ...].
 
         The actions are a nest of [B, ...] like `EnvironmentSpec.actions.specs`, int32 [B] for
@@ -113,11 +111,17 @@ class Algorithm:
 
         Only observation, reward, action, first and mask of the entries may be read. `exploration`,
         float32 [B], is 0 where actions shall be greedy and 1 where they explore as in training.
-
-        One that defines a fourth argument is given an `EnvironmentNumber`, to explore differently
-        in each environment.
         """
         raise NotImplementedError
+
+    def act_by_number(
+        self, entry: Entry, core_state: Any, exploration: tf.Tensor, environment: EnvironmentNumber
+    ) -> tuple[Any, Any, Any]:
+        """Choose actions by the environments' numbers, too, to explore differently in each.
+
+        An algorithm defines it in place of `act`.
+        """
+        return self.act(entry, core_state, exploration)
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy and value for entries [B, ...]; it reads the same fields as `act`."""

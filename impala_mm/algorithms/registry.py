@@ -66,21 +66,13 @@ def _discount_per_step(config: Config, environment: EnvironmentSpec) -> float:
     return config.discounting**frames
 
 
-def takes_environment(algorithm: Algorithm) -> bool:
-    """Return whether an algorithm's `act` takes an `EnvironmentNumber` as its fourth argument."""
-    parameters = inspect.signature(algorithm.act).parameters.values()
-    positional = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
-    return len(positional) > 3 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
-
-
 def evaluated_act(algorithm: Algorithm) -> Callable[[Entry, Any, tf.Tensor], tuple[Any, Any, Any]]:
     """Return the `act` of an algorithm for environments outside of a run: each is number 0 of 1."""
-    takes = takes_environment(algorithm)
 
     def act(entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         number = tf.zeros(tf.shape(entry.first), tf.int32)
-        environment = [EnvironmentNumber(number, tf.constant(1))] if takes else []
-        return contract.act(algorithm, entry, core_state, exploration, *environment)
+        alone = EnvironmentNumber(number, tf.constant(1))
+        return contract.act(algorithm, entry, core_state, exploration, alone)
 
     return act
 
@@ -163,6 +155,8 @@ def _check(made: Any, where: str) -> None:
         )
     what += f" {_with_article(made)}"
     names = [method.__name__ for method in _METHODS]
+    if defines(made.act_by_number):
+        names.remove("act")
     lacks = [name for name in ("unroll", "variables") if not hasattr(made, name)]
     lacks += [name for name in names if not defines(getattr(made, name))]
     if lacks:

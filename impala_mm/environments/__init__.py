@@ -13,7 +13,7 @@ suite's, as in `grid:8`, and is added from outside by one line:
         def maker(self, level):
             return functools.partial(GridWorld, size=int(level))
 
-Every process has to import the module with that line. The fall-back for all other names is the
+--import names the module with that line. The fall-back for all other names is the
 suite `gymnasium`. This module imports neither TensorFlow nor gymnasium.
 """
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from impala_mm.config import user_modules
 from impala_mm.environments import BUILT_IN
 from impala_mm.environments.faults import describe_end, frames_of_stack, text_of
 
@@ -112,6 +113,7 @@ class CheckProcess:
         )
         given = {
             "path": sys.path,
+            "imports": user_modules.imported(),
             "levels": self._left,
             "options": self._options,
             "until": self._until,
@@ -194,6 +196,7 @@ def run_in_child(given: Mapping[str, Any]) -> None:
     # Shells let the programs that they start in the background ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(int(max(given["until"] - time.monotonic(), 0) + 10))
+    user_modules.import_all(given["imports"])
     from impala_mm.environments import check, types  # noqa: PLC0415
 
     def write(record: dict[str, Any]) -> None:

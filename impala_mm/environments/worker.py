@@ -15,6 +15,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from impala_mm.config import user_modules
 from impala_mm.environments import gym_vector, nests
 from impala_mm.environments.faults import CLOSED_CONNECTION, FAILURES, make_fault
 from impala_mm.environments.make import made_level
@@ -38,6 +39,7 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
     vector: list[gym_vector.GymVector] = []
 
     def open_vector() -> float:
+        user_modules.import_all(work.imports)
         vector.append(_open(work))
         return vector[0].picture_rate
 

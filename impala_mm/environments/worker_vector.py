@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from impala_mm.config import user_modules
 from impala_mm.environments import nests
 from impala_mm.environments.faults import (
     FaultElsewhere,
@@ -62,6 +63,7 @@ class Work(NamedTuple):
     renders: bool
     has_masks: bool  # whether the level offers masks of its actions
     opens: bool  # at the start; else each environment is opened when it is rebuilt
+    imports: str  # what the vector's process has imported by --import
 
 
 class SharedNest:
@@ -250,7 +252,11 @@ class WorkerVector:
         self._workers: list[WorkerProcess | None] = []
         firsts, has_masks = np.cumsum([0, *sizes[:-1]]).tolist(), conversion.masks is not None
         self._works = [
-            Work(spec.level_name, options, total, first, count, seed, renders, has_masks, True)
+            Work(
+                *(spec.level_name, options, total, first, count, seed, renders, has_masks),
+                opens=True,
+                imports=user_modules.imported(),
+            )
             for first, count in zip(firsts, sizes, strict=True)
         ]
         opened: list[float] = []  # the picture rate of each worker's environments

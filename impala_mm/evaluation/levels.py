@@ -18,9 +18,9 @@ from impala_mm.runtime.log import Say
 def changed_flags(config: Config, given: Sequence[str]) -> dict[str, Any]:
     """Return the flags that replace the run's: the seed, and if given those of the environment.
 
-    --eval_epsilon is another one, if it is given.
+    --eval_epsilon and --import are others, if they are given.
     """
-    named = [name for name in (*types.OPTION_FLAGS, "eval_epsilon") if name in given]
+    named = [name for name in (*types.OPTION_FLAGS, "eval_epsilon", "imports") if name in given]
     return {name: getattr(config, name) for name in named} | {"seed": config.seed}
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import contract, registry
+from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
 from impala_mm.data.compression import decompress
 from impala_mm.data.parameter_layout import ParameterLayout
@@ -263,7 +263,7 @@ class BatchedInference:
             entries = Entry(action, reward, None, None, observation, first, None, mask)
             explores, environment = tf.ones_like(reward), self._environment()
             actions, state, extras = contract.act(
-                self._algorithm, entries, state, explores, *environment
+                self._algorithm, entries, state, explores, environment
             )
             written = self._states.write(rows, state)
         with tf.control_dependencies(written):
@@ -271,10 +271,8 @@ class BatchedInference:
             answers = tf.numpy_function(self._set_actions, [*results, *starts], tf.string)
         return tf.ensure_shape(answers, [None])
 
-    def _environment(self) -> list[EnvironmentNumber]:
-        """Return the last argument of `act` in a graph, as a list: empty if it does not take it."""
-        if not registry.takes_environment(self._algorithm):
-            return []
+    def _environment(self) -> EnvironmentNumber:
+        """Return the numbers of a batch's environments, in a graph."""
 
         def numbers() -> list[np.ndarray]:
             groups = [group.numbers for group in self._batch if group]
@@ -283,7 +281,7 @@ class BatchedInference:
 
         with tf.device("/CPU:0"):
             number, count = tf.numpy_function(numbers, [], [tf.int32, tf.int32])
-        return [EnvironmentNumber(tf.ensure_shape(number, [None]), tf.ensure_shape(count, []))]
+        return EnvironmentNumber(tf.ensure_shape(number, [None]), tf.ensure_shape(count, []))
 
     def _write_steps(self, headers: np.ndarray, contents: np.ndarray) -> list[np.ndarray]:
         """Write each call's step; return the arrays that the network reads.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm.config import algorithm_settings, auto, flags
+from impala_mm.config import auto, flags, user_modules
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
@@ -41,8 +41,8 @@ def run(config: Config) -> NoReturn:
     """Train until the run or the user ends it."""
     _set_limits(config)
     began, here = time.monotonic(), process_rank()
-    if here.rank == 0:
-        tracking.refuse_unusable(config.track)
+    if here.rank == 0 and config.track:
+        tracking.make_tracker(config.track)
     say = ProcessLogger(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
@@ -224,7 +224,7 @@ def _run(
 def _report_failure(error: Exception, say: Say, hint: str, folder: RunFolder | None) -> None:
     """Print on rank 0 why all learners have failed, after the frames of a user's algorithm."""
     if folder:
-        algorithm_settings.show_cause(error)
+        user_modules.show_cause(error)
         say(f"error: {error}{hint}")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm.config import algorithm_settings, auto, flags, setting_files
+from impala_mm.config import auto, flags, setting_files, user_modules
 from impala_mm.config.errors import BadCheckpoint, UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
@@ -32,6 +32,7 @@ from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
     from impala_mm.algorithms.agent import Agent
+    from impala_mm.algorithms.contract import Update
     from impala_mm.algorithms.interface import Algorithm
     from impala_mm.data.trajectory import Batch
 
@@ -139,12 +140,12 @@ def _check_functions(config: Config, made: "Agent") -> str:
         contract.trace_judges(agent.make_agent(own, 0, made.levels, Role.EVALUATOR).algorithm)
         alone, values = SingleLearner(), made.layout.values
         likes = _batches_like(config, made.algorithm)
-        for method, batch in likes.items():
-            TrainStep(made.algorithm, alone, config, values, method=method).trace(batch)
+        for update, batch in likes:
+            TrainStep(made.algorithm, alone, config, values, update=update).trace(batch)
     except (contract.AlgorithmMistake, NothingCompiled) as error:
-        algorithm_settings.show_cause(error)
+        user_modules.show_cause(error)
         flags.refuse(str(error))
-    if "update" in likes:
+    if likes:
         return ""
     return (
         "; update was not traced, since the algorithm has a source of its own and no batch_shape "
@@ -152,9 +153,9 @@ def _check_functions(config: Config, made: "Agent") -> str:
     )
 
 
-def _batches_like(config: Any, algorithm: "Algorithm") -> "dict[str, Batch]":
-    """Return the specs of the batches from which each method learns, where they are known."""
-    from impala_mm.algorithms import feature_settings  # noqa: PLC0415
+def _batches_like(config: Any, algorithm: "Algorithm") -> "list[tuple[Update, Batch]]":
+    """Return each update of the algorithm, with the specs of its batches; none if not known."""
+    from impala_mm.algorithms import contract, feature_settings  # noqa: PLC0415
     from impala_mm.algorithms.interface import defines  # noqa: PLC0415
     from impala_mm.data import batches  # noqa: PLC0415
 
@@ -163,14 +164,16 @@ def _batches_like(config: Any, algorithm: "Algorithm") -> "dict[str, Batch]":
     if defines(algorithm.source) and not config.replay:
         entries, columns = algorithm.batch_shape or (None, 0)
     if not columns:
-        return {}
+        return []
     beside = 0
     if share:
         part = algorithm.minibatch_columns or columns
         beside = columns // part * feature_settings.columns_beside(part, share)
-    likes = {"update": batches.specs(unroll, columns + beside, entries)}
+    likes: list[tuple[Update, Batch]] = [
+        (contract.update, batches.specs(unroll, columns + beside, entries))
+    ]
     if defines(algorithm.offline_update):
-        likes["offline_update"] = batches.specs(unroll, columns, entries)
+        likes.append((contract.offline_update, batches.specs(unroll, columns, entries)))
     return likes
 
 

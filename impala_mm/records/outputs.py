@@ -8,7 +8,6 @@ from impala_mm.config.settings import Config
 from impala_mm.records import tracking
 from impala_mm.records.hooks import EventHook
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.records.tracked_run import TrackedRun
 from impala_mm.runtime import log
 
 
@@ -34,6 +33,6 @@ def make_outputs(config: Config, folder: RunFolder | None, say: log.ProcessLogge
     if not config.track:
         return RunOutputs(say, events, None)
     tags = [tag.strip() for tag in config.track_tags.split(",") if tag.strip()]
-    run = TrackedRun(folder.path, dataclasses.asdict(config), tags)
+    run = tracking.TrackedRun(folder.path, dataclasses.asdict(config), tags)
     tracker = tracking.make_tracker(config.track)
     return RunOutputs(say, events, tracking.Tracking(config.track, tracker, run, say))

@@ -1,19 +1,19 @@
 """--track: send a run's settings, rows and files to a tracker.
 
 `metrics_writer` hands over each row of metrics.jsonl on rank 0, and a thread passes it to the
-tracker: `wandb_tracking`, or a class of the user's. Training does not wait for it, and none of its
+tracker: one of `TRACKERS`, or a class of the user's. Training does not wait for it, and none of its
 errors ends a run.
 """
 
 import queue
 import threading
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from impala_mm.config import flags, user_modules
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.messages import describe_error
-from impala_mm.records import wandb_tracking
-from impala_mm.records.tracked_run import TrackedRun
+from impala_mm.records import TRACKERS
 from impala_mm.runtime.log import Say
 
 _MAX_WAITING_ROWS = 1000  # rows waiting for the tracker, about half an hour of training
@@ -23,10 +23,20 @@ _FILES = (("settings.json", "settings"), ("report.html", "report"), ("videos/*.m
 _Row = dict[str, Any] | None  # None marks the end
 
 
+class TrackedRun(NamedTuple):
+    """A run as a tracker sees it."""
+
+    logdir: Path
+    settings: dict[str, Any]  # all flags
+    tags: list[str]  # those of --track_tags
+
+
 class Tracker(Protocol):
     """A receiver of a run's rows and files; a class of yours is made without arguments.
 
-    All methods are called by one thread of the learner of rank 0. An exception ends the tracking.
+    It is also made by the checks before a start, so that it can raise an error if a package is
+    missing. All methods are called by one thread of the learner of rank 0; an exception ends the
+    tracking.
     """
 
     def begin(self, run: TrackedRun) -> str:
@@ -45,38 +55,34 @@ class Tracker(Protocol):
         """End, once all rows and files were received."""
 
 
-def refuse_unusable(track: str) -> None:
-    """Refuse a --track whose tracker is not there."""
-    if track == wandb_tracking.NAME:
-        wandb_tracking.refuse_if_missing()
-    elif track:
-        _find(track)
-
-
 def make_tracker(track: str) -> Tracker:
     """Return the tracker that --track names; refuse what is none."""
+    kind = _find(track)
+    methods = ("begin", "log", "add_file", "finish")
+    if lacks := [method for method in methods if not hasattr(kind, method)]:
+        flags.refuse(f"--track={track}: it has no method {' or '.join(lacks)}")
     try:
-        return _find(track)()
+        return kind()
+    except UserMistake as error:
+        flags.refuse(f"--track={track}: {error}")
     except Exception as error:
         flags.refuse(f"--track={track}: it cannot be made: {describe_error(error)}")
 
 
-def _find(track: str) -> type[Tracker]:
-    """Return the class of a tracker; refuse what is none."""
-    if track == wandb_tracking.NAME:
-        return wandb_tracking.WandbTracker
+def _find(track: str) -> type[Any]:
+    if track in TRACKERS:
+        return TRACKERS[track]
     module, _, name = track.replace(":", ".").rpartition(".")
     try:
-        found = getattr(user_modules.import_module(module), name, None)
+        kind = getattr(user_modules.import_module(module), name, None)
     except user_modules.BadModule as error:
         flags.refuse(
-            f"--track={track}: write wandb, or a class of yours as my_package.MyTracker: {error}"
+            f"--track={track}: write {' or '.join(TRACKERS.names)}, or a class of yours as "
+            f"my_package.MyTracker: {error}"
         )
-    if not isinstance(found, type):
+    if not isinstance(kind, type):
         flags.refuse(f"--track={track}: {module} has no class {name}")
-    if lacks := [m for m in ("begin", "log", "add_file", "finish") if not hasattr(found, m)]:
-        flags.refuse(f"--track={track}: it has no method {' or '.join(lacks)}")
-    return found
+    return kind
 
 
 class Tracking:
@@ -127,7 +133,7 @@ class Tracking:
             self._tracker.finish()
         except BaseException as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            is_login = not began and self._name == wandb_tracking.NAME
+            is_login = not began and self._name == "wandb"
             hint = "; run `wandb login`, or set WANDB_MODE=offline" if is_login else ""
             self._complain(f"failed ({reason[:200]}{hint})")
 

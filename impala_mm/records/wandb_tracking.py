@@ -14,24 +14,21 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config import flags
-from impala_mm.records.tracked_run import TrackedRun
-
-NAME = "wandb"
-
-
-def refuse_if_missing() -> None:
-    """Refuse --track where wandb is not installed."""
-    found = importlib.util.find_spec("wandb")
-    if found is None or found.origin is None:  # without an origin it is just a folder named wandb/
-        flags.refuse(
-            "--track: wandb is not installed: .venv/bin/uv pip install wandb "
-            "-c constraints.lock, or leave --track out"
-        )
+from impala_mm.config.errors import UserMistake
+from impala_mm.records.tracking import TrackedRun
 
 
 class WandbTracker:
     """A `Tracker` that sends a run to Weights & Biases."""
+
+    def __init__(self) -> None:
+        """Raise UserMistake if wandb is not installed."""
+        package = importlib.util.find_spec("wandb")
+        if not (package and package.origin):  # without an origin it is just a folder named wandb/
+            raise UserMistake(
+                "wandb is not installed: .venv/bin/uv pip install wandb -c constraints.lock, or "
+                "leave --track out"
+            )
 
     def begin(self, run: TrackedRun) -> str:
         """Begin, as the same run of wandb for every start of this one; return where it is."""
@@ -78,13 +75,13 @@ class WandbTracker:
 def _run_id(path: Path) -> str:
     """Return the run's id at wandb, which its first start creates."""
     try:
-        known = path.read_text().strip()
+        identity = path.read_text().strip()
     except FileNotFoundError:
-        known = ""
-    if not known:
-        known = secrets.token_hex(4)
-        path.write_text(known + "\n")
-    return known
+        identity = ""
+    if not identity:
+        identity = secrets.token_hex(4)
+        path.write_text(identity + "\n")
+    return identity
 
 
 def _plain(value: Any) -> Any:

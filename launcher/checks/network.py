@@ -1,19 +1,17 @@
 """The checks between machines: actors can reach their learner, and learners each other."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from impala_mm.runtime import certificates
-from launcher.checks.finding import Finding
+from launcher.checks.check import Finding, PlannedRun, Scope, check, failed, note, passed
 from launcher.node import mpirun, order_channel
 from launcher.node.task import LEARNERS_VARIABLE, START_VARIABLE
 from launcher.plan import process_plan
-from launcher.plan.host_environment import Installation, InstallationOf
-from launcher.plan.settings import LauncherConfig
+from launcher.plan.host_environment import Installation
 from launcher.plan.workers_csv import Worker, first_learners
 from launcher.remote import parallel
-from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.running import mpirun_daemons
 
@@ -30,207 +28,175 @@ sys.exit(0 if total == expected else f"the all-reduce returned {total}, not {exp
 """
 
 
-class NetworkChecks:
-    """The checks between the machines of one run."""
+@check("names", Scope.RUN)
+def check_names(run: PlannedRun) -> Iterable[Finding]:
+    """Check the learners' host names: unique, and not a loopback address on their own host.
 
-    def __init__(
-        self,
-        hosts: Hosts,
-        workers: Sequence[Worker],
-        installation_of: InstallationOf,
-        config: LauncherConfig,
-        make_certificates: Callable[[Sequence[str]], str],
-        bind_address: str = "",
-    ):
-        """Check a planned run; `bind_address` is that of --bind_address, if given."""
-        self._bind_host = bind_address.rpartition(":")[0].strip("[]")
-        self._hosts, self._installation_of, self._config = hosts, installation_of, config
-        self._make_certificates = make_certificates  # for roles, as `Request` describes it
-        self._learners = [worker for worker in workers if worker.job == "learner"]
-        self._actors = [worker for worker in workers if worker.job == "actor"]
-
-    def check(self) -> list[Finding]:
-        """Run all checks between machines; a run on a single machine has none."""
-        if (
-            len(
-                {
-                    self._installation_of(worker).host_id
-                    for worker in (*self._learners, *self._actors)
-                }
-            )
-            == 1
-        ):
-            return []
-        if wrong := self._check_names():
-            return wrong
-        return [*self._check_bandwidth(), *self._check_all_reduce()]
-
-    def _check_names(self) -> list[Finding]:
-        """Check the learners' host names: unique, and not a loopback address on their own host.
-
-        Without --bind_address, a learner listens on the address that its own host resolves its name
-        to. Debian writes a loopback address for it to /etc/hosts, where no other host could
-        connect.
-        """
-        findings = self._check_unique_names()
-        if self._bind_host:
-            return findings
-        for learner in self._learners:
-            address, host_id = (
-                self._installation_of(learner).address,
-                self._installation_of(learner).host_id,
-            )
-            addresses = self._hosts.call(host_id, "resolve", host=address)
-            if addresses and all(each.startswith("127.") for each in addresses):
-                loopback = addresses[0]
-                message = (
-                    f"row {learner.line}: {address} resolves to {loopback} on the host itself, "
-                    f"so no other host could reach the learner"
-                )
-                remedy = (
+    Open MPI takes hosts of equal names for one machine and hangs. Without --bind_address, a learner
+    listens on the address that its own host resolves its name to. Debian writes a loopback address
+    for it to /etc/hosts, where no other host could connect.
+    """
+    if not run.has_several_hosts:
+        return
+    host_ids: dict[str, str] = {}  # by the host's own name
+    for host in run.reached_hosts:
+        if not host.learners:
+            continue
+        name = host.facts()["host"]
+        if (other := host_ids.setdefault(name, host.host_id)) != host.host_id:
+            message = f"{host.host_id or 'this machine'} and {other or 'this machine'} both have "
+            message += f"the host name {name}: Open MPI would take them for one machine"
+            yield failed(message, "rename one of the hosts")
+        for learner in [] if run.bind_host else host.learners:
+            address = learner.installation.address
+            resolved = host.call("resolve", host=address)
+            if resolved and all(each.startswith("127.") for each in resolved):
+                yield failed(
+                    f"row {learner.worker.line}: {address} resolves to {resolved[0]} on the host "
+                    f"itself, so no other host could reach the learner",
                     "write its IP address in the CSV, correct /etc/hosts on that host, or listen "
-                    "with --bind_address=0.0.0.0:0"
-                )
-                findings.append(Finding("names", False, message, remedy, host_id))
-        return findings
+                    "with --bind_address=0.0.0.0:0",
+                )._replace(host_id=host.host_id)
 
-    def _check_unique_names(self) -> list[Finding]:
-        """Check that host names differ: Open MPI takes equal names for one machine and hangs."""
-        named: dict[str, str] = {}
-        findings = []
-        for host_id in dict.fromkeys(
-            self._installation_of(learner).host_id for learner in self._learners
-        ):
-            name = self._hosts.call(host_id, "facts", roots=[], pythons=[])["host"]
-            if (other := named.setdefault(name, host_id)) != host_id:
-                message = f"{host_id or 'this machine'} and {other or 'this machine'} both have "
-                message += f"the host name {name}: Open MPI would take them for one machine"
-                findings.append(Finding("names", False, message, "rename one of the hosts"))
-        return findings
 
-    def _check_bandwidth(self) -> list[Finding]:
-        """Measure the bandwidth from each actor's host to the port of one of its learners.
+@check("network", Scope.BETWEEN_HOSTS)
+def check_bandwidth(run: PlannedRun) -> Iterable[Finding]:
+    """Measure the bandwidth from each actor's host to the port of one of its learners.
 
-        The host only connects to the others, since a measurement fills the network for a while.
-        For a learner that chooses its port itself, a port is used that is free now.
-        """
-        wanted: dict[str, dict[int, None]] = {}  # numbers of learners, by host id of their actors
-        for actor, number in first_learners([*self._learners, *self._actors]):
-            host_id = self._installation_of(actor).host_id
-            if host_id != self._installation_of(self._learners[number]).host_id:
-                wanted.setdefault(host_id, {})[number] = None
-        ports, findings = self._start_servers(sorted(set().union(*wanted.values())))
-        to_measure: list[tuple[str, int]] = []
-        to_connect: list[tuple[str, int]] = []
-        for i, (host_id, numbers) in enumerate(wanted.items()):
-            if pairs := [(host_id, number) for number in numbers if number in ports]:
-                to_measure.append(pairs.pop(i % len(pairs)))  # in turn, so that all are measured
-                to_connect += pairs
+    The host only connects to the others, since a measurement fills the network for a while.
+    For a learner that chooses its port itself, a port is used that is free now.
+    """
+    numbers_of: dict[str, dict[int, None]] = {}  # numbers of learners, by host id of their actors
+    for actor, number in first_learners(
+        [worker for worker in run.workers if worker.job in ("learner", "actor")]
+    ):
+        host_id = run.installation_of(actor).host_id
+        if host_id != run.installation_of(run.learners[number]).host_id:
+            numbers_of.setdefault(host_id, {})[number] = None
+    ports, findings = _start_servers(run, sorted(set().union(*numbers_of.values())))
+    to_measure: list[tuple[str, int]] = []
+    to_connect: list[tuple[str, int]] = []
+    for i, (host_id, numbers) in enumerate(numbers_of.items()):
+        if pairs := [(host_id, number) for number in numbers if number in ports]:
+            to_measure.append(pairs.pop(i % len(pairs)))  # in turn, so that all are measured
+            to_connect += pairs
 
-        def send(pair: tuple[str, int], seconds: float = 0.0) -> Finding:
-            return self._send(pair[0], self._learners[pair[1]], ports[pair[1]], seconds)
+    def send(pair: tuple[str, int], seconds: float = 0.0) -> Finding:
+        host_id, number = pair
+        finding = _send(run, host_id, run.learners[number], ports[number], seconds)
+        return finding._replace(host_id=host_id)
 
-        findings += parallel.map_ordered(send, to_connect)
-        findings += parallel.map_ordered(
-            lambda pair: send(pair, _SEND_SECONDS), to_measure, _MAX_SENDERS
+    findings += parallel.map_ordered(send, to_connect)
+    findings += parallel.map_ordered(
+        lambda pair: send(pair, _SEND_SECONDS), to_measure, _MAX_SENDERS
+    )
+    for host_id in {run.installation_of(run.learners[number]).host_id for number in ports}:
+        with contextlib.suppress(HostUnavailable, OperationFailed):
+            run.hosts.call(host_id, "stop_bandwidth_servers")
+    return findings
+
+
+def _start_servers(run: PlannedRun, numbers: Sequence[int]) -> tuple[dict[int, int], list[Finding]]:
+    """Start a server for each of these learners; return their ports, and the failures.
+
+    A port that a row names comes first, so that no other learner's server takes it.
+    """
+    ports, failures = {}, []
+    for number in sorted(numbers, key=lambda number: not run.learners[number].tf_port):
+        learner = run.learners[number]
+        installation = run.installation_of(learner)
+        address, host_id = run.bind_host.strip("[]") or installation.address, installation.host_id
+        try:
+            ports[number] = run.hosts.call(
+                host_id, "start_bandwidth_server", address=address, port=learner.tf_port
+            )
+        except (HostUnavailable, OperationFailed, OSError) as error:
+            message = f"cannot listen on {address}:{learner.tf_port}: {error}"
+            failures.append(failed(message)._replace(host_id=host_id))
+    return ports, failures
+
+
+def _send(run: PlannedRun, host_id: str, learner: Worker, port: int, seconds: float) -> Finding:
+    """Measure the bandwidth to a learner's port for `seconds`; 0: only connect to it."""
+    address = run.installation_of(learner).address
+    try:
+        rate = run.hosts.call(
+            host_id, "measure_bandwidth", host=address, port=port, seconds=seconds
         )
-        for host_id in {self._installation_of(self._learners[number]).host_id for number in ports}:
+    except (HostUnavailable, OperationFailed, OSError) as error:
+        remedy = "open that port in the firewalls between them"
+        if not learner.tf_port:
+            remedy += ", or name an open one in the column tf_port"
+        return failed(f"cannot reach its learner at {address}:{port}: {error}", remedy)
+    if not seconds:
+        return passed(f"can connect to {address}:{port}")
+    message = f"{rate:,.0f} Mbit/s to {address}:{port}"
+    if rate >= _MIN_MBIT_PER_SECOND:
+        return passed(message)
+    return note(
+        f"{message}, which may delay parameters and unrolls",
+        "raise --min_pull_secs, or use a faster network",
+    )
+
+
+@check("all-reduce", Scope.BETWEEN_HOSTS)
+def check_all_reduce(run: PlannedRun) -> Iterable[Finding]:
+    """Run an all-reduce between the learners' hosts, by the mpirun that the run will use."""
+    learners = run.learners
+    others = process_plan.other_installations(learners, run.installation_of)
+    if not others:
+        return
+    first = run.installation_of(learners[0])
+    environment = process_plan.common_environment(run.config)
+    command = process_plan.mpirun_command(
+        learners,
+        run.config,
+        run.installation_of,
+        list(environment),
+        "AGENT",
+        lambda installation: [installation.python, "-c", _ALL_REDUCE_PROGRAM],
+    )
+    credentials = run.make_certificates(order_channel.ROLES)
+    parts = certificates.by_role(credentials, order_channel.ROLES)
+    try:
+        code, output = run.hosts.call(
+            first.host_id,
+            "run_mpirun",
+            command=process_plan.with_setup(learners[0], run.config, command),
+            credentials=parts[order_channel.MPIRUN],
+            supervisors=_start_trial_supervisors(run, others, credentials),
+            environment=environment
+            | mpirun.environment(first.as_root)
+            | {LEARNERS_VARIABLE: "check", START_VARIABLE: "check"},
+            workdir=first.workdir,
+            seconds=_ALL_REDUCE_SECONDS,
+            timeout=_ALL_REDUCE_SECONDS + 10,
+        )
+    except (HostUnavailable, OperationFailed, OSError) as error:
+        code, output = 1, str(error)
+    finally:
+        for host_id in {installation.host_id for installation in others}:
             with contextlib.suppress(HostUnavailable, OperationFailed):
-                self._hosts.call(host_id, "stop_bandwidth_servers")
-        return list(dict.fromkeys(findings))
+                run.hosts.call(host_id, "end_trial_supervisors")
+    if code == 0:
+        yield passed(f"works between {len(learners)} learners")
+        return
+    last = [line for line in output.splitlines() if line.strip()][-6:] or ["no output"]
+    yield failed(
+        f"mpirun between {len(learners)} learners failed (exit code {code}):\n" + "\n".join(last),
+        "open the firewalls between learners; with several networks, name one by --mpirun_args",
+    )
 
-    def _start_servers(self, numbers: Sequence[int]) -> tuple[dict[int, int], list[Finding]]:
-        """Start a server for each of these learners; return their ports, and the failures.
 
-        A port that a row names comes first, so that no other learner's server takes it.
-        """
-        ports, findings = {}, []
-        for number in sorted(numbers, key=lambda number: not self._learners[number].tf_port):
-            learner = self._learners[number]
-            installation = self._installation_of(learner)
-            address, host_id = self._bind_host or installation.address, installation.host_id
-            try:
-                ports[number] = self._hosts.call(
-                    host_id, "start_bandwidth_server", address=address, port=learner.tf_port
-                )
-            except (HostUnavailable, OperationFailed, OSError) as error:
-                message = f"cannot listen on {address}:{learner.tf_port}: {error}"
-                findings.append(Finding("network", False, message, "", host_id))
-        return ports, findings
-
-    def _send(self, host_id: str, learner: Worker, port: int, seconds: float) -> Finding:
-        """Measure the bandwidth to a learner's port for `seconds`; 0: only connect to it."""
-        address = self._installation_of(learner).address
-        try:
-            rate = self._hosts.call(
-                host_id, "measure_bandwidth", host=address, port=port, seconds=seconds
+def _start_trial_supervisors(
+    run: PlannedRun, others: Sequence[Installation], credentials: str
+) -> dict[str, dict[str, Any]]:
+    """Start a supervisor of mpirun's daemon on each host; return where they listen."""
+    addresses: dict[str, dict[str, Any]] = {}
+    for installation in others:
+        if installation.address not in addresses:
+            task = mpirun_daemons.make_task(installation, credentials, run.config, "check")
+            addresses[installation.address] = run.hosts.call(
+                installation.host_id, "start_trial_supervisor", task=task
             )
-        except (HostUnavailable, OperationFailed, OSError) as error:
-            message = f"cannot reach its learner at {address}:{port}: {error}"
-            remedy = "open that port in the firewalls between them"
-            if not learner.tf_port:
-                remedy += ", or name an open one in the column tf_port"
-            return Finding("network", False, message, remedy, host_id)
-        if not seconds:
-            return Finding("network", True, f"can connect to {address}:{port}", "", host_id)
-        is_slow = rate < _MIN_MBIT_PER_SECOND
-        message = f"{rate:,.0f} Mbit/s to {address}:{port}"
-        if is_slow:
-            message += ", which may delay parameters and unrolls"
-        remedy = "raise --min_pull_secs, or use a faster network" if is_slow else ""
-        return Finding("network", None if is_slow else True, message, remedy, host_id)
-
-    def _check_all_reduce(self) -> list[Finding]:
-        """Run an all-reduce between the learners' hosts, by the mpirun that the run will use."""
-        others = process_plan.other_installations(self._learners, self._installation_of)
-        if not others:
-            return []
-        first = self._installation_of(self._learners[0])
-        environment = process_plan.common_environment(self._config)
-        command = process_plan.mpirun_command(
-            *(self._learners, self._config, self._installation_of, list(environment), "AGENT"),
-            lambda installation: [installation.python, "-c", _ALL_REDUCE_PROGRAM],
-        )
-        credentials = self._make_certificates(order_channel.ROLES)
-        parts = certificates.by_role(credentials, order_channel.ROLES)
-        host_ids = list(dict.fromkeys(each.host_id for each in others))
-        try:
-            code, output = self._hosts.call(
-                *(first.host_id, "run_mpirun"),
-                command=process_plan.with_setup(self._learners[0], self._config, command),
-                credentials=parts[order_channel.MPIRUN],
-                supervisors=self._start_trial_supervisors(others, credentials),
-                environment=environment
-                | mpirun.environment(first.as_root)
-                | {LEARNERS_VARIABLE: "check", START_VARIABLE: "check"},
-                workdir=first.workdir,
-                seconds=_ALL_REDUCE_SECONDS,
-                timeout=_ALL_REDUCE_SECONDS + 10,
-            )
-        except (HostUnavailable, OperationFailed, OSError) as error:
-            code, output = 1, str(error)
-        finally:
-            for host_id in host_ids:
-                with contextlib.suppress(HostUnavailable, OperationFailed):
-                    self._hosts.call(host_id, "end_trial_supervisors")
-        hosts = len(self._learners)
-        if code == 0:
-            return [Finding("all-reduce", True, f"works between {hosts} learners")]
-        last = [line for line in output.splitlines() if line.strip()][-6:] or ["no output"]
-        message = f"mpirun between {hosts} learners failed (exit code {code}):\n" + "\n".join(last)
-        remedy = "open the firewalls between learners; with several networks, name one by "
-        remedy += "--mpirun_args"
-        return [Finding("all-reduce", False, message, remedy)]
-
-    def _start_trial_supervisors(
-        self, others: Sequence[Installation], credentials: str
-    ) -> dict[str, dict[str, Any]]:
-        """Start a supervisor of mpirun's daemon on each host; return where they listen."""
-        found: dict[str, dict[str, Any]] = {}
-        for each in others:
-            if each.address not in found:
-                task = mpirun_daemons.make_task(each, credentials, self._config, "check")
-                found[each.address] = self._hosts.call(
-                    each.host_id, "start_trial_supervisor", task=task
-                )
-        return found
+    return addresses

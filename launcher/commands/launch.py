@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launcher.checks import preflight
-from launcher.checks.finding import Finding
+from launcher.checks.check import Finding, PlannedRun
 from launcher.commands.control import find_place, leave_controller
 from launcher.deploy import deploy
 from launcher.node import order_channel
@@ -153,7 +153,7 @@ class _Launcher:
             "logdir": self._learners_logdir(first, self._expected_logdir)
         }
         found = preflight.check_run(
-            preflight.PlannedRun(
+            PlannedRun(
                 self._workers,
                 process_plan.make_processes(self._workers, self._config, flags, installation_of),
                 installation_of,

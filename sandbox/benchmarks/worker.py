@@ -36,7 +36,7 @@ from wire_ends import PreparedTask, WireTasks
 
 from impala_mm.actor.acting import Act
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import agent, registry
+from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import auto, command_line, replay_mix
 from impala_mm.config.settings import Config
@@ -86,7 +86,6 @@ class WorkerTasks(WireTasks):
         act, entry = Act(algorithm, batch), self._random_entries([batch])
         state = tf.nest.flatten(algorithm.initial_state(batch))
         number = [tf.range(batch), tf.constant(batch)]
-        number = number if registry.takes_environment(algorithm) else []
 
         def once() -> None:
             nonlocal state

@@ -95,7 +95,7 @@ class RecurrentQ(Algorithm):
     def initial_state(self, batch):
         return self._normaliser.initial_state(self._online.body.initial_state(batch), batch)
 
-    def act(self, entry, core_state, exploration, environment):
+    def act_by_number(self, entry, core_state, exploration, environment):
         values, core_state = self._read(entry, core_state)
         epsilon = exploration * self._epsilon(environment)
         explores = tf.random.uniform(tf.shape(epsilon)) < epsilon

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from impala_mm.algorithms.parts import actor_critic
-from tests.impala_mm.algorithms.test_vtrace import paper
+from tests.impala_mm.algorithms.parts.test_vtrace import paper
 
 
 class Learnt(NamedTuple):

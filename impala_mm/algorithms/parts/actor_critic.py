@@ -235,9 +235,7 @@ class ActorCritic(Algorithm):
         """Return the core state at the start of an episode: nest of [B, ...]."""
         return self._normaliser.initial_state(self._network.initial_state(batch), batch)
 
-    def act(  # type: ignore[override]  # it does not need the environment's number
-        self, entry: Entry, core_state: Any, exploration: tf.Tensor
-    ) -> tuple[Any, Any, Any]:
+    def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
         features, core_state = self._read(entry, core_state)
         parameters = self._policy_head(features.policy)

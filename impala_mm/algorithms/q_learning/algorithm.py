@@ -136,13 +136,9 @@ class QLearning(Algorithm):
         """Return the core state at the start of an episode: nest of [B, ...]."""
         return self._normaliser.initial_state(self._online.initial_state(batch), batch)
 
-    def act(  # type: ignore[override]  # it needs the environment's number
-        self,
-        entry: Entry,
-        core_state: Any,
-        exploration: tf.Tensor,
-        environment: EnvironmentNumber,
-    ) -> tuple[tf.Tensor, Any, Any]:
+    def act_by_number(
+        self, entry: Entry, core_state: Any, exploration: tf.Tensor, environment: EnvironmentNumber
+    ) -> tuple[Any, Any, Any]:
         """Choose the best actions, or random ones with each environment's probability.
 
         In tests and evaluation, the probability is --eval_epsilon, and nothing has noise. Record

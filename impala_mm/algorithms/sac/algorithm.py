@@ -62,6 +62,14 @@ class _Part(NamedTuple):
         return losses.reduce(terms, self.live, self.weight, "mean")
 
 
+class _Optimizers(NamedTuple):
+    """The optimizers of what SAC trains."""
+
+    critics: optimizers.Adam
+    policy: optimizers.Adam
+    temperature: optimizers.Adam
+
+
 class SAC(Algorithm):
     """A policy that is trained by the values of its actions, and values by what follows them."""
 
@@ -123,9 +131,9 @@ class SAC(Algorithm):
             targets.follow(followers, critics)
             groups = (critics, [*policy, *self.features.trained], [self._log_temperature])
             rates = (config.critic_rate, config.learning_rate, config.temperature_rate)
-            self._optimizers = [
-                optimizers.make("adam", rate, 0.0, 0.0, config.epsilon) for rate in rates
-            ]
+            self._optimizers = _Optimizers(
+                *(optimizers.make("adam", rate, 0.0, 0.0, config.epsilon) for rate in rates)
+            )
             for optimizer, group in zip(self._optimizers, groups, strict=True):
                 optimizer.initialize(group)
                 slots += optimizer.variables
@@ -181,9 +189,7 @@ class SAC(Algorithm):
         states = (self._policy.initial_state(batch), self._critics.initial_state(batch))
         return self._normaliser.initial_state(states, batch)
 
-    def act(  # type: ignore[override]  # it does not need the environment's number
-        self, entry: Entry, core_state: Any, exploration: tf.Tensor
-    ) -> tuple[Any, Any, Any]:
+    def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
         returns, (state, of_critics) = self._normaliser.split(core_state)
         returns, read = self._normaliser.step(entry, returns), self._normaliser.read(entry)
@@ -241,7 +247,7 @@ class SAC(Algorithm):
         rates = (config.critic_rate, config.learning_rate, config.temperature_rate)
         for optimizer, rate in zip(self._optimizers, rates, strict=True):
             now = optimizers.scheduled_rate(config, context.frames, context.total, rate)
-            if optimizer is self._optimizers[1]:
+            if optimizer is self._optimizers.policy:
                 now = self.features.learning_rate(now)
             optimizer.learning_rate.assign(now)
 
@@ -263,7 +269,7 @@ class SAC(Algorithm):
             compiled=self._compiled,
         )
         self._normaliser.update(batch, self.unroll.overlap, exchange)
-        rate = self._optimizers[1].learning_rate.read_value()
+        rate = self._optimizers.policy.learning_rate.read_value()
         metrics = made.metrics | {"learning_rate": rate, "optimizer_steps": made.steps}
         return metrics | of_features, batch.weight
 
@@ -282,7 +288,9 @@ class SAC(Algorithm):
 
     def _seed(self, use: int) -> tf.Tensor:
         """Return the seed of an update's draws for this use."""
-        return update_seeds.of_update(self._config.seed, self._optimizers[0].step.read_value(), use)
+        return update_seeds.of_update(
+            self._config.seed, self._optimizers.critics.step.read_value(), use
+        )
 
     def _step(self, part: _Part, exchange: GradientReducer) -> dict[str, tf.Tensor]:
         """Make one optimizer step of each kind; return metrics."""
@@ -319,9 +327,9 @@ class SAC(Algorithm):
         critics = self._critics.trainable_variables
         policy = [*self._policy.trainable_variables, *self.features.trained]
         (loss, value, error), gradients = exchange.differentiate(critic_loss, critics)
-        exchange.apply(self._optimizers[0], gradients, critics, "critics")
+        exchange.apply(self._optimizers.critics, gradients, critics, "critics")
         (loss_of_policy, entropy, measured), gradients = exchange.differentiate(policy_loss, policy)
-        exchange.apply(self._optimizers[1], gradients, policy, "policy")
+        exchange.apply(self._optimizers.policy, gradients, policy, "policy")
         # Of the minibatch's transitions, those that were steps.
         share = part.mean(tf.ones_like(part.live, entropy.dtype))
         if not self._config.fixed_temperature:
@@ -346,7 +354,7 @@ class SAC(Algorithm):
         """Lower the temperature if the entropy exceeds its target, within a multiplier's limits."""
         log = self._log_temperature
         gradients = [tf.cast(excess, tf.float64)]
-        exchange.apply(self._optimizers[2], gradients, [log], "temperature", clipping=-1.0)
+        exchange.apply(self._optimizers.temperature, gradients, [log], "temperature", clipping=-1.0)
         least, most = math.log(lagrange.LEAST), math.log(lagrange.MOST)
         log.assign(tf.clip_by_value(log, least, most))
 

@@ -18,6 +18,7 @@ from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import EnvironmentSpec
 
 SIZE = 3
+NUMBER = [tf.range(SIZE), tf.constant(SIZE)]  # of the environments
 BOX = Box((2,), (-1.0, 0.0), (1.0, 5.0))
 ACTIONS = {
     "Discrete": Discrete(4),
@@ -118,7 +119,7 @@ def test_states_and_parameters_are_those_that_tensorflow_computes(
     for _ in range(4):
         entry = _entries(algorithm, random)
         (ours, mine, parameters), (theirs, other, expected) = (
-            act(entry, state, []) for act, state in zip(acts, states, strict=True)
+            act(entry, state, NUMBER) for act, state in zip(acts, states, strict=True)
         )
         for found, wanted in zip([*mine, *parameters], [*other, *expected], strict=True):
             np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
@@ -180,7 +181,7 @@ def test_tensorflow_computes_what_numpy_does_not(observation, settings):
     act = Act(algorithm, SIZE)
     assert not act.by_numpy
     assert len(traces) == 1, "tracing a large network takes seconds"
-    actions, _, (parameters,) = act(_entries(algorithm, np.random.default_rng(0)), [], [])
+    actions, _, (parameters,) = act(_entries(algorithm, np.random.default_rng(0)), [], NUMBER)
     assert (actions.shape, actions.dtype, parameters.shape) == ((SIZE,), np.int32, (SIZE, 4))
 
 
@@ -190,7 +191,7 @@ def test_equal_seeds_give_equal_actions_and_others_differ():
         tf.random.set_seed(seed)
         act, entry = Act(algorithm, SIZE), _entries(algorithm, np.random.default_rng(0))
         state = tf.nest.flatten(algorithm.initial_state(SIZE))
-        return np.array([act(entry, state, [])[0] for _ in range(3)])
+        return np.array([act(entry, state, NUMBER)[0] for _ in range(3)])
 
     np.testing.assert_array_equal(drawn(1), drawn(1))
     assert not np.isclose(drawn(1), drawn(2)).any()
@@ -200,7 +201,7 @@ def test_forbidden_choices_are_never_made():
     algorithm = _algorithm(VECTOR, Discrete(4), masked=True)
     act, entry = Act(algorithm, SIZE), _entries(algorithm, np.random.default_rng(0))
     entry.mask[:] = [[True, False, True, False], [False, False, False, True], [True] * 4]
-    drawn = np.array([act(entry, [], [])[0] for _ in range(200)])
+    drawn = np.array([act(entry, [], NUMBER)[0] for _ in range(200)])
     assert [set(column) for column in drawn.T.tolist()] == [{0, 2}, {3}, {0, 1, 2, 3}]
 
 
@@ -235,9 +236,8 @@ def test_numpy_computes_the_acting_of_algorithms_that_learn_values(
     algorithm = _algorithm(VECTOR, actions, masked, agent_name, algorithm=name)
     entry = _entries(algorithm, np.random.default_rng(1))
     state = tf.nest.flatten(algorithm.initial_state(SIZE))
-    number = [tf.range(SIZE), tf.constant(SIZE)] if registry.takes_environment(algorithm) else []
     (chosen, after, extras), (_, expected, of_tensorflow) = (
-        act(entry, state, number) for act in _both(algorithm, monkeypatch)
+        act(entry, state, NUMBER) for act in _both(algorithm, monkeypatch)
     )
     assert tf.nest.flatten(chosen)[0].shape[0] == SIZE
     for one, other in zip(after, expected, strict=True):

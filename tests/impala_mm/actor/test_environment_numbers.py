@@ -24,7 +24,7 @@ class Numbered(remotely.Random):
         step = entry_spec(level_spec("catch"), EnvironmentNumber(scalar, scalar))
         self.unroll = UnrollSpec(LENGTH, 1, step, ())
 
-    def act(self, entry, core_state, exploration, environment):
+    def act_by_number(self, entry, core_state, exploration, environment):
         """Return random actions."""
         actions, state, _ = super().act(entry, core_state, exploration)
         count = tf.fill(tf.shape(environment.number), environment.count)
@@ -71,7 +71,7 @@ def test_outside_of_a_run_every_environment_is_number_0_of_1(algorithm):
     act = registry.evaluated_act(algorithm)
     first, nothing = tf.constant([True] * 3), tf.zeros([3])
     _, _, extras = act(Entry(None, nothing, None, None, None, first, None), (), nothing)
-    if registry.takes_environment(algorithm):
+    if isinstance(algorithm, Numbered):
         assert (extras.number.numpy().tolist(), extras.count.numpy()[0]) == ([0, 0, 0], 1)
     else:
         assert extras == ()

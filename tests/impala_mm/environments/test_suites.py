@@ -1,6 +1,5 @@
 """Suites of levels: one from outside; the 57 games, with ids of the same kind as the run's."""
 
-import importlib
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from processes import ROOT
 
+from impala_mm.config import user_modules
 from impala_mm.environments import SUITES, Level, Suite
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel
@@ -18,11 +18,12 @@ from impala_mm.environments.types import BadLevel
 def registers(monkeypatch):
     """Let a test add suites that no other test sees."""
     monkeypatch.setattr(SUITES, "_things", dict(SUITES._things))
+    monkeypatch.setattr(user_modules, "_imported", {})
     return SUITES.register
 
 
 def test_a_suite_from_outside_answers_for_its_levels(registers):
-    importlib.import_module("sandbox.own_suite")
+    user_modules.import_all("sandbox.own_suite")
     spec = level_spec("corridors:8")
     assert (spec.level_name, spec.scores, spec.reward_threshold) == (
         *("corridors:8", (0.28, 1.0), 0.95),
@@ -32,11 +33,13 @@ def test_a_suite_from_outside_answers_for_its_levels(registers):
         "corridors:8",
         "corridors:16",
     ]
-    envs = make_environments("corridors:4", 2, seed=0)
-    envs.reset()
-    for _ in range(4):
-        step = envs.step(np.array([1, 0]))
-    assert step.reward.tolist() == [1, 0]
+    for workers in (0, 1):  # which import the module, too
+        envs = make_environments("corridors:4", 2, seed=0, workers=workers)
+        envs.reset()
+        for _ in range(4):
+            step = envs.step(np.array([1, 0]))
+        assert step.reward.tolist() == [1, 0]
+        envs.close()
     with pytest.raises(BadLevel, match="no level x in corridors; it has 4, 8, 16"):
         level_spec("corridors:x")
 

@@ -1,13 +1,17 @@
 """The checks of one machine, run on this one: what its rows name must exist."""
 
+import dataclasses
+import importlib
 import os
 import sys
 
 import pytest
+from processes import ROOT
 
-from launcher.checks.machine import MachineChecks
+from impala_mm.config.registry import Registry
+from launcher.checks import machine, preflight
+from launcher.checks.check import CHECKS, Check, Finding, PlannedRun, Scope, check, failed, passed
 from launcher.node import logind
-from launcher.plan import process_plan
 from launcher.plan.host_environment import local_installation
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
@@ -16,32 +20,40 @@ from launcher.ssh.ssh_config import Settings
 
 
 @pytest.fixture
-def check(monkeypatch, tmp_path):
-    """Return a function that makes the checks of rows with these columns."""
+def host(monkeypatch, tmp_path):
+    """Return a function that makes this machine, as a host of rows with these columns."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
-    def _check(*columns, setup="", bind_address=""):
+    def make(*columns, setup="", bind_address="", check_free=None):
         rows = [Worker(i, "learner", "localhost", 8001, **each) for i, each in enumerate(columns)]
-        config = LauncherConfig(setup=setup)
-        hosts = Hosts("checked", {}, Settings())
-        processes = process_plan.make_single_learners(
-            rows, config, lambda row: local_installation(row, "")
+        run = PlannedRun(
+            workers=rows,
+            processes=[None],
+            installation_of=lambda row: local_installation(row, ""),
+            hosts=Hosts("checked", {}, Settings()),
+            unreached={},
+            config=LauncherConfig(setup=setup),
+            flags={"bind_address": bind_address},
+            logdir=tmp_path,
+            check_free=check_free,
+            make_certificates=None,
         )
-        return MachineChecks(hosts, "", processes, rows, config, bind_address)
+        (only,) = run.reached_hosts
+        return only
 
-    return _check
+    return make
 
 
 def _said(findings):
     return [(each.subject, each.message, each.remedy) for each in findings if each.ok is False]
 
 
-def test_a_folder_a_python_and_a_set_up_that_do_not_exist_are_told_apart(check, tmp_path):
+def test_a_folder_a_python_and_a_set_up_that_do_not_exist_are_told_apart(host, tmp_path):
     (tmp_path / "file").touch()
     python = tmp_path / "python"  # it has no TensorFlow
     python.write_text("#!/bin/sh\necho python 3.11.2\n")
     python.chmod(0o755)
-    rows = check(
+    rows = host(
         {"workdir": "/no/folder"},
         {"workdir": str(tmp_path / "file")},
         {"python": "/no/python"},
@@ -55,46 +67,46 @@ def test_a_folder_a_python_and_a_set_up_that_do_not_exist_are_told_apart(check, 
     fix_setup = "correct setup in the CSV, or --setup"
     failed = "the set-up commands failed (exit code"
     where = "/no/activate: No such file or directory"
-    assert _said(rows.check_versions()) == [
+    assert _said(machine.check_versions(rows)) == [
         ("workdir", "/no/folder: No such file or directory", folder),
         ("workdir", f"{tmp_path}/file: Not a directory", folder),
-        ("versions", "/no/python: No such file or directory", fix_python),
+        ("", "/no/python: No such file or directory", fix_python),
         (
-            "versions",
+            "",
             "/no/python: set-up: line 2: /no/python: No such file or directory",
             fix_python,
         ),
         ("setup", f"{failed} 1): set-up: line 1: {where}", fix_setup),
         ("setup", f"{failed} 3): no output", fix_setup),
-        ("versions", f"{python}: TensorFlow is not installed", fix_python),
+        ("", f"{python}: TensorFlow is not installed", fix_python),
     ]
-    assert _said(check({}, {"python": sys.executable}).check_versions()) == []
-    assert _said(check({}, setup="exit 4").check_versions()) == [
+    assert _said(machine.check_versions(host({}, {"python": sys.executable}))) == []
+    assert _said(machine.check_versions(host({}, setup="exit 4"))) == [
         ("setup", f"{failed} 4): no output", fix_setup)
     ]
 
 
-def test_gpus_that_do_not_exist_are_named(check, monkeypatch, tmp_path):
+def test_gpus_that_do_not_exist_are_named(host, monkeypatch, tmp_path):
     driver = tmp_path / "bin" / "nvidia-smi"
     driver.parent.mkdir()
     driver.write_text("#!/bin/sh\necho '0, GPU-8f2a-11'\necho '1, GPU-93bb-22'\n")
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", f"{driver.parent}:{os.environ['PATH']}")
     present = ("", "-1", "NoDevFiles", "0,1", "GPU-8f2a", "GPU-93bb-22,0", "MIG-1-2")
-    found = check(*[{"cuda_visible_devices": each} for each in present]).check_gpus()
+    found = machine.check_gpus(host(*[{"cuda_visible_devices": each} for each in present]))
     assert [(each.ok, each.message) for each in found] == [(True, "2 found")]
-    wrong = check({"cuda_visible_devices": "0,2"}, {"cuda_visible_devices": "GPU-1,GPU-93"})
-    assert [each[:2] for each in _said(wrong.check_gpus())] == [
-        ("GPUs", "the CSV names GPU 2, GPU-1, which does not exist")
+    wrong = host({"cuda_visible_devices": "0,2"}, {"cuda_visible_devices": "GPU-1,GPU-93"})
+    assert [each[:2] for each in _said(machine.check_gpus(wrong))] == [
+        ("", "the CSV names GPU 2, GPU-1, which does not exist")
     ]
 
 
-def test_processes_that_systemd_would_end_at_the_logout_are_reported(check, monkeypatch, tmp_path):
+def test_processes_that_systemd_would_end_at_the_logout_are_reported(host, monkeypatch, tmp_path):
     """The host has a stand-in for loginctl that answers as systemd's does."""
     monkeypatch.setattr(logind, "_user", lambda: "anna")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
 
-    def host(kills, excluded="root", only="", lingers="no"):
+    def report(kills, excluded="root", only="", lingers="no"):
         for program, line in {
             "loginctl": f"case $2 in anna) echo Linger={lingers};; --property=KillUserProcesses) "
             f"echo KillUserProcesses={kills}; echo KillOnlyUsers={only}; "
@@ -105,22 +117,22 @@ def test_processes_that_systemd_would_end_at_the_logout_are_reported(check, monk
             (tmp_path / program).chmod(0o755)
         for function in (logind.ends_processes, logind.staying_command):
             function.cache_clear()
-        return [(f.subject, f.ok, f.message, f.remedy) for f in check({}).check_logout()]
+        return [(f.ok, f.message, f.remedy) for f in machine.check_logout(host({}))]
 
     reported = [
         (
-            *("logout", None),
+            None,
             "systemd ends all processes of the user at the logout (KillUserProcesses=yes)",
             "run `loginctl enable-linger` on the host, or set KillUserProcesses=no",
         )
     ]
-    assert host("no") == []
+    assert report("no") == []
     assert logind.staying_command() == []
-    assert host("yes") == reported
-    assert host("yes", excluded="root anna") == []
-    assert host("yes", only="bob") == []
-    assert host("no", only="'bob anna'") == reported, "the lists override it"
-    assert host("yes", lingers="yes") == []
+    assert report("yes") == reported
+    assert report("yes", excluded="root anna") == []
+    assert report("yes", only="bob") == []
+    assert report("no", only="'bob anna'") == reported, "the lists override it"
+    assert report("yes", lingers="yes") == []
     assert logind.staying_command() == ["systemd-run", "--user", "--scope", "--quiet", "--"]
     (tmp_path / "loginctl").unlink()
     logind.ends_processes.cache_clear()
@@ -134,8 +146,51 @@ def test_processes_that_systemd_would_end_at_the_logout_are_reported(check, monk
     ("bind_address", "asked"),
     [("", "localhost:8001"), ("0.0.0.0:8001", "0.0.0.0:8001"), ("[::]:0", "[::]:8001")],
 )
-def test_a_learners_port_is_tried_where_it_will_listen(check, bind_address, asked):
+def test_a_learners_port_is_tried_where_it_will_listen(host, bind_address, asked):
     """Behind a router, its own machine does not have the address in the CSV."""
     tried = []
-    (found,) = check({}, bind_address=bind_address).check_ports(tried.append)
+    (found,) = machine.check_ports(host({}, bind_address=bind_address, check_free=tried.append))
     assert (found.ok, tried) == (True, [asked])
+
+
+def test_a_check_of_ones_own_is_one_of_a_host_and_named_by_its_subject(host, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "sandbox")
+    own_check = importlib.import_module("own_check")
+    only = Registry("check of hosts", {"games": CHECKS["games"]})
+    monkeypatch.setattr(preflight, "CHECKS", only)
+    monkeypatch.setattr(own_check, "FOLDER", str(tmp_path))
+    run = host({}).run
+    files = len(list(tmp_path.iterdir()))
+    assert preflight.check_run(run) == [
+        Finding(True, f"{files} files in {tmp_path}", subject="games")
+    ]
+    monkeypatch.setattr(own_check, "FOLDER", "/no/games")
+    (finding,) = preflight.check_run(run)
+    assert (finding.ok, finding.subject) == (False, "games")
+    assert "/no/games" in finding.message
+    with pytest.raises(ValueError, match="there is a check of hosts GPUs already"):
+        check("GPUs", Scope.RUN)(own_check.check_games)
+
+
+def test_checks_between_hosts_wait_until_all_others_passed(host, monkeypatch):
+    """A failed check of the run leaves out those that fill the network."""
+    called = []
+    run = host({}).run
+    far = Worker(9, "actor", "far")
+    run = dataclasses.replace(
+        run,
+        workers=[*run.workers, far],
+        installation_of=lambda row: local_installation(row, "")._replace(
+            host_id="far" if row is far else ""
+        ),
+    )
+    for verdict, asked in ((failed("no"), ["run"]), (passed("yes"), ["run", "between"])):
+        ours = Registry("check of hosts")
+        for subject, scope in (("between", Scope.BETWEEN_HOSTS), ("run", Scope.RUN)):
+            ours.register(
+                subject, Check(scope, lambda _, s=subject, v=verdict: called.append(s) or [v])
+            )
+        monkeypatch.setattr(preflight, "CHECKS", ours)
+        called.clear()
+        findings = preflight.check_run(run)
+        assert called == [finding.subject for finding in findings] == asked

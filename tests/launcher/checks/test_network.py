@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.checks.network import NetworkChecks
+from launcher.checks.network import check_bandwidth
 from launcher.plan.workers_csv import Worker
 from launcher.remote.remote_node import OperationFailed
 
@@ -32,11 +32,16 @@ class Far:
 
     def check(self, *rows):
         rows = [Worker(line, *row[:2], **row[2]) for line, row in enumerate(rows, 2)]
-        checks = NetworkChecks(
-            *(self, rows, lambda row: SimpleNamespace(host_id=row.ip, address=row.ip)),
-            *(None, None),
+        findings = check_bandwidth(
+            SimpleNamespace(
+                workers=rows,
+                learners=[row for row in rows if row.job == "learner"],
+                installation_of=lambda row: SimpleNamespace(host_id=row.ip, address=row.ip),
+                hosts=self,
+                bind_host="",
+            )
         )
-        return [(each.host_id, each.ok, each.message) for each in checks._check_bandwidth()]
+        return list(dict.fromkeys((each.host_id, each.ok, each.message) for each in findings))
 
     def measured(self):
         return [(host, address) for host, address, _, seconds in self.sent if seconds]

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from impala_mm.config import command_line
-from launcher.checks.finding import Finding
+from launcher.checks.check import Finding
 from launcher.checks.preflight import show_findings
 from launcher.node.procfs import start_time
 from launcher.node.run_registry import (
@@ -112,7 +112,7 @@ def test_what_processes_print_cannot_control_the_terminal(run, tmp_path):
 
 def test_messages_of_the_frontend_cannot_control_the_terminal(capsys):
     say("gpu1: could not start Python on the host: \x1b]0;title\x07\nsecond line")
-    show_findings([Finding("ssh", False, "it prints \x1b[2J", "remedy", "gpu\x07")])
+    show_findings([Finding(False, "it prints \x1b[2J", "remedy", "ssh", "gpu\x07")])
     assert [line.rstrip() for line in capsys.readouterr().out.split("\n")[:4]] == [
         r"gpu1: could not start Python on the host: \x1b]0;title\x07",
         "second line",

@@ -14,8 +14,14 @@ from impala_mm.distributed import minibatches
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
 from tests.helpers import in_threads
-from tests.impala_mm.algorithms import test_policy_gradient as family
-from tests.impala_mm.algorithms.test_policy_gradient import ACTIONS, PROGRESS, B, T, Table
+from tests.impala_mm.algorithms.policy_gradient import test_policy_gradient as family
+from tests.impala_mm.algorithms.policy_gradient.test_policy_gradient import (
+    ACTIONS,
+    PROGRESS,
+    B,
+    T,
+    Table,
+)
 
 ALONE = GradientReducer(SingleLearner(), Config())
 CASES = {

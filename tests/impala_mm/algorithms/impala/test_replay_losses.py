@@ -17,9 +17,9 @@ from impala_mm.algorithms.parts.advantages import VTrace
 from impala_mm.distributed import gradients, group
 from tests.helpers import impala_by_numpy
 from tests.helpers.whole_loss import impala_loss
-from tests.impala_mm.algorithms.test_losses import unrolls
-from tests.impala_mm.algorithms.test_recorded import _played
-from tests.impala_mm.algorithms.test_vtrace import paper
+from tests.impala_mm.algorithms.parts.test_losses import unrolls
+from tests.impala_mm.algorithms.parts.test_recorded import _played
+from tests.impala_mm.algorithms.parts.test_vtrace import paper
 
 T, B, A = 4, 3, 3
 RANDOM = np.random.default_rng(0)

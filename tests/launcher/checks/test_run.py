@@ -1,11 +1,18 @@
 """The checks of the CSV before a start: its actors fill rounds, and leave no learner alone."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from launcher.checks.preflight import check_assignment, check_rounds
+from launcher.checks.run import check_assignment, check_rounds
 from launcher.plan.workers_csv import Worker
 
 LEARNERS = [Worker(line, "learner", "localhost") for line in (2, 3)]
+
+
+def _run(rows, **more):
+    learners = [row for row in rows if row.job == "learner"]
+    return SimpleNamespace(workers=rows, learners=learners, **more)
 
 
 def _said(columns, *actors):
@@ -13,7 +20,7 @@ def _said(columns, *actors):
         *LEARNERS,
         *(Worker(line, "actor", "far", **each) for line, each in enumerate(actors, 4)),
     ]
-    found = check_rounds(rows, columns)
+    found = list(check_rounds(_run(rows, round_columns=columns)))
     assert all(each.ok is False for each in found)
     return [(each.message, each.remedy) for each in found]
 
@@ -41,7 +48,9 @@ def test_each_learner_needs_an_actor():
 
 def _without_actors(flags, *actors):
     rows = [*LEARNERS, *(Worker(4, "actor", "far", **each) for each in actors)]
-    return [(each.ok, each.message, each.remedy) for each in check_assignment(rows, flags)]
+    return [
+        (each.ok, each.message, each.remedy) for each in check_assignment(_run(rows, flags=flags))
+    ]
 
 
 @pytest.mark.parametrize("flags", [{"learner_assignment": "fixed"}, {"inference": "learner"}])

@@ -14,7 +14,7 @@ from impala_mm.config.settings import Config
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from tests.helpers.regularised import Regularised
-from tests.impala_mm.algorithms import test_policy_gradient as family
+from tests.impala_mm.algorithms.policy_gradient import test_policy_gradient as family
 
 
 @pytest.mark.parametrize(

@@ -240,8 +240,8 @@ def test_actors_leave_place_for_goals_and_learners_update(algorithm):
     entry = tf.nest.map_structure(
         lambda spec: tf.zeros([3, *spec.shape], spec.dtype), actor.unroll.step
     )
-    number = [EnvironmentNumber(tf.range(3), tf.constant(3))] if algorithm == "dqn" else []
-    _, _, extras = actor.act(entry, actor.initial_state(3), tf.ones([3]), *number)
+    number = EnvironmentNumber(tf.range(3), tf.constant(3))
+    _, _, extras = actor.act_by_number(entry, actor.initial_state(3), tf.ones([3]), number)
     tf.nest.map_structure(
         lambda found, spec: (found.shape, found.dtype) == ((3, *spec.shape), spec.dtype) or 1 / 0,
         extras,

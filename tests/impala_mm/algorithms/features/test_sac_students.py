@@ -16,7 +16,7 @@ from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.make import level_spec
 from tests.helpers import in_threads
-from tests.impala_mm.algorithms import test_sac as family
+from tests.impala_mm.algorithms.sac import test_sac as family
 
 B, PROGRESS = family.B, family.PROGRESS
 

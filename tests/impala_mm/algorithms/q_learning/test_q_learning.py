@@ -285,7 +285,7 @@ def test_noise_replaces_random_actions_unless_a_schedule_is_given():
             lambda spec: tf.zeros([n, *spec.shape], spec.dtype), actor.unroll.step
         )
         number = EnvironmentNumber(tf.range(n), tf.constant(n))
-        found, _, _ = actor.act(entry, actor.initial_state(n), tf.ones([n]), number)
+        found, _, _ = actor.act_by_number(entry, actor.initial_state(n), tf.ones([n]), number)
         best = _best(actor, entry, n)
         assert (found.numpy() != best).mean() == pytest.approx(share / 2, abs=0.06)
 
@@ -300,7 +300,7 @@ def test_evaluation_has_its_own_share_of_random_actions_and_no_noise(settings):
     best = _best(evaluator, entry, n)
     number = EnvironmentNumber(tf.zeros([n], tf.int32), tf.constant(1))
     for exploration, share in ((1.0, 0.15), (0.0, 0.0)):
-        found, _, extras = evaluator.act(
+        found, _, extras = evaluator.act_by_number(
             entry, evaluator.initial_state(n), tf.fill([n], exploration), number
         )
         assert (found.numpy() != best).mean() == pytest.approx(share, abs=0.03)
@@ -343,7 +343,9 @@ def test_a_decaying_share_of_random_actions_reaches_the_actors():
     number = EnvironmentNumber(tf.range(n), tf.constant(n))
     best = _best(actor, entry, n)
     for exploration, share in ((1.0, 0.25), (0.0, 0.0)):  # half of two random actions is the best
-        found, _, _ = actor.act(entry, actor.initial_state(n), tf.fill([n], exploration), number)
+        found, _, _ = actor.act_by_number(
+            entry, actor.initial_state(n), tf.fill([n], exploration), number
+        )
         assert (found.numpy() != best).mean() == pytest.approx(share, abs=0.03)
 
 
@@ -356,7 +358,7 @@ def test_the_ladder_gives_each_environment_its_share():
     best = _best(actor, entry, n)
     for number, power in ((0, 1), (6, 8)):
         environment = EnvironmentNumber(tf.fill([n], number), tf.constant(7))
-        found, _, _ = actor.act(entry, actor.initial_state(n), tf.ones([n]), environment)
+        found, _, _ = actor.act_by_number(entry, actor.initial_state(n), tf.ones([n]), environment)
         assert (found.numpy() != best).mean() == pytest.approx(0.9**power / 2, abs=0.03)
 
 

@@ -18,7 +18,7 @@ from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.make import level_spec
 from impala_mm.records import checkpoint, run_checkpoints, saved_variables
 from tests.helpers import in_threads
-from tests.impala_mm.algorithms import test_q_learning as family
+from tests.impala_mm.algorithms.q_learning import test_q_learning as family
 
 B, PROGRESS = family.B, family.PROGRESS
 TEACHER = {"teacher": "x", "teacher_method": "constant"}

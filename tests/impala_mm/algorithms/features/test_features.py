@@ -118,7 +118,7 @@ def _updates(name, features, updates=20):
 
 def _example():
     """Return the module of the example on the page about algorithms."""
-    path = Path(__file__).parents[3] / "sandbox" / "own_feature.py"
+    path = Path(__file__).parents[4] / "sandbox" / "own_feature.py"
     spec = importlib.util.spec_from_file_location("own_feature", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

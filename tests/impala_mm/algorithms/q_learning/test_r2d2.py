@@ -39,7 +39,7 @@ def _played(algorithm, steps, guide=lambda action: action):
     written.append(entry)
     for _ in range(1, steps):
         number = EnvironmentNumber(tf.range(B), tf.constant(B))
-        action, state, extras = algorithm.act(entry, state, tf.ones([B]), number)
+        action, state, extras = algorithm.act_by_number(entry, state, tf.ones([B]), number)
         ends = written[-1].terminated
         entry = entry._replace(
             action=guide(action),

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.actor.actor import Player
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import EnvironmentNumber
 from impala_mm.algorithms.parts import normalisers
 from impala_mm.config.errors import UserMistake
@@ -351,9 +350,9 @@ def test_an_algorithm_trains_and_acts_with_the_mean_of_the_images_that_it_was_tr
     def act():
         tf.random.set_seed(1)
         entry = tf.nest.map_structure(lambda x: x[0], batch.unrolls)
-        number = [EnvironmentNumber(tf.range(4), tf.constant(4))]
-        number = number if registry.takes_environment(algorithm) else []
-        return tf.nest.flatten(algorithm.act(entry, batch.start, tf.ones([4]), *number)[2])
+        number = EnvironmentNumber(tf.range(4), tf.constant(4))
+        _, _, extras = algorithm.act_by_number(entry, batch.start, tf.ones([4]), number)
+        return tf.nest.flatten(extras)
 
     before = act()
     for one, same in zip(before, act(), strict=True):

@@ -20,7 +20,7 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import gradients, group
 from impala_mm.environments.make import make_environments
 from tests.helpers import impala_by_numpy
-from tests.impala_mm.algorithms.test_recorded import _played
+from tests.impala_mm.algorithms.parts.test_recorded import _played
 
 MAKING = threading.Lock()  # held while a learner seeds the initial weights that all share
 
