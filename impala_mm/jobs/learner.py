@@ -174,7 +174,7 @@ def _train(
         if folder:
             heartbeat.report_learner_hosts(addresses)
         tools = _policy_tools(lambda: bool(ending))
-        played = batch_source.PlayedHere() if config.debug else None
+        played = batch_source.Turns() if config.debug else None
         start = setup.Start(
             config, levels, group, addresses, held, folder, began, outputs, tools, played
         )

@@ -70,7 +70,7 @@ def _load(name: str, config: TeacherSettings, spec: EnvironmentSpec) -> PlayingT
             return teacher
         assert loaded.num_actions
         return Reordered(teacher, order, loaded.num_actions)
-    except (ImpalaError, nets.UnknownNetwork, nets.Unsuitable) as error:
+    except (ImpalaError, nets.Unsuitable) as error:
         raise NoTeacher(f"--teacher={name}: {error}") from error.__cause__
     except OSError as error:
         raise NoTeacher(

@@ -30,7 +30,7 @@ from impala_mm.policy.policy import load_policy
 from impala_mm.teachers import trained
 from impala_mm.teachers.kinds import NoTeacher
 from impala_mm.teachers.load import load_teachers
-from nets.network import State
+from nets import State
 
 
 def _load(teacher, level="catch", **settings):
