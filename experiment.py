@@ -34,7 +34,6 @@ import sys
 from typing import NoReturn
 
 from impala_mm.config import (
-    algorithm_settings,
     command_line,
     flag_values,
     flags,
@@ -85,7 +84,7 @@ def main(argv: list[str]) -> None:
         if config.job_name == "evaluator":
             evaluator.run(config, given)
     except UserMistake as error:  # of an algorithm's code, which shows when it plays
-        algorithm_settings.show_cause(error)
+        user_modules.show_cause(error)
         flags.refuse(str(error))
     if config.job_name == "actor":
         actor.run(config)

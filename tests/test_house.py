@@ -19,7 +19,7 @@ ALLOWED = {
     "impala_mm.records.run_folder "
     "impala_mm.runtime.certificates impala_mm.runtime.lifecycle impala_mm.runtime.ports "
     "impala_mm.runtime.run_token",
-    "nets": "",
+    "nets": "impala_mm.config.registry",
     # The library, from the lowest floor up; its own names are imported when they are accessed.
     "impala_mm": "config.errors config.messages from_python",
     "impala_mm.config": "",

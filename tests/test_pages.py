@@ -61,6 +61,12 @@ def test_the_page_about_algorithms_shows_all_of_its_example_and_nothing_else():
     assert _lines(feature) == _lines(_code("own_feature.py"))
 
 
+def test_the_page_about_networks_shows_its_examples():
+    shown = [text for _, text in blocks("sandbox/networks.md", "python")]
+    for name, text in zip(("own_network.py", "own_network_name.py"), shown, strict=True):
+        assert _lines(text) == _lines(_code(name).partition('"""\n\n')[2])
+
+
 def test_the_page_about_environments_shows_parts_of_its_examples():
     code = _code("own_environment.py") + _code("own_spaces.py")
     lines = textwrap.dedent("\n".join(map(str.lstrip, code.splitlines())))

@@ -34,8 +34,7 @@ from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments.types import Environments, Fault
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
-from impala_mm.transport.environment_numbers import NumberRange
-from impala_mm.transport.messages import ActorTimes
+from impala_mm.transport.messages import ActorTimes, NumberRange
 
 
 def run(

@@ -22,8 +22,7 @@ from impala_mm.runtime.log import Say
 from impala_mm.runtime.machine import ProcessUse
 from impala_mm.runtime.timing import Backoff
 from impala_mm.transport.client import Client, OtherRun, Unreachable
-from impala_mm.transport.environment_numbers import NumberRange
-from impala_mm.transport.messages import ActorTimes, Reply, new_incarnation
+from impala_mm.transport.messages import ActorTimes, NumberRange, Reply, new_incarnation
 
 # Timeout in seconds of a call with unrolls if there are several learners. A call that a full queue
 # holds back is then repeated, and the reply may redirect the actor to another learner. The timeout

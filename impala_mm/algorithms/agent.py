@@ -87,7 +87,7 @@ def make_agent(
             algorithm.load_policies(load_policy)
         if load_policy and number is not None:
             tf.random.set_seed(config.seed + 1000 * number)  # a loaded policy has set its own
-    except (nets.UnknownNetwork, nets.Unsuitable) as error:
+    except nets.Unsuitable as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
     except (UnsuitableActions, BadVariables, UserMistake) as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")

@@ -97,7 +97,7 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
         asked = features.make(config, environment, role)
         setup = Setup(role, asked, here.rank, max(here.local_size, config.num_learners))
         made = make(config, environment, *([setup] if _takes_setup(parameters) else []))
-    except (nets.UnknownNetwork, nets.Unsuitable, UnsuitableActions):
+    except (nets.Unsuitable, UnsuitableActions):
         raise
     except UserMistake as error:
         raise BadAlgorithm(str(error)) from None

@@ -17,15 +17,12 @@ there is no such module. The frontend imports it, too, so it must not import Ten
 """
 
 import dataclasses
-import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from impala_mm.config import flags, user_modules
-from impala_mm.config.messages import users_traceback
-from impala_mm.config.printable import escape
 
 
 class Place(NamedTuple):
@@ -155,11 +152,5 @@ def of_arguments(peek: Callable[[str], str], base: type) -> type:
 
 def refuse(algorithm: str, error: BadAlgorithm) -> NoReturn:
     """End the program because of a user's algorithm; show where their code raised, if it did."""
-    show_cause(error)
+    user_modules.show_cause(error)
     flags.refuse(f"--algorithm={algorithm}: {error}")
-
-
-def show_cause(error: Exception) -> None:
-    """Print where a user's code raised the cause of an error, if it did."""
-    if error.__cause__ and (where := users_traceback(error.__cause__)):
-        print(escape(where), file=sys.stderr)

@@ -61,7 +61,8 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     """
     escape_unknown_characters()
     read = _read_files(argv, configs)
-    extended = [argv[0], *(f"--{name}={each.value}" for name, each in read.items()), *argv[1:]]
+    extended = [argv[0], *_as_arguments(read), *argv[1:]]
+    _import_modules(extended, configs)
     bases = configs
     configs = tuple(
         getattr(c, "of_arguments", lambda _, c=c: c)(functools.partial(peek, extended, c))
@@ -203,6 +204,26 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
     return {}
 
 
+def _as_arguments(read: Mapping[str, Sourced]) -> list[str]:
+    """Return settings from files as arguments, for `peek`; `_set` refuses wrong ones."""
+    arguments = []
+    for name, each in read.items():
+        with contextlib.suppress(ValueError):
+            arguments.append(f"--{name}={setting_files.to_text(each.value)}")
+    return arguments
+
+
+def _import_modules(argv: Sequence[str], configs: Sequence[type]) -> None:
+    """Import the modules of --import, which may add what other flags name."""
+    for config in configs:
+        if hasattr(config, "imports"):
+            try:
+                user_modules.import_all(peek(argv, config, "imports"))
+            except user_modules.BadModule as error:
+                user_modules.show_cause(error)
+                refuse(str(error))
+
+
 def _with_flagfiles(argv: Sequence[str]) -> Sequence[str]:
     """Return the arguments, those in flag files included; `parse` refuses files that are wrong."""
     with contextlib.suppress(absl_flags.Error, OSError):
@@ -283,6 +304,9 @@ def peek(argv: Sequence[str], config: type, name: str) -> str:
     values = absl_flags.FlagValues()
     values.set_gnu_getopt(True)  # values that follow unknown flags do not end the search
     _define(field, values)
+    for alias, of in getattr(config, "ALIASES", {}).items():
+        if of == name:
+            absl_flags.DEFINE_alias(alias, of, values)
     with contextlib.suppress(absl_flags.Error, OSError):  # `parse` refuses these arguments
         values(argv, known_only=True)
     return str(values[name].value)

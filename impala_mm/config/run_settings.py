@@ -37,6 +37,11 @@ class RunSettings:
              "settings.json. Flags on the command line take precedence. A settings.json does not "
              "set what belongs to a process or a machine: roles, numbers of learners and actors, "
              "addresses, folders, limits of disk.")
+    imports: str = flag(
+        "", group="Run",
+        text="Modules of yours that every process imports before anything else, separated by "
+             "commas: they may add networks, kinds of replay and other things by name, and "
+             "register environments. --import is another name of this flag.")
     show_config: bool = flag(
         False, group="Run", own=True, scope="command",
         text="Print all settings as a file for config, with where each one came from, and exit.")

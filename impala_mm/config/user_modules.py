@@ -1,4 +1,8 @@
-"""Search and import of users' modules, which --algorithm and --level_name may name.
+"""Search and import of users' modules, which --import, --algorithm and --level_name may name.
+
+Every process imports those of --import, and those that installed packages offer by entry points of
+the group `impala_mm`, before anything else of the user's: they may add to any `Registry`, and
+register environments of gymnasium.
 
 A module is searched as `python -m` searches it: first in the current folder, then in the folders of
 PYTHONPATH, then among the installed packages. An installed package of ours has the modules of
@@ -10,7 +14,9 @@ Both programs, and the library's functions, call `refuse_foreign` before they im
 
 import contextlib
 import difflib
+import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import pkgutil
@@ -21,15 +27,58 @@ from types import ModuleType
 from typing import NoReturn
 
 from impala_mm.config.errors import ForeignPackage
-from impala_mm.config.flags import refuse
-from impala_mm.config.messages import SHIPPED, describe_error
+from impala_mm.config.flags import refuse, warn
+from impala_mm.config.messages import SHIPPED, describe_error, users_traceback
+from impala_mm.config.printable import escape
 
+_GROUP = "impala_mm"  # of entry points, whose values are modules
 _OURS = ("nets", "launcher")  # packages of this project whose names others may have
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 class BadModule(Exception):
     """A module cannot be imported; the message says why, and the cause is the module's error."""
+
+
+_imported: dict[str, None] = {}  # what `import_all` has imported here, in this order
+
+
+def import_all(modules: str) -> None:
+    """Import the modules of --import, and those of entry points; raise BadModule."""
+    _import_offered()
+    for module in module_names(modules):
+        try:
+            import_module(module)
+        except BadModule as error:
+            raise BadModule(f"--import={module}: {error}") from error.__cause__
+        _imported[module] = None
+
+
+def imported() -> str:
+    """Return what --import has named in this process, for those that it starts."""
+    return ",".join(_imported)
+
+
+def module_names(modules: str) -> list[str]:
+    """Return the names in the text of --import."""
+    return [name for name in map(str.strip, modules.split(",")) if name]
+
+
+@functools.cache
+def _import_offered() -> None:
+    """Import the modules that installed packages offer; warn of those that cannot be imported."""
+    for offer in importlib.metadata.entry_points(group=_GROUP):
+        try:
+            import_module(offer.module)
+        except BadModule as error:
+            package = offer.dist.name if offer.dist else offer.name
+            warn(f"what the package {package} adds is left out: {error}")
+
+
+def show_cause(error: Exception) -> None:
+    """Print where a user's code raised the cause of an error, if it did."""
+    if error.__cause__ and (where := users_traceback(error.__cause__)):
+        print(escape(where), file=sys.stderr)
 
 
 def import_module(module: str, after: str = "") -> ModuleType:

@@ -82,9 +82,9 @@ def _environments_that_can_be_made() -> Iterator[None]:
     except ImpalaError:
         raise
     except Exception as error:
-        from impala_mm.environments import opening  # noqa: PLC0415
+        from impala_mm.environments import levels  # noqa: PLC0415
 
         frames = traceback.extract_tb(error.__traceback__)
-        if not any(frame.filename == opening.__file__ for frame in frames):
+        if not any(frame.filename == levels.__file__ for frame in frames):
             raise
         raise BadEnvironment(f"the environment cannot be made: {describe_error(error)}") from error

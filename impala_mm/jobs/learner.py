@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm.config import algorithm_settings, auto, flags
+from impala_mm.config import auto, flags, user_modules
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
@@ -174,7 +174,7 @@ def _train(
         if folder:
             heartbeat.report_learner_hosts(addresses)
         tools = _policy_tools(lambda: bool(ending))
-        played = batch_source.PlayedHere() if config.debug else None
+        played = batch_source.Turns() if config.debug else None
         start = setup.Start(
             config, levels, group, addresses, held, folder, began, outputs, tools, played
         )
@@ -224,7 +224,7 @@ def _run(
 def _report_failure(error: Exception, say: Say, hint: str, folder: RunFolder | None) -> None:
     """Print on rank 0 why all learners have failed, after the frames of a user's algorithm."""
     if folder:
-        algorithm_settings.show_cause(error)
+        user_modules.show_cause(error)
         say(f"error: {error}{hint}")
 
 

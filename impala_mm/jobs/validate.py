@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm.config import algorithm_settings, auto, flags, setting_files
+from impala_mm.config import auto, flags, setting_files, user_modules
 from impala_mm.config.errors import BadCheckpoint, UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
@@ -143,7 +143,7 @@ def _check_functions(config: Config, made: "Agent") -> str:
         for update, batch in likes:
             TrainStep(made.algorithm, alone, config, values, update=update).trace(batch)
     except (contract.AlgorithmMistake, NothingCompiled) as error:
-        algorithm_settings.show_cause(error)
+        user_modules.show_cause(error)
         flags.refuse(str(error))
     if likes:
         return ""

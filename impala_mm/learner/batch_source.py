@@ -21,7 +21,6 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.replay.source import QueueClosed
 from impala_mm.runtime import devices, lifecycle
 from impala_mm.transport.rounds import Rounds
-from impala_mm.transport.server import Server
 
 RECORDED = -1  # key of recorded unrolls
 
@@ -153,16 +152,43 @@ class UnrollQueue:
         return contents.numpy().tolist(), versions.numpy().tolist()
 
 
+def _make_take(
+    queue: tf.queue.QueueBase, codec: UnrollCodec, size: int, device: str, pads: bool = False
+) -> Callable[[tf.Tensor], Batch]:
+    """Return a function that makes a batch of the oldest unrolls, numbered from 0, as a graph.
+
+    It takes `size` unrolls, or with `pads`, the number that it is given, and pads the batch.
+    """
+    with tf.device("/CPU:0"):
+        taken = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+    def take(count: tf.Tensor) -> Batch:
+        with tf.device("/CPU:0"):
+            contents, versions = queue.dequeue_many(count if pads else size)
+            column = tf.range(size)
+            if pads:
+                # Padding repeats the round's unrolls, whose numbers are harmless in any formula.
+                contents, versions = (tf.gather(x, column % count) for x in (contents, versions))
+            keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
+            fresh = column < count
+        return decode_batch(codec, contents, versions, keys, fresh, device)
+
+    return take
+
+
 class QueueSource:
     """A source of batches of new unrolls from the actors' queue, each used once.
 
     While one batch is trained on, the next is decoded and copied to the training device.
     """
 
-    def __init__(self, server: Server, codec: UnrollCodec, batch_size: int, device: str = ""):
-        """Take unrolls from the server's queue; `device` is where batches go, if not to train."""
-        self._queue, self._codec, self._batch_size = server.queue, codec, batch_size
-        self._device = device or devices.training_device()
+    def __init__(
+        self, queue: tf.queue.QueueBase, codec: UnrollCodec, batch_size: int, device: str = ""
+    ):
+        """Take unrolls from the queue; `device` is where batches go, if not to train."""
+        self._batch_size = batch_size
+        self._take = _make_take(queue, codec, batch_size, device or devices.training_device())
         self._ahead = OneAhead()
         threading.Thread(target=self._prefetch, name="prefetch", daemon=True).start()
 
@@ -176,27 +202,13 @@ class QueueSource:
     def _prefetch(self) -> None:
         """Prepare one batch after another until the run ends."""
         lifecycle.name_thread("prefetch")
-        size, device = self._batch_size, self._device
-        with tf.device("/CPU:0"):
-            taken = tf.Variable(0, trainable=False, dtype=tf.int64)
-
-        @tf.function(autograph=False)
-        def take() -> Batch:
-            with tf.device("/CPU:0"):
-                contents, versions = self._queue.dequeue_many(size)
-                keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
-                fresh = tf.fill([size], True)
-            return decode_batch(self._codec, contents, versions, keys, fresh, device)
-
-        while True:
-            try:
-                batch = take()
-            except (tf.errors.OutOfRangeError, tf.errors.CancelledError):  # the run has ended
-                return
-            except BaseException as error:
-                self._ahead.fail(error)
-                return
-            self._ahead.put(batch)
+        try:
+            while True:
+                self._ahead.put(self._take(tf.constant(self._batch_size)))
+        except (tf.errors.OutOfRangeError, tf.errors.CancelledError):  # the run has ended
+            return
+        except BaseException as error:
+            self._ahead.fail(error)
 
 
 class RoundSource:
@@ -210,24 +222,8 @@ class RoundSource:
         self, rounds: Rounds, queue: tf.queue.QueueBase, codec: UnrollCodec, device: str = ""
     ):
         """Take unrolls from the queue; `device` is where batches go, if not to train."""
-        self._rounds, self._queue = rounds, queue
-        size, device = rounds.columns, device or devices.training_device()
-        with tf.device("/CPU:0"):
-            taken = tf.Variable(0, trainable=False, dtype=tf.int64)
-
-        @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
-        def take(count: tf.Tensor) -> Batch:
-            with tf.device("/CPU:0"):
-                contents, versions = queue.dequeue_many(count)
-                column = tf.range(size)
-                # Padding repeats the round's unrolls, whose numbers are harmless in any formula.
-                contents = tf.gather(contents, column % count)
-                versions = tf.gather(versions, column % count)
-                keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
-                fresh = column < count
-            return decode_batch(codec, contents, versions, keys, fresh, device)
-
-        self._take = take
+        self._rounds, self._queue, size = rounds, queue, rounds.columns
+        self._take = _make_take(queue, codec, size, device or devices.training_device(), True)
 
     def next(self, timeout: float) -> Batch | None:
         """Return the first open round, or None if it lasts longer than `timeout`."""
@@ -243,72 +239,50 @@ class RoundSource:
         """Ignore priorities, since every unroll is used once."""
 
 
-class TurnQueue:
-    """The unrolls of the actor's last turn that are not used yet; the next turn begins after them.
+Turn = list[tuple[bytes, int]]  # unrolls: their bytes, and the policy version that played them
+
+
+class Turns:
+    """The unrolls of the last turn that are not used yet; the next turn begins after them.
 
         actor plays E unrolls -> learner makes all updates that they allow -> actor plays E more
 
-    Each turn is a round of `transport.rounds`: the policy after those updates plays it. No thread
-    prepares anything, so no result depends on which of two threads is faster. An unroll is its
-    bytes and the policy version that played it.
+    The policy after those updates plays it. No thread prepares anything, so no result depends on
+    which of two threads is faster.
     """
 
-    def __init__(self, rounds: Rounds, queue: tf.queue.QueueBase):
-        """Take unrolls from the server's queue."""
-        self._rounds, self._unused = rounds, deque[tuple[bytes, int]]()
+    def __init__(self, play: Callable[[float], Turn] = lambda timeout: []):
+        """Take the turns of `play`, which returns no unrolls if one lasts longer than a timeout.
 
-        @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
-        def take(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            with tf.device("/CPU:0"):
-                return tuple(queue.dequeue_many(count))
+        With --debug it plays in this thread, and is set before training begins.
+        """
+        self.play, self._unused = play, deque[tuple[bytes, int]]()
 
-        self._take = take
-
-    def take_within(self, timeout: float, most: int) -> list[tuple[bytes, int]]:
-        """Return 1 to `most` unrolls, or none if the actor's turn lasts longer than `timeout`."""
+    def take_within(self, timeout: float, most: int) -> Turn:
+        """Return 1 to `most` unrolls, or none if the turn lasts longer than `timeout`."""
         if not self._unused:
-            count = self._rounds.close(timeout)
-            if count is None:
-                return []
-            contents, versions = self._take(tf.constant(count))
-            self._unused += zip(contents.numpy().tolist(), versions.numpy().tolist(), strict=True)
+            self._unused += self.play(timeout)
         return [self._unused.popleft() for _ in range(min(most, len(self._unused)))]
 
 
-class PlayedHere:
-    """The unrolls of environments in the learner's own process and thread, for --debug.
+def turns_of_actor(rounds: Rounds, queue: tf.queue.QueueBase) -> Turns:
+    """Return the turns of --deterministic_run: each is a round of the single actor."""
+    unrolls = UnrollQueue(queue)
 
-    They are played when they are asked for.
-    """
+    def play(timeout: float) -> Turn:
+        count = rounds.close(timeout)
+        return [] if count is None else list(zip(*unrolls.take(count), strict=True))
 
-    def __init__(self) -> None:
-        self._unused = deque[tuple[bytes, int]]()
-        # Both are set before training begins: the first returns new unrolls with the versions that
-        # played them, the second is called before each of its calls.
-        self.play: Callable[[], list[tuple[bytes, int]]] = list
-        self.meanwhile: Callable[[], None] = lambda: None
-
-    def take_within(self, timeout: float, most: int) -> list[tuple[bytes, int]]:
-        """Return 1 to `most` unrolls, or none if there is no time to play."""
-        if not self._unused and timeout > 0:
-            self.meanwhile()
-            self._unused += self.play()
-        return [self._unused.popleft() for _ in range(min(most, len(self._unused)))]
+    return Turns(play)
 
 
 class TurnSource:
     """A source of batches of new unrolls, each used once."""
 
-    def __init__(
-        self,
-        turns: TurnQueue | PlayedHere,
-        codec: UnrollCodec,
-        batch_size: int,
-        device: str = "",
-    ):
+    def __init__(self, turns: Turns, codec: UnrollCodec, batch_size: int, device: str = ""):
         """Take unrolls from `turns`; `device` is where batches go, if not to train."""
         self._turns, self._batch_size = turns, batch_size
-        self._collected: list[tuple[bytes, int]] = []  # for the next batch
+        self._collected: Turn = []  # for the next batch
         self._taken = 0  # unrolls of all batches
         device = device or devices.training_device()
 
@@ -323,11 +297,10 @@ class TurnSource:
         """Return a batch of the oldest unrolls, or None after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while missing := self._batch_size - len(self._collected):
-            left = max(deadline - time.monotonic(), 0.0)
-            found = self._turns.take_within(left, missing)
-            if not found:
+            unrolls = self._turns.take_within(max(deadline - time.monotonic(), 0.0), missing)
+            if not unrolls:
                 return None
-            self._collected += found
+            self._collected += unrolls
         contents, versions = zip(*self._collected, strict=True)
         self._collected = []
         first, self._taken = self._taken, self._taken + self._batch_size

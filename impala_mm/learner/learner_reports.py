@@ -15,7 +15,7 @@ from impala_mm.records.host_use import HostUse
 from impala_mm.records.metrics import MeterReading
 from impala_mm.runtime import lifecycle
 from impala_mm.transport.client import Client, Refused, Unreachable
-from impala_mm.transport.rebalancing import LearnerLoad
+from impala_mm.transport.connected_actors import LearnerLoad
 
 _REPORT_SECONDS = 1.0
 _LATE_SECONDS = 10.0  # without reports, after which the other learners are called

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
-from impala_mm.learner.batch_source import BatchSource, PlayedHere, TurnQueue, UnrollQueue
+from impala_mm.learner.batch_source import BatchSource, Turns, UnrollQueue
 from impala_mm.replay.shard import Share
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.steps import StepReplay
@@ -40,7 +40,7 @@ class OwnSource:
     def __init__(
         self,
         make: Callable[[Any], Any],
-        fresh: BatchSource | UnrollQueue | TurnQueue | PlayedHere,
+        fresh: BatchSource | UnrollQueue | Turns,
         unroll: UnrollSpec,
         device: str,
     ):

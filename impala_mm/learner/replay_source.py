@@ -17,7 +17,7 @@ from impala_mm.config import flags, replay_mix
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.learner.batch_source import PlayedHere, TurnQueue, UnrollQueue, decode_batch
+from impala_mm.learner.batch_source import Turns, UnrollQueue, decode_batch
 from impala_mm.learner.own_source import OwnSource
 from impala_mm.replay.contents import unpack
 from impala_mm.replay.elite import Features, Measures
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 def make_own_source(
     config: Config,
     algorithm: Algorithm,
-    queue: UnrollQueue | TurnQueue | PlayedHere,
+    queue: UnrollQueue | Turns,
     codec: UnrollCodec,
     position: Position,
     run: Run,
@@ -64,7 +64,7 @@ def make_own_source(
     for line in _unused_spills(config, here) if here.local_rank == 0 else []:
         say(line)
 
-    def make(queue: UnrollQueue | TurnQueue | PlayedHere) -> ReplaySource:
+    def make(queue: UnrollQueue | Turns) -> ReplaySource:
         return make_source(
             *(config, algorithm, queue, codec, device, position, most),
             *(here.rank, run, say, _half_of_memory(here)),
@@ -149,7 +149,7 @@ def describe(config: Config, codec: UnrollCodec, most_bytes: float) -> list[str]
 def make_source(
     config: Config,
     algorithm: Algorithm,
-    queue: UnrollQueue | TurnQueue | PlayedHere,
+    queue: UnrollQueue | Turns,
     codec: UnrollCodec,
     device: str,
     position: Position,

@@ -22,17 +22,17 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner import flag_conflicts, phases, resume, serving, teaching
-from impala_mm.learner.batch_source import PlayedHere
+from impala_mm.learner.batch_source import Turns
 from impala_mm.learner.checkpointing import Checkpointing
-from impala_mm.learner.first_unroll import NoUnrollComes
 from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.learner_reports import SilentLearners
-from impala_mm.learner.monitor import LearnerMonitor
+from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.replay_source import Position, Run
+from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.sources import Sources, make_sources
 from impala_mm.learner.train_step import NotFinite, NothingCompiled, UpdateProfiler
-from impala_mm.learner.watching import Records
+from impala_mm.learner.watching import NoUnrollComes
 from impala_mm.records import checkpoint
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
@@ -93,7 +93,7 @@ class Start(NamedTuple):
     began: float  # time.monotonic() of the process
     outputs: RunOutputs
     tools: teaching.PolicyTools
-    played: PlayedHere | None = None  # what plays in this process, with --debug
+    played: Turns | None = None  # of environments in this process, with --debug
 
     @property
     def say(self) -> Say:
@@ -134,26 +134,19 @@ def build_learner(start: Start) -> tuple[LearnerMonitor, Learner]:
     server.actors.rank = group.rank
     limits = RunLimits(config, agent.spec.reward_threshold if len(agent.levels) == 1 else None)
     learner, sources = _make_learner(start, config, agent, server, limits, agreed.run)
-    records = _make_records(start, config, agent, limits)
+    silent = SilentLearners(start.addresses, group.rank, token)
+    status = RunStatus(learner, agent.levels, say, silent)
+    records = _make_records(start, agent, status)
     monitor = LearnerMonitor(
-        config,
-        group,
-        agent.algorithm,
-        learner,
-        server,
-        agent.levels,
-        limits,
-        records,
-        say,
-        note=lambda: flag_reads.note_unread(start.config, agent.flags_read),
-        silence=SilentLearners(start.addresses, group.rank, token).describe,
+        status, records, lambda: flag_reads.note_unread(start.config, agent.flags_read)
     )
     is_new = not monitor.resume()
     if not monitor.finished:
         teachers = teaching.begin(
             agent.algorithm, config, agent.spec, group, start.tools, say, is_new
         )
-        _record_teachers(teachers, config, learner, monitor, records)
+        if records and teachers:
+            _record_teachers(teachers, status, records)
         if sources.phased:
             student = phases.Student(agent, config, group, agreed.run.folder, start.tools, say)
             phases.begin(student, sources.phased, learner.offline_left, learner.updates)
@@ -227,23 +220,15 @@ def _agree_on_run(
     return _AgreedRun(run_id, chosen.value, Run(Path(path or path_of_first), is_new))
 
 
-def _record_teachers(
-    measured: dict[str, float],
-    config: Config,
-    learner: Learner,
-    monitor: LearnerMonitor,
-    records: Records | None,
-) -> None:
-    """Write the teachers' mean returns to the records, if they were measured."""
-    if not (records and measured):
-        return
-    seconds = monitor.spent.seconds
+def _record_teachers(measured: dict[str, float], status: RunStatus, records: Records) -> None:
+    """Write the teachers' mean returns to the records."""
+    learner, seconds = status.learner, round(status.seconds, 3)
     counts = {"frames": learner.frames, "steps": learner.steps, "updates": learner.updates}
-    records.metrics_writer.write(counts | {"seconds": round(seconds, 3)} | measured)
+    records.metrics_writer.write(counts | {"seconds": seconds} | measured)
     # A replay that was reloaded is in no checkpoint before the learners save their own states:
     # until then the run begins anew.
-    if not (learner.updates or config.reload_replay):
-        records.checkpointing.save_start(learner, seconds)
+    if not (learner.updates or status.config.reload_replay):
+        records.checkpointing.save_start()
 
 
 def _record_start(
@@ -265,21 +250,18 @@ def _record_start(
         say(kept)
 
 
-def _make_records(start: Start, config: Config, agent: Agent, limits: RunLimits) -> Records | None:
+def _make_records(start: Start, agent: Agent, status: RunStatus) -> Records | None:
     """Return rank 0's records of the run in its folder; None on the other learners."""
-    folder, outputs, say = start.folder, start.outputs, start.say
+    folder, outputs, say, config = start.folder, start.outputs, start.say, status.config
     if not folder:
         return None
     variables, most = agent.algorithm.variables, config.checkpoint_max_gb * 1e9
     checkpoints = Checkpoints(folder.path, variables, config.keep_checkpoints, most, say)
-    settings = dataclasses.asdict(config)
-    versions = provenance.versions()
-    about = checkpoint.CheckpointInfo(start.group.size, settings, agent.made_of, versions)
-    checkpointing = Checkpointing(
-        config, checkpoints, variables, about, limits, outputs.event_hook, say
+    about = checkpoint.CheckpointInfo(
+        start.group.size, dataclasses.asdict(config), agent.made_of, provenance.versions()
     )
-    writer = MetricsWriter(folder.path, say, outputs.tracked)
-    return Records(writer, checkpointing, outputs, folder)
+    checkpointing = Checkpointing(status, checkpoints, about, outputs.event_hook)
+    return Records(MetricsWriter(folder.path, say, outputs.tracked), checkpointing, outputs, folder)
 
 
 def _for_task(start: Start) -> Config:

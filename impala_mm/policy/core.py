@@ -15,7 +15,7 @@ import tensorflow as tf
 from impala_mm.algorithms import agent, contract, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role, defines
 from impala_mm.algorithms.parts import networks
-from impala_mm.config import auto, command_line, flag_values
+from impala_mm.config import auto, command_line, flag_values, user_modules
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.errors import ImpalaError, UserMistake
 from impala_mm.config.flags import info
@@ -223,11 +223,14 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
     """Return a run's recorded flags with these changes, in float32 for a CPU.
 
     `env_kwargs` may be a dictionary. Raises BadSettings for changes that the command line refuses,
-    and checkpoint.Mismatch if there is no module of the run's algorithm.
+    and checkpoint.Mismatch if its modules cannot be imported.
     """
     algorithm = recorded.get("algorithm", Config.algorithm)
     try:
+        user_modules.import_all(changes.get("imports", recorded.get("imports", "")))
         settings = Config.of_algorithm(algorithm)
+    except user_modules.BadModule as error:
+        raise checkpoint.Mismatch(f"the run's {error}") from error.__cause__
     except BadAlgorithm as error:
         raise checkpoint.Mismatch(f"the run's --algorithm={algorithm}: {error}") from error
     known = {f.name for f in dataclasses.fields(settings)}

@@ -18,7 +18,7 @@ import tensorflow as tf
 from impala_mm.algorithms import contract, registry
 from impala_mm.data.trajectory import Entry, leaf_names
 from impala_mm.environments import from_flags
-from impala_mm.environments.action_names import action_names
+from impala_mm.environments.make import action_names
 from impala_mm.policy import saved_model_readme
 from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint, saved_variables

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import nets
 from impala_mm.algorithms.feature_settings import TeacherSettings, action_numbers
-from impala_mm.config import flags
+from impala_mm.config import flags, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.errors import ImpalaError
 from impala_mm.config.settings import Config
@@ -69,7 +69,7 @@ def _load(name: str, config: TeacherSettings, spec: EnvironmentSpec) -> PlayingT
             return teacher
         assert loaded.num_actions
         return Reordered(teacher, order, loaded.num_actions)
-    except (ImpalaError, nets.UnknownNetwork, nets.Unsuitable) as error:
+    except (ImpalaError, nets.Unsuitable) as error:
         raise NoTeacher(f"--teacher={name}: {error}") from error.__cause__
     except OSError as error:
         raise NoTeacher(
@@ -138,17 +138,22 @@ def _load_kind(
 
 
 def _check_code(about: CheckpointInfo, config: TeacherSettings) -> None:
-    """Raise NoTeacher if the algorithm that a run has recorded is code of somebody else.
+    """Raise NoTeacher if the algorithm or imports of a run are code of somebody else.
 
-    It is all that a recorded setting can name which loading it would execute: a teacher is made
+    They are all that recorded settings can name which loading it would execute: a teacher is made
     for the student's levels and wrappers.
     """
-    algorithm = about.settings.get("algorithm", config.algorithm)
-    if algorithm not in (*BUILT_IN, config.algorithm) and not config.trust_teacher:
+    settings = about.settings
+    ours = user_modules.module_names(config.imports)
+    theirs = user_modules.module_names(f"{settings.get('imports', '')}")
+    foreign = [f"--import={module}" for module in theirs if module not in ours]
+    algorithm = settings.get("algorithm", config.algorithm)
+    if algorithm not in (*BUILT_IN, config.algorithm):
+        foreign.append(f"--algorithm={algorithm}")
+    if foreign and not config.trust_teacher:
         raise NoTeacher(
-            f"its --algorithm={algorithm} is no algorithm of this package but a module, which "
-            f"would be executed and may read and write your files: give --trust_teacher if you "
-            f"know where it is from"
+            f"its {foreign[0]} is a module, which would be executed and may read and write your "
+            f"files: give --trust_teacher if you know where it is from"
         )
 
 

@@ -8,7 +8,7 @@ from impala_mm.algorithms.interface import PolicyOutput
 from impala_mm.data.trajectory import Entry
 from impala_mm.policy.core import PolicyCore
 from impala_mm.teachers.kinds import NoTeacher
-from nets.network import State
+from nets import State
 
 
 class TrainedTeacher:

@@ -20,7 +20,7 @@ from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.heartbeat import Heartbeat
-from impala_mm.transport.environment_numbers import NumberRange
+from impala_mm.transport.messages import NumberRange
 
 LENGTH = 5
 

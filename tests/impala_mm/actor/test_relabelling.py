@@ -26,7 +26,7 @@ from impala_mm.environments.faults import FaultElsewhere
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel
 from impala_mm.runtime.heartbeat import Heartbeat
-from impala_mm.transport.environment_numbers import NumberRange
+from impala_mm.transport.messages import NumberRange
 
 GOAL = tf.TensorSpec([1], tf.float32)
 OBSERVATION = {"observation": GOAL, "achieved_goal": GOAL, "desired_goal": GOAL}

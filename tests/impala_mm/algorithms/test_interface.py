@@ -16,9 +16,9 @@ from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner, RunLimits
-from impala_mm.learner.monitor import LearnerMonitor
+from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.train_step import UpdateProfiler
-from impala_mm.learner.watching import Records
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import EventHook, RunOutputs
@@ -80,12 +80,12 @@ def _train(entries, exponent, folder):
     learner = Learner(config, algorithm, alone, source, server, layout, limits, 1, profile)
     checkpoints = Checkpoints(folder, algorithm.variables, keep=3)
     events, about = EventHook("", folder, say), CheckpointInfo(1, {}, {}, {})
-    keeper = Checkpointing(config, checkpoints, algorithm.variables, about, limits, events, say)
+    status = RunStatus(learner, {"catch": spec}, say)
+    keeper = Checkpointing(status, checkpoints, about, events)
     here = SimpleNamespace(path=folder, why_lost=str)  # without a lock: one process resumes it
     outputs = RunOutputs(say, events, None)
     records = Records(MetricsWriter(folder, say), keeper, outputs, here)
-    levels = {"catch": spec}
-    watch = LearnerMonitor(config, alone, algorithm, learner, server, levels, limits, records, say)
+    watch = LearnerMonitor(status, records)
     return source, watch.run(lambda: None)
 
 

@@ -43,6 +43,10 @@ def test_a_packages_files_are_all_in_its_folder_and_levels_bring_their_modules(h
     found = user_sources.of_run(Config(algorithm="box.inner.ppo", level_name=level))
     own = {"box/__init__.py", "box/inner/ppo.py", "box/weights.bin"}
     assert found.keys() == own | {"levels_of_mine.py"}
+    assert user_sources.of_run(Config(imports="levels_of_mine, unrelated")).keys() == {
+        "levels_of_mine.py",
+        "unrelated.py",
+    }
     assert user_sources.of_run(Config()) == {}
     assert user_sources.of_run(Config(algorithm="gone", level_name="gone:A-v0")) == {}
 

@@ -34,7 +34,7 @@ def _learner(config, algorithm, published, folder):
         publish=lambda version, pack, values: published.append((version, pack(), values)),
         fill=lambda: 0.0,
         inference_metrics=dict,
-        take_reports=list,
+        actors=SimpleNamespace(take_reports=list),
     )
     source = SimpleNamespace(feedback=lambda keys, priorities: None)
     layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")
@@ -139,8 +139,8 @@ def test_a_clock_that_is_set_during_an_update_changes_no_share_of_time(measured,
 
 def test_a_learner_alone_saves_its_own_state_while_no_batch_comes(tmp_path, monkeypatch):
     learner = _learner(Config(), Stepping(bad_step=0), [], tmp_path)
-    learner._group, saved = group.SingleLearner(), []
-    monkeypatch.setattr(learner, "_save_own_state", lambda: saved.append(learner.updates))
+    learner.group, saved = group.SingleLearner(), []
+    monkeypatch.setattr(learner, "save_own_state", lambda: saved.append(learner.updates))
     asked = [True, False]
     end = AgreedStep(None, 0, 0, 0.0, 0.0)
     learner._lockstep = SimpleNamespace(

@@ -128,8 +128,8 @@ def test_a_checkpoint_before_the_first_update_would_lack_a_replay_that_was_reloa
     )
     config = dataclasses.replace(_distillation().config, reload_replay=reloads)
     learner = types.SimpleNamespace(frames=0, steps=0, updates=0)
-    monitor = types.SimpleNamespace(spent=types.SimpleNamespace(seconds=1.0))
-    setup._record_teachers({"teacher_return": 1.0}, config, learner, monitor, records)
+    status = types.SimpleNamespace(config=config, learner=learner, seconds=1.0)
+    setup._record_teachers({"teacher_return": 1.0}, status, records)
     assert len(saved) == (not reloads)
 
 
