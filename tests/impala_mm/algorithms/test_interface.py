@@ -10,8 +10,8 @@ from processes import free_port
 
 from impala_mm.actor.actor import Player
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, UnrollCodec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.learner.checkpointing import Checkpointing

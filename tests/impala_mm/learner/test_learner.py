@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from impala_mm.actor.actor import Player
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
-from impala_mm.data.variables import Variables
+from impala_mm.data.variables import ParameterLayout, Variables
 from impala_mm.distributed import consistency, group
 from impala_mm.environments.make import make_environments
 from impala_mm.learner.batch_source import RECORDED, Composition
