@@ -21,7 +21,7 @@ from impala_mm.distributed import agreement, consistency
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
-from impala_mm.learner import flag_conflicts, phases, resume, serving, teaching
+from impala_mm.learner import flag_conflicts, phases, resume, serving
 from impala_mm.learner.batch_source import Turns
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner, RunLimits
@@ -52,7 +52,7 @@ FAILURES = (
     consistency.VariablesDiffer,
     NothingCompiled,
     NoUnrollComes,
-    teaching.UnfitTeacher,
+    phases.UnfitTeacher,
 )
 
 
@@ -92,7 +92,7 @@ class Start(NamedTuple):
     folder: RunFolder | None  # the run's, of rank 0
     began: float  # time.monotonic() of the process
     outputs: RunOutputs
-    tools: teaching.PolicyTools
+    tools: phases.PolicyTools
     played: Turns | None = None  # of environments in this process, with --debug
 
     @property
@@ -142,14 +142,12 @@ def build_learner(start: Start) -> tuple[LearnerMonitor, Learner]:
     )
     is_new = not monitor.resume()
     if not monitor.finished:
-        teachers = teaching.begin(
-            agent.algorithm, config, agent.spec, group, start.tools, say, is_new
-        )
+        student = phases.Student(agent, config, group, agreed.run.folder, start.tools, say)
+        teachers = student.begin_teachers(is_new)
         if records and teachers:
             _record_teachers(teachers, status, records)
         if sources.phased:
-            student = phases.Student(agent, config, group, agreed.run.folder, start.tools, say)
-            phases.begin(student, sources.phased, learner.offline_left, learner.updates)
+            student.begin_data(sources.phased, learner.offline_left, learner.updates)
     if start.folder:
         _record_start(start.folder, config, start.config, start.addresses, learner.frames, say)
     return monitor, learner
