@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from impala_mm.learner.learner import Learner
     from impala_mm.learner.monitor import LearnerMonitor
     from impala_mm.learner.phases import PolicyTools
-    from impala_mm.learner.setup import Start
+    from impala_mm.learner.start import Start
 
 # Seconds that a failed rank leaves rank 0 to print why: mpirun ends all ranks once one has failed.
 _LAST_WORDS_SECONDS = 5.0
@@ -159,10 +159,11 @@ def _train(
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
     from impala_mm.learner import batch_source, phases, setup  # noqa: PLC0415
     from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
+    from impala_mm.learner.start import Start, find_levels_and_device  # noqa: PLC0415
     from impala_mm.learner.train_step import NotFinite  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
 
-    levels, device = setup.find_levels_and_device(config)
+    levels, device = find_levels_and_device(config)
     say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s); trains on {device}")
     if config.xla and (why := devices.why_not_compiled()):
         flags.refuse(f"--xla: XLA does not compile for {device} here: {why}")
@@ -173,10 +174,18 @@ def _train(
         assert held
         if folder:
             heartbeat.report_learner_hosts(addresses)
-        tools = _policy_tools(lambda: bool(ending))
-        played = batch_source.Turns() if config.debug else None
-        start = setup.Start(
-            config, levels, group, addresses, held, folder, began, outputs, tools, played
+        turns = batch_source.Turns() if config.debug else None
+        start = Start(
+            config,
+            levels,
+            group,
+            addresses,
+            held,
+            folder,
+            began,
+            outputs,
+            _policy_tools(lambda: bool(ending)),
+            turns,
         )
         monitor, learner = setup.build_learner(start)
 

@@ -15,7 +15,8 @@ from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.q_learning import settings as q_learning_settings
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.types import ReferenceScores
-from impala_mm.learner import phases, resume, setup
+from impala_mm.learner import phases, resume
+from impala_mm.learner.monitor import Records
 from impala_mm.records.checkpoint import Mismatch
 
 TEACHER = types.SimpleNamespace(name="x", notes=["it was trained on Pong"])
@@ -124,14 +125,13 @@ def test_lines_say_how_many_games_have_been_played(monkeypatch):
 def test_a_checkpoint_before_the_first_update_would_lack_a_replay_that_was_reloaded(reloads):
     """A run that is killed before its first update has the replay again only if it begins anew."""
     saved = []
-    records = types.SimpleNamespace(
-        metrics_writer=types.SimpleNamespace(write=lambda row: None),
-        checkpointing=types.SimpleNamespace(save_start=lambda *given: saved.append(given)),
-    )
+    writer = types.SimpleNamespace(write=lambda row: None)
+    keeper = types.SimpleNamespace(save_start=lambda: saved.append(1))
+    records = Records(writer, keeper, None, None)
     config = dataclasses.replace(_distillation().config, reload_replay=reloads)
     learner = types.SimpleNamespace(frames=0, steps=0, updates=0)
     status = types.SimpleNamespace(config=config, learner=learner, seconds=1.0)
-    setup._record_teachers({"teacher_return": 1.0}, status, records)
+    records.add_measured(status, {"teacher_return": 1.0})
     assert len(saved) == (not reloads)
 
 
