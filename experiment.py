@@ -69,7 +69,6 @@ def main(argv: list[str]) -> None:
         rehearse,
         validate,
     )
-    from impala_mm.runtime import rank  # noqa: PLC0415
 
     if config.validate:
         validate.run(config, given)
@@ -91,7 +90,7 @@ def main(argv: list[str]) -> None:
         actor.run(config)
     if config.debug:
         learner.run(learner.for_debugging(config))
-    if not config.job_name and rank.process_rank().size == 1:
+    if not config.job_name and starter.process_rank().size == 1:
         run_locally(config, argv, given)
     learner.run(config)
 

@@ -58,8 +58,7 @@ ALLOWED = {
     "launcher.checks": "node plan remote running impala_mm.config.printable "
     "impala_mm.config.registry impala_mm.runtime.certificates impala_mm.transport.rounds",
     "launcher.dashboard": "node plan running impala_mm.config.messages impala_mm.records.host_use "
-    "impala_mm.records.json_lines "
-    "impala_mm.records.metric_descriptions impala_mm.records.panels "
+    "impala_mm.records.metric_descriptions "
     "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.safe_files "
     "impala_mm.runtime.safe_files",
     "launcher.commands": "node ssh plan remote transfer deploy running checks "

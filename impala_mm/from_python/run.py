@@ -20,7 +20,7 @@ from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import BadSettings, TrainingFailed
 from impala_mm.from_python.output import Output
 from impala_mm.records import run_folder
-from impala_mm.records.json_lines import drop_replaced, read_json_lines
+from impala_mm.records.run_contents import drop_replaced, read_json_lines
 from impala_mm.runtime import lifecycle
 
 if TYPE_CHECKING:

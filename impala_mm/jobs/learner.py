@@ -20,7 +20,7 @@ from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token, starter
 from impala_mm.runtime.log import BoundedLog, ProcessLogger, Say
-from impala_mm.runtime.rank import process_rank, widen_core_binding
+from impala_mm.runtime.starter import process_rank, widen_core_binding
 from impala_mm.runtime.timing import format_duration
 from impala_mm.transport.front import CONNECTIONS
 from impala_mm.transport.messages import PROTOCOL

@@ -19,7 +19,7 @@ import tensorflow as tf
 from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.replay.source import QueueClosed
-from impala_mm.runtime import devices, thread_names
+from impala_mm.runtime import devices, lifecycle
 from impala_mm.transport.rounds import Rounds
 
 RECORDED = -1  # key of recorded unrolls
@@ -212,7 +212,7 @@ class QueueSource(BatchSource):
 
     def _prefetch(self) -> None:
         """Prepare one batch after another until the run ends."""
-        thread_names.name_thread("prefetch")
+        lifecycle.name_thread("prefetch")
         try:
             while True:
                 self._ahead.put(self._take(tf.constant(self._batch_size)))

@@ -31,7 +31,7 @@ from impala_mm.learner.lockstep import AgreedStep, Lockstep
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.train_step import StepResult, TrainStep, UpdateProfiler
 from impala_mm.records.metrics import Meter
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 from impala_mm.transport.server import Server
 
 _LOCK_SECONDS = 1.0  # seconds that other threads wait for a running update
@@ -111,7 +111,7 @@ class Learner(threading.Thread):
 
     def run(self) -> None:
         """Make steps until a limit is reached or a learner stops; then save the own state."""
-        thread_names.name_thread("training")
+        lifecycle.name_thread("training")
         try:
             # If another learner's source failed, that learner does not take part in saving.
             if not self._train():

@@ -23,8 +23,8 @@ from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
 from impala_mm.learner.batch_source import RECORDED, BatchSource, place_unrolls
 from impala_mm.replay.recorded_games import RecordedGames
-from impala_mm.runtime import devices, machine, thread_names
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime import devices, lifecycle, machine
+from impala_mm.runtime.starter import process_rank
 
 _KEPT_BYTES = 256e6  # of unrolls that a source keeps in memory
 _AT_ONCE = 256  # unrolls that are decoded together, for arrays of all
@@ -113,7 +113,7 @@ class OfflineSource(BatchSource):
             yield from random.permutation(len(self._games)).tolist()
 
     def _prefetch(self) -> None:
-        thread_names.name_thread("offline")
+        lifecycle.name_thread("offline")
         size = self._columns
 
         @tf.function(input_signature=[tf.TensorSpec([size], tf.string)], autograph=False)

@@ -26,7 +26,7 @@ from impala_mm.learner.train_step import NotFinite, NothingCompiled, UpdateProfi
 from impala_mm.learner.watching import NoUnrollComes
 from impala_mm.records import checkpoint
 from impala_mm.runtime import devices, run_token, starter
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 # Exceptions that all learners of a run raise at the same point.
 FAILURES = (

@@ -21,7 +21,7 @@ from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, ports
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 
 def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], str]:

@@ -33,9 +33,8 @@ from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.train_step import UpdateProfiler
 from impala_mm.records.checkpoint import CheckpointInfo
-from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.outputs import RunOutputs
+from impala_mm.records.outputs import EventHook, RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime import devices
 from impala_mm.runtime.ports import HeldAddress

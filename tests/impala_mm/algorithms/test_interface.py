@@ -21,9 +21,8 @@ from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.train_step import UpdateProfiler
 from impala_mm.records.checkpoint import CheckpointInfo
-from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.outputs import RunOutputs
+from impala_mm.records.outputs import EventHook, RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server

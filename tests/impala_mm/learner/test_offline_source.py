@@ -1,6 +1,5 @@
 """Batches of recorded games: what they contain, who gets which, and what follows them."""
 
-
 import numpy as np
 import pytest
 import tensorflow as tf
