@@ -190,7 +190,7 @@ class Learner(threading.Thread):
     def _measure(self, agreed: AgreedStep, batch: Batch, metrics: dict[str, float]) -> None:
         """Add the last update, and what actors have reported, to the meter."""
         values = metrics | self._composition.of(batch, self.updates - 1)
-        values |= getattr(self._source, "metrics", dict)()
+        values |= self._source.metrics()
         values["queue_fill"] = self.server.fill()
         values |= self.server.inference_metrics()
         self.meter.add(values, agreed.own_steps)
@@ -270,7 +270,7 @@ class Learner(threading.Thread):
 
     def filling(self) -> tuple[int, int]:
         """Return the unrolls in the replay, and those that the first update needs; 0, 0: none."""
-        return getattr(self._source, "filling", lambda: (0, 0))()
+        return self._source.filling()
 
 
 class _Clock:

@@ -163,5 +163,4 @@ class Lockstep:
         self.has_received = True
         self._has_batch()
         new = ~np.asarray(batch.unrolls.first)[self._overlap :]  # [T, B]
-        stored = getattr(self._source, "take_stored_steps", lambda: 0)()
-        return int((new & batch.played).sum()) + stored
+        return int((new & batch.played).sum()) + self._source.take_stored_steps()

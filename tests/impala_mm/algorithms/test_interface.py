@@ -14,6 +14,7 @@ from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
@@ -29,7 +30,7 @@ from impala_mm.transport.server import Server
 UPDATES, BATCH, HELD = 30, 4, 32
 
 
-class Prioritised:
+class Prioritised(BatchSource):
     """A source that draws from its unrolls by the priorities of the last update."""
 
     def __init__(self, entries, exponent):
