@@ -14,6 +14,7 @@ from pages import Reader, blocks
 from processes import ROOT, needs_horovod, run
 from rows import read_rows
 
+from impala_mm.config.settings import Config
 from launcher.plan.workers_csv import COLUMNS
 
 sys.path.append(str(ROOT / "sandbox" / "site"))
@@ -106,7 +107,7 @@ def test_the_formulas_of_a_page_can_be_drawn(page):
 
 def test_flags_in_pages_exist():
     scripts = "".join(path.read_text() for path in (ROOT / "sandbox").rglob("*.py"))
-    flags = code_pages.flag_pages().keys() | {"help", "policy", "flagfile"}
+    flags = code_pages.flag_pages().keys() | Config.ALIASES.keys() | {"help", "flagfile"}
     defined = re.findall(r'"--(\w+)|^    (\w+): .* = flag\(', scripts, re.MULTILINE)
     options = flags | {name for names in defined for name in names} | _OF_OTHER_PROGRAMS
     found = set()

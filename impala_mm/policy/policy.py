@@ -22,7 +22,7 @@ from impala_mm.config.errors import BadSettings
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
 from impala_mm.environments.choices import ChoiceSpec
-from impala_mm.environments.make import numbers_of_choices, observation_conversion
+from impala_mm.environments.make import made_level
 from impala_mm.environments.observations import ObservationConversion
 from impala_mm.policy import exports
 from impala_mm.policy.core import PolicyCore
@@ -192,7 +192,8 @@ class Policy(PolicyCore):
             return chosen
         if self._numbers is None:
             options = from_flags.environment_options(self.config)
-            self._numbers = numbers_of_choices(self.spec.level_name, **options)
+            level = made_level(self.spec.level_name, **options)
+            self._numbers = level.numbers_of_choices()
         return np.stack([self._numbers(each) for each in chosen])
 
     def _rows(self, observations: Any) -> Sequence[Any]:
@@ -218,7 +219,8 @@ class Policy(PolicyCore):
     def _converts(self) -> ObservationConversion:
         if self._conversion is None:
             options = from_flags.environment_options(self.config)
-            self._conversion = observation_conversion(self.spec.level_name, **options)
+            level = made_level(self.spec.level_name, **options)
+            self._conversion = level.conversion().observation
         return self._conversion
 
     def _read(self, observation: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a teacher is: the base classes of all kinds, which `load` makes and `playing` lets play.
+"""The base classes of all kinds of teachers, which `load` makes and `playing` lets play.
 
 A teacher answers with the parameters of the student's distribution of actions (logits, for Discrete
 ones), so that the student compares its own policy with it, whatever the teacher is.
@@ -28,7 +28,7 @@ class NoTeacher(UserMistake):
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a teacher is made of: its name, and the student that it shall teach."""
+    """The name of a teacher, and the student that it shall teach."""
 
     name: str  # as --teacher has it
     path: Path  # the same as a path, or the folder of a policy of this package

@@ -13,8 +13,7 @@ from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags
 from impala_mm.policy.core import PolicyCore, blaming_settings
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import CheckpointInfo
-from impala_mm.records.durable_folder import Damaged
+from impala_mm.records.checkpoint import CheckpointInfo, Damaged
 from impala_mm.teachers.teacher import NoTeacher, PlayingTeacher, Request
 from nets import State
 
