@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 from launcher.commands.manage import connected, read_rows, require_record
 from launcher.node.process_output import ProcessOutput
 from launcher.node.run_registry import Run

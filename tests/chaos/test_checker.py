@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.records import durable_folder
+from impala_mm.records import checkpoint
 from tests.chaos import checker, evidence, numbered, rates
 from tests.chaos.subject import Controllers
 
@@ -78,7 +78,7 @@ class Files:
             tf.train.Checkpoint(carried=[recorded], trained=[weights]).write(
                 str(work / "variables")
             )
-            durable_folder.finish(work, self.checkpoint(update), about)
+            checkpoint.finish(work, self.checkpoint(update), about)
         return checker.check(self.folder)
 
     def checkpoint(self, update):
