@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from impala_mm.config.messages import is_users_file
-from impala_mm.environments import worker_process, worker_vector
+from impala_mm.environments import worker_vector
 from impala_mm.environments.faults import FaultLog, format_traceback, indented
 from impala_mm.environments.types import Environments, Fault
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -185,7 +185,7 @@ def _find_hang(seconds: float) -> Fault | None:
 def _users_frames(frame: FrameType) -> list[traceback.FrameSummary]:
     """Return the frames that a step, reset or constructor in this process has called."""
     stack = traceback.extract_stack(frame)
-    if any(each.filename == worker_process.__file__ for each in stack):  # it waits for an answer
+    if any(each.filename == worker_vector.__file__ for each in stack):  # it waits for an answer
         return []
     frames = itertools.dropwhile(lambda each: _CALLERS not in each.filename, stack)
     return list(itertools.dropwhile(lambda each: not is_users_file(each.filename), frames))

@@ -7,20 +7,22 @@ probably a mistake. It does not import TensorFlow, which takes seconds to load.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from gymnasium import spaces
 
 from impala_mm.config.messages import describe_error, join_lines, users_traceback
-from impala_mm.environments import gym_adapter, levels, masks, nests
+from impala_mm.environments import gym_adapter, masks, nests
 from impala_mm.environments.faults import FAILURES, format_traceback
-from impala_mm.environments.observation_check import find_problems
+from impala_mm.environments.levels import MadeLevel
+from impala_mm.environments.make import find_level
 from impala_mm.environments.spaces import SpaceConversion, read_spaces
 from impala_mm.environments.types import BadLevel, Options
 
 STEPS = 100
+_ROUNDING = 1e-6  # by which a number may exceed a bound, relative to it; the bound was rounded, too
 _SEED = 1
 _SLOW_RESET = 0.5  # seconds of a reset, from which on it is not repeated
 _TRUSTED = ("ale_py.", "impala_mm.")  # modules whose environments are not checked
@@ -38,6 +40,132 @@ class Finding(NamedTuple):
     is_error: bool  # a training cannot use the environment
     sentence: str  # begins with the level's name
     traceback: str = ""  # in the user's code
+
+
+class Problem(NamedTuple):
+    """A difference between an observation and its space."""
+
+    kind: str  # problems of one kind are reported once
+    is_error: bool  # a training cannot use the observation
+    sentence: str  # begins with the observation, as in "an observation of shape [3]"
+
+
+def find_problems(observation: Any, space: spaces.Space, part: str = "") -> Iterator[Problem]:
+    """Yield what is wrong with an observation of a space that `spaces.read_spaces` accepts.
+
+    `part` is the place of the observation if it is a part of another one, such as "['map'][0]".
+    """
+    if isinstance(space, spaces.Dict):
+        for key, each in space.spaces.items():
+            if isinstance(observation, Mapping) and key in observation:
+                yield from find_problems(observation[key], each, f"{part}[{key!r}]")
+            else:
+                yield _name_part(part, _lacks(observation, f"the key {key!r}"))
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
+            yield _name_part(part, _lacks(observation, f"the {len(space.spaces)} parts"))
+            return
+        for i, each in enumerate(space.spaces):
+            yield from find_problems(observation[i], each, f"{part}[{i}]")
+    else:
+        for problem in _leaf_problems(observation, space):
+            yield _name_part(part, problem)
+
+
+def _lacks(observation: Any, what: str) -> Problem:
+    kind = type(observation).__name__
+    return Problem("parts", True, f"an observation of {kind} without {what} of its space")
+
+
+def _name_part(part: str, problem: Problem) -> Problem:
+    """Return a problem of a part, with the part's place in its kind and its sentence."""
+    if not part:
+        return problem
+    sentence = f"as part {part} of its observation {problem.sentence}"
+    return Problem(problem.kind + part, problem.is_error, sentence)
+
+
+def _leaf_problems(observation: Any, space: spaces.Space) -> Iterator[Problem]:
+    """Yield what is wrong with an observation of a space that is not made of others."""
+    shown, shape = join_lines(space)[:120], space.shape or ()
+    try:
+        array = np.asarray(observation)
+        numbers = array.astype(np.float64)
+    except Exception as error:  # such as lists of different lengths
+        what = f"an observation of {type(observation).__name__} that is no array of numbers"
+        yield Problem(
+            "array", True, f"{what}, and its space is {shown} ({describe_error(error)[:120]})"
+        )
+        return
+    if array.shape != shape:
+        what = f"an observation of shape {list(array.shape)}"
+        yield Problem("shape", True, f"{what}, and its space has the shape {list(shape)}")
+    elif not np.isfinite(numbers).all():
+        where = tuple(np.argwhere(~np.isfinite(numbers))[0])
+        count = f"{int((~np.isfinite(numbers)).sum())} of its {array.size} numbers are not"
+        what = f"an observation with {array[where]}{_at(where)}, which must be finite"
+        yield Problem("finite", True, f"{what} ({count})" if array.shape else what)
+    elif isinstance(space, spaces.Discrete):
+        yield from _choice_problems(observation, array, space, space.n, "int(observation)")
+    elif isinstance(space, spaces.MultiDiscrete):
+        advice = "observation.astype(np.int64)"
+        yield from _choice_problems(observation, array, space, space.nvec, advice)
+    elif isinstance(space, spaces.MultiBinary):
+        yield from _bound_problems(numbers, np.zeros(shape), np.ones(shape))
+    elif isinstance(space, spaces.Box):
+        yield from _type_problems(observation, array, space)
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        yield from _bound_problems(numbers, low, high)
+
+
+def _choice_problems(
+    observation: Any,
+    array: np.ndarray,
+    space: spaces.Discrete | spaces.MultiDiscrete,
+    count: Any,
+    advice: str,
+) -> Iterator[Problem]:
+    """Yield what is wrong with one choice, or several, of `count` from the space's start on."""
+    shown, chosen = f"the observation {join_lines(observation)[:80]}", array.astype(np.int64)
+    if not ((chosen >= space.start) & (chosen < space.start + count)).all():
+        what = f"{shown}, which is not in its space, {join_lines(space)[:120]}"
+        yield Problem("state", True, what)
+    elif array.dtype.kind not in "iu":
+        yield Problem("dtype", False, f"{shown}, which is no integer: return {advice}")
+
+
+def _type_problems(observation: Any, array: np.ndarray, space: spaces.Box) -> Iterator[Problem]:
+    """Yield what is wrong with the type of an observation; a training converts it."""
+    if not space.shape:
+        return
+    if not isinstance(observation, np.ndarray):
+        what = f"an observation that is a {type(observation).__name__}: return an array"
+        yield Problem("array", False, f"{what}, np.array(observation, dtype=np.{space.dtype})")
+    elif array.dtype != space.dtype:
+        loses = array.dtype.kind == "f" and space.dtype.kind in "biu"
+        what = f"an observation of {array.dtype}, and its space is of {space.dtype}"
+        what += ", in which fractions are lost" if loses else ""
+        yield Problem("dtype", False, f"{what}: return observation.astype(np.{space.dtype})")
+
+
+def _bound_problems(numbers: np.ndarray, low: np.ndarray, high: np.ndarray) -> Iterator[Problem]:
+    """Yield the number that exceeds its bound the most; a training uses it as it is."""
+    excess = np.maximum(low - numbers, numbers - high)
+    bound = np.where(numbers < low, low, high)
+    if (excess > _ROUNDING * np.maximum(np.abs(bound), 1)).any():
+        where = np.unravel_index(excess.argmax(), excess.shape)
+        side = "below" if numbers[where] < low[where] else "above"
+        what = f"an observation with {numbers[where]:g}{_at(where)}, which is {excess[where]:g}"
+        yield Problem(
+            "bounds",
+            False,
+            f"{what} {side} its space's bound of {bound[where]:g}: correct the space or the "
+            f"observation",
+        )
+
+
+def _at(where: tuple[Any, ...]) -> str:
+    return f" at {[int(index) for index in where]}" if where else ""
 
 
 class LevelCheck:
@@ -82,10 +210,9 @@ class LevelCheck:
                     self._find("close", False, f"close raised {describe_error(error)}", error)
 
     def _check(self, until: float) -> bool:
-        given = self._options.env_kwargs, self._options.wrappers
-        level = self._call("the import", levels.find_level, self._level_name, *given)
-        entry_point = level.registered.entry_point if level.registered else None
-        if not any(given) and isinstance(entry_point, str) and entry_point.startswith(_TRUSTED):
+        level = self._call("the import", find_level, self._level_name, **self._options._asdict())
+        is_made = isinstance(level, MadeLevel)
+        if not is_made or (not self._options.is_changed and level.module.startswith(_TRUSTED)):
             return True
         self._environment = self._call("making it", level.open, False)
         actions = self._check_spaces()
@@ -244,11 +371,11 @@ class LevelCheck:
         elif not math.isfinite(number):
             self._find("reward", True, f"{when} returned the reward {reward}, which must be finite")
 
-    def _call(self, what: str, function: Callable, *arguments: Any) -> Any:
+    def _call(self, what: str, function: Callable, *arguments: Any, **options: Any) -> Any:
         """Call the user's code; report an exception that it raises, and end the check."""
         self._starts(what, self._steps)
         try:
-            return function(*arguments)
+            return function(*arguments, **options)
         except BadLevel as error:
             cause = error.__cause__
             self._finds(Finding(True, str(error), users_traceback(cause) if cause else ""))

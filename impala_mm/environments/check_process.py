@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from impala_mm.config import user_modules
-from impala_mm.environments.process_end import describe_end, frames_of_stack, text_of
-from impala_mm.environments.types import OWN_LEVELS
+from impala_mm.environments import BUILT_IN
+from impala_mm.environments.faults import describe_end, frames_of_stack, text_of
 
 _STUCK_SECONDS = 5.0  # seconds from which on a call counts as stuck
 _LATE_SECONDS = 0.5  # seconds that the process has to end by itself
@@ -56,7 +56,7 @@ class CheckProcess:
         """
         self._options, self._seconds, self._hides_gpus = dict(options), seconds, hides_gpus
         changed = options.get("env_kwargs") or options.get("env_wrappers")
-        self._left = [name for name in level_names if changed or name.lower() not in OWN_LEVELS]
+        self._left = [name for name in level_names if changed or name.lower() not in BUILT_IN]
         self._until = time.monotonic() + seconds
         self._result = Result([], [])
         self._process: subprocess.Popen | None = None

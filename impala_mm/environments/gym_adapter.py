@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -24,7 +24,7 @@ _RESET_ARGUMENTS = frozenset({"seed", "options"})
 def adapt(environment: Any) -> Any:
     """Return an environment with gymnasium's API: the same object if it has that."""
     if not all(callable(getattr(environment, name, None)) for name in ("reset", "step")):
-        return environment  # `Opener` refuses it
+        return environment  # `MadeLevel` refuses it
     spaces = (getattr(environment, f"{of}_space", None) for of in ("observation", "action"))
     is_modern = isinstance(environment, gymnasium.Env) and not any(map(_is_of_gym, spaces))
     if is_modern and _arguments_of_reset(environment) == _RESET_ARGUMENTS:
@@ -118,6 +118,16 @@ def step_of(returned: Any) -> Any:
     observation, reward, done, info = returned
     cut = bool(done and isinstance(info, Mapping) and info.get("TimeLimit.truncated"))
     return observation, reward, bool(done) and not cut, cut, info
+
+
+def find_method(environment: Any, name: str) -> Callable[..., Any] | None:
+    """Return the environment's method of this name, also one below wrappers, or None."""
+    find = getattr(environment, "get_wrapper_attr", None)
+    try:
+        method = find(name) if find else getattr(environment, name, None)
+    except AttributeError:
+        return None
+    return method if callable(method) else None
 
 
 def classic_registry() -> Mapping[str, Any]:

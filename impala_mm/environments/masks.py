@@ -26,7 +26,7 @@ from gymnasium import spaces
 from impala_mm.environments import nests
 from impala_mm.environments.action_parts import Part
 from impala_mm.environments.actions import ActionSpec
-from impala_mm.environments.methods import find_method
+from impala_mm.environments.gym_adapter import find_method
 from impala_mm.environments.types import BadLevel
 
 _KEY = "action_mask"  # of an info and of a Dict observation, as gymnasium and PettingZoo name it

@@ -4,20 +4,12 @@ Environments step by the convention of `data/trajectory.py`: the end of an episo
 own, and the reset after it is another one.
 """
 
-import json
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from impala_mm.config.errors import BadEnvironment
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
-
-# Our own levels: the names that the flags accept, and their ids in gymnasium's registry.
-OWN_LEVELS = {
-    "catch": "impala_mm/Catch-v0",
-    "memory": "impala_mm/Memory-v0",
-    "tmaze": "impala_mm/TMaze-v0",
-}
 
 
 class ReferenceScores(NamedTuple):
@@ -70,7 +62,7 @@ class Options(NamedTuple):
 
     env_kwargs: str = ""  # arguments that environments are made with, a JSON object
     env_wrappers: str = ""  # around each environment, the outermost last
-    discretization: str = "none"  # of a Box's numbers: see `discretised`
+    discretization: str = "none"  # of a Box's numbers: see `levels.places`
     n_actions_per_dim: int = 11
     action_ratio: float = 30.0
     width: int = 0  # pixels to which images are resized; 0: not resized, but 84 for Atari
@@ -86,14 +78,9 @@ class Options(NamedTuple):
     no_ops: int = 30  # a game begins with at most this number of frames without an action
 
     @property
-    def wrappers(self) -> str:
-        """All wrappers around each environment, as --env_wrappers names them."""
-        if self.discretization == "none":
-            return self.env_wrappers
-        ratio = self.action_ratio
-        kwargs = {"spacing": self.discretization, "choices": self.n_actions_per_dim, "ratio": ratio}
-        own = f"impala_mm.environments.discretised:Discretised{json.dumps(kwargs)}"
-        return ",".join(filter(None, [self.env_wrappers, own]))
+    def is_changed(self) -> bool:
+        """Whether environments are made with arguments, or wrapped."""
+        return bool(self.env_kwargs or self.env_wrappers) or self.discretization != "none"
 
 
 # Options that are also flags of an experiment: those for any level, and those for Atari only.

@@ -8,23 +8,217 @@ gymnasium's AsyncVectorEnv has one process for each environment, and all of its 
 with the first exception in one of them.
 """
 
+import contextlib
+import json
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from impala_mm.config import user_modules
 from impala_mm.environments import nests
-from impala_mm.environments.faults import FaultElsewhere
+from impala_mm.environments.faults import (
+    FaultElsewhere,
+    describe_end,
+    frames_of_stack,
+    text_of,
+)
 from impala_mm.environments.gym_vector import blank_step
 from impala_mm.environments.spaces import SpaceConversion
-from impala_mm.environments.step_memory import SharedNest
-from impala_mm.environments.types import EnvironmentSpec, Episode, Fault, Step
-from impala_mm.environments.worker import Work
-from impala_mm.environments.worker_process import WorkerDied, WorkerProcess
+from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Fault, Step
 
+_END_SECONDS = 2.0  # seconds that a worker has to close its environments
+_ALIGNMENT = 64  # bytes of shared memory, a cache line
+_CHECK_SECONDS = 1.0  # seconds between two checks whether a busy worker still runs
+_STACK_SECONDS = 0.2  # seconds in which a worker writes where it is
+_START = (
+    "import json, signal, sys; signal.signal(signal.SIGINT, lambda *_: None); "
+    "signal.signal(signal.SIGUSR2, lambda *_: None); "  # until the worker answers it (`stack`)
+    "path, files = json.loads(sys.argv[1]); sys.path[:] = path; "
+    "from impala_mm.environments import worker; worker.run(*files)"
+)
 _vectors: "weakref.WeakSet[WorkerVector]" = weakref.WeakSet()
+
+
+class Work(NamedTuple):
+    """The environments of one worker, and how they are made."""
+
+    level_name: str
+    options: dict[str, Any]  # fields of `Options`
+    total: int  # environments of the vector
+    first: int  # number of this worker's first environment
+    size: int  # environments of this worker
+    seed: int
+    renders: bool
+    has_masks: bool  # whether the level offers masks of its actions
+    opens: bool  # at the start; else each environment is opened when it is rebuilt
+    imports: str  # what the vector's process has imported by --import
+
+
+class SharedNest:
+    """A nest of arrays that a vector and its workers share: the actions or the results of a step.
+
+    Steps are as large as their observations, so that they are not sent through a pipe: a worker
+    writes the rows of its environments where the vector reads them.
+    """
+
+    def __init__(self, like: Any, number: int | None = None):
+        """Share arrays like those of a nest, zeros at first; `number` is that of a file to join.
+
+        Every process has to pass a nest of the same shapes and types. Without `number`, a file is
+        created, which exists as long as a process holds it.
+        """
+        leaves = nests.flatten(like)
+        starts = np.cumsum([0, *(-(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT for leaf in leaves)])
+        size = max(int(starts[-1]), 1)
+        given = os.memfd_create("impala_mm steps") if number is None else number
+        self._file = os.fdopen(given, "r+b", buffering=0)
+        if number is None:
+            os.ftruncate(given, size)
+        memory = mmap.mmap(given, size)  # the arrays keep it open
+        self.arrays = [
+            np.ndarray(leaf.shape, leaf.dtype, memory, int(start))
+            for leaf, start in zip(leaves, starts, strict=False)
+        ]
+        self.nest = nests.pack(like, self.arrays)
+
+    @property
+    def number(self) -> int:
+        """The number of the open file, which another process may join."""
+        return self._file.fileno()
+
+    def rows(self, first: int, count: int) -> list[np.ndarray]:
+        """Return `count` rows of each array, from `first` on, in the order of `nests.flatten`."""
+        return [array[first : first + count] for array in self.arrays]
+
+    def close(self) -> None:
+        """Close the file; the memory lasts as long as an array is used."""
+        self._file.close()
+
+
+class Reply(NamedTuple):
+    """The answer to a request."""
+
+    result: Any = None
+    faults: tuple[Fault, ...] = ()
+    bad_level: str = ""  # the message of a BadLevel that was raised
+    raised: Fault | None = None  # another exception
+
+
+class WorkerDied(Exception):
+    """A worker process has ended; the message says how."""
+
+    def __init__(self, how: str, stack: str):
+        super().__init__(how)
+        self.how, self.stack = how, stack
+
+
+class WorkerProcess:
+    """A process that steps some environments of a vector."""
+
+    def __init__(self, work: Work, memory_files: list[int]):
+        """Start the process; `opened` waits until it has opened its environments."""
+        self.work = work
+        ours, theirs = socket.socketpair()
+        life, self._life = os.pipe()
+        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
+        files = [theirs.fileno(), life, self._stacks.fileno(), *memory_files]
+        given = json.dumps([sys.path, [*files[:3], memory_files]])
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _START, given], stdin=subprocess.DEVNULL, pass_fds=files
+        )
+        self._connection = Connection(os.dup(ours.fileno()))
+        for socket_end in (ours, theirs):
+            socket_end.close()
+        os.close(life)
+        self._is_waited_for = False  # the answer to a request was not received yet
+        self.send(work)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def send(self, request: Any) -> None:
+        """Send a request, which `receive` waits for; a process that has ended is noticed there."""
+        self._is_waited_for = True
+        with contextlib.suppress(OSError):
+            self._connection.send(request)
+
+    def receive(self) -> Reply:
+        """Wait for the answer to the request; raise WorkerDied, BadLevel or FaultElsewhere."""
+        try:
+            # A program that an environment started may hold the connection open after a crash.
+            while not self._connection.poll(_CHECK_SECONDS):
+                if self._process.poll() is not None:
+                    raise EOFError
+            reply: Reply = self._connection.recv()
+        except (EOFError, OSError):
+            raise self._death() from None
+        finally:
+            self._is_waited_for = False
+        if reply.bad_level:
+            raise BadLevel(reply.bad_level)
+        if reply.raised:
+            raise FaultElsewhere(reply.raised)
+        return reply
+
+    @property
+    def memory(self) -> int:
+        """The process's memory in bytes, of which it shares some with other processes."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE")
+        return 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request has no answer yet."""
+        return self._is_waited_for and not self._connection.poll(0)
+
+    def stack(self) -> list[str]:
+        """Return where the process is in the user's code, as lines of a traceback."""
+        try:
+            begin = os.fstat(self._stacks.fileno()).st_size
+            self._process.send_signal(signal.SIGUSR2)
+            time.sleep(_STACK_SECONDS)
+            return frames_of_stack(text_of(self._stacks, begin))
+        except ValueError:  # another thread has closed it (`end`)
+            return []
+
+    def close(self) -> None:
+        """Ask the process to close its environments and end."""
+        with contextlib.suppress(OSError):
+            self._connection.close()
+
+    def end(self) -> None:
+        """Wait for the process to end, after `close`; kill it if it does not."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        self._process.kill()
+        self._process.wait()
+        os.close(self._life)
+        self._stacks.close()
+
+    def _death(self) -> WorkerDied:
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:  # it closed the connection and still runs
+            self._process.kill()
+            code = self._process.wait()
+        stack = frames_of_stack(text_of(self._stacks))
+        return WorkerDied(describe_end(code), "\n".join(stack))
 
 
 class WorkerVector:
@@ -115,7 +309,7 @@ class WorkerVector:
     def judge_goals(
         self, environment: int, achieved: np.ndarray, desired: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return what one environment says of goals (see `goals.judge`).
+        """Return what one environment says of goals (see `spaces.judge_goals`).
 
         Raises FaultElsewhere if its worker has ended: its environments are broken.
         """

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.environments import from_flags
-from impala_mm.environments.action_names import action_names
+from impala_mm.environments.make import action_names
 from impala_mm.evaluation import games
 from impala_mm.evaluation.video_writer import VideoFailed, VideoWriter, enlarge
 from impala_mm.evaluation.viewers import GameFrame

@@ -8,7 +8,7 @@ from typing import Any
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
-from impala_mm.environments import suites, types
+from impala_mm.environments import SUITES, types
 from impala_mm.environments.make import level_spec
 from impala_mm.policy.core import blaming_settings, config_for_playing, why_unsuitable
 from impala_mm.records.checkpoint import CheckpointInfo
@@ -40,14 +40,15 @@ def choose_levels(
     options = {name: getattr(recorded, name) for name in types.OPTION_FLAGS}
     fitting, misfits = [], {}
     for name in named:
-        if name in suites.SUITES:
-            say(f"checking which games of {name} the network fits")
-        for level in suites.suite_levels(name, like) if name in suites.SUITES else [name]:
-            why = why_unsuitable(about, level_spec(level, **options))
-            if why and name not in suites.SUITES:
-                flags.refuse(why)
-            elif why:
-                misfits[level] = why
+        of_suite = SUITES[name]().level_names(name, like) if name in SUITES else []
+        if of_suite:
+            say(f"checking which levels of {name} the network fits")
+        for level in of_suite or [name]:
+            misfit = why_unsuitable(about, level_spec(level, **options))
+            if misfit and not of_suite:
+                flags.refuse(misfit)
+            elif misfit:
+                misfits[level] = misfit
             else:
                 fitting.append(level)
     if misfits:

@@ -25,7 +25,7 @@ from typing import Any
 
 from impala_mm.evaluation import statistics
 from impala_mm.evaluation.games import Evaluation
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.run_contents import read_json_lines
 from impala_mm.runtime.safe_files import to_json
 
 

@@ -17,7 +17,7 @@ from impala_mm.config import flags, replay_mix
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.learner.batch_source import PlayedHere, TurnQueue, UnrollQueue, decode_batch
+from impala_mm.learner.batch_source import Turns, UnrollQueue, decode_batch
 from impala_mm.learner.own_source import OwnSource
 from impala_mm.replay.mixer import Columns, RateLimiter
 from impala_mm.replay.samplers import Features, Measures, SamplerSetup, make_replay
@@ -26,7 +26,7 @@ from impala_mm.replay.spill import Owner, Spill, folder_of, stored_bytes
 from impala_mm.replay.store import StoredUnroll, unpack
 from impala_mm.runtime import devices, machine
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.rank import ProcessRank
+from impala_mm.runtime.starter import ProcessRank
 
 
 class Position(NamedTuple):
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 def make_own_source(
     config: Config,
     algorithm: Algorithm,
-    queue: UnrollQueue | TurnQueue | PlayedHere,
+    queue: UnrollQueue | Turns,
     codec: UnrollCodec,
     position: Position,
     run: Run,
@@ -61,7 +61,7 @@ def make_own_source(
     for line in _unused_spills(config, here) if here.local_rank == 0 else []:
         say(line)
 
-    def make(queue: UnrollQueue | TurnQueue | PlayedHere) -> ReplaySource:
+    def make(queue: UnrollQueue | Turns) -> ReplaySource:
         return make_source(
             *(config, algorithm, queue, codec, device, position, most),
             *(here.rank, run, say, _half_of_memory(here)),
@@ -146,7 +146,7 @@ def describe(config: Config, codec: UnrollCodec, most_bytes: float) -> list[str]
 def make_source(
     config: Config,
     algorithm: Algorithm,
-    queue: UnrollQueue | TurnQueue | PlayedHere,
+    queue: UnrollQueue | Turns,
     codec: UnrollCodec,
     device: str,
     position: Position,

@@ -22,9 +22,9 @@ from impala_mm.config.errors import BadSettings
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
 from impala_mm.environments.choices import ChoiceSpec
-from impala_mm.environments.make import numbers_of_choices, observation_conversion
+from impala_mm.environments.make import made_level
 from impala_mm.environments.observations import ObservationConversion
-from impala_mm.policy import export_folders, saved_model
+from impala_mm.policy import exports
 from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint, saved_variables
 
@@ -147,16 +147,19 @@ class Policy(PolicyCore):
         about = self.portable_about()
         saved_variables.save_weights(self.algorithm.variables, self.path, target, about, half)
 
-    def export(self, folder: str | Path) -> None:
+    def export(self, folder: str | Path, export_format: str = "saved_model") -> None:
         """Write the policy as a SavedModel, which needs only TensorFlow, as --mode=export does.
 
-        An earlier export is replaced. Raises BadSettings if the folder holds anything else.
+        `export_format` is the name of another format that `impala_mm.policy.register` has added. An
+        earlier SavedModel is replaced. Raises BadSettings if the folder holds anything else.
         """
+        if export_format not in exports.EXPORTS:
+            raise BadSettings(exports.EXPORTS.unknown(export_format))
         target = Path(folder).resolve()
-        if wrong := export_folders.why_not_replaceable(target):
+        if wrong := exports.why_not_replaceable(target):
             raise BadSettings(f"{target}: {wrong}")
-        with export_folders.replace(target) as work:
-            saved_model.write_saved_model(self, work)
+        with exports.replace(target) as work:
+            exports.EXPORTS[export_format](self, work)
 
     def _recall(self, batch: int, starts: Sequence[bool] | None) -> tuple[Memory, Any]:
         """Return what is remembered of `batch` environments, and which of them begin an episode."""
@@ -189,7 +192,8 @@ class Policy(PolicyCore):
             return chosen
         if self._numbers is None:
             options = from_flags.environment_options(self.config)
-            self._numbers = numbers_of_choices(self.spec.level_name, **options)
+            level = made_level(self.spec.level_name, **options)
+            self._numbers = level.numbers_of_choices()
         return np.stack([self._numbers(each) for each in chosen])
 
     def _rows(self, observations: Any) -> Sequence[Any]:
@@ -215,7 +219,8 @@ class Policy(PolicyCore):
     def _converts(self) -> ObservationConversion:
         if self._conversion is None:
             options = from_flags.environment_options(self.config)
-            self._conversion = observation_conversion(self.spec.level_name, **options)
+            level = made_level(self.spec.level_name, **options)
+            self._conversion = level.conversion().observation
         return self._conversion
 
     def _read(self, observation: Any) -> Any:

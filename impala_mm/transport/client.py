@@ -1,7 +1,7 @@
 """The actor's end of the connection: it sends messages and downloads parameters.
 
 Only this package knows the mechanism: TensorFlow's RPC (`tf.distribute.experimental.rpc`). The
-learner offers five functions (`endpoints`); a `Client` calls them, with a deadline for each call.
+learner offers five functions (`server`); a `Client` calls them, with a deadline for each call.
 """
 
 import json
@@ -18,7 +18,6 @@ from tensorflow.distribute.experimental.rpc.kernels import gen_rpc_ops
 
 from impala_mm.runtime import starter
 from impala_mm.transport import route
-from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.messages import (
     CONTENT_OMITTED,
     MAX_CONTENT,
@@ -34,6 +33,7 @@ from impala_mm.transport.messages import (
     Reply,
     run_number,
 )
+from impala_mm.transport.tls import Credentials
 
 
 class Refused(Exception):

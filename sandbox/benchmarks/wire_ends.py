@@ -154,7 +154,7 @@ class WireTasks:
         layout = self._acting.layout
         values = layout.values()
         server.publish(0, lambda: layout.pack(values), values)
-        source = QueueSource(server, UnrollCodec(self._acting.algorithm.unroll), batch)
+        source = QueueSource(server.queue, UnrollCodec(self._acting.algorithm.unroll), batch)
 
         def drain() -> None:
             try:

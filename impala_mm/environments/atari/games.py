@@ -1,27 +1,22 @@
 """Settings of an Atari game from its id and the options: ROM, repeats, sticky actions and limits.
 
 The ids are those that ale_py registers with gymnasium. What distinguishes them (ROM, frame skip,
-sticky actions) is read from that registry. `levels` finds the id; `vector` plays the game.
+sticky actions) is read from that registry. `vector` plays the game.
 """
 
 import functools
 from typing import Any, NamedTuple
 
 import ale_py
-import tensorflow as tf
 from ale_py import roms
 
 from impala_mm.config.environment_flags import read_kwargs
 from impala_mm.config.messages import error_message
-from impala_mm.environments.action_parts import Discrete
-from impala_mm.environments.actions import ActionSpec
-from impala_mm.environments.atari import scores
-from impala_mm.environments.types import BadLevel, EnvironmentSpec, Options
+from impala_mm.environments.types import BadLevel, Options
 
 _SIZE = 84  # height and width in pixels, as in DeepMind's agents
 _NO_LIMIT = 2**30  # frames of a game
 _REPEATS = 4  # frames per step for ids whose emulator does not repeat actions (NoFrameskip)
-_STACK = 4  # frames that a network sees at once
 # The settings of an id that this module can read. An id with other settings (RAM observations,
 # another mode or difficulty) is played through gymnasium.
 _KNOWN = {
@@ -64,9 +59,9 @@ def read_game(level_name: str, registered: Any, options: Options) -> Game | None
     given = read_kwargs(options.env_kwargs)
     kwargs = registered.kwargs | given
     if (
-        options.wrappers
+        options.env_wrappers
+        or options.discretization != "none"
         or not all(isinstance(value, _ARGUMENTS.get(key, ())) for key, value in given.items())
-        or registered.entry_point != "ale_py.env:AtariEnv"
         or not kwargs.keys() <= _KNOWN
         or kwargs.get("obs_type", "rgb") == "ram"
         or registered.max_episode_steps
@@ -99,27 +94,6 @@ def read_game(level_name: str, registered: Any, options: Options) -> Game | None
         life_loss_ends=options.life_loss_ends,
         fire_after_life_loss=options.fire_after_life_loss,
         no_reward_steps=options.no_reward_steps,
-    )
-
-
-def game_spec(game: Game) -> EnvironmentSpec:
-    """Return the spec of a game."""
-    note = ""
-    if game.repeats == 1:
-        note = (
-            "num_action_repeats=1 makes every emulator frame a step; the predecessor of this "
-            "program ignored it with Atari and repeated each action 4 times (use 4 for that)"
-        )
-    return EnvironmentSpec(
-        game.level_name,
-        tf.TensorSpec([game.height, game.width, 1], tf.uint8),
-        ActionSpec(Discrete(len(game.actions))),
-        action_repeats=game.repeats,
-        reward_threshold=None,
-        frame_stack=_STACK,
-        note=note,
-        scores=scores.reference_scores(game.rom),
-        emulator=f"ale-py {ale_py.__version__}",
     )
 
 

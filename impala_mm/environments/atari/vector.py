@@ -25,14 +25,27 @@ from typing import Any
 
 import ale_py
 import numpy as np
+import tensorflow as tf
 from ale_py.vector_env import AtariVectorEnv
 
+from impala_mm.environments import Level
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.atari.games import Game
 from impala_mm.environments.faults import make_fault
-from impala_mm.environments.types import EnvironmentSpec, Episode, Fault, Step
-from impala_mm.runtime import thread_names
+from impala_mm.environments.types import (
+    Environments,
+    EnvironmentSpec,
+    Episode,
+    Fault,
+    ReferenceScores,
+    Step,
+)
+from impala_mm.runtime import lifecycle
 
 _FRAMES_PER_SECOND = 60  # of the emulated console
+_STACK = 4  # frames that a network sees at once
+_SCREEN = {"img_height": 210, "img_width": 160, "grayscale": False}
 _LIFE, _GAME = 0, 1  # rows of the statistics: the training episode and the whole game
 
 
@@ -46,7 +59,7 @@ def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
         "img_width": game.width,
         "num_threads": 1,  # an actor is one process of many; 0 would take all cores
     } | look
-    with thread_names.threads_named("environment"):
+    with lifecycle.threads_named("environment"):
         return _open(game, num_envs, settings)
 
 
@@ -69,6 +82,44 @@ def _open(game: Game, num_envs: int, settings: dict[str, Any]) -> AtariVectorEnv
         use_fire_reset=True,
         **settings,
     )
+
+
+class AtariLevel(Level):
+    """A level that the C++ vector plays."""
+
+    def __init__(self, game: Game, scores: ReferenceScores | None):
+        self.name, self.game, self._scores = game.level_name, game, scores
+
+    def spec(self) -> EnvironmentSpec:
+        """Return the spec, for which nothing is emulated."""
+        game, note = self.game, ""
+        if game.repeats == 1:
+            note = (
+                "num_action_repeats=1 makes every emulator frame a step; the predecessor of this "
+                "program ignored it with Atari and repeated each action 4 times (use 4 for that)"
+            )
+        return EnvironmentSpec(
+            self.name,
+            tf.TensorSpec([game.height, game.width, 1], tf.uint8),
+            ActionSpec(Discrete(len(game.actions))),
+            action_repeats=game.repeats,
+            reward_threshold=None,
+            frame_stack=_STACK,
+            note=note,
+            scores=self._scores,
+            emulator=f"ale-py {ale_py.__version__}",
+        )
+
+    def make(
+        self, num_envs: int, seed: int, renders: bool = False, workers: int = 0
+    ) -> Environments:
+        """Return a vector, which has a thread of its own."""
+        opens = ColourScreenVector if renders else open_vector
+        return AtariVector(self.spec(), self.game, num_envs, seed, opens)
+
+    def action_names(self) -> list[str]:
+        """Return ALE's names."""
+        return [action.name for action in self.game.actions]
 
 
 class AtariVector:
@@ -193,7 +244,7 @@ class AtariVector:
         return finished
 
     def picture(self) -> np.ndarray:
-        """Return the screen of environment 0 in colour; needs the vector of `colour_screen`."""
+        """Return the screen of environment 0 in colour; needs a `ColourScreenVector`."""
         return np.zeros((210, 160, 3), np.uint8) if self._vector is None else self._vector.picture
 
     def close(self) -> None:
@@ -273,6 +324,45 @@ class AtariVector:
         self._vector, self._seeds = vector, None
         self._reset_statistics(np.ones(self._num_envs, bool), info)
         self._rebuilt = dict(enumerate(pictures))
+
+
+class ColourScreenVector:
+    """A vector like `AtariVectorEnv`, with the `picture` of environment 0 in colour.
+
+    The C++ vector returns preprocessed pictures only and gives no access to the emulator's screen.
+    So a second vector plays the game of environment 0 again: the same seed and the same actions
+    give the same game, sticky actions and no-ops included, and its pictures are the whole screen.
+    """
+
+    def __init__(self, game: Game, num_envs: int):
+        self._vector = open_vector(game, num_envs)
+        self._again = open_vector(game, 1, **_SCREEN)
+        self.picture = np.zeros((210, 160, 3), np.uint8)
+
+    def reset(self, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset all games, or those that `options["reset_mask"]` selects."""
+        answer = self._vector.reset(seed=seed, options=options)
+        mask = options["reset_mask"][:1] if options else None
+        if mask is None or mask[0]:
+            again = None if options is None else {"reset_mask": mask}
+            pictures, info = self._again.reset(
+                seed=None if seed is None else seed[:1], options=again
+            )
+            self._look(pictures, info, answer[1])
+        return answer
+
+    def step(self, actions: np.ndarray) -> Any:
+        """Step all games."""
+        answer = self._vector.step(actions)
+        pictures, *_, info = self._again.step(actions[:1])
+        self._look(pictures, info, answer[-1])
+        return answer
+
+    def _look(self, pictures: np.ndarray, info: dict[str, Any], theirs: dict[str, Any]) -> None:
+        for name in ("frame_number", "episode_frame_number", "lives"):
+            if info[name][0] != theirs[name][0]:
+                raise RuntimeError(f"the game played again for its colours differs in its {name}")
+        self.picture = pictures.reshape(210, 160, 3).copy()
 
 
 def _has_fire(game: Game) -> bool:

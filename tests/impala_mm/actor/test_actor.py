@@ -15,11 +15,11 @@ from impala_mm.actor.actor import Player, run
 from impala_mm.actor.failures import NothingPlayed
 from impala_mm.actor.policy_puller import PulledParameters
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.make import make_environments
 from impala_mm.runtime.heartbeat import Heartbeat
-from impala_mm.transport.environment_numbers import NumberRange
+from impala_mm.transport.messages import NumberRange
 
 # Written by hand. Counting's episodes are 3 steps, truncated; 3, terminated; 1, terminated; its
 # observation counts what was seen, resets included, and its reward is the action. Action n of

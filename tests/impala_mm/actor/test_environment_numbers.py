@@ -10,7 +10,7 @@ from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import EnvironmentNumber, entry_spec
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import level_spec, make_environments
-from impala_mm.transport.environment_numbers import NumberRange
+from impala_mm.transport.messages import NumberRange
 
 LENGTH = 3
 

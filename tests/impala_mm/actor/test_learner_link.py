@@ -19,8 +19,8 @@ from impala_mm.data.compression import compress_lz4, decompress, leave_uncompres
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import connected_actors, messages
 from impala_mm.transport.client import Client, Unreachable
-from impala_mm.transport.environment_numbers import NumberRange
-from impala_mm.transport.rebalancing import LearnerLoad
+from impala_mm.transport.connected_actors import LearnerLoad
+from impala_mm.transport.messages import NumberRange
 from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
@@ -359,13 +359,13 @@ def test_an_error_of_the_learner_is_printed_and_is_no_full_queue(here, monkeypat
     one = join(0)
     calls = []
 
-    def select(header, unrolls):
+    def decode(header, sent):
         calls.append(header)
         if len(calls) == 1:
             raise RuntimeError("out of memory")
-        return unrolls
+        return list(sent)
 
-    monkeypatch.setattr(server, "select_unrolls", select)
+    monkeypatch.setattr(server._receiver, "_decode_unrolls", decode)
     one.send(_group(one, b"mine"))
     until(lambda: int(server.queue.size()) == 1)
     (line,) = [line for line in server.said if "could not answer" in line]

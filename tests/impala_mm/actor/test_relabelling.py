@@ -20,13 +20,13 @@ from impala_mm.algorithms.feature import Features
 from impala_mm.algorithms.features.hindsight import Hindsight, Relabeller
 from impala_mm.algorithms.interface import Role
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.faults import FaultElsewhere
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel
 from impala_mm.runtime.heartbeat import Heartbeat
-from impala_mm.transport.environment_numbers import NumberRange
+from impala_mm.transport.messages import NumberRange
 
 GOAL = tf.TensorSpec([1], tf.float32)
 OBSERVATION = {"observation": GOAL, "achieved_goal": GOAL, "desired_goal": GOAL}

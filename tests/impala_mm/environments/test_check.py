@@ -16,9 +16,9 @@ from processes import ROOT
 from supervising import until
 
 from impala_mm.environments import check, check_process, gym_adapter
+from impala_mm.environments.check import find_problems
 from impala_mm.environments.check_process import CheckProcess
 from impala_mm.environments.make import make_environments
-from impala_mm.environments.observation_check import find_problems
 from impala_mm.environments.types import Options
 
 

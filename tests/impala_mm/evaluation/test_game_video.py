@@ -10,8 +10,8 @@ import pytest
 from saved_run import save
 
 from impala_mm.environments import seeds
-from impala_mm.environments.catch import Catch
 from impala_mm.environments.make import make_environments
+from impala_mm.environments.small_games import Catch
 from impala_mm.evaluation.game_video import GameVideo, action_namer, record_game
 from impala_mm.evaluation.games import Unplayable, evaluate_level
 from impala_mm.evaluation.viewers import GameFrame

@@ -4,7 +4,7 @@ import pytest
 from saved_run import save
 
 from impala_mm.config.settings import Config
-from impala_mm.environments.atari import scores
+from impala_mm.environments import SUITES
 from impala_mm.environments.types import BadLevel
 from impala_mm.evaluation import levels
 from impala_mm.records import checkpoint
@@ -62,7 +62,7 @@ def test_games_of_a_suite_that_do_not_fit_are_left_out_and_named(
 ):
     """Each game has its own set of actions; a network with all 18 fits every game."""
     pytest.importorskip("ale_py")
-    monkeypatch.setattr(scores, "atari57_roms", lambda: GAMES)  # all 57 take a while
+    monkeypatch.setattr(SUITES["atari57"], "levels", GAMES)  # all 57 take a while
     save(tmp_path / "pong", level_name="ALE/Pong-v5")
     said = []
     fitting = _choose(tmp_path / "pong", said, test_levels="atari57")

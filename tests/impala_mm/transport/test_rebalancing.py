@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impala_mm.transport.connected_actors import ConnectedActors
-from impala_mm.transport.rebalancing import (
+from impala_mm.transport.connected_actors import (
     SETTLE_SECONDS,
+    ConnectedActors,
     LearnerLoad,
     choose_learner,
     choose_learner_without_actors,

@@ -16,7 +16,7 @@ from supervising import until
 from impala_mm.data.compression import compress_lz4
 from impala_mm.runtime.machine import Use
 from impala_mm.runtime.ports import HeldAddress
-from impala_mm.transport import connected_actors, delivery, handshake, messages
+from impala_mm.transport import connected_actors, delivery, messages, validity
 from impala_mm.transport import rounds as rounds_module
 from impala_mm.transport.client import (
     Client,
@@ -100,7 +100,7 @@ def test_unrolls_arrive_whole_with_their_version_and_episodes(serve):
     contents, versions = server.queue.dequeue_many(2)
     assert list(contents.numpy()) == [b"one", b"two\0"]
     assert list(versions.numpy()) == [7, 7]
-    (arrival,) = server.take_reports()
+    (arrival,) = server.actors.take_reports()
     assert (arrival.actor, arrival.level) == (5, "L")
     assert arrival.times == {
         "acting": 0.25,
@@ -110,7 +110,7 @@ def test_unrolls_arrive_whole_with_their_version_and_episodes(serve):
         "playing": 1.0,
     }
     np.testing.assert_array_equal(arrival.episodes, episodes)
-    assert server.take_reports() == []
+    assert server.actors.take_reports() == []
 
 
 def test_an_unroll_far_above_the_message_limit_arrives_whole(serve):
@@ -193,7 +193,7 @@ def test_episodes_with_nan_are_left_out_of_a_report(serve):
     client = _join(address)
     episodes = np.array([[1, np.nan, 3], [1, 2, 3], [1, 2, np.inf]], np.float32)
     client.enqueue(_header(client, 0), [b"x"], episodes)
-    (report,) = server.take_reports()
+    (report,) = server.actors.take_reports()
     np.testing.assert_array_equal(report.episodes, [[1, 2, 3]])
 
 
@@ -527,7 +527,7 @@ def test_an_actor_that_differs_is_refused_and_both_are_named(serve, key, words):
 
 
 def test_all_that_an_actor_is_refused_for_is_tested():
-    assert handshake._WORDS.keys() == WORDS.keys()
+    assert validity._WORDS.keys() == WORDS.keys()
 
 
 def test_a_second_process_with_an_actors_number_displaces_the_first(serve):
