@@ -85,10 +85,8 @@ class LearnerLink(threading.Thread):
         `columns` is the number of environments that play in rounds; 0: the algorithm has none.
         """
         super().__init__(name="link", daemon=True)
-        self._addresses, self._learner = (
-            list(addresses),
-            start,
-        )  # index of the learner that it feeds
+        self._addresses = list(addresses)
+        self._learner = start  # index of the learner that it feeds
         self._identity, self._token = identity, token
         self._columns = columns
         self._puller = PolicyPuller(0.0 if columns else pull_secs, say, stop)
@@ -115,12 +113,21 @@ class LearnerLink(threading.Thread):
         self.connected = threading.Event()
         self.has_delivered = False  # whether a learner has taken unrolls
 
-    def send(self, batch: UnrollBatch, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Hand over a batch; wait while the previous one is being sent.
+    def send(self, batch: UnrollBatch | None, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Hand over a batch, or ask for a turn; wait while the previous one is being sent.
 
         `meanwhile` is called several times per second of waiting. Return False if asked to stop.
         """
-        return self._hand_over(batch, meanwhile)
+        while not self._stop_asked.is_set():
+            if self.failure:
+                raise self.failure
+            try:
+                self._batches.put(batch, timeout=0.2)
+            except queue.Full:
+                meanwhile()
+                continue
+            break
+        return not self._stop_asked.is_set()
 
     def wait_for_turn(self, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """Wait until `newest` may play the next unrolls: at once, unless they are for a round.
@@ -131,23 +138,11 @@ class LearnerLink(threading.Thread):
         if not self._columns:
             return not self._stop_asked.is_set()
         self._turn_given.clear()
-        if self._hand_over(None, meanwhile):
+        if self.send(None, meanwhile):
             while not (self._stop_asked.is_set() or self._turn_given.wait(0.2)):
                 if self.failure:
                     raise self.failure
                 meanwhile()
-        return not self._stop_asked.is_set()
-
-    def _hand_over(self, batch: UnrollBatch | None, meanwhile: Callable[[], None]) -> bool:
-        while not self._stop_asked.is_set():
-            if self.failure:
-                raise self.failure
-            try:
-                self._batches.put(batch, timeout=0.2)
-            except queue.Full:
-                meanwhile()
-                continue
-            break
         return not self._stop_asked.is_set()
 
     @property

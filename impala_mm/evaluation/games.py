@@ -69,7 +69,7 @@ class Unplayable(BadEnvironment):
     """Environments failed too often; the message says how."""
 
 
-class Player(Protocol):
+class GamePolicy(Protocol):
     """A policy that plays: a `policy.core.PolicyCore`, whose methods these are, or a teacher."""
 
     def initial_state(self, batch: int) -> Any:
@@ -155,7 +155,7 @@ def games_per_env(num_games: int, num_envs: int) -> np.ndarray:
 
 
 def play_games(
-    policy: Player,
+    policy: GamePolicy,
     environments: Environments,
     games_left: np.ndarray,
     explore: bool,

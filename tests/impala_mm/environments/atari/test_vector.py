@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import level_spec, make_environments
@@ -398,7 +398,7 @@ class Still(Algorithm):
 
 def test_an_actor_drops_the_unrolls_of_a_fault_and_plays_on(breaking, monkeypatch):
     algorithm = Still(4)
-    player = Player(algorithm, [(breaking, 3)])
+    player = UnrollPlayer(algorithm, [(breaking, 3)])
     assert len(player.play()) == 3
     monkeypatch.setattr(Breaks, "raising", True)
     assert player.play() == []
