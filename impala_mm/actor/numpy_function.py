@@ -2,7 +2,8 @@
 
 Calling a function of TensorFlow takes a sixth to a third of a millisecond, however little it
 computes; NumPy computes a small network in a fraction of that. `NumpyFunction` translates the trace
-operation by operation, so it computes whatever the algorithm and its network define. `acting` makes one, and keeps TensorFlow's function where an operation has no translation.
+operation by operation, so it computes whatever the algorithm and its network define. `acting` makes
+one, and keeps TensorFlow's function where an operation has no translation.
 """
 
 import itertools
@@ -152,7 +153,7 @@ def is_random(operation: tf.Operation) -> bool:
     return operation.type in _RANDOM
 
 
-def _known(operation: tf.Operation, index: int) -> np.ndarray:
+def _fixed(operation: tf.Operation, index: int) -> np.ndarray:
     """Return the value of an input that does not change."""
     value = tf.get_static_value(operation.inputs[index])
     if value is None:
@@ -237,7 +238,7 @@ _FUNCTIONS: dict[str, _Compute] = {
 
 def _reduction(reduce: _Compute) -> Callable[[tf.Operation], _Compute]:
     def make(operation: tf.Operation) -> _Compute:
-        axes = tuple(np.ravel(_known(operation, 1)).tolist())
+        axes = tuple(np.ravel(_fixed(operation, 1)).tolist())
         keep = operation.get_attr("keep_dims")
         return lambda x, _: reduce(x, axis=axes, keepdims=keep)
 
@@ -251,7 +252,7 @@ def _sum(operation: tf.Operation) -> _Compute:
 
 
 def _arg_max(operation: tf.Operation) -> _Compute:
-    axis, dtype = int(_known(operation, 1)), _dtype(operation)
+    axis, dtype = int(_fixed(operation, 1)), _dtype(operation)
     return lambda x, _: x.argmax(axis).astype(dtype)
 
 
@@ -261,7 +262,7 @@ def _cast(operation: tf.Operation) -> _Compute:
 
 
 def _concat(operation: tf.Operation) -> _Compute:
-    axis = int(_known(operation, -1))
+    axis = int(_fixed(operation, -1))
     return lambda *inputs: np.concatenate(inputs[:-1], axis)
 
 
@@ -277,7 +278,7 @@ def _fill(operation: tf.Operation) -> _Compute:
 
 def _gather(operation: tf.Operation) -> _Compute:
     _refuse_unless(operation, batch_dims=0)
-    axis = int(_known(operation, 2))
+    axis = int(_fixed(operation, 2))
     return lambda x, numbers, _: np.take(x, numbers, axis)
 
 
@@ -309,7 +310,7 @@ def _broadcast(operation: tf.Operation) -> _Compute:
 def _split(operation: tf.Operation) -> _Compute:
     """Return what takes the parts of an array; Split has the axis first, and SplitV last."""
     first = operation.type == "Split"
-    axis = int(_known(operation, 0 if first else 2)) % operation.outputs[0].shape.rank
+    axis = int(_fixed(operation, 0 if first else 2)) % operation.outputs[0].shape.rank
     ends = np.cumsum([0, *(output.shape[axis] for output in operation.outputs)]).tolist()
     parts = [(*[slice(None)] * axis, slice(i, j)) for i, j in itertools.pairwise(ends)]
     if len(parts) == 1:  # which is the output itself, and not a list
@@ -319,7 +320,7 @@ def _split(operation: tf.Operation) -> _Compute:
 
 
 def _strided_slice(operation: tf.Operation) -> _Compute:
-    starts, stops, steps = (_known(operation, i).tolist() for i in (1, 2, 3))
+    starts, stops, steps = (_fixed(operation, i).tolist() for i in (1, 2, 3))
     names = ("ellipsis", "new_axis", "shrink_axis", "begin", "end")
     masks = [operation.get_attr(f"{name}_mask") for name in names]
     index: list[Any] = []
@@ -337,7 +338,7 @@ def _strided_slice(operation: tf.Operation) -> _Compute:
 
 
 def _transpose(operation: tf.Operation) -> _Compute:
-    axes = _known(operation, 1).tolist()
+    axes = _fixed(operation, 1).tolist()
     return lambda x, _: x.transpose(axes)
 
 

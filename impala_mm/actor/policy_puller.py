@@ -89,9 +89,9 @@ class PolicyPuller:
 
     def pull_any(self, client: Client) -> PulledParameters | None:
         """Return this run's parameters, however old; None while the learner has none."""
-        found = self._cache.newest(after=None) if self._cache else None
-        found = found or self._pull_from_learner(client, have=None, pull_secs=0.0)
-        return self._take(client, found)
+        pulled = self._cache.newest(after=None) if self._cache else None
+        pulled = pulled or self._pull_from_learner(client, have=None, pull_secs=0.0)
+        return self._take(client, pulled)
 
     def pull_newest(self, client: Client) -> None:
         """Download the newest parameters, if there are newer ones."""
@@ -114,17 +114,17 @@ class PolicyPuller:
 
     def _pull_for_host(self, client: Client, wanted: int, have: int | None) -> None:
         """Pull from this host's cache; if that is stale and it is our turn, from the learner."""
-        found = self._cache.newest(after=have) if self._cache else None
-        if not found or found[0] < wanted:
-            found = self._pull_from_learner(client, have, self._pull_secs) or found
-        self._take(client, found)
+        pulled = self._cache.newest(after=have) if self._cache else None
+        if not pulled or pulled[0] < wanted:
+            pulled = self._pull_from_learner(client, have, self._pull_secs) or pulled
+        self._take(client, pulled)
 
-    def _take(self, client: Client, found: tuple[int, bytes] | None) -> PulledParameters | None:
-        """Keep what was found, if it is newer; return the newest, or None if nothing was found."""
-        if not found:
+    def _take(self, client: Client, pulled: tuple[int, bytes] | None) -> PulledParameters | None:
+        """Keep what was pulled, if it is newer; return the newest, or None if nothing was."""
+        if not pulled:
             return None
         assert client.run is not None
-        parameters, newest = PulledParameters(client.run, *found), self.newest
+        parameters, newest = PulledParameters(client.run, *pulled), self.newest
         # The cache may still hold an older version than this actor has downloaded for itself.
         if not newest or newest.run != client.run or newest.version < parameters.version:
             self.newest = parameters
@@ -139,22 +139,22 @@ class PolicyPuller:
         if self._cache is None:
             self._pulled_at = time.monotonic()
             return client.get_parameters()
-        found = None
+        pulled = None
         try:
             with self._cache.pull_turn(pull_secs) as ours:
                 if not ours:
                     return None
-                found = self._cache.newest(after=have)  # another actor may have downloaded it since
-                if found and (client.version is None or found[0] >= client.version):
-                    return found
+                pulled = self._cache.newest(after=have)  # another actor may have had its turn
+                if pulled and (client.version is None or pulled[0] >= client.version):
+                    return pulled
                 self._pulled_at = time.monotonic()
-                found = client.get_parameters()
-                if found:
-                    self._cache.store(*found)
+                pulled = client.get_parameters()
+                if pulled:
+                    self._cache.store(*pulled)
         except OSError as error:  # such as shared memory that is too small
             self._say_not_shared(error)
             self.close()
-        return found
+        return pulled
 
 
 class HostParameterCache:
@@ -236,18 +236,18 @@ class HostParameterCache:
                 continue
 
     def _check_ours(self) -> None:
-        found = self._folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        status = self._folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise PermissionError(f"{self._folder} belongs to another user")
-        if stat.S_IMODE(found.st_mode) & 0o077:
+        if stat.S_IMODE(status.st_mode) & 0o077:
             raise PermissionError(f"{self._folder} can be read by others: remove it")
 
 
 def _remove_if_unused(folder: Path) -> None:
     """Remove a run's folder if none of its actors is left, even if the last one crashed."""
     with contextlib.suppress(OSError):
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return  # another user has made it, and might let this process wait
         members = os.open(folder / "members", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:

@@ -43,12 +43,12 @@ def group_sizes(num_envs: int, observation: Any, mask: Any = ()) -> list[int]:
 
     Raises ValueError if a single observation does not fit.
     """
-    each = StepCodec(observation, mask).size
-    if each > MAX_CONTENT:
+    one = StepCodec(observation, mask).size
+    if one > MAX_CONTENT:
         raise ValueError(
-            f"an observation of {each / 1e6:.1f} MB is too large to be sent for every step"
+            f"an observation of {one / 1e6:.1f} MB is too large to be sent for every step"
         )
-    most = MAX_CONTENT // each
+    most = MAX_CONTENT // one
     return auto.split_evenly(num_envs, min(num_envs, max(2, -(-num_envs // most))))
 
 
@@ -186,8 +186,8 @@ class SteppingActor(threading.Thread):
                 client = Client(self._address, self._token)
                 answer = client.hello(self._identity | {"incarnation": self._incarnation})
             except Unreachable as error:
-                why = str(error) if isinstance(error, OtherRun) else ""
-                backoff.pause(0.2, most=5.0, why=why)
+                reason = str(error) if isinstance(error, OtherRun) else ""
+                backoff.pause(0.2, most=5.0, why=reason)
                 continue
             self._say(f"joined the learner at {self._address}, which chooses the actions")
             return _Connection(client, int(answer["length"]))
