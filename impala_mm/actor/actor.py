@@ -113,7 +113,7 @@ class Group:
         raise NotImplementedError
 
     def act(self) -> None:
-        """Have the actions chosen that the newest step is to be followed by."""
+        """Choose the actions that follow the newest step, or request them."""
         raise NotImplementedError
 
     def take_unrolls(self, policy: Any) -> list[bytes]:

@@ -15,7 +15,6 @@ ale_py = pytest.importorskip("ale_py")
 
 from atari_reference import Reference  # noqa: E402
 
-from impala_mm.environments.atari import games as atari_games  # noqa: E402
 from impala_mm.environments.atari import vector as atari  # noqa: E402
 from impala_mm.environments.make import find_level  # noqa: E402
 
@@ -156,7 +155,7 @@ def test_ids_that_cannot_be_played_are_refused_with_those_that_can(name, sentenc
 
 def test_a_missing_rom_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
-    atari_games._actions.cache_clear()
+    atari._actions.cache_clear()
     with pytest.raises(BadLevel, match=r"^ALE/Pong-v5 needs the ROM pong.bin, which was not found"):
         level_spec("ALE/Pong-v5")
     (tmp_path / "pong.bin").write_bytes(b"not the game")
