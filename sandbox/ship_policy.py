@@ -17,7 +17,7 @@ import numpy as np
 
 import impala_mm
 from impala_mm.evaluation import games
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.run_contents import read_json_lines
 from impala_mm.runtime import provenance
 
 _POLICIES = Path(impala_mm.__file__).parent / "policies"

@@ -29,8 +29,8 @@ from impala_mm.actor.policy_puller import PolicyVersion
 from impala_mm.actor.stepper import EnvironmentStepper
 from impala_mm.algorithms.feature import ActingHook, SendingHook, TeacherLoader
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.unroll_writer import UnrollWriter
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.types import Environments, Fault
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say

@@ -17,7 +17,7 @@ import numpy as np
 
 from impala_mm.actor.policy_puller import PolicyPuller, PolicyVersion, PulledParameters
 from impala_mm.data import compression
-from impala_mm.runtime import ports, thread_names
+from impala_mm.runtime import lifecycle, ports
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.machine import ProcessUse
 from impala_mm.runtime.timing import Backoff
@@ -168,7 +168,7 @@ class LearnerLink(threading.Thread):
 
     def run(self) -> None:
         """Connect, then send each batch and pull after it; reconnect if that fails."""
-        thread_names.name_thread("link")
+        lifecycle.name_thread("link")
         try:
             batch, sent = None, False  # `sent`: it is not known yet what the learner has now
             while not self._stop_asked.is_set():

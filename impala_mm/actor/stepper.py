@@ -18,7 +18,7 @@ import numpy as np
 from impala_mm.environments import nests
 from impala_mm.environments.faults import FAILURES, make_fault
 from impala_mm.environments.types import Environments, Episode, Step
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 from impala_mm.runtime.heartbeat import Heartbeat
 
 
@@ -38,7 +38,7 @@ class EnvironmentStepper:
         """
         self._pool: ThreadPoolExecutor | None = None
         if threaded:
-            self._pool = ThreadPoolExecutor(1, "stepping", thread_names.name_thread, ("stepping",))
+            self._pool = ThreadPoolExecutor(1, "stepping", lifecycle.name_thread, ("stepping",))
         self._result: Callable[[], Step]  # waits for the step that was started
         self._finished: list[Episode] = []
         self._environments, self._length, self._heartbeat = environments, length, heartbeat

@@ -21,7 +21,7 @@ from impala_mm.config import auto
 from impala_mm.data import compression
 from impala_mm.data.step_codec import ArraysCodec, StepCodec
 from impala_mm.environments.types import Environments, Fault, Step
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.machine import ProcessUse
@@ -95,7 +95,7 @@ class SteppingActor(threading.Thread):
 
     def run(self) -> None:
         """Play until asked to stop, and reconnect whenever the learner was unreachable."""
-        thread_names.name_thread("playing")
+        lifecycle.name_thread("playing")
         try:
             faults = FaultCounter(self._groups, self._heartbeat, self._say, self._tell)
             while not self._stop_asked.is_set():

@@ -22,7 +22,7 @@ from impala_mm.data.variables import Variables
 from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import devices
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 _METHODS = (Algorithm.initial_state, Algorithm.act, Algorithm.judge, Algorithm.update)
 

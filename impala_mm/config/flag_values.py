@@ -10,7 +10,7 @@ from typing import Any
 
 from impala_mm.config import algorithm_settings, help_page, setting_files
 from impala_mm.config.flags import AUTO, Condition, arguments, info, refuse
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 

@@ -14,14 +14,15 @@ import difflib
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec
 
 from impala_mm.config import peer_names
 from impala_mm.config.errors import BadSettings, ImpalaError
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 
 AUTO = -1
 _INFO = "flag"  # the key of a field's metadata
+Of = ParamSpec("Of")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,11 +110,12 @@ class FlagInfo:
     """All that is known of a flag besides its name, its type and its default."""
 
     text: str  # its effect and its unit, for --help
+    _: dataclasses.KW_ONLY
     group: str  # the heading of --help under which it is listed
     choices: Sequence[str] = ()  # the only values that a text may have
     least: float = -math.inf  # the smallest and the largest value of a number
     most: float = math.inf
-    infinite: bool = False  # whether the number may be infinite, as that of a limit may
+    infinite: bool = False  # whether the number may be infinite, as it may if its default is
     # Whether the number, or truth value, may also be given as `auto`, which is stored as AUTO; the
     # code that uses it then chooses a value.
     auto: bool = False
@@ -152,61 +154,18 @@ class FlagInfo:
     no_slurm: str = ""  # why a Slurm job has no use for it
 
 
-def flag(
-    default: Any,
-    text: str,
-    *,
-    group: str,
-    choices: Sequence[str] = (),
-    least: float = -math.inf,
-    most: float = math.inf,
-    infinite: bool = False,
-    auto: bool = False,
-    bare: str = "",
-    parse: Callable[[str], Any] | None = None,
-    rewrite: Callable[[str], str] | None = None,
-    own: bool = False,
-    learner_only: bool = False,
-    by_run: bool = False,
-    scope: str = "",
-    kept_by: str = "",
-    only_with: Condition | None = None,
-    needs: Condition | None = None,
-    with_box: Any = None,
-    of_games: bool = False,
-    remembered: bool = False,
-    passed_to: Sequence[str] = (),
-    no_slurm: str = "",
-) -> Any:
-    """Return a dataclass field that is a flag; `FlagInfo` explains the arguments.
+def _field_maker(make: Callable[Of, FlagInfo]) -> Callable[Concatenate[Any, Of], Any]:
+    def flag(default: Any, *args: Of.args, **kwargs: Of.kwargs) -> Any:
+        """Return a dataclass field that is a flag; `FlagInfo` explains the arguments."""
+        known = make(*args, **kwargs)
+        if default in (math.inf, -math.inf):
+            known = dataclasses.replace(known, infinite=True)
+        return dataclasses.field(default=default, metadata={_INFO: known})
 
-    A number whose default is infinite may be infinite.
-    """
-    known = FlagInfo(
-        text=text,
-        group=group,
-        choices=choices,
-        least=least,
-        most=most,
-        infinite=infinite or default in (math.inf, -math.inf),
-        auto=auto,
-        bare=bare,
-        parse=parse,
-        rewrite=rewrite,
-        own=own,
-        learner_only=learner_only,
-        by_run=by_run,
-        scope=scope,
-        kept_by=kept_by,
-        only_with=only_with,
-        needs=needs,
-        with_box=with_box,
-        of_games=of_games,
-        remembered=remembered,
-        passed_to=passed_to,
-        no_slurm=no_slurm,
-    )
-    return dataclasses.field(default=default, metadata={_INFO: known})
+    return flag
+
+
+flag = _field_maker(FlagInfo)
 
 
 def info(field: dataclasses.Field) -> FlagInfo:

@@ -1,8 +1,8 @@
 """The group of learners and their communication: the only file that calls Horovod.
 
 A learner process calls `join_group` once. A single learner has rank 0 of 1 and needs neither MPI
-nor Horovod; learners that mpirun or horovodrun started communicate through Horovod. `runtime.rank`
-knows rank and size before anything heavy is imported, from the launcher's environment variables.
+nor Horovod; learners that mpirun or horovodrun started communicate through Horovod. `starter` knows
+rank and size before anything heavy is imported, from the launcher's environment variables.
 """
 
 import os
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from impala_mm.config.settings import Config
 from impala_mm.distributed import mpi
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 
 class LearnerGroup(Protocol):

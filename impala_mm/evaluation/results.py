@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from impala_mm.environments.types import ReferenceScores
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.run_contents import read_json_lines
 from impala_mm.runtime.safe_files import to_json
 
 _TRIMMED = 0.25  # share that the interquartile mean leaves out on each side

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from impala_mm.config import flags, user_modules
 from impala_mm.config.errors import BadEnvironment, BadSettings, ImpalaError
 from impala_mm.config.messages import describe_error
-from impala_mm.runtime import tensorflow_import
+from impala_mm.runtime import lifecycle
 
 if TYPE_CHECKING:
     from impala_mm.evaluation.results import Evaluation
@@ -34,7 +34,7 @@ def load_policy(
         raise BadSettings(f"level_name={level_name!r}: it must be a text, the id of a level")
     with flags.refusals_raised(), _environments_that_can_be_made():
         user_modules.refuse_foreign()
-        tensorflow_import.load()
+        lifecycle.import_tensorflow()
         from impala_mm.policy import policy  # noqa: PLC0415
 
         return policy.load_policy(os.fspath(logdir), best, level_name, **changes)

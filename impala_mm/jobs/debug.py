@@ -18,7 +18,7 @@ from impala_mm.environments import from_flags, seeds
 from impala_mm.environments.make import make_environments
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.monitor import LearnerMonitor
-from impala_mm.learner.setup import Start
+from impala_mm.learner.start import Start
 from impala_mm.runtime.heartbeat import Heartbeat
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,18 +19,19 @@ import tensorflow as tf
 from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.replay.source import QueueClosed
-from impala_mm.runtime import devices, thread_names
+from impala_mm.runtime import devices, lifecycle
 from impala_mm.transport.rounds import Rounds
 
 RECORDED = -1  # key of recorded unrolls
 
 
-class BatchSource(Protocol):
+class BatchSource:
     """A source of batches, such as the actors' queue or a replay buffer.
 
     An algorithm may define a method `source(fresh)`, which returns its own: `fresh` is the source
     of the actors' new unrolls, --batch_size of them in each batch. It may ask `fresh` for several
     batches, for none, or mix them with its own; `impala_mm.data.batches` does so column by column.
+    It needs the methods `next` and `feedback`, and may have the others; it need not inherit them.
 
       * All its batches have the same shapes, since an update is compiled for them. They consist of
         tensors or NumPy arrays. In columns of weight 0, NaN and infinity are replaced by 0.
@@ -40,12 +41,6 @@ class BatchSource(Protocol):
       * One thread at a time calls its methods. `feedback` for a batch is called before the next
         call of `next`, and with several learners before the one after it: they ask for one batch
         ahead, while they train on the previous one.
-      * With the method `take_stored_steps()`, the steps that it returns, those of unrolls that were
-        stored since the last call and will be fresh in no batch, count as played, too.
-      * With the method `metrics()`, the numbers that it returns by key are added to those of each
-        update.
-      * With the method `filling()`, the unrolls that it has and those that its first batch needs,
-        both 0 once there was one, are shown while the learner waits for it.
       * With the methods `save(folder)` and `restore(folder)`, its contents are saved with every
         checkpoint, by each learner for itself, and restored when the run is resumed. `folder` is
         a `pathlib.Path`; training pauses while `save` writes, so that no copy in memory is needed.
@@ -62,9 +57,28 @@ class BatchSource(Protocol):
 
         A stop of the run waits for this call, so it should not take much longer.
         """
+        raise NotImplementedError
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Take the priorities that the algorithm gives to the unrolls with these keys."""
+        """Take the priorities of the unrolls with these keys; ignored if each is used once."""
+
+    def take_stored_steps(self) -> int:
+        """Return further steps that count as played.
+
+        They are those of unrolls that were stored since the last call and will be fresh nowhere.
+        """
+        return 0
+
+    def metrics(self) -> dict[str, float]:
+        """Return numbers by key that are added to those of each update."""
+        return {}
+
+    def filling(self) -> tuple[int, int]:
+        """Return the unrolls that it has and those that its first batch needs, for the user.
+
+        Both are 0 once there was one, or if that is not known.
+        """
+        return 0, 0
 
 
 class Composition:
@@ -177,7 +191,7 @@ def _make_take(
     return take
 
 
-class QueueSource:
+class QueueSource(BatchSource):
     """A source of batches of new unrolls from the actors' queue, each used once.
 
     While one batch is trained on, the next is decoded and copied to the training device.
@@ -196,12 +210,9 @@ class QueueSource:
         """Return a batch of the queue's oldest unrolls, or None after `timeout` seconds."""
         return self._ahead.next(timeout)
 
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Ignore priorities, since every unroll is used once."""
-
     def _prefetch(self) -> None:
         """Prepare one batch after another until the run ends."""
-        thread_names.name_thread("prefetch")
+        lifecycle.name_thread("prefetch")
         try:
             while True:
                 self._ahead.put(self._take(tf.constant(self._batch_size)))
@@ -211,7 +222,7 @@ class QueueSource:
             self._ahead.fail(error)
 
 
-class RoundSource:
+class RoundSource(BatchSource):
     """A source that returns each round as a batch, once it is over.
 
     A round whose actors have not sent all unrolls in time is padded to the full batch, since the
@@ -234,9 +245,6 @@ class RoundSource:
             with tf.device("/CPU:0"):
                 self._queue.enqueue_many(list(zip(*held, strict=True)))
         return self._take(tf.constant(count))
-
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Ignore priorities, since every unroll is used once."""
 
 
 Turn = list[tuple[bytes, int]]  # unrolls: their bytes, and the policy version that played them
@@ -276,7 +284,7 @@ def turns_of_actor(rounds: Rounds, queue: tf.queue.QueueBase) -> Turns:
     return Turns(play)
 
 
-class TurnSource:
+class TurnSource(BatchSource):
     """A source of batches of new unrolls, each used once."""
 
     def __init__(self, turns: Turns, codec: UnrollCodec, batch_size: int, device: str = ""):
@@ -307,6 +315,3 @@ class TurnSource:
         with tf.device("/CPU:0"):
             keys = tf.constant(np.arange(first, self._taken))
             return self._decode(tf.constant(contents), tf.constant(versions, tf.int64), keys)
-
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Ignore priorities, since every unroll is used once."""

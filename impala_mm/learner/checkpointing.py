@@ -18,7 +18,7 @@ from impala_mm.learner.own_state import Saved
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Unwritable
-from impala_mm.records.hooks import EventHook
+from impala_mm.records.outputs import EventHook
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.records.run_folder import take_save_request
 from impala_mm.runtime.timing import Interval

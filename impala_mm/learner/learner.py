@@ -21,8 +21,8 @@ import tensorflow as tf
 from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import consistency
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner import phases
@@ -31,7 +31,7 @@ from impala_mm.learner.lockstep import AgreedStep, Lockstep
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.train_step import StepResult, TrainStep, UpdateProfiler
 from impala_mm.records.metrics import Meter
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 from impala_mm.transport.server import Server
 
 _LOCK_SECONDS = 1.0  # seconds that other threads wait for a running update
@@ -111,7 +111,7 @@ class Learner(threading.Thread):
 
     def run(self) -> None:
         """Make steps until a limit is reached or a learner stops; then save the own state."""
-        thread_names.name_thread("training")
+        lifecycle.name_thread("training")
         try:
             # If another learner's source failed, that learner does not take part in saving.
             if not self._train():
@@ -190,7 +190,7 @@ class Learner(threading.Thread):
     def _measure(self, agreed: AgreedStep, batch: Batch, metrics: dict[str, float]) -> None:
         """Add the last update, and what actors have reported, to the meter."""
         values = metrics | self._composition.of(batch, self.updates - 1)
-        values |= getattr(self._source, "metrics", dict)()
+        values |= self._source.metrics()
         values["queue_fill"] = self.server.fill()
         values |= self.server.inference_metrics()
         self.meter.add(values, agreed.own_steps)
@@ -270,7 +270,7 @@ class Learner(threading.Thread):
 
     def filling(self) -> tuple[int, int]:
         """Return the unrolls in the replay, and those that the first update needs; 0, 0: none."""
-        return getattr(self._source, "filling", lambda: (0, 0))()
+        return self._source.filling()
 
 
 class _Clock:

@@ -22,11 +22,12 @@ from impala_mm.learner.row_writer import RowWriter
 from impala_mm.learner.run_status import COMMON_FAILURES, RunStatus
 from impala_mm.learner.train_step import VariablesNotFinite, describe_not_finite
 from impala_mm.learner.watching import FirstUnroll, NoUnrollComes, StallReports, WorkBeat
-from impala_mm.records.checkpoint import Mismatch
+from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import RunOutputs
+from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime import lifecycle
+from impala_mm.runtime import lifecycle, provenance
 
 _END_SECONDS = 10.0  # seconds that learners wait for each other at the end
 _SILENT_SECONDS = 60  # seconds without anything from an actor, see `Server.forget_silent`
@@ -44,6 +45,30 @@ class Records(NamedTuple):
     checkpointing: Checkpointing
     outputs: RunOutputs
     folder: RunFolder
+
+    @classmethod
+    def make(
+        cls, status: RunStatus, folder: RunFolder, outputs: RunOutputs, made_of: dict[str, Any]
+    ) -> "Records":
+        """Return the records of a run in its folder; `made_of` is that of the agent."""
+        config, variables = status.config, status.learner.algorithm.variables
+        keep, most = config.keep_checkpoints, config.checkpoint_max_gb * 1e9
+        checkpoints = Checkpoints(folder.path, variables, keep, most, status.say)
+        settings, versions = dataclasses.asdict(config), provenance.versions()
+        about = CheckpointInfo(status.group.size, settings, made_of, versions)
+        checkpointing = Checkpointing(status, checkpoints, about, outputs.event_hook)
+        writer = MetricsWriter(folder.path, status.say, outputs.tracked)
+        return cls(writer, checkpointing, outputs, folder)
+
+    def add_measured(self, status: RunStatus, measured: dict[str, float]) -> None:
+        """Write the teachers' mean returns, which were measured before the first update."""
+        learner, seconds = status.learner, round(status.seconds, 3)
+        counts = {"frames": learner.frames, "steps": learner.steps, "updates": learner.updates}
+        self.metrics_writer.write(counts | {"seconds": seconds} | measured)
+        # A replay that was reloaded is in no checkpoint before the learners save their own states:
+        # until then the run begins anew.
+        if not (learner.updates or status.config.reload_replay):
+            self.checkpointing.save_start()
 
 
 class RecordKeeper:

@@ -23,8 +23,8 @@ from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
 from impala_mm.learner.batch_source import RECORDED, BatchSource, place_unrolls
 from impala_mm.replay.recorded_games import RecordedGames
-from impala_mm.runtime import devices, machine, thread_names
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime import devices, lifecycle, machine
+from impala_mm.runtime.starter import process_rank
 
 _KEPT_BYTES = 256e6  # of unrolls that a source keeps in memory
 _AT_ONCE = 256  # unrolls that are decoded together, for arrays of all
@@ -75,7 +75,7 @@ class _Recorded:
         return entries, self._algorithm.start_after(before)
 
 
-class OfflineSource:
+class OfflineSource(BatchSource):
     """A source of batches of recorded unrolls, in random order, each unroll once in each pass.
 
     While one batch is trained on, the next is decoded and copied to the training device.
@@ -112,11 +112,8 @@ class OfflineSource:
         while True:
             yield from random.permutation(len(self._games)).tolist()
 
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Ignore priorities."""
-
     def _prefetch(self) -> None:
-        thread_names.name_thread("offline")
+        lifecycle.name_thread("offline")
         size = self._columns
 
         @tf.function(input_signature=[tf.TensorSpec([size], tf.string)], autograph=False)
@@ -173,7 +170,7 @@ def all_unrolls(
     return held
 
 
-class PhasedSource:
+class PhasedSource(BatchSource):
     """A source that returns recorded batches first, and then those of another source.
 
     Recorded columns may be beside the columns of these.
@@ -219,18 +216,15 @@ class PhasedSource:
 
     def take_stored_steps(self) -> int:
         """Return the steps that the other source has stored."""
-        return self._ask("take_stored_steps", int)
+        return self._online.take_stored_steps()
 
     def filling(self) -> tuple[int, int]:
         """Return how far the other source is filled, once it is asked for batches."""
-        return (0, 0) if self._offline else self._ask("filling", lambda: (0, 0))
+        return (0, 0) if self._offline else self._online.filling()
 
     def metrics(self) -> dict[str, float]:
         """Return the other source's metrics, once it is asked for batches."""
-        return {} if self._offline else self._ask("metrics", dict)
-
-    def _ask(self, name: str, default: Any) -> Any:
-        return getattr(self._online, name, default)()
+        return {} if self._offline else self._online.metrics()
 
 
 def _joined(own: Batch, recorded: Batch) -> Batch:

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.own_source import OwnSource
-from impala_mm.records import checkpoint, durable_folder, saved_variables
+from impala_mm.records import checkpoint, saved_variables
 from impala_mm.records.checkpoint import CheckpointInfo, all_in
 from impala_mm.replay.shard import Share
 from impala_mm.runtime.log import Say
@@ -78,16 +78,16 @@ class OwnState:
             for folder in (self._folder.parent, self._folder):
                 folder.mkdir(exist_ok=True)
             work.mkdir()
-            durable_folder.refuse_full_disk(work, self._bytes)
+            checkpoint.refuse_full_disk(work, self._bytes)
             if self._source:
                 (work / "source").mkdir()
                 self._source.save(work / "source")
             if self._variables:
                 local = saved_variables.tree(saved_variables.keyed("local", self._variables))
                 tf.train.Checkpoint(**local).write(str(work / "variables"))
-            self._bytes = durable_folder.size(work)
+            self._bytes = checkpoint.size(work)
             shutil.rmtree(final, ignore_errors=True)  # left by a run that was resumed before it
-            durable_folder.finish(work, final, {"update": update})
+            checkpoint.finish(work, final, {"update": update})
             return Saved(_digest(final))
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(work, ignore_errors=True)
@@ -143,7 +143,7 @@ class OwnState:
         """Print what was restored."""
         saved_by = len(about.own_states)
         if not self._is_dealt(saved_by):
-            megabytes = durable_folder.size(self._path(about.updates)) / 1e6
+            megabytes = checkpoint.size(self._path(about.updates)) / 1e6
             self._say(f"restored {self._what('its', 'its')} ({megabytes:,.1f} MB)")
             return
         fresh = "; its local variables are fresh" if self._variables else ""
@@ -185,7 +185,7 @@ class OwnState:
             try:
                 self._verify(path, about, rank)
                 shares.append(Share(_source_in(path), first, of))
-            except (durable_folder.Damaged, _Unusable, OSError) as error:
+            except (checkpoint.Damaged, _Unusable, OSError) as error:
                 problems.append(str(error))
         if not shares and problems:
             raise _Unusable("; ".join(problems))
@@ -198,7 +198,7 @@ class OwnState:
             raise _Unusable("it could not be saved with the checkpoint")
         if not path.is_dir():
             raise _Unusable(f"{path} does not exist on this host")
-        durable_folder.verify(path)
+        checkpoint.verify_files(path)
         if _digest(path) != about.own_states[rank]:
             raise _Unusable(f"{path} belongs to another checkpoint of update {about.updates}")
 
@@ -249,7 +249,7 @@ def _unusable_if_it_fails(what: str) -> Iterator[None]:
     """Raise _Unusable in place of any other exception while `what` is restored."""
     try:
         yield
-    except (durable_folder.Damaged, checkpoint.Mismatch, OSError) as error:
+    except (checkpoint.Damaged, checkpoint.Mismatch, OSError) as error:
         raise _Unusable(str(error)) from None
     except _Unusable:
         raise

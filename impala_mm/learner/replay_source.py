@@ -29,7 +29,7 @@ from impala_mm.replay.spill import Owner, Spill, folder_of, stored_bytes
 from impala_mm.replay.store import StoredUnroll
 from impala_mm.runtime import devices, machine
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.rank import ProcessRank
+from impala_mm.runtime.starter import ProcessRank
 
 
 class Position(NamedTuple):

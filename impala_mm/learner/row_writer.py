@@ -24,8 +24,8 @@ from impala_mm.records.bottleneck import (
     progress_line,
 )
 from impala_mm.records.host_use import HostRows
+from impala_mm.records.metrics import EtaEstimator
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.throughput import EtaEstimator
 from impala_mm.runtime.timing import Interval
 
 _ROW_SECONDS = 2.0  # seconds between rows of metrics

@@ -19,7 +19,7 @@ from impala_mm.records.metrics import Meter, MetricsAggregator
 from impala_mm.runtime import heartbeat, starter
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.machine import GpuWatch, IdleCores, ProcessUse
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 # Failures that all learners have at the same step.
 COMMON_FAILURES = (AlgorithmMistake, NotFinite, VariablesDiffer, NothingCompiled)

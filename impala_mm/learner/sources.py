@@ -28,7 +28,7 @@ from impala_mm.learner.own_source import BadSource, OwnSource
 from impala_mm.learner.replay_source import Position, Run
 from impala_mm.runtime import devices
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 from impala_mm.transport.server import Server
 
 

@@ -9,7 +9,7 @@ from impala_mm.algorithms.interface import defines
 from impala_mm.learner.learner_reports import REPORT_SILENCE_SECONDS, unfinished_update
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.records.bottleneck import describe_filling
-from impala_mm.records.hooks import EventHook, StallDetector
+from impala_mm.records.outputs import EventHook, StallDetector
 from impala_mm.runtime import starter
 
 # Seconds for which a learner whose first update is compiled sends heartbeats. A frontend that tries

@@ -21,7 +21,7 @@ from impala_mm.environments import from_flags
 from impala_mm.environments.make import action_names
 from impala_mm.policy import saved_model_readme
 from impala_mm.policy.core import PolicyCore
-from impala_mm.records import durable_folder, saved_variables
+from impala_mm.records import checkpoint, saved_variables
 
 Named = dict[str, tf.Tensor]
 
@@ -49,7 +49,7 @@ def write_saved_model(policy: PolicyCore, folder: Path) -> None:
     read = (variable for function in functions.values() for variable in function.graph.variables)
     module.others = list({id(v): v for v in read if id(v) not in kept}.values())
     tf.saved_model.save(module, str(folder), functions)
-    durable_folder.describe(folder / "variables", policy.portable_about()._asdict())
+    checkpoint.describe_files(folder / "variables", policy.portable_about()._asdict())
     described = saved_model_readme.describe(
         {n: (s.inputs, s.function.structured_outputs) for n, s in signatures.items()},
         policy.about,

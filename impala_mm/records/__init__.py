@@ -11,6 +11,6 @@ from impala_mm.config.registry import Registry
 
 # Classes that are made without arguments, as `Tracker` in `tracking` describes them.
 TRACKERS: Registry[type[Any]] = Registry(
-    "tracker", {"wandb": "impala_mm.records.wandb_tracking:WandbTracker"}
+    "tracker", {"wandb": "impala_mm.records.tracking:WandbTracker"}
 )
 register_tracker = TRACKERS.register

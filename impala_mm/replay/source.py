@@ -25,7 +25,7 @@ from impala_mm.replay.mixer import Columns, Mixer
 from impala_mm.replay.parts import Replay
 from impala_mm.replay.shard import Share
 from impala_mm.replay.spill import Spill
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 from impala_mm.runtime.log import Say
 
 _MOST_AT_ONCE = 64  # unrolls that the writer takes from the queue at a time
@@ -163,7 +163,7 @@ class ReplaySource:
 
     def _write(self, actors: Unrolls) -> None:
         """Store what actors send until the run ends."""
-        thread_names.name_thread("replay-write")
+        lifecycle.name_thread("replay-write")
         try:
             while True:
                 self._store(*actors.take(self._wait_for_room(actors)))
@@ -198,7 +198,7 @@ class ReplaySource:
 
     def _prepare(self) -> None:
         """Prepare one batch after another until the run ends."""
-        thread_names.name_thread("replay-draw")
+        lifecycle.name_thread("replay-draw")
         try:
             while True:
                 with self._changed:

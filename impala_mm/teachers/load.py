@@ -23,8 +23,7 @@ from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.policy.core import PolicyCore, blaming_settings
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import CheckpointInfo, resolve
-from impala_mm.records.durable_folder import Damaged
+from impala_mm.records.checkpoint import CheckpointInfo, Damaged, resolve
 from impala_mm.teachers import dopamine_files
 from impala_mm.teachers.action_order import ActionOrder, Reordered
 from impala_mm.teachers.dopamine import DopamineTeacher

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impala_mm.config import printable
+from impala_mm.config import messages
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.machine import Use
 from impala_mm.transport.messages import MAX_ACTORS, MessageHeader, NumberRange
@@ -201,7 +201,7 @@ class ActorFailures:
     def take(self, actor: int, host: str, failure: dict[str, str]) -> bool:
         """Log a report, each kind of fault once with its traceback; return whether it gave up."""
         kind, why, text = (
-            printable.escape_line(str(failure[each])) for each in ("kind", "gave_up", "text")
+            messages.escape_line(str(failure[each])) for each in ("kind", "gave_up", "text")
         )
         with self._lock:
             is_new = kind not in self._shown and len(self._shown) < _SHOWN_KINDS
@@ -211,7 +211,7 @@ class ActorFailures:
                 self._gave_up[actor] = f"{why}; the first fault: {text}"
         said = f"actor {actor} on {host}: {text}"
         if is_new:
-            traceback = printable.escape(str(failure["traceback"])[-_MAX_TRACEBACK:])
+            traceback = messages.escape(str(failure["traceback"])[-_MAX_TRACEBACK:])
             self._say(f"{said}\n{textwrap.indent(traceback, '  ')}")
         elif kind not in self._shown:
             self._say(f"{said} (its traceback is in the actor's log)")
@@ -244,7 +244,7 @@ class Refusals:
     def unfit(self, asked: dict[str, Any], sentence: str) -> None:
         """Count and log an actor that does not fit the learner."""
         self.count += 1
-        shown = printable.escape_line(sentence, _MAX_SHOWN)
+        shown = messages.escape_line(sentence, _MAX_SHOWN)
         self._say(f"actor {int(asked['actor'])} on {asked['host']} refused: {shown}")
 
     def message(self, actor: int, mistake: str) -> None:
@@ -261,7 +261,7 @@ class Refusals:
             return
         self._other_runs.add(actor)
         self.count += 1
-        self._say(f"actor {actor[1]} on {asked['host']} refused: {printable.escape_line(sentence)}")
+        self._say(f"actor {actor[1]} on {asked['host']} refused: {messages.escape_line(sentence)}")
 
     def stranger(self) -> None:
         """Count a caller without the token."""

@@ -20,8 +20,8 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.runtime import ports
+from impala_mm.runtime.lifecycle import name_thread
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.thread_names import name_thread
 from impala_mm.transport import route
 from impala_mm.transport.client import Client, Refused, Unreachable
 from impala_mm.transport.front import CONNECTIONS, SERVING

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from impala_mm.runtime import ports
-from impala_mm.runtime.thread_names import name_thread
+from impala_mm.runtime.lifecycle import name_thread
 from impala_mm.transport.messages import NO_TOKEN
 from impala_mm.transport.tls import ACTOR, LEARNER, Carrier, Credentials, keep_watch
 

@@ -17,7 +17,7 @@ from werkzeug.routing import Map, Rule
 from werkzeug.utils import redirect, send_file
 from werkzeug.wrappers import Request, Response
 
-from impala_mm.records.panels import PANELS
+from impala_mm.records.run_contents import PANELS
 from impala_mm.runtime.safe_files import to_json
 from launcher.dashboard import control, health, log_reader, openmetrics
 from launcher.dashboard.run_finder import NoSuchRun

@@ -51,7 +51,7 @@ from impala_mm.learner.own_source import OwnSource
 from impala_mm.learner.train_step import TrainStep, UpdateProfiler
 from impala_mm.replay.source import ReplaySource
 from impala_mm.runtime import devices
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 
 class WorkerTasks(WireTasks):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.records import durable_folder
+from impala_mm.records import checkpoint
 from launcher.node.task import write_json
 from tests.chaos import checker, evidence, numbered, rates
 from tests.chaos.controllers import Controllers
@@ -79,7 +79,7 @@ class Files:
             tf.train.Checkpoint(carried=[recorded], trained=[weights]).write(
                 str(work / "variables")
             )
-            durable_folder.finish(work, self.checkpoint(update), about)
+            checkpoint.finish(work, self.checkpoint(update), about)
         return checker.check(self.folder)
 
     def checkpoint(self, update):

@@ -20,8 +20,8 @@ from impala_mm.algorithms.interface import defines
 from impala_mm.algorithms.q_learning import settings as dqn_settings
 from impala_mm.algorithms.q_learning import settings as r2d2_settings
 from impala_mm.algorithms.sac import settings as sac_settings
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, UnrollCodec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.learner.batch_source import QueueSource
@@ -33,9 +33,8 @@ from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.train_step import UpdateProfiler
 from impala_mm.records.checkpoint import CheckpointInfo
-from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.outputs import RunOutputs
+from impala_mm.records.outputs import EventHook, RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime import devices
 from impala_mm.runtime.ports import HeldAddress

@@ -49,7 +49,7 @@ from impala_mm.environments.types import (
     ReferenceScores,
     Step,
 )
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 
 _SIZE = 84  # height and width in pixels, as in DeepMind's agents
 _NO_LIMIT = 2**30  # frames of a game
@@ -105,7 +105,7 @@ def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
         "img_width": game.width,
         "num_threads": 1,  # an actor is one process of many; 0 would take all cores
     } | look
-    with thread_names.threads_named("environment"):
+    with lifecycle.threads_named("environment"):
         return _open(game, num_envs, settings)
 
 

@@ -15,8 +15,8 @@ from impala_mm.actor.actor import UnrollPlayer, run
 from impala_mm.actor.failures import NothingPlayed
 from impala_mm.actor.policy_puller import PulledParameters
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.make import make_environments
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.transport.messages import NumberRange

@@ -20,8 +20,8 @@ from impala_mm.algorithms.feature import Features
 from impala_mm.algorithms.features.hindsight import Hindsight, Relabeller
 from impala_mm.algorithms.interface import Role
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.faults import FaultElsewhere
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel

@@ -10,19 +10,19 @@ from processes import free_port
 
 from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, UnrollCodec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.train_step import UpdateProfiler
 from impala_mm.records.checkpoint import CheckpointInfo
-from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.outputs import RunOutputs
+from impala_mm.records.outputs import EventHook, RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
@@ -30,7 +30,7 @@ from impala_mm.transport.server import Server
 UPDATES, BATCH, HELD = 30, 4, 32
 
 
-class Prioritised:
+class Prioritised(BatchSource):
     """A source that draws from its unrolls by the priorities of the last update."""
 
     def __init__(self, entries, exponent):

@@ -14,7 +14,7 @@ from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import RunLimits
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo
-from impala_mm.records.hooks import EventHook
+from impala_mm.records.outputs import EventHook
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime.heartbeat import Heartbeat
 

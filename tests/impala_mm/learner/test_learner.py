@@ -11,12 +11,11 @@ import tensorflow as tf
 
 from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
-from impala_mm.data.variables import Variables
+from impala_mm.data.variables import ParameterLayout, Variables
 from impala_mm.distributed import consistency, group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.batch_source import RECORDED, Composition
+from impala_mm.learner.batch_source import RECORDED, BatchSource, Composition
 from impala_mm.learner.learner import Learner, RunLimits, between_updates, root_message
 from impala_mm.learner.lockstep import AgreedStep
 from impala_mm.learner.train_step import GradientNotFinite, StepResult, UpdateProfiler
@@ -36,7 +35,7 @@ def _learner(config, algorithm, published, folder):
         inference_metrics=dict,
         actors=SimpleNamespace(take_reports=list),
     )
-    source = SimpleNamespace(feedback=lambda keys, priorities: None)
+    source = BatchSource()
     layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")
     limits, profiler = RunLimits(config, None), UpdateProfiler("", folder, print)
     return Learner(

@@ -19,7 +19,7 @@ from impala_mm.learner.own_source import OwnSource
 from impala_mm.learner.own_state import OwnState
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.replay.mixer import Columns
-from impala_mm.runtime.rank import ProcessRank
+from impala_mm.runtime.starter import ProcessRank
 
 
 class Plain(Algorithm):

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from impala_mm.learner.row_writer import Divergence, RowWriter
-from impala_mm.records import metrics, throughput
+from impala_mm.records import metrics
 from impala_mm.records.bottleneck import progress_line
 
 FRAMES = 8192  # of an update
@@ -18,8 +18,8 @@ class Run:
 
     def __init__(self, monkeypatch, deterministic=False):
         self.now, self.lines, self.rows, self.silent = 100.0, [], [], ""
-        for module in (metrics, throughput):
-            monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: self.now))
+        clock = types.SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(metrics, "time", clock)
         self.learner = types.SimpleNamespace(
             **{"frames": 0.0, "steps": 0, "updates": 0, "updated_at": 0.0},
             **{"meter": metrics.Meter(), "has_received": True, "variables_complete": True},

@@ -15,7 +15,7 @@ from rows import read_rows
 
 from impala_mm.records import tracking
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.wandb_tracking import WandbTracker
+from impala_mm.records.tracking import WandbTracker
 
 HERE = importlib.util.find_spec("wandb") is not None
 

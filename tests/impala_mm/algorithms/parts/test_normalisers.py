@@ -13,8 +13,8 @@ from impala_mm.algorithms.interface import EnvironmentNumber
 from impala_mm.algorithms.parts import normalisers
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import group
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.make import make_environments

@@ -12,8 +12,8 @@ from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import gradients
 from impala_mm.environments.make import level_spec, make_environments
 

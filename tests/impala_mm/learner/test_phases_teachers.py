@@ -15,7 +15,8 @@ from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.q_learning import settings as q_learning_settings
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.types import ReferenceScores
-from impala_mm.learner import resume, setup, teaching
+from impala_mm.learner import phases, resume
+from impala_mm.learner.monitor import Records
 from impala_mm.records.checkpoint import Mismatch
 
 TEACHER = types.SimpleNamespace(name="x", notes=["it was trained on Pong"])
@@ -31,7 +32,7 @@ class _Tools:
     def __init__(self, teacher=9.0, random=1.0):
         self.loaded, self.played, self.said = 0, [], []
         self._returns = {True: teacher, False: random}
-        self.tools = teaching.PolicyTools(None, self._load, self._play)
+        self.tools = phases.PolicyTools(None, self._load, self._play)
 
     def _load(self, config, spec):
         self.loaded += 1
@@ -48,7 +49,9 @@ class _Tools:
         algorithm = types.SimpleNamespace(features=features)
         group, spec = group or SingleLearner(), spec or _spec()
         config = config or (distillation.config if distillation else TeacherSettings())
-        return teaching.begin(algorithm, config, spec, group, self.tools, self.said.append, is_new)
+        agent = types.SimpleNamespace(algorithm=algorithm, spec=spec)
+        student = phases.Student(agent, config, group, None, self.tools, self.said.append)
+        return student.begin_teachers(is_new)
 
 
 def _distillation(**settings):
@@ -78,16 +81,16 @@ def test_a_new_run_measures_both_returns_and_a_resumed_one_neither():
 def test_of_several_teachers_the_mean_of_their_mean_returns_counts():
     good, bad = (types.SimpleNamespace(name=name, notes=[]) for name in ("good", "bad"))
     found = {"good": 20.0, "bad": -4.0, "none": -6.0}
-    tools = teaching.PolicyTools(
+    tools = phases.PolicyTools(
         None,
         lambda config, spec: [good, bad],
         lambda teacher, *of: found[teacher.name if teacher else "none"],
     )
     learner, distillation = types.SimpleNamespace(), _distillation()
     learner.features = Features([distillation])
-    measured = teaching.begin(
-        learner, distillation.config, _spec(), SingleLearner(), tools, print, True
-    )
+    agent = types.SimpleNamespace(algorithm=learner, spec=_spec())
+    student = phases.Student(agent, distillation.config, SingleLearner(), None, tools, print)
+    measured = student.begin_teachers()
     assert measured == {"teacher_return": 8.0, "random_return": -6.0}
 
 
@@ -107,13 +110,13 @@ def test_reincarnating_measures_the_teacher_once_whatever_its_method_and_cost():
 
 def test_lines_say_how_many_games_have_been_played(monkeypatch):
     tools = _Tools()
-    monkeypatch.setattr(teaching, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(phases, "_LINE_SECONDS", 0.0)
     tools.begin(_distillation())
     assert "evaluate: the teacher x, 0 of 4 games, 0 steps" in tools.said
     expected = "evaluate: a random policy, 2 of 4 games, 2,000 steps | ETA "
     assert [each for each in tools.said if each.startswith(expected)]
     quiet = _Tools()
-    monkeypatch.setattr(teaching, "_LINE_SECONDS", 60.0)
+    monkeypatch.setattr(phases, "_LINE_SECONDS", 60.0)
     quiet.begin(_distillation())
     assert not [each for each in quiet.said if each.startswith("evaluate")]
 
@@ -122,14 +125,13 @@ def test_lines_say_how_many_games_have_been_played(monkeypatch):
 def test_a_checkpoint_before_the_first_update_would_lack_a_replay_that_was_reloaded(reloads):
     """A run that is killed before its first update has the replay again only if it begins anew."""
     saved = []
-    records = types.SimpleNamespace(
-        metrics_writer=types.SimpleNamespace(write=lambda row: None),
-        checkpointing=types.SimpleNamespace(save_start=lambda *given: saved.append(given)),
-    )
+    writer = types.SimpleNamespace(write=lambda row: None)
+    keeper = types.SimpleNamespace(save_start=lambda: saved.append(1))
+    records = Records(writer, keeper, None, None)
     config = dataclasses.replace(_distillation().config, reload_replay=reloads)
     learner = types.SimpleNamespace(frames=0, steps=0, updates=0)
     status = types.SimpleNamespace(config=config, learner=learner, seconds=1.0)
-    setup._record_teachers({"teacher_return": 1.0}, status, records)
+    records.add_measured(status, {"teacher_return": 1.0})
     assert len(saved) == (not reloads)
 
 
@@ -173,12 +175,12 @@ def test_rank_0_measures_and_all_learners_know_it():
 
 def test_a_teacher_that_is_no_better_than_random_actions_is_refused_on_all_learners():
     said = "--teacher=x has a mean return of 1.00, which is not above that of a"
-    with pytest.raises(teaching.UnfitTeacher, match=said):
+    with pytest.raises(phases.UnfitTeacher, match=said):
         _Tools(teacher=1.0, random=1.0).begin(_distillation())
     found = in_threads.together(
         2, lambda of: _Tools(teacher=1.0, random=1.0).begin(_distillation(), of)
     )
-    assert [type(each) for each in found] == [teaching.UnfitTeacher] * 2
+    assert [type(each) for each in found] == [phases.UnfitTeacher] * 2
 
 
 def test_a_learner_that_waits_for_another_ones_games_does_not_count_as_stalled(
@@ -188,7 +190,7 @@ def test_a_learner_that_waits_for_another_ones_games_does_not_count_as_stalled(
     monkeypatch.setenv("IMPALA_MM_HEARTBEAT", str(beat))
 
     def start(of):
-        with teaching.agreeing(of):
+        with phases.agreeing(of):
             if of.rank:  # it still plays, and here sends no heartbeat itself
                 time.sleep(2.5)
                 ages.append(time.time() - beat.stat().st_mtime)

@@ -6,7 +6,7 @@ import pytest
 
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
-from impala_mm.learner import setup
+from impala_mm.learner import start
 from impala_mm.runtime import devices, lifecycle
 
 SMALL = "--mlp_sizes=64,64"
@@ -32,13 +32,13 @@ def test_a_learner_has_as_many_threads_as_make_it_fastest(
     asked = []
     monkeypatch.setattr(lifecycle, "set_thread_counts", lambda *given: asked.append(given))
     monkeypatch.setattr(devices, "find_device", lambda *_: "CPU")
-    monkeypatch.setattr(setup.tf.config, "get_visible_devices", lambda *_: [])
+    monkeypatch.setattr(start.tf.config, "get_visible_devices", lambda *_: [])
     monkeypatch.setattr(devices, "start_devices", lambda: None)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", str(learners))
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(learners))
     (config,), _ = command_line.parse(["", "--level_name=Pendulum-v1", *flags], "", Config)
-    _, device = setup.find_levels_and_device(config)
+    _, device = start.find_levels_and_device(config)
     assert asked[-1] == counts
     assert device.startswith(said)

@@ -3,7 +3,7 @@
 from deadlines import within
 from supervising import until
 
-from impala_mm.records.hooks import EventHook, StallDetector
+from impala_mm.records.outputs import EventHook, StallDetector
 
 
 def _wait(path, lines):
