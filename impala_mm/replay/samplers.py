@@ -40,7 +40,7 @@ class Measures(NamedTuple):
 
 
 class SamplerSetup(NamedTuple):
-    """What a replay is made from."""
+    """The arguments from which a replay is made."""
 
     part: Part  # of the mix: its kind, options and capacity
     max_bytes: float  # of the stored unrolls
