@@ -217,6 +217,10 @@ class RunSettings:
     export_dir: str = flag(
         "", group="Test", own=True, needs=in_mode("export"),
         text="Folder that --mode=export writes. Unset: export/ in the run's folder.")
+    export_format: str = flag(
+        "saved_model", group="Test", own=True, needs=in_mode("export"),
+        text="What --mode=export writes: a SavedModel of TensorFlow, or a format of yours, which a "
+             "module of --import registers (sandbox/export_and_video.md).")
 
     # -- Processes
     job_name: str = flag(

@@ -2,7 +2,7 @@
 
     player chooses ---> environments step ---> UnrollWriter ---> data set
 
-`jobs.record` and `teachers.collect` call this; `replay.data_set` says what is written.
+`jobs.record` and `teachers.playing` call this; `replay.data_set` says what is written.
 """
 
 from collections.abc import Callable

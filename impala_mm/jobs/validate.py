@@ -210,8 +210,8 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     """
     from impala_mm.algorithms.features.guide import Guidance  # noqa: PLC0415
     from impala_mm.algorithms.features.teacher import Distillation  # noqa: PLC0415
-    from impala_mm.teachers.kinds import NoTeacher  # noqa: PLC0415
     from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
+    from impala_mm.teachers.teacher import NoTeacher  # noqa: PLC0415
 
     features = made.algorithm.features
     distillation, guidance = features.get(Distillation), features.get(Guidance)
