@@ -33,13 +33,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from impala_mm.config import (
-    command_line,
-    flag_values,
-    flags,
-    printable,
-    user_modules,
-)
+from impala_mm.config import command_line, flag_values, flags, messages, user_modules
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle, starter
@@ -129,7 +123,7 @@ def run_locally(config: Config, argv: list[str], given: list[str]) -> NoReturn:
             processes.environment | mpirun.environment(as_root=True),
             processes.folder,
             config.log_max_mb,
-            printable.log_line,
+            messages.log_line,
         ),
         signals,
     )

@@ -1,6 +1,6 @@
 """An example of a user's own networks: two MLPs, one of which reads small numbers as large ones.
 
-`own_network_name.py` gives them their names; sandbox/networks.md explains both.
+`own_names.py` gives them their names; sandbox/networks.md explains both.
 """
 
 import tensorflow as tf

@@ -19,9 +19,8 @@ from impala_mm.algorithms.parts import networks
 from impala_mm.config import auto, flags, setting_files
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import structure_digest
-from impala_mm.data.variables import BadVariables
+from impala_mm.data.variables import BadVariables, ParameterLayout
 from impala_mm.environments import from_flags
 from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec

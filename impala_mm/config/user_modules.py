@@ -28,8 +28,7 @@ from typing import NoReturn
 
 from impala_mm.config.errors import ForeignPackage
 from impala_mm.config.flags import refuse, warn
-from impala_mm.config.messages import SHIPPED, describe_error, users_traceback
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import SHIPPED, describe_error, escape, users_traceback
 
 _GROUP = "impala_mm"  # of entry points, whose values are modules
 _OURS = ("nets", "launcher")  # packages of this project whose names others may have

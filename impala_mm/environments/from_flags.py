@@ -6,8 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.config import flags
-from impala_mm.config.messages import users_traceback
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape, users_traceback
 from impala_mm.config.settings import Config
 from impala_mm.environments import nests
 from impala_mm.environments.choices import ChoiceSpec

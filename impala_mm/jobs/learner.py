@@ -245,9 +245,8 @@ def _policy_tools(stopping: Callable[[], bool]) -> "PolicyTools":
     from impala_mm.evaluation.recording import describe  # noqa: PLC0415
     from impala_mm.learner.phases import PolicyTools  # noqa: PLC0415
     from impala_mm.policy.policy import load_policy  # noqa: PLC0415
-    from impala_mm.teachers.collect import collect  # noqa: PLC0415
     from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
-    from impala_mm.teachers.scores import mean_return  # noqa: PLC0415
+    from impala_mm.teachers.playing import collect, mean_return  # noqa: PLC0415
 
     return PolicyTools(load_policy, load_teachers, mean_return, collect, describe, stopping)
 

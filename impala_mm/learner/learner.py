@@ -21,8 +21,8 @@ import tensorflow as tf
 from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import consistency
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner import phases

@@ -17,9 +17,8 @@ from impala_mm.algorithms.interface import Algorithm, Context
 from impala_mm.config.settings import Config
 from impala_mm.data import variable_names
 from impala_mm.data.trajectory import Batch
-from impala_mm.distributed.gradients import GradientReducer, half_squares
+from impala_mm.distributed.gradients import GradientReducer, half_squares, summarize
 from impala_mm.distributed.group import LearnerGroup
-from impala_mm.distributed.update_record import summarize
 from impala_mm.runtime.log import Say
 
 ADVICE = (

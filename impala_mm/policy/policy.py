@@ -24,7 +24,7 @@ from impala_mm.environments import from_flags, nests
 from impala_mm.environments.choices import ChoiceSpec
 from impala_mm.environments.make import made_level
 from impala_mm.environments.observations import ObservationConversion
-from impala_mm.policy import export_folders, saved_model
+from impala_mm.policy import exports
 from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint, saved_variables
 
@@ -147,16 +147,19 @@ class Policy(PolicyCore):
         about = self.portable_about()
         saved_variables.save_weights(self.algorithm.variables, self.path, target, about, half)
 
-    def export(self, folder: str | Path) -> None:
+    def export(self, folder: str | Path, export_format: str = "saved_model") -> None:
         """Write the policy as a SavedModel, which needs only TensorFlow, as --mode=export does.
 
-        An earlier export is replaced. Raises BadSettings if the folder holds anything else.
+        `export_format` is the name of another format that `impala_mm.policy.register` has added. An
+        earlier SavedModel is replaced. Raises BadSettings if the folder holds anything else.
         """
+        if export_format not in exports.EXPORTS:
+            raise BadSettings(exports.EXPORTS.unknown(export_format))
         target = Path(folder).resolve()
-        if wrong := export_folders.why_not_replaceable(target):
+        if wrong := exports.why_not_replaceable(target):
             raise BadSettings(f"{target}: {wrong}")
-        with export_folders.replace(target) as work:
-            saved_model.write_saved_model(self, work)
+        with exports.replace(target) as work:
+            exports.EXPORTS[export_format](self, work)
 
     def _recall(self, batch: int, starts: Sequence[bool] | None) -> tuple[Memory, Any]:
         """Return what is remembered of `batch` environments, and which of them begin an episode."""

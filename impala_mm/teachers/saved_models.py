@@ -13,26 +13,40 @@ import tensorflow as tf
 
 from impala_mm.config.messages import describe_error
 from impala_mm.data.trajectory import Entry, leaf_names
-from impala_mm.teachers.frames import Frames, ask_at_once
-from impala_mm.teachers.kinds import LEAST, FitActions, NoTeacher
+from impala_mm.teachers.teacher import (
+    LEAST,
+    Frames,
+    NoTeacher,
+    PlayingTeacher,
+    Request,
+    ask_at_once,
+)
 
 _OUTPUTS = ("values", "logits", "policy")
 
 
-class SavedModelTeacher:
+class SavedModelTeacher(PlayingTeacher):
     """A SavedModel, which is run: it must come from someone whom the user trusts."""
 
-    def __init__(self, name: str, folder: Path, fit: FitActions, temperature: float):
+    in_words = "a SavedModel"
+    trust = (
+        "it is a SavedModel that --mode=export of this version has not written. A SavedModel is a "
+        "program, which may read and write your files"
+    )
+    num_actions: int
+
+    @staticmethod
+    def recognises(name: str, path: Path) -> bool:
+        """Return whether a path holds a SavedModel; of an export it is that of the weights."""
+        return (path / "saved_model.pb").exists()
+
+    def __init__(self, request: Request):
         """Load and call it; raise NoTeacher if that fails, or if its signature does not fit."""
-        self.name, self.notes = name, list[str]()
-        self._temperature = temperature
-        if (spec := fit(None)).actions.discrete is None:
-            raise NoTeacher(
-                f"a SavedModel teaches Discrete actions, and {spec.level_name} takes "
-                f"{spec.actions.describe()}"
-            )
+        super().__init__(request)
+        request.fit_discrete("a SavedModel")
+        self._temperature = request.config.teacher_temperature
         try:
-            self._model = tf.saved_model.load(str(folder))
+            self._model = tf.saved_model.load(str(request.path))
             self._act = self._model.signatures["serving_default"]
         except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
             raise NoTeacher(
@@ -49,9 +63,8 @@ class SavedModelTeacher:
             )
         self.greedy = self._output == "values"
         shape = self._act.structured_outputs[self._output].shape
-        self._spec = fit(shape[-1] if shape.rank == 2 else None)
-        assert self._spec.actions.discrete
-        self.num_actions: int = self._spec.actions.discrete
+        count = shape[-1] if shape.rank == 2 else None
+        self._spec, self.num_actions = request.fit_discrete("a SavedModel", count)
         self._check(inputs)
 
     def _check(self, inputs: dict[str, tf.TensorSpec]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from impala_mm.config import printable
+from impala_mm.config import messages
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.machine import Use
 from impala_mm.transport.messages import MAX_ACTORS, MessageHeader, NumberRange
@@ -197,7 +197,7 @@ class ActorFailures:
     def take(self, actor: int, host: str, failure: dict[str, str]) -> bool:
         """Log a report, each kind of fault once with its traceback; return whether it gave up."""
         kind, why, text = (
-            printable.escape_line(str(failure[each])) for each in ("kind", "gave_up", "text")
+            messages.escape_line(str(failure[each])) for each in ("kind", "gave_up", "text")
         )
         with self._lock:
             is_new = kind not in self._shown and len(self._shown) < _SHOWN_KINDS
@@ -207,7 +207,7 @@ class ActorFailures:
                 self._gave_up[actor] = f"{why}; the first fault: {text}"
         said = f"actor {actor} on {host}: {text}"
         if is_new:
-            traceback = printable.escape(str(failure["traceback"])[-_MAX_TRACEBACK:])
+            traceback = messages.escape(str(failure["traceback"])[-_MAX_TRACEBACK:])
             self._say(f"{said}\n{textwrap.indent(traceback, '  ')}")
         elif kind not in self._shown:
             self._say(f"{said} (its traceback is in the actor's log)")
@@ -231,7 +231,7 @@ class Refusals:
 
     def log(self, who: str, reason: str) -> None:
         """Log a refusal."""
-        self._say(f"{who} refused: {printable.escape_line(reason, _MAX_SHOWN)}")
+        self._say(f"{who} refused: {messages.escape_line(reason, _MAX_SHOWN)}")
 
     def log_once(self, key: tuple[Any, ...], who: str, reason: str) -> None:
         """Log a refusal, the first with this key."""

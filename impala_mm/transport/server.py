@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.config import printable
+from impala_mm.config import messages
 from impala_mm.runtime import ports, starter
 from impala_mm.runtime.log import Say
 from impala_mm.transport.connected_actors import (
@@ -253,8 +253,8 @@ class Server:
         if mistake:
             self.refusals.log("an actor is", mistake)
             return np.array(json.dumps(self._identity | {"refused": mistake}).encode(), object)
-        asked["host"] = printable.escape_line(str(asked.get("host", "")), 100)  # as logs show it
-        asked["host_name"] = printable.escape_line(asked.get("host_name") or asked["host"], 100)
+        asked["host"] = messages.escape_line(str(asked.get("host", "")), 100)  # as logs show it
+        asked["host_name"] = messages.escape_line(asked.get("host_name") or asked["host"], 100)
         answer = dict(self._identity)
         if other := other_run(asked, self._start):
             if not asked.get("probe"):  # it tries again

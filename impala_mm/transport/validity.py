@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from impala_mm.config import printable
+from impala_mm.config import messages
 from impala_mm.transport.messages import (
     CONTENT_OMITTED,
     MAX_ENVIRONMENTS,
@@ -62,7 +62,7 @@ def parse_hello(request: bytes) -> tuple[dict[str, Any], str]:
         return {}, "its hello is no JSON object"
     for name, (is_right, words) in _FIELDS.items():
         if name in asked and not is_right(asked[name]):
-            shown = printable.escape_line(repr(asked[name]), 100)
+            shown = messages.escape_line(repr(asked[name]), 100)
             return {}, f"its hello has the {name} {shown}, which must be {words}"
     if ("failure" in asked or not asked.get("probe")) and "actor" not in asked:
         return {}, "its hello has no number of the actor"

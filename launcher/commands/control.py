@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 from launcher.commands.manage import connected, read_rows, require_record
 from launcher.node.callbacks import Say
 from launcher.node.controlled_node import ORDERS, read_term

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from impala_mm.config.printable import log_line
+from impala_mm.config.messages import log_line
 from launcher.commands.apply import update_actors
 from launcher.node import file_lock
 from launcher.node.log_tail import LogTail, for_terminal

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record, Run
 from launcher.node.task import LEARNERS, ROW_FILES

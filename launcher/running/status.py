@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 from impala_mm.runtime import machine
 from impala_mm.runtime.safe_files import from_json, open_inside, to_json
 from impala_mm.runtime.timing import format_duration

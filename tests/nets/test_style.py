@@ -102,11 +102,11 @@ def test_a_network_of_ones_own_needs_no_style():
 
 
 def test_the_networks_of_the_page_are_registered_without_tensorflow(monkeypatch):
-    code = "import own_network_name, sys; assert 'tensorflow' not in sys.modules"
+    code = "import own_names, sys; assert 'tensorflow' not in sys.modules"
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'sandbox'}"}
     subprocess.run([sys.executable, "-c", code], env=os.environ | path, check=True)
     monkeypatch.syspath_prepend(ROOT / "sandbox")
-    importlib.import_module("own_network_name")
+    importlib.import_module("own_names")
     style = nets.Style((8, 6), lstm_size=9)
     assert (
         nets.make("TwinAgent", VECTOR, ACTIONS, style=style._replace(lstm_size=0)).num_features

@@ -25,7 +25,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data import trajectory
 from impala_mm.data.trajectory import Batch
 from impala_mm.data.variables import Variables
-from impala_mm.distributed import update_record
+from impala_mm.distributed import gradients
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.types import EnvironmentSpec
@@ -290,7 +290,7 @@ def compute(case: Case) -> dict[str, Numbers]:
         arguments = batch, known, np.int64(number)
         run = run or wide.function(make_update, *arguments)
         metrics, priorities, measured = run(*arguments)
-        summed = update_record.summarize(np.concatenate(measured))
+        summed = gradients.summarize(np.concatenate(measured))
         metrics = {"clipped_share": summed.clipped_share, "grad_norm": summed.grad_norm} | metrics
         for name, value in metrics.items():
             add(f"metrics/{name}", [float(value)])

@@ -23,8 +23,8 @@ from impala_mm.learner.offline_source import PhasedSource
 from impala_mm.replay import steps
 from impala_mm.replay.data_set import read_about
 from impala_mm.runtime import machine
-from impala_mm.teachers.collect import collect
 from impala_mm.teachers.load import load_teachers
+from impala_mm.teachers.playing import collect
 
 CATCHER = "tests.helpers.scripted:catcher"
 

@@ -28,8 +28,8 @@ from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.policy.policy import load_policy
 from impala_mm.teachers import trained
-from impala_mm.teachers.kinds import NoTeacher
 from impala_mm.teachers.load import load_teachers
+from impala_mm.teachers.teacher import NoTeacher
 from nets import State
 
 
@@ -359,7 +359,7 @@ REFUSED = {
     "for 2 actions and float32 [4]",
     "tests.helpers.none:play": "tests.helpers was found at",
     "tests.helpers.scripted:none": "tests.helpers.scripted has no function none",
-    "tests.helpers.scripted:NUMBER": "NUMBER of tests.helpers.scripted is int, and no function",
+    "tests.helpers.scripted:NUMBER": "tests.helpers.scripted has no function NUMBER",
     "tests.helpers.scripted:broken": "it raises ValueError: no idea",
     "tests.helpers.scripted:too_far": "it returns action 3, and actions are 0 to 2",
     "tests.helpers.scripted:too_few": "for 2 observations it returns int64 [1]: it must return 2",

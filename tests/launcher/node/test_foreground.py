@@ -19,14 +19,14 @@ from launcher.node.procfs import descendants, start_time
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
-from impala_mm.config import printable
+from impala_mm.config import messages
 from launcher.node import foreground
 learners, actors, folder = json.loads(sys.argv[1])
 signals = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: signals.append(number))
 local_run = foreground.LocalRun(
-    learners, actors, dict(os.environ), Path(folder), 1.0, printable.log_line
+    learners, actors, dict(os.environ), Path(folder), 1.0, messages.log_line
 )
 code = foreground.run(local_run, signals)
 sys.exit(128 + signals[0] if code is None else code)

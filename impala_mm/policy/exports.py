@@ -1,14 +1,24 @@
-"""The folder of an export: it appears complete or not at all, and replaces an earlier one at once.
+"""The formats of exports, and their folder.
 
-This module does not load TensorFlow, so that a wrong folder is refused at once.
+It appears complete or not at all, and replaces an earlier SavedModel at once. This module does not
+load TensorFlow, so that a wrong folder is refused at once.
 """
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-# The files of an export; a folder that holds anything else is never replaced.
+from impala_mm.config.registry import Registry
+
+# A function (policy, folder) for each, which writes a `PolicyCore` to an empty folder.
+EXPORTS: Registry[Callable[[Any, Path], None]] = Registry(
+    "format of exports", {"saved_model": "impala_mm.policy.saved_model:write_saved_model"}
+)
+register = EXPORTS.register
+
+# The files of a SavedModel; a folder that holds anything else is never replaced.
 _FILES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"}
 _OURS = {"README.txt", "example.py", "signature.json"}
 
