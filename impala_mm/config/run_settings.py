@@ -189,11 +189,9 @@ class RunSettings:
              "name of a suite (atari57). Unset: level_name if it is given, otherwise the levels "
              "of the run.")
     deterministic: bool = flag(
-        False, group="Test", own=True, needs=in_mode(
-            *("test", "record"), evaluator=True,
-            hint=" (for the same weights twice: --deterministic_run)"),
+        False, group="Test", own=True, needs=in_mode("test", "record", evaluator=True),
         text="Choose the most likely action at every step. Unset: draw each action from the "
-             "policy, as in training.")
+             "policy, as in training. (For the same weights twice: deterministic_run.)")
     eval_epsilon: float = flag(
         0.001, group="Test", own=True, least=0, most=1,
         text="Share of random actions in tests and evaluation of dqn and r2d2, unless "

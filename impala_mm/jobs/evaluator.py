@@ -54,7 +54,7 @@ def _follow(
     config: Config, given: Sequence[str], stop: threading.Event, at_once: Callable[[], bool]
 ) -> None:
     """Test checkpoints until `stop`; unless it is to be `at_once`, test the last one then."""
-    from impala_mm.evaluation import levels  # noqa: PLC0415
+    from impala_mm.evaluation import games  # noqa: PLC0415
     from impala_mm.evaluation.checkpoint_tester import CheckpointTester  # noqa: PLC0415
 
     say, alive = log.ProcessLogger("evaluator"), heartbeat.of_this_process()
@@ -65,8 +65,8 @@ def _follow(
 
     evaluator = CheckpointTester(
         Path(config.logdir),
-        lambda about: levels.choose_levels(config, given, about, say),
-        levels.changed_flags(config, given),
+        lambda about: games.choose_levels(config, given, about, say),
+        games.changed_flags(config, given),
         meanwhile=keep_playing,
         say=say,
         num_episodes=config.test_num_episodes,

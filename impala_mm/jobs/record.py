@@ -66,19 +66,19 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     from impala_mm.algorithms.interface import entry_spec  # noqa: PLC0415
     from impala_mm.environments import from_flags, seeds  # noqa: PLC0415
     from impala_mm.environments.make import make_environments  # noqa: PLC0415
-    from impala_mm.evaluation import games, levels, recording  # noqa: PLC0415
+    from impala_mm.evaluation import games, recording  # noqa: PLC0415
     from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
     from impala_mm.replay import data_set  # noqa: PLC0415
 
     say = log.ProcessLogger("record")
     path, about = checkpoint.find(config.checkpoint or config.logdir)
-    chosen = levels.choose_levels(config, given, about, say)
+    chosen = games.choose_levels(config, given, about, say)
     if len(chosen) > 1:
         flags.refuse(
             f"--mode=record plays one level: give one of {', '.join(chosen)} by --level_name"
         )
     (level,) = chosen
-    policy = PolicyCore(path, about, level, **levels.changed_flags(config, given))
+    policy = PolicyCore(path, about, level, **games.changed_flags(config, given))
     target, count = folder(config), config.episodes
     unroll = data_set.unroll_spec(entry_spec(policy.spec, ()), policy.config.unroll_length)
     described = recording.describe(policy.spec, unroll, policy.config, str(path))

@@ -268,7 +268,7 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
         evaluator.refuse_bad_flags(config)
     lifecycle.load_tensorflow(1, 1, "cpu")
     from impala_mm.environments import types  # noqa: PLC0415
-    from impala_mm.evaluation.levels import changed_flags, choose_levels  # noqa: PLC0415
+    from impala_mm.evaluation.games import changed_flags, choose_levels  # noqa: PLC0415
     from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
 
     try:

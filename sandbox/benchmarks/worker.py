@@ -35,7 +35,7 @@ from random_actions import random_actions
 from wire_ends import PreparedTask, WireTasks
 
 from impala_mm.actor.acting import Act
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import auto, command_line, replay_mix
@@ -208,7 +208,7 @@ class WorkerTasks(WireTasks):
         groups = [
             (self._make_environments(size, int.from_bytes(os.urandom(3))), size) for size in sizes
         ]
-        player = Player(algorithm, groups)
+        player = UnrollPlayer(algorithm, groups)
         return lambda: (player.play(), player.episodes()), sum(sizes) * algorithm.unroll.length
 
     def load_parameters(self, batch: int) -> PreparedTask:

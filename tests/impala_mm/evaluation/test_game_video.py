@@ -13,8 +13,7 @@ from impala_mm.environments import seeds
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.small_games import Catch
 from impala_mm.evaluation.game_video import GameVideo, action_namer, record_game
-from impala_mm.evaluation.games import Unplayable, evaluate_level
-from impala_mm.evaluation.viewers import GameFrame
+from impala_mm.evaluation.games import GameFrame, Unplayable, evaluate_level
 from impala_mm.policy.policy import load_policy
 
 

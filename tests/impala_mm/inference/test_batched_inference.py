@@ -25,7 +25,7 @@ from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Step
-from impala_mm.inference import environment_group, state_tables
+from impala_mm.inference import environment_group
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.inference.environment_group import EnvironmentGroup
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -339,14 +339,14 @@ def test_states_of_any_type_are_the_same_after_a_table():
         tf.constant([[True], [False]]),
     ]
     for part in parts:
-        kept = state_tables._as_stored(part)
+        kept = environment_group._as_stored(part)
         table = tf.Variable(tf.zeros_like(kept), shape=[None, *kept.shape[1:]])
         rows = tf.range(part.shape[0])[::-1]
         table.scatter_update(tf.IndexedSlices(kept, rows))
-        back = state_tables._from_stored(tf.gather(table, rows), part)
+        back = environment_group._from_stored(tf.gather(table, rows), part)
         assert back.dtype == part.dtype
         np.testing.assert_array_equal(back, part)
-    assert state_tables._as_stored(parts[1]).dtype == tf.float32
+    assert environment_group._as_stored(parts[1]).dtype == tf.float32
 
 
 def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):

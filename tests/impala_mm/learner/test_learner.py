@@ -9,7 +9,7 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.variables import ParameterLayout, Variables
@@ -59,7 +59,7 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
     algorithm = in_process.make(config)
     acting = algorithm.variables.acting
     before = [variable.numpy() for variable in acting]
-    played = Player(algorithm, [(make_environments("catch", 2, seed=0), 2)]).play()
+    played = UnrollPlayer(algorithm, [(make_environments("catch", 2, seed=0), 2)]).play()
     batch = in_process.decoded(UnrollCodec(algorithm.unroll), tf.constant(played))
 
     def check(group, variables):
