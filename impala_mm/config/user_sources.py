@@ -19,7 +19,7 @@ from impala_mm.config.settings import Config
 
 _OURS = {"impala_mm", "nets", "launcher"}
 _SKIPPED = {"__pycache__", "runs", "wheelhouse", "workers.csv"}
-_PLACE = r"[A-Za-z_][\w.]*:\w+"  # as registries take it: "module:attribute"
+_PLACE = r"^([A-Za-z_]\w*)[\w.]*:\w+$"  # as registries take it: "module:attribute"
 _MAX_FILES = 2000  # of one package; a folder with more is no package of code
 
 
@@ -144,5 +144,4 @@ def _imports(path: Path) -> Iterator[str]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 yield node.module.partition(".")[0]
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if re.fullmatch(_PLACE, node.value):
-                    yield re.split("[.:]", node.value)[0]
+                yield from re.findall(_PLACE, node.value)
