@@ -19,14 +19,11 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.learner.batch_source import Turns, UnrollQueue, decode_batch
 from impala_mm.learner.own_source import OwnSource
-from impala_mm.replay.contents import unpack
-from impala_mm.replay.elite import Features, Measures
-from impala_mm.replay.limiter import RateLimiter
-from impala_mm.replay.mixer import Columns
-from impala_mm.replay.parts import make_replay
+from impala_mm.replay.mixer import Columns, RateLimiter
+from impala_mm.replay.samplers import Features, Measures, SamplerSetup, make_replay
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.spill import Owner, Spill, folder_of, stored_bytes
-from impala_mm.replay.store import StoredUnroll
+from impala_mm.replay.store import StoredUnroll, unpack
 from impala_mm.runtime import devices, machine
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.starter import ProcessRank
@@ -169,19 +166,18 @@ def make_source(
     ratio = replay_mix.updates_per_unroll(mix, config.batch_size, config.replay_ratio)
     minimum = max(config.replay_min or config.batch_size, columns[0])
     random = np.random.default_rng([config.seed, rank])
-    measures = _make_measures(algorithm, codec, position) if mix.needs_features else None
+    compares = mix.who_need("features")
+    measures = _make_measures(algorithm, codec, position) if compares else None
     replays = [
-        make_replay(part, number, most, random, measures)
-        for part, number, most in zip(
-            mix.replays, columns[1:], _memory_shares(mix, most_bytes), strict=True
-        )
+        make_replay(SamplerSetup(part, most, random, measures))
+        for part, most in zip(mix.replays, _memory_shares(mix, most_bytes), strict=True)
     ]
     return ReplaySource(
         queue,
         codec,
         _make_decode(codec, device),
         replays,
-        columns[0],
+        columns,
         RateLimiter(ratio, minimum),
         config.replay_overflow,
         position.progress,
@@ -197,9 +193,7 @@ def _make_first_priorities(
     algorithm: Algorithm, codec: UnrollCodec, mix: replay_mix.Mix
 ) -> Callable[[Sequence[bytes]], np.ndarray] | None:
     """Return the function from unrolls to their first priorities, if it is needed and known."""
-    if not defines(algorithm.first_priorities) or "prioritised" not in {
-        part.kind for part in mix.replays
-    }:
+    if not (defines(algorithm.first_priorities) and mix.who_need("priorities")):
         return None
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)

@@ -17,14 +17,46 @@ import numpy as np
 from impala_mm.config.replay_mix import divide
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.data.unroll_check import UnrollCheck
-from impala_mm.replay.contents import count_steps, pack, unpack
-from impala_mm.replay.limiter import RateLimiter
-from impala_mm.replay.parts import Replay
+from impala_mm.replay.samplers import Sampler
 from impala_mm.replay.shard import MixState
-from impala_mm.replay.store import Store, StoredUnroll
+from impala_mm.replay.store import Store, StoredUnroll, pack, unpack
 from impala_mm.runtime.log import Say
 
+_ROUNDING = 1e-9
 _RATE_SECONDS = 10.0  # seconds after which the rate of new unrolls is known
+
+
+class RateLimiter(NamedTuple):
+    """The rule by which unrolls may be taken from the actors, and updates may be made.
+
+    The first update needs `minimum` unrolls, and each further unroll allows `ratio` more updates.
+    The actors may be ahead by as many updates as one unroll allows, or by one.
+    """
+
+    ratio: float  # updates for each new unroll
+    minimum: int  # unrolls
+
+    def allowed_updates(self, unrolls: int) -> int:
+        """Return how many updates may have been made once this number of unrolls has arrived."""
+        if unrolls < self.minimum:
+            return 0
+        return math.floor(self.ratio * (unrolls - self.minimum) + 1 + _ROUNDING)
+
+    def allows_update(self, unrolls: int, updates: int) -> bool:
+        """Return whether one more update may be made."""
+        return updates < self.allowed_updates(unrolls)
+
+    def allows_unroll(self, unrolls: int, updates: int) -> bool:
+        """Return whether one more unroll may be taken; otherwise the learner is behind."""
+        ahead = self.allowed_updates(unrolls) - updates
+        return unrolls < self.minimum or ahead < max(1, math.floor(self.ratio))
+
+    def room(self, unrolls: int, updates: int, most: int) -> int:
+        """Return how many unrolls may be taken at once, up to `most`."""
+        for n in range(most):
+            if not self.allows_unroll(unrolls + n, updates):
+                return n
+        return most
 
 
 class Columns(NamedTuple):
@@ -43,8 +75,8 @@ class Mixer:
     def __init__(
         self,
         codec: UnrollCodec,
-        replays: Sequence[Replay],
-        fresh_columns: int,
+        replays: Sequence[Sampler],
+        columns: Sequence[int],
         limiter: RateLimiter,
         overflow: str,
         progress: Callable[[], float],
@@ -54,12 +86,12 @@ class Mixer:
         """Mix as `source.ReplaySource` describes."""
         self._codec, self._replays = codec, list(replays)
         self._check = UnrollCheck(codec.spec, extras=True)
-        self._fresh_columns, self._limiter = fresh_columns, limiter
+        self._fresh_columns, *self._columns = columns
+        self._limiter = limiter
         self._overflow, self._progress = overflow, progress
         self._overlap, self._say = overlap, say
-        self._shares = [replay.columns for replay in self._replays]
         # Whether every batch waits for its new unrolls, or old ones may take their places.
-        self._waits_for_fresh = limiter.ratio * fresh_columns <= 1 + 1e-6
+        self._waits_for_fresh = limiter.ratio * self._fresh_columns <= 1 + 1e-6
         self._new = deque[StoredUnroll]()  # not yet in a batch, uncompressed; the newest last
         self._received = 0  # unrolls that were stored: the next one's key
         self._counted = 0  # unrolls by which the limiter goes: those that did not overflow
@@ -170,10 +202,10 @@ class Mixer:
         self._skip_filling()
 
     def _count_steps(self, content: bytes | memoryview) -> None:
-        """Count the steps of an unroll that will be in no batch as a new one."""
-        steps = count_steps(self._codec, content, self._overlap)
+        """Count the steps of an unroll that will be in no batch as a new one, without resets."""
+        entries, _ = self._codec.arrays(np.frombuffer(content, np.uint8)[np.newaxis])
         with self._counting:
-            self._stored_steps += steps
+            self._stored_steps += int((~entries.first[:, self._overlap :]).sum())
 
     def _note_bad(self, version: int, mistake: str) -> None:
         self._bad += 1
@@ -201,11 +233,11 @@ class Mixer:
         chosen = [self._new.popleft() for _ in range(number)]
         weights = [np.ones(number, np.float32)]
         measured, uses = dict[str, float](), []
-        extra = divide(self._fresh_columns - number, self._shares)
+        extra = divide(self._fresh_columns - number, self._columns)
         progress = self._progress()
-        for replay, more in zip(self._replays, extra, strict=True):
+        for replay, own, more in zip(self._replays, self._columns, extra, strict=True):
             store = replay.store
-            slots, weight, found = replay.sampler.draw(replay.columns + more, progress)
+            slots, weight, found = replay.draw(own + more, progress)
             uses.append(store.uses[slots])
             np.add.at(store.uses, slots, 1)
             chosen += [store[slot] for slot in slots.tolist()]

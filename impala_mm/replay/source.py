@@ -1,10 +1,10 @@
 """The source of batches that mixes new unrolls with replayed ones, prepared ahead.
 
     actors' queue ---> writer thread ---> Mixer --drawn--> preparing thread ---> next batch
-                             |---> ReplayFiles
+                             |---> Spill
 
-`mixer` decides what is stored and drawn, `files` keeps it on a disk, and the threads here let
-training wait for neither. A limiter lets the learner and its actors wait for each other.
+`mixer` decides what is stored and drawn, a `spill` keeps it on a disk as it arrives, and `shard`
+with checkpoints. The threads here let training wait for none of them.
 """
 
 import math
@@ -18,13 +18,12 @@ import numpy as np
 
 from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.replay.contents import pack
-from impala_mm.replay.files import ReplayFiles
-from impala_mm.replay.limiter import RateLimiter
-from impala_mm.replay.mixer import Columns, Mixer
-from impala_mm.replay.parts import Replay
+from impala_mm.replay import shard
+from impala_mm.replay.mixer import Columns, Mixer, RateLimiter
+from impala_mm.replay.samplers import Sampler
 from impala_mm.replay.shard import Share
 from impala_mm.replay.spill import Spill
+from impala_mm.replay.store import StoredUnroll, pack
 from impala_mm.runtime import lifecycle
 from impala_mm.runtime.log import Say
 
@@ -61,8 +60,8 @@ class ReplaySource:
         actors: Unrolls | Turns,
         codec: UnrollCodec,
         decode: Callable[[Columns], Batch],
-        replays: Sequence[Replay],
-        fresh_columns: int,
+        replays: Sequence[Sampler],
+        columns: Sequence[int],
         limiter: RateLimiter,
         overflow: str,
         progress: Callable[[], float],
@@ -74,8 +73,8 @@ class ReplaySource:
     ):
         """Take unrolls from `actors`, whose first `overlap` entries are no new steps.
 
-        `fresh_columns` of every batch are new unrolls, and the others are those of `replays`;
-        `decode` makes the batch. `overflow` is --replay_overflow, and `progress` the share of the
+        `columns` of every batch are new unrolls, and those of each of the `replays`; `decode` makes
+        the batch. `overflow` is --replay_overflow, and `progress` the share of the
         run that is done. Threads begin to work when the first batch is asked for; with `Turns`
         there are none, and `next` itself does their work, so that the same unrolls give the same
         batches. What lies in a `spill` is stored at once; once nothing more can be spilled, all
@@ -87,14 +86,13 @@ class ReplaySource:
         # It guards the mixer and the replays. It is held during a draw, for which the learner must
         # not wait.
         self._changed = threading.Condition()
-        self._mixer = Mixer(
-            codec, replays, fresh_columns, limiter, overflow, progress, overlap, say
-        )
-        self._files = ReplayFiles(codec, replays, self._changed, spill, memory_bytes, say)
+        self._mixer = Mixer(codec, replays, columns, limiter, overflow, progress, overlap, say)
+        self._codec, self._replays, self._say = codec, list(replays), say
+        self._spill, self._memory_bytes = spill, memory_bytes
         self._ahead = OneAhead()
         self._threads: list[threading.Thread] = []
         if spill:
-            self._mixer.continue_with(self._files.restore_spill())
+            self._restore(spill)
 
     # -- the learner's side
 
@@ -143,7 +141,7 @@ class ReplaySource:
         """Write all stored unrolls to this folder."""
         with self._changed:
             self._mixer.write_priorities()
-            self._files.save(folder, self._mixer.state())
+            shard.save(folder, self._codec, self._replays, self._mixer.state())
 
     def restore(self, folder: Path) -> None:
         """Store the unrolls that `save` wrote; raise ValueError if they are of another kind."""
@@ -152,7 +150,7 @@ class ReplaySource:
     def restore_shares(self, shares: Sequence[Share]) -> None:
         """Store these shares of what learners have saved; raise ValueError as `restore` does."""
         with self._changed:
-            self._mixer.continue_with(*self._files.restore(shares))
+            self._mixer.continue_with(*shard.restore(shares, self._codec, self._replays))
 
     def make_older(self, updates: int) -> None:
         """Let what is restored be another run's, which made this number of updates."""
@@ -181,7 +179,8 @@ class ReplaySource:
         with self._changed:
             stored = [*map(self._mixer.receive, contents, versions, packed, first)]
             self._changed.notify_all()
-        self._files.spill([unroll for unroll in stored if unroll])
+        if self._spill:
+            self._write_to(self._spill, [unroll for unroll in stored if unroll])
 
     def _wait_for_room(self, actors: Unrolls) -> int:
         """Wait until unrolls may be taken; return how many."""
@@ -193,6 +192,41 @@ class ReplaySource:
                 if room := self._mixer.room(most):
                     return room
                 self._changed.wait(1.0)
+
+    # -- the files of a spill
+
+    def _restore(self, spill: Spill) -> None:
+        """Store what lies in the spill."""
+        unrolls = spill.read()
+        for replay in self._replays:
+            replay.fill(unrolls)
+        self._mixer.continue_with(spill.next_key())
+        spill.delete_unused(self._is_stored)
+        if unrolls:
+            self._say(f"replay: {len(unrolls):,} unrolls of an earlier start were found on disk")
+
+    def _write_to(self, spill: Spill, unrolls: Sequence[StoredUnroll]) -> None:
+        """Add unrolls to the spill, and let those in its files no longer take memory.
+
+        Once the disk takes no more, the replays keep to what fits in memory.
+        """
+        for unroll in unrolls:
+            if written := spill.add(unroll):
+                with self._changed:
+                    for each in written:
+                        for replay in self._replays:
+                            replay.store.replace(each)
+                    spill.delete_unused(self._is_stored)
+        if spill.stopped:
+            capacity = sum(replay.store.capacity for replay in self._replays)
+            with self._changed:
+                for replay in self._replays:
+                    share = self._memory_bytes * replay.store.capacity / capacity
+                    replay.limit(min(replay.store.max_bytes, share))
+                spill.delete_unused(self._is_stored)
+
+    def _is_stored(self, keys: np.ndarray) -> bool:
+        return any((replay.store.slots_of(keys) >= 0).any() for replay in self._replays)
 
     # -- the preparing thread
 

@@ -179,7 +179,7 @@ def test_new_unrolls_have_the_priorities_that_the_algorithm_gives_them():
     assert source.next(20) is not None
     (replay,) = source._source._mixer._replays
     slots = replay.store.slots_of(np.arange(4))
-    np.testing.assert_allclose(replay.sampler.scaled(slots), [1e-6, 1, 5, 3])
+    np.testing.assert_allclose(replay.state(slots)["priorities"], [1e-6, 1, 5, 3])
     queue.close()
 
 
