@@ -85,7 +85,7 @@ class RunSettings:
     checkpoint: str = flag(
         "", group="Run", own=True, scope="process",
         text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used, or the "
-             "name of a policy that comes with this package (impala_mm/policies/). train_from "
+             "name of a policy that comes with this package (sandbox/policies.md). train_from "
              "starts from its weights; test, record and export read it instead of the newest one "
              "in --logdir. --policy is another name of this flag.")
     reload_optimizer: bool = flag(

@@ -20,6 +20,7 @@ from impala_mm.teachers.teacher import (
     PlayingTeacher,
     Request,
     ask_at_once,
+    zero_entry,
 )
 
 _OUTPUTS = ("values", "logits", "policy")
@@ -79,7 +80,7 @@ class SavedModelTeacher(PlayingTeacher):
                 f"and no state that it returns itself"
             )
         try:
-            logits, _ = self.step(self._nothing(), self.initial_state(1))
+            logits, _ = self.step(zero_entry(self._spec), self.initial_state(1))
         except (ValueError, TypeError, tf.errors.OpError) as error:
             raise NoTeacher(
                 f"it does not take observations of {self._spec.level_name}: "
@@ -95,7 +96,7 @@ class SavedModelTeacher(PlayingTeacher):
         """Return the frames that it reads, stacks if these fit, and all that it may ask for."""
         why = ""
         for count in dict.fromkeys([self._spec.frame_stack, 1]):
-            frames, entry = Frames(self._spec.observation, count), self._nothing()
+            frames, entry = Frames(self._spec.observation, count), zero_entry(self._spec)
             read, _ = frames.step(entry, frames.initial_state(1))
             given = self._given(entry._replace(observation=read))
             wrong = (
@@ -108,24 +109,6 @@ class SavedModelTeacher(PlayingTeacher):
                 return frames, given
             why = why or misfit
         raise NoTeacher(why)
-
-    def _nothing(self) -> Entry:
-        """Return an entry [1, ...] of zeros."""
-
-        def zeros(leaf: tf.TensorSpec) -> tf.Tensor:
-            return tf.zeros([1, *leaf.shape], leaf.dtype)
-
-        spec = self._spec
-        return Entry(
-            action=tf.nest.map_structure(zeros, spec.actions.specs),
-            reward=tf.zeros([1]),
-            terminated=None,
-            truncated=None,
-            observation=tf.nest.map_structure(zeros, spec.observation),
-            first=tf.constant([True]),
-            extras=None,
-            mask=tf.nest.map_structure(lambda leaf: ~zeros(leaf), spec.masks),
-        )
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
         """Return its memory at the start of `batch` episodes: (stacked frames, its own by name)."""
