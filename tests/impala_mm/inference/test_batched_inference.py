@@ -126,7 +126,7 @@ def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
         hand.ask(2).wait_for_actions()  # a step is missing
     for foreign in ({"nonce": hand.header.nonce + 1}, {"run": hand.header.run + 1}):
         assert hand.ask(1, **foreign).wait() == Reply.FOREIGN
-    assert there.server.stale == 2
+    assert there.server.ledger.stale == 2
     with pytest.raises(Refused, match="another process is this actor"):
         hand.ask(1, incarnation=2).wait_for_actions()
     stranger = Hand(there, actor=1)
@@ -287,7 +287,7 @@ def test_an_actor_whose_learner_became_another_process_starts_over(there):
     while there.server.dropped < 2:  # it reports the unrolls that it had begun
         there.taken(2)
     assert "the learner no longer holds this actor's episodes: starting over" in there.said
-    assert there.server.stale == 1
+    assert there.server.ledger.stale == 1
     there.taken(2)
 
 
