@@ -87,7 +87,7 @@ _PATH = (  # the path of an unroll: file, function, the data's form at this poin
     ("environments/gym_vector.py", "GymVector.step", "Step: reward [E], observation [E, ...]"),
     ("actor/stepper.py", "EnvironmentStepper.finish_step", "the same; failed ones were reset"),
     ("data/unroll_writer.py", "UnrollWriter.write", "entries [E, T+1, ...], as bytes"),
-    ("actor/actor.py", "Player.play", "E unrolls: bytes, and the policy version"),
+    ("actor/actor.py", "UnrollUnrollLoop.play", "E unrolls: bytes, and the policy version"),
     ("actor/learner_link.py", "LearnerLink._next_batch, _send", "compressed; header [18]"),
     ("transport/client.py", "Client.enqueue", "one call, or chunks of 3 MiB before it"),
     ("transport/delivery.py", "UnrollReceiver.enqueue", "into the queue: (bytes, version)"),

@@ -73,6 +73,11 @@ def test_pages_show_the_examples_of_what_is_registered():
             assert _lines(_code(name).partition('"""\n\n')[2]) in shown, name
 
 
+def test_the_page_about_replay_shows_its_example():
+    (text,) = (text for _, text in blocks("sandbox/replay.md", "python"))
+    assert _lines(text) == _lines(_code("own_replay.py").partition('"""\n\n')[2])
+
+
 def test_the_page_about_environments_shows_parts_of_its_examples():
     code = _code("own_environment.py") + _code("own_spaces.py")
     lines = textwrap.dedent("\n".join(map(str.lstrip, code.splitlines())))

@@ -75,7 +75,7 @@ def settings_type(algorithm: str, base: type) -> type:
     place = place_of(algorithm)
     beside = place.settings_module
     try:
-        user_modules.find(place.module)
+        user_modules.check_exists(place.module)
         if not user_modules.exists(beside):
             return base
         found = getattr(user_modules.import_module(beside), place.settings, None)

@@ -84,9 +84,7 @@ def check_effects(*configs: Any, evaluators: bool = False, notes: bool = True) -
     idle = [each for config in configs for each in _idle(config, evaluators)]
     for argument, why, needed in idle:
         if needed:
-            refuse(
-                f"{argument} has no effect {why}: give {needed.words}, or leave it out{needed.hint}"
-            )
+            refuse(f"{argument} has no effect {why}: give {needed.words}, or leave it out")
     if idle and notes:
         told = ", ".join(f"{argument} ({why})" for argument, why, _ in idle)
         print(f"note: without effect: {escape(told)}", file=sys.stderr, flush=True)

@@ -33,7 +33,6 @@ class Condition:
     # Why the flag has no effect in a config, after "has no effect": "with --advantages=gae"; empty
     # if it has one.
     why_idle: Callable[[Any], str]
-    hint: str = ""  # what follows "give ..., or leave it out" in a refusal
     # Whether it concerns only what is typed: files of settings may have flags of another mode.
     typed: bool = False
     of_evaluators: bool = False  # whether it holds for evaluators, which others are started with
@@ -53,7 +52,7 @@ class Condition:
         return Condition(f"{self.words} or {other.words}", why_idle)
 
 
-def with_flag(name: str, *values: Any, hint: str = "") -> Condition:
+def with_flag(name: str, *values: Any) -> Condition:
     """Return the condition that the flag `name` has one of these values, or is not off.
 
     It is off if it is 0, false, unset or infinite, or if there is no such flag.
@@ -63,7 +62,7 @@ def with_flag(name: str, *values: Any, hint: str = "") -> Condition:
         return value in values if values else bool(value) and value not in {math.inf, -math.inf}
 
     shown = f"={' or '.join(map(format_value, values))}" if values else ""
-    return _about(name, holds, f"--{name}{shown}", hint)
+    return _about(name, holds, f"--{name}{shown}")
 
 
 def without_flag(name: str) -> Condition:
@@ -76,7 +75,7 @@ def with_number(name: str) -> Condition:
     return _about(name, math.isfinite, f"--{name}")
 
 
-def _about(name: str, holds: Callable[[Any], bool], words: str, hint: str = "") -> Condition:
+def _about(name: str, holds: Callable[[Any], bool], words: str) -> Condition:
     """Return the condition that something holds for the value of one flag."""
 
     def why_idle(config: Any) -> str:
@@ -85,10 +84,10 @@ def _about(name: str, holds: Callable[[Any], bool], words: str, hint: str = "") 
         is_given = value != getattr(type(config), name, False)
         return f"with {arguments(config, [name])[0]}" if is_given or value else f"without --{name}"
 
-    return Condition(words, why_idle, hint)
+    return Condition(words, why_idle)
 
 
-def in_mode(*modes: str, evaluator: bool = False, hint: str = "") -> Condition:
+def in_mode(*modes: str, evaluator: bool = False) -> Condition:
     """Return the condition that the process has one of these modes, or is an evaluator.
 
     Learners and actors accept flags of evaluators: the frontend gives all of them the same ones.
@@ -102,7 +101,7 @@ def in_mode(*modes: str, evaluator: bool = False, hint: str = "") -> Condition:
             return "with --job_name=evaluator"
         return "" if config.mode in modes else f"with --mode={config.mode}"
 
-    return Condition(" or ".join(places), why_idle, hint, typed=True, of_evaluators=evaluator)
+    return Condition(" or ".join(places), why_idle, typed=True, of_evaluators=evaluator)
 
 
 @dataclasses.dataclass(frozen=True)

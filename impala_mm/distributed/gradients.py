@@ -214,7 +214,7 @@ class GradientReducer:
         self._record.clear()
 
     def read(self) -> list[tf.Tensor]:
-        """Return the record of this update, float32 tensors [N], for `update_record.summarize`.
+        """Return the record of this update, float32 tensors [N], for `summarize`.
 
         Its waiting is the time from gradients to their averages. It is nearly 0 on the slowest
         learner, for which the others wait. On a GPU it includes the rest of the backward pass,
@@ -347,9 +347,13 @@ class UpdateSummary(NamedTuple):
 
 
 class UpdateRecord:
-    """The record of one update.
+    """The record of one update: norms of its gradients, clipping, seconds of waiting.
 
-    Make it outside any tf.function, and keep it as long as a graph that writes to it is used.
+    `GradientReducer` writes it, and `TrainStep` reads it at the end of the update. It lives in
+    variables and not in tensors, since an algorithm may average gradients within `tf.cond`,
+    `tf.while_loop` or a tf.function of its own: the tensors of such an inner graph cannot be used
+    outside it. Make it outside any tf.function, and keep it as long as a graph that writes to it is
+    used.
     """
 
     def __init__(self) -> None:

@@ -18,6 +18,7 @@ from impala_mm.environments import gym_adapter, masks, nests
 from impala_mm.environments.faults import FAILURES, format_traceback
 from impala_mm.environments.levels import MadeLevel
 from impala_mm.environments.make import find_level
+from impala_mm.environments.observations import ObservationConversion
 from impala_mm.environments.spaces import SpaceConversion, read_spaces
 from impala_mm.environments.types import BadLevel, Options
 
@@ -40,132 +41,6 @@ class Finding(NamedTuple):
     is_error: bool  # a training cannot use the environment
     sentence: str  # begins with the level's name
     traceback: str = ""  # in the user's code
-
-
-class Problem(NamedTuple):
-    """A difference between an observation and its space."""
-
-    kind: str  # problems of one kind are reported once
-    is_error: bool  # a training cannot use the observation
-    sentence: str  # begins with the observation, as in "an observation of shape [3]"
-
-
-def find_problems(observation: Any, space: spaces.Space, part: str = "") -> Iterator[Problem]:
-    """Yield what is wrong with an observation of a space that `spaces.read_spaces` accepts.
-
-    `part` is the place of the observation if it is a part of another one, such as "['map'][0]".
-    """
-    if isinstance(space, spaces.Dict):
-        for key, each in space.spaces.items():
-            if isinstance(observation, Mapping) and key in observation:
-                yield from find_problems(observation[key], each, f"{part}[{key!r}]")
-            else:
-                yield _name_part(part, _lacks(observation, f"the key {key!r}"))
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
-            yield _name_part(part, _lacks(observation, f"the {len(space.spaces)} parts"))
-            return
-        for i, each in enumerate(space.spaces):
-            yield from find_problems(observation[i], each, f"{part}[{i}]")
-    else:
-        for problem in _leaf_problems(observation, space):
-            yield _name_part(part, problem)
-
-
-def _lacks(observation: Any, what: str) -> Problem:
-    kind = type(observation).__name__
-    return Problem("parts", True, f"an observation of {kind} without {what} of its space")
-
-
-def _name_part(part: str, problem: Problem) -> Problem:
-    """Return a problem of a part, with the part's place in its kind and its sentence."""
-    if not part:
-        return problem
-    sentence = f"as part {part} of its observation {problem.sentence}"
-    return Problem(problem.kind + part, problem.is_error, sentence)
-
-
-def _leaf_problems(observation: Any, space: spaces.Space) -> Iterator[Problem]:
-    """Yield what is wrong with an observation of a space that is not made of others."""
-    shown, shape = join_lines(space)[:120], space.shape or ()
-    try:
-        array = np.asarray(observation)
-        numbers = array.astype(np.float64)
-    except Exception as error:  # such as lists of different lengths
-        what = f"an observation of {type(observation).__name__} that is no array of numbers"
-        yield Problem(
-            "array", True, f"{what}, and its space is {shown} ({describe_error(error)[:120]})"
-        )
-        return
-    if array.shape != shape:
-        what = f"an observation of shape {list(array.shape)}"
-        yield Problem("shape", True, f"{what}, and its space has the shape {list(shape)}")
-    elif not np.isfinite(numbers).all():
-        where = tuple(np.argwhere(~np.isfinite(numbers))[0])
-        count = f"{int((~np.isfinite(numbers)).sum())} of its {array.size} numbers are not"
-        what = f"an observation with {array[where]}{_at(where)}, which must be finite"
-        yield Problem("finite", True, f"{what} ({count})" if array.shape else what)
-    elif isinstance(space, spaces.Discrete):
-        yield from _choice_problems(observation, array, space, space.n, "int(observation)")
-    elif isinstance(space, spaces.MultiDiscrete):
-        advice = "observation.astype(np.int64)"
-        yield from _choice_problems(observation, array, space, space.nvec, advice)
-    elif isinstance(space, spaces.MultiBinary):
-        yield from _bound_problems(numbers, np.zeros(shape), np.ones(shape))
-    elif isinstance(space, spaces.Box):
-        yield from _type_problems(observation, array, space)
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        yield from _bound_problems(numbers, low, high)
-
-
-def _choice_problems(
-    observation: Any,
-    array: np.ndarray,
-    space: spaces.Discrete | spaces.MultiDiscrete,
-    count: Any,
-    advice: str,
-) -> Iterator[Problem]:
-    """Yield what is wrong with one choice, or several, of `count` from the space's start on."""
-    shown, chosen = f"the observation {join_lines(observation)[:80]}", array.astype(np.int64)
-    if not ((chosen >= space.start) & (chosen < space.start + count)).all():
-        what = f"{shown}, which is not in its space, {join_lines(space)[:120]}"
-        yield Problem("state", True, what)
-    elif array.dtype.kind not in "iu":
-        yield Problem("dtype", False, f"{shown}, which is no integer: return {advice}")
-
-
-def _type_problems(observation: Any, array: np.ndarray, space: spaces.Box) -> Iterator[Problem]:
-    """Yield what is wrong with the type of an observation; a training converts it."""
-    if not space.shape:
-        return
-    if not isinstance(observation, np.ndarray):
-        what = f"an observation that is a {type(observation).__name__}: return an array"
-        yield Problem("array", False, f"{what}, np.array(observation, dtype=np.{space.dtype})")
-    elif array.dtype != space.dtype:
-        loses = array.dtype.kind == "f" and space.dtype.kind in "biu"
-        what = f"an observation of {array.dtype}, and its space is of {space.dtype}"
-        what += ", in which fractions are lost" if loses else ""
-        yield Problem("dtype", False, f"{what}: return observation.astype(np.{space.dtype})")
-
-
-def _bound_problems(numbers: np.ndarray, low: np.ndarray, high: np.ndarray) -> Iterator[Problem]:
-    """Yield the number that exceeds its bound the most; a training uses it as it is."""
-    excess = np.maximum(low - numbers, numbers - high)
-    bound = np.where(numbers < low, low, high)
-    if (excess > _ROUNDING * np.maximum(np.abs(bound), 1)).any():
-        where = np.unravel_index(excess.argmax(), excess.shape)
-        side = "below" if numbers[where] < low[where] else "above"
-        what = f"an observation with {numbers[where]:g}{_at(where)}, which is {excess[where]:g}"
-        yield Problem(
-            "bounds",
-            False,
-            f"{what} {side} its space's bound of {bound[where]:g}: correct the space or the "
-            f"observation",
-        )
-
-
-def _at(where: tuple[Any, ...]) -> str:
-    return f" at {[int(index) for index in where]}" if where else ""
 
 
 class LevelCheck:
@@ -242,7 +117,7 @@ class LevelCheck:
 
     def _check_spaces(self) -> spaces.Space:
         """Check both spaces; return the action space."""
-        found: dict[str, Any] = {}
+        read: dict[str, Any] = {}
         for name, example in (
             ("observation_space", "Box(low, high, shape)"),
             ("action_space", "Discrete(n)"),
@@ -254,7 +129,7 @@ class LevelCheck:
                     f"{what} {name}: set self.{name} in __init__ to a space of gymnasium, such as "
                     f"gymnasium.spaces.{example}"
                 )
-            found[name] = space
+            read[name] = space
         try:
             chosen = self._options
             how = chosen.width, chosen.height, chosen.convert_observations
@@ -262,8 +137,8 @@ class LevelCheck:
         except BadLevel as error:
             self._finds(Finding(True, str(error)))
             raise _Ended from None
-        self._observation_space = found["observation_space"]
-        return found["action_space"]
+        self._observation_space = read["observation_space"]
+        return read["action_space"]
 
     def _sample(self, actions: spaces.Space) -> Any:
         """Return a random action, among those that the mask allows."""
@@ -356,7 +231,8 @@ class LevelCheck:
             )
 
     def _check_observation(self, when: str, observation: Any) -> None:
-        for kind, is_error, sentence in find_problems(observation, self._observation_space):
+        problems = find_problems(observation, self._observation_space, self._spaces.observation)
+        for kind, is_error, sentence in problems:
             self._find(kind, is_error, f"{when} returned {sentence}")
 
     def _check_reward(self, when: str, reward: Any) -> None:
@@ -395,6 +271,77 @@ class LevelCheck:
             self._reported.add(kind)
             where = format_traceback(error) if error else ""
             self._finds(Finding(is_error, f"{self._level_name}: {sentence}", where))
+
+
+def find_problems(
+    observation: Any, space: spaces.Space, conversion: ObservationConversion
+) -> Iterator[tuple[str, bool, str]]:
+    """Yield (kind, is_error, sentence) of what is wrong with an observation.
+
+    An error is what a training cannot read; a mistake is what it converts. Problems of one kind are
+    reported once.
+    """
+    try:
+        parts = (np.asarray(part, np.float64) for part in conversion.read(observation))
+        if not all(np.isfinite(part).all() for part in parts):
+            raise ValueError("observation with NaN or infinity")
+    except ValueError as error:
+        yield "observation", True, str(error)
+    except FAILURES as error:  # such as None in place of a dictionary
+        shown = f"{_kind(observation)} and its space is {join_lines(space)[:120]}"
+        yield "observation", True, f"{shown} ({describe_error(error)[:120]})"
+    else:
+        yield from _find_mistakes(observation, space, "")
+
+
+def _find_mistakes(
+    observation: Any, space: spaces.Space, part: str
+) -> Iterator[tuple[str, bool, str]]:
+    """Yield what is probably a mistake in a part, such as "['map'][0]", of an observation."""
+    if isinstance(space, spaces.Dict):
+        for key, inner in space.spaces.items():
+            if key in observation:  # of a mask this is not certain
+                yield from _find_mistakes(observation[key], inner, f"{part}[{key!r}]")
+        return
+    if isinstance(space, spaces.Tuple):
+        for i, inner in enumerate(space.spaces):
+            yield from _find_mistakes(observation[i], inner, f"{part}[{i}]")
+        return
+    array, named = np.asarray(observation), f"observation{part}"
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        if array.dtype.kind not in "iu":
+            advice = "astype(np.int64)" if array.shape else "int(observation)"
+            shown = join_lines(observation)[:80]
+            yield "dtype", False, f"{named} {shown}, which is no integer: return {advice}"
+    elif isinstance(space, spaces.MultiBinary):
+        yield from _beyond(array, np.zeros(array.shape), np.ones(array.shape), named)
+    elif isinstance(space, spaces.Box):
+        if space.shape and not isinstance(observation, np.ndarray):
+            what = f"{named} that is a {type(observation).__name__}: return an array"
+            yield "array", False, f"{what}, np.array(observation, dtype=np.{space.dtype})"
+        elif space.shape and array.dtype != space.dtype:
+            loses = array.dtype.kind == "f" and space.dtype.kind in "biu"
+            what = f"{named} of {array.dtype}, and its space is of {space.dtype}"
+            what += ", in which fractions are lost" if loses else ""
+            yield "dtype", False, f"{what}: return observation.astype(np.{space.dtype})"
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        yield from _beyond(array, low, high, named)
+
+
+def _beyond(
+    array: np.ndarray, low: np.ndarray, high: np.ndarray, named: str
+) -> Iterator[tuple[str, bool, str]]:
+    """Yield the number that exceeds its bound the most; a training uses it as it is."""
+    numbers = array.astype(np.float64)
+    excess = np.maximum(low - numbers, numbers - high)
+    bound = np.where(numbers < low, low, high)
+    if (excess > _ROUNDING * np.maximum(np.abs(bound), 1)).any():
+        where = np.unravel_index(excess.argmax(), excess.shape)
+        side = "below" if numbers[where] < low[where] else "above"
+        at = f" at {[int(index) for index in where]}" if where else ""
+        what = f"{named} with {numbers[where]:g}{at}, which is {excess[where]:g} {side} its"
+        advice = "correct the space or the observation"
+        yield "bounds", False, f"{what} space's bound of {bound[where]:g}: {advice}"
 
 
 class _Ended(Exception):

@@ -155,17 +155,12 @@ class MadeLevel(Level):
 
     def refuse_others_options(self) -> None:
         """Raise BadLevel for options that only Atari's vector has."""
-        options = self._options
-        general = Options(
-            **{name: getattr(options, name) for name in GENERAL_FLAGS},
-            life_loss_ends=options.life_loss_ends,
-        )
-        wrong = [
-            name for name in options._fields if getattr(options, name) != getattr(general, name)
-        ]
+        options, default = self._options, Options()
+        atari = [name for name in Options._fields[len(GENERAL_FLAGS) :] if name != "life_loss_ends"]
+        wrong = [name for name in atari if getattr(options, name) != getattr(default, name)]
         if wrong:
             changed = self.module.startswith("ale_py.") and options.is_changed
-            off = [f"--{name}={json.dumps(getattr(general, name))}" for name in wrong]
+            off = [f"--{name}={json.dumps(getattr(default, name))}" for name in wrong]
             raise BadLevel(
                 f"{self.name}{' with --env_kwargs or --env_wrappers' if changed else ''}"
                 f" is not an Atari game, and {' and '.join(wrong)} "

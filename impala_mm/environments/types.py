@@ -55,7 +55,7 @@ class EnvironmentSpec(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of a level. All but those in `GENERAL_FLAGS` are for Atari only.
+    """Options of a level: flags for any level, then flags for Atari only, then Atari's others.
 
     `impala_mm/config/training_settings.py` explains those that are flags.
     """
@@ -69,10 +69,12 @@ class Options(NamedTuple):
     height: int = 0
     num_action_repeats: int = 0  # frames per step; 0: the level's own number
     convert_observations: bool = True  # recognise images, and number many choices
+    # For Atari only:
     sticky_actions: float = -1  # probability that the last action is repeated; negative: the id's
     full_action_space: bool = False  # all 18 actions instead of the game's own
     fire_after_life_loss: bool = False  # press FIRE after each lost life, as a reset does
     no_reward_steps: int = 0  # steps without a reward before a game is truncated; 0: never
+    # No flags:
     life_loss_ends: bool = True  # a lost life ends the training episode
     max_frames: int = 0  # frames before a game is truncated; 0: the id's own limit
     no_ops: int = 30  # a game begins with at most this number of frames without an action
@@ -83,25 +85,8 @@ class Options(NamedTuple):
         return bool(self.env_kwargs or self.env_wrappers) or self.discretization != "none"
 
 
-# Options that are also flags of an experiment: those for any level, and those for Atari only.
-GENERAL_FLAGS = (
-    "env_kwargs",
-    "env_wrappers",
-    "discretization",
-    "n_actions_per_dim",
-    "action_ratio",
-    "width",
-    "height",
-    "num_action_repeats",
-    "convert_observations",
-)
-OPTION_FLAGS = (
-    *GENERAL_FLAGS,
-    "sticky_actions",
-    "full_action_space",
-    "fire_after_life_loss",
-    "no_reward_steps",
-)
+# Options that are also flags of an experiment: those for any level, and with them those for Atari.
+GENERAL_FLAGS, OPTION_FLAGS = Options._fields[:9], Options._fields[:13]
 
 
 class Step(NamedTuple):

@@ -82,11 +82,11 @@ class SharedNest:
         leaves = nests.flatten(like)
         starts = np.cumsum([0, *(-(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT for leaf in leaves)])
         size = max(int(starts[-1]), 1)
-        given = os.memfd_create("impala_mm steps") if number is None else number
-        self._file = os.fdopen(given, "r+b", buffering=0)
+        descriptor = os.memfd_create("impala_mm steps") if number is None else number
+        self._file = os.fdopen(descriptor, "r+b", buffering=0)
         if number is None:
-            os.ftruncate(given, size)
-        memory = mmap.mmap(given, size)  # the arrays keep it open
+            os.ftruncate(descriptor, size)
+        memory = mmap.mmap(descriptor, size)  # the arrays keep it open
         self.arrays = [
             np.ndarray(leaf.shape, leaf.dtype, memory, int(start))
             for leaf, start in zip(leaves, starts, strict=False)
@@ -134,9 +134,9 @@ class WorkerProcess:
         life, self._life = os.pipe()
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         files = [theirs.fileno(), life, self._stacks.fileno(), *memory_files]
-        given = json.dumps([sys.path, [*files[:3], memory_files]])
+        passed = json.dumps([sys.path, [*files[:3], memory_files]])
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, given], stdin=subprocess.DEVNULL, pass_fds=files
+            [sys.executable, "-P", "-c", _START, passed], stdin=subprocess.DEVNULL, pass_fds=files
         )
         self._connection = Connection(os.dup(ours.fileno()))
         for socket_end in (ours, theirs):
@@ -250,6 +250,7 @@ class WorkerVector:
         self._finished: list[Episode] = []
         self._rebuilds = 0
         self._workers: list[WorkerProcess | None] = []
+        self.picture_rate: float
         firsts, has_masks = np.cumsum([0, *sizes[:-1]]).tolist(), conversion.masks is not None
         self._works = [
             Work(
@@ -259,19 +260,13 @@ class WorkerVector:
             )
             for first, count in zip(firsts, sizes, strict=True)
         ]
-        opened: list[float] = []  # the picture rate of each worker's environments
         _vectors.add(self)
         try:
             self._workers += map(self._start, self._works)
-            for number in range(len(sizes)):
-                opened.append(self._receive(number))
-        except WorkerDied as died:
-            self.close()
-            raise FaultElsewhere(self._fault_of(self._works[len(opened)], died)) from None
+            self.picture_rate, *_ = [self._answer(number) for number in range(len(sizes))]
         except BaseException:
             self.close()
             raise
-        self.picture_rate = opened[0]
 
     def reset(self) -> Step:
         """Reset all environments and drop their running episodes."""
@@ -279,9 +274,9 @@ class WorkerVector:
 
     def step(self, actions: Any) -> Step:
         """Step each environment, or reset it if its previous step ended an episode."""
-        given = nests.flatten(self.spec.actions.as_arrays(actions))
-        for array, each in zip(self._actions.arrays, given, strict=True):
-            array[:] = each
+        parts = nests.flatten(self.spec.actions.as_arrays(actions))
+        for array, part in zip(self._actions.arrays, parts, strict=True):
+            array[:] = part
         return self._play(False)
 
     def rebuild(self, environment: int) -> Step:
@@ -289,17 +284,10 @@ class WorkerVector:
         number = self._worker_of(environment)
         work = self._works[number]
         self._rebuilds += 1
-        try:
-            if self._workers[number] is None:
-                self._workers[number] = self._start(work._replace(opens=False))
-                self._receive(number)
-            worker = self._workers[number]
-            assert worker
-            worker.send(("rebuild", environment - work.first, self._rebuilds - 1))
-            return self._receive(number)
-        except WorkerDied as died:
-            self._lose(number)
-            raise FaultElsewhere(self._fault_of(work, died)) from None
+        if self._workers[number] is None:
+            self._workers[number] = self._start(work._replace(opens=False))
+            self._answer(number)
+        return self._answer(number, "rebuild", environment - work.first, self._rebuilds - 1)
 
     def episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call."""
@@ -314,22 +302,12 @@ class WorkerVector:
         Raises FaultElsewhere if its worker has ended: its environments are broken.
         """
         number = self._worker_of(environment)
-        worker, work = self._workers[number], self._works[number]
-        try:
-            if worker is None:
-                raise WorkerDied("has ended", "")
-            worker.send(("judge_goals", environment - work.first, achieved, desired))
-            return self._receive(number)
-        except WorkerDied as died:
-            self._lose(number)
-            raise FaultElsewhere(self._fault_of(work, died)) from None
+        index = environment - self._works[number].first
+        return self._answer(number, "judge_goals", index, achieved, desired)
 
     def picture(self) -> np.ndarray:
         """Return the picture that environment 0 draws, or else its observation as a picture."""
-        worker = self._workers[0]
-        assert worker
-        worker.send(("picture",))
-        return self._receive(0)
+        return self._answer(0, "picture")
 
     def close(self) -> None:
         """End the workers."""
@@ -359,6 +337,22 @@ class WorkerVector:
     def _start(self, work: Work) -> WorkerProcess:
         return WorkerProcess(work, [self._steps.number, self._actions.number])
 
+    def _answer(self, number: int, *request: Any) -> Any:
+        """Return a worker's answer to a request, or to that of its start.
+
+        If it has ended, its environments are broken, and FaultElsewhere is raised.
+        """
+        try:
+            worker = self._workers[number]
+            if worker is None:
+                raise WorkerDied("has ended", "")
+            if request:
+                worker.send(request)
+            return self._receive(number)
+        except WorkerDied as died:
+            self._lose(number)
+            raise FaultElsewhere(self._fault_of(self._works[number], died)) from None
+
     def _receive(self, number: int) -> Any:
         """Wait for the answer of a worker, take its faults and return its result."""
         worker = self._workers[number]
@@ -386,7 +380,8 @@ class WorkerVector:
                 ]
                 continue
             self._finished += [
-                each._replace(environment=work.first + each.environment) for each in episodes
+                episode._replace(environment=work.first + episode.environment)
+                for episode in episodes
             ]
         return self._now
 

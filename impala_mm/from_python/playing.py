@@ -13,7 +13,7 @@ from impala_mm.config.messages import describe_error
 from impala_mm.runtime import lifecycle
 
 if TYPE_CHECKING:
-    from impala_mm.evaluation.games import Evaluation
+    from impala_mm.evaluation.results import Evaluation
     from impala_mm.policy.policy import Policy
 
 

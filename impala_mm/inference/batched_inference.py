@@ -30,8 +30,7 @@ from impala_mm.data.trajectory import Entry
 from impala_mm.data.unroll_check import choices_of, lacking_choice
 from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.types import Step
-from impala_mm.inference.environment_group import EnvironmentGroup, Turn
-from impala_mm.inference.state_tables import StateTables
+from impala_mm.inference.environment_group import EnvironmentGroup, StateTables, Turn
 from impala_mm.transport.connected_actors import EnvironmentNumbers
 from impala_mm.transport.delivery import DeliveryLedger
 from impala_mm.transport.messages import (

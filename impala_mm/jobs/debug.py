@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.actor.failures import FaultCounter
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Role
@@ -42,7 +42,7 @@ def run(
     environments = make_environments(level, size, seed, **from_flags.environment_options(config))
     groups, heart = [(environments, size)], Heartbeat()
     faults = FaultCounter(groups, heart, say)
-    player = Player(
+    player = UnrollPlayer(
         copy.algorithm, groups, heart, lambda settings: start.tools.load_teachers(settings, spec)
     )
 

@@ -189,8 +189,8 @@ def _of_replay_with(config: Config, algorithm: "Algorithm") -> Iterator[str]:
             f"alone are counted and this mix has none: add a queue, such as queue:0.5, or start a "
             f"new run with {' '.join(f'{flag}=false' for flag in on)}"
         )
-    if mix.needs_features and not defines(algorithm.compare_features):
-        kinds = [part.kind for part in mix.replays if part.kind in replay_mix.WITH_FEATURES]
+    kinds = mix.who_need("features")
+    if kinds and not defines(algorithm.compare_features):
         yield (
             f"{given} records no features, which {' and '.join(kinds)} compare: use uniform or "
             f"prioritised instead"

@@ -260,12 +260,7 @@ class LearnerMonitor:
         if status.counted >= (most := self._learner.limits.seconds):
             self._learner.stop(f"reached --max_seconds={most:g} after the first unroll")
         self._first_unroll.look()
-        for actor in status.server.forget_silent(_SILENT_SECONDS):
-            status.say(
-                f"nothing was received from actor {actor} for "
-                f"{status.server.patience * _SILENT_SECONDS} s: it counts as gone until its next "
-                f"unroll"
-            )
+        status.server.forget_silent(_SILENT_SECONDS)
         if self._keeper:
             self._keeper.look(now)
 

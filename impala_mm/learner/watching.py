@@ -61,7 +61,6 @@ class FirstUnroll:
     def __init__(self, status: RunStatus):
         self._status, self._expected = status, starter.num_actors()  # None: not known
         self._began = time.monotonic()
-        self._has_connected = False  # whether an actor was connected before
         self._next_line = _FIRST_LINE_SECONDS  # seconds of waiting
         # time.monotonic() when the first actor gave up, and when the first invalid unroll came
         self._first_gave_up: float | None = None
@@ -92,27 +91,19 @@ class FirstUnroll:
 
     def describe(self) -> str:
         """Return what the run waits for, in words, and for how long."""
-        connected, gave_up = self._connected(), len(self._status.gave_up())
-        expected = None if self._expected is None else self._expected - gave_up
-        if connected and (expected or 0) > connected:
-            what = f"{connected} of {expected} actors connected, no unroll yet"
-        elif connected:
-            what = f"{_actors(connected)} connected, no unroll yet"
-        elif self._has_connected and (not gave_up if expected is None else expected):
-            what = "no actor is connected any more, no unroll yet"
-        elif expected:
-            what = f"{_actors(expected)} {'is' if expected == 1 else 'are'} starting"
-        elif gave_up:
-            what = f"{_actors(gave_up)} gave up, no other actor is connected"
-        elif defines(self._status.learner.algorithm.source):  # it may need no actors
-            what = "the algorithm's source has returned no batch yet, and no actor has connected"
-        else:
-            what = "no actor has connected yet"
+        gave_up, all_of = len(self._status.gave_up()), ""
+        if self._expected is not None:
+            all_of = f" of {self._expected}"
+        what = f"no unroll yet: {self._status.num_actors()}{all_of} actors connected"
+        if gave_up:
+            what += f", {gave_up} gave up"
+        if defines(self._status.learner.algorithm.source):  # it may need no actors
+            what += ", and no batch of the algorithm's source"
         return f"{what} ({time.monotonic() - self._began:.0f} s)"
 
     def why_none_comes(self) -> str:
         """Return why no valid unroll can come any more; empty if one may still come."""
-        connected, gave_up = self._connected(), self._status.gave_up()
+        connected, gave_up = self._status.num_actors(), self._status.gave_up()
         if why := self._why_none_is_valid(connected, gave_up, self._status.mistakes()):
             return why
         if not gave_up:
@@ -147,15 +138,6 @@ class FirstUnroll:
             f"no valid unroll came within {seconds:.0f} s of the first invalid one (actor "
             f"{number}: in one, {mistake}): correct the algorithm or the environment"
         )
-
-    def _connected(self) -> int:
-        connected = self._status.num_actors()
-        self._has_connected |= connected > 0
-        return connected
-
-
-def _actors(count: int) -> str:
-    return f"{count} actor{'s' * (count != 1)}"
 
 
 class StallReports:

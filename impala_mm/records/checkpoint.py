@@ -154,7 +154,7 @@ def _has_possible_values(about: CheckpointInfo) -> bool:
     )
 
 
-_SHIPPED = Path(__file__).resolve().parents[1] / "policies"
+_SHIPPED = Path(__file__).resolve().parents[1] / "shipped_policies"
 
 
 def shipped_names() -> list[str]:

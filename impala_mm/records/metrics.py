@@ -10,7 +10,7 @@ and too high in the next one.
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,10 +28,10 @@ LEARNER_TIMES = ("wait", "exchange", "train", "rest")
 class MeterReading(NamedTuple):
     """The contents of a Meter, which learners send to each other."""
 
-    sums: dict[str, float]  # sums over updates of the values that are averaged
-    counts: dict[str, int]  # updates in each sum: those that measured the value
-    times: dict[str, float]  # seconds, by name
-    actor_times: dict[str, float]  # seconds summed over its actors, by name
+    sums: Counter  # sums over updates of the values that are averaged
+    counts: Counter  # updates in each sum: those that measured the value
+    times: Counter  # seconds, by name
+    actor_times: Counter  # seconds summed over its actors, by name
     # Whether the first update ended during this reading; earlier times are then discarded.
     first_update_ended: bool
     steps: int  # environment steps that this learner trained on
@@ -54,12 +54,9 @@ class Meter:
         A value that is NaN was not measured in this update, and does not count in the average.
         """
         with self._lock:
-            sums, counts = self._reading.sums, self._reading.counts
-            for name, value in metrics.items():
-                if math.isnan(value):
-                    continue
-                sums[name] = sums.get(name, 0.0) + float(value)
-                counts[name] = counts.get(name, 0) + 1
+            measured = {name: float(x) for name, x in metrics.items() if not math.isnan(x)}
+            self._reading.sums.update(measured)
+            self._reading.counts.update(measured.keys())
             self._reading = self._reading._replace(steps=self._reading.steps + steps)
 
     def add_times(self, **seconds: float) -> None:
@@ -71,10 +68,9 @@ class Meter:
         with self._lock:
             if self._began_at == math.inf and "train" in seconds:
                 self._began_at = time.monotonic()
-                self._reading = self._reading._replace(times={}, first_update_ended=True)
+                self._reading = self._reading._replace(times=Counter(), first_update_ended=True)
                 return
-            for name, value in seconds.items():
-                self._reading.times[name] = self._reading.times.get(name, 0.0) + value
+            self._reading.times.update(seconds)
             self.waited += seconds.get("wait", 0.0)
             self.timed += sum(seconds.values())
 
@@ -85,10 +81,8 @@ class Meter:
         for it.
         """
         with self._lock:
-            if seconds["playing"] > time.monotonic() - self._began_at:
-                return
-            for name, value in seconds.items():
-                self._reading.actor_times[name] = self._reading.actor_times.get(name, 0.0) + value
+            if seconds["playing"] <= time.monotonic() - self._began_at:
+                self._reading.actor_times.update(seconds)
 
     def add_episodes(self, level: str, episodes: np.ndarray) -> None:
         """Add K episodes, float32 [K, 3]: (1 for a complete game else 0, return, steps)."""
@@ -103,7 +97,7 @@ class Meter:
 
 
 def _empty_reading() -> MeterReading:
-    return MeterReading({}, {}, {}, {}, False, 0, [])
+    return MeterReading(Counter(), Counter(), Counter(), Counter(), False, 0, [])
 
 
 class MetricsAggregator:
@@ -135,15 +129,12 @@ class MetricsAggregator:
         """Add a learner's reading."""
         with self._lock:
             reading = self._readings[rank]
-            for name, value in part.sums.items():
-                reading.sums[name] = reading.sums.get(name, 0.0) + value
-                reading.counts[name] = reading.counts.get(name, 0) + part.counts[name]
+            reading.sums.update(part.sums)
+            reading.counts.update(part.counts)
             if part.first_update_ended:
                 reading.times.clear()
-            for name, value in part.times.items():
-                reading.times[name] = reading.times.get(name, 0.0) + value
-            for name, value in part.actor_times.items():
-                reading.actor_times[name] = reading.actor_times.get(name, 0.0) + value
+            reading.times.update(part.times)
+            reading.actor_times.update(part.actor_times)
             self._steps[rank] += part.steps
             for level, episodes in [] if self._closed else part.episodes:
                 for is_whole_game, episode_return, steps in episodes.tolist():
@@ -230,19 +221,20 @@ def _averages(parts: list[MeterReading], seconds: float) -> dict[str, float]:
     queue, which is not typical.
     """
     row: dict[str, float] = {}
-    times = {name: sum(part.times.get(name, 0.0) for part in parts) for name in LEARNER_TIMES}
+    times = {name: sum(part.times[name] for part in parts) for name in LEARNER_TIMES}
     total = sum(times.values())
     if total and total >= _KNOWN_SHARE * seconds * len(parts):
         row |= {f"{name}_share": value / total for name, value in times.items()}
-    if playing := sum(part.actor_times.get("playing", 0.0) for part in parts):
+    if playing := sum(part.actor_times["playing"] for part in parts):
         for name in ACTOR_TIMES:
-            spent = sum(part.actor_times.get(name, 0.0) for part in parts)
+            spent = sum(part.actor_times[name] for part in parts)
             # Without rounds, no actor ever waits for a policy.
             if spent or name != "policy_wait":
                 row[f"actor/{name}_share"] = spent / playing
     for name in {name for part in parts for name in part.sums}:
-        count = sum(part.counts.get(name, 0) for part in parts)
-        row[name] = sum(part.sums.get(name, 0.0) for part in parts) / count
+        row[name] = sum(part.sums[name] for part in parts) / sum(
+            part.counts[name] for part in parts
+        )
     return row
 
 

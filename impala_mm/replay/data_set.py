@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.replay import unroll_files
-from impala_mm.replay.claim import claim
-from impala_mm.replay.contents import pack
-from impala_mm.replay.store import StoredUnroll
+from impala_mm.replay.store import StoredUnroll, pack
 from impala_mm.replay.unroll_files import UnrollInFile
 from impala_mm.runtime import safe_files
 from impala_mm.runtime.safe_files import from_json, to_json
@@ -135,7 +133,7 @@ class DataSetWriter:
         self._bytes, self._began = 0, time.monotonic()
         self._written: About | None = None  # what was written beside the last file
         try:
-            self._lock = claim(folder / ABOUT, "data set", self._go_on, BadData)
+            self._lock = unroll_files.claim(folder / ABOUT, "data set", self._go_on, BadData)
             keys = [u.key for path in files(folder) for u in intact(path)]
             if not (folder / ABOUT).exists():
                 self._write_about()

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.data.unroll_check import UnrollCheck
-from impala_mm.replay.contents import unpack
 from impala_mm.replay.data_set import About, BadData, files, intact, place, read_about, unroll_spec
+from impala_mm.replay.store import unpack
 from impala_mm.replay.unroll_files import UnrollInFile
 from impala_mm.runtime.log import Say
 

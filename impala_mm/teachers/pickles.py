@@ -102,7 +102,8 @@ def interpret(content: bytes, name: str) -> Any:
                     f"checkpoint of Dopamine: give the checkpoint that Dopamine wrote"
                 )
             if opcode.name == "STOP":
-                return machine.end()
+                (value,) = machine.stack
+                return value
             instruction = _INSTRUCTIONS.get(opcode.name)
             if instruction is None:
                 raise Refused(f"the instruction {opcode.name}")
@@ -225,83 +226,66 @@ class _Machine:
 
     def __init__(self, objects: Objects):
         self._objects = objects
-        self._stack: list[Any] = []
+        self.stack: list[Any] = []
         self._below: list[list[Any]] = []  # the stacks below each mark
-        self._memo: dict[int, Any] = {}
-
-    def end(self) -> Any:
-        """Return the value that the pickle leaves."""
-        (value,) = self._stack
-        return value
+        self.memo: dict[int, Any] = {}
 
     def push(self, value: Any) -> None:
         """Put a value on the stack."""
-        self._stack.append(value)
-
-    def pop(self) -> Any:
-        """Take the uppermost value."""
-        return self._stack.pop()
-
-    def duplicate(self) -> None:
-        """Put the uppermost value on the stack once more."""
-        self._stack.append(self._stack[-1])
+        self.stack.append(value)
 
     def mark(self) -> None:
         """Begin a new stack, whose values become the items of something."""
-        self._below.append(self._stack)
-        self._stack = []
+        self._below.append(self.stack)
+        self.stack = []
 
     def items(self) -> list[Any]:
         """Return the values since the last mark, and remove it."""
-        items, self._stack = self._stack, self._below.pop()
+        items, self.stack = self.stack, self._below.pop()
         return items
 
     def take(self, count: int) -> tuple[Any, ...]:
         """Return the uppermost values, which are removed."""
-        taken = self._stack[-count:]
+        taken = self.stack[-count:]
         if len(taken) < count:
             raise IndexError("the stack is empty")
-        del self._stack[-count:]
+        del self.stack[-count:]
         return tuple(taken)
 
     def extend(self, items: list[Any]) -> None:
         """Append to the list on the stack."""
-        _as(list, self._stack[-1]).extend(items)
+        _as(list, self.stack[-1]).extend(items)
 
     def add(self, items: list[Any]) -> None:
         """Add to the set on the stack."""
-        _as(set, self._stack[-1]).update(map(as_key, items))
+        _as(set, self.stack[-1]).update(map(as_key, items))
 
     def set_items(self, items: list[Any]) -> None:
         """Set keys and values, in turn, of the dictionary on the stack."""
-        _as(dict, self._stack[-1]).update(_pairs(items))
+        _as(dict, self.stack[-1]).update(_pairs(items))
 
     def remember(self, index: int | None = None) -> None:
         """Keep the uppermost value in the memo; without an index, at its end."""
-        self._memo[len(self._memo) if index is None else index] = self._stack[-1]
-
-    def recall(self, index: int) -> None:
-        """Put a value of the memo on the stack."""
-        self._stack.append(self._memo[index])
+        self.memo[len(self.memo) if index is None else index] = self.stack[-1]
 
     def name(self, module: Any, name: Any) -> None:
         """Put a name on the stack, if it is one of those that are known."""
-        self._stack.append(self._objects.find(Name(_as(str, module), _as(str, name))))
+        self.stack.append(self._objects.find(Name(_as(str, module), _as(str, name))))
 
     def call(self) -> None:
         """Replace a name and a tuple of arguments by what the name makes of them."""
         name, arguments = self.take(2)
-        self._stack.append(self._objects.call(_as(Name, name), _as(tuple, arguments)))
+        self.stack.append(self._objects.call(_as(Name, name), _as(tuple, arguments)))
 
     def make(self) -> None:
         """Replace the name of a class and a tuple of arguments by a record of both."""
         name, arguments = self.take(2)
-        self._stack.append(self._objects.record(_as(Name, name), _as(tuple, arguments)))
+        self.stack.append(self._objects.record(_as(Name, name), _as(tuple, arguments)))
 
     def build(self) -> None:
         """Give a state to the value below it."""
-        state = self.pop()
-        self._objects.build(self._stack[-1], state)
+        state = self.stack.pop()
+        self._objects.build(self.stack[-1], state)
 
 
 def _as(kind: type, value: Any) -> Any:
@@ -331,12 +315,12 @@ _INSTRUCTIONS: dict[str, Callable[[_Machine, Any], object]] = {
     "PROTO": lambda machine, _: None,
     "FRAME": lambda machine, _: None,
     "MARK": lambda machine, _: machine.mark(),
-    "POP": lambda machine, _: machine.pop(),
+    "POP": lambda machine, _: machine.stack.pop(),
     "POP_MARK": lambda machine, _: machine.items(),
-    "DUP": lambda machine, _: machine.duplicate(),
+    "DUP": lambda machine, _: machine.push(machine.stack[-1]),
     "EMPTY_LIST": lambda machine, _: machine.push([]),
     "LIST": lambda machine, _: machine.push(machine.items()),
-    "APPEND": lambda machine, _: machine.extend([machine.pop()]),
+    "APPEND": lambda machine, _: machine.extend([machine.stack.pop()]),
     "APPENDS": lambda machine, _: machine.extend(machine.items()),
     "EMPTY_TUPLE": lambda machine, _: machine.push(()),
     "TUPLE": lambda machine, _: machine.push(tuple(machine.items())),
@@ -352,7 +336,9 @@ _INSTRUCTIONS: dict[str, Callable[[_Machine, Any], object]] = {
     "FROZENSET": lambda machine, _: machine.push(frozenset(map(as_key, machine.items()))),
     **dict.fromkeys("PUT BINPUT LONG_BINPUT".split(), _Machine.remember),
     "MEMOIZE": lambda machine, _: machine.remember(),
-    **dict.fromkeys("GET BINGET LONG_BINGET".split(), _Machine.recall),
+    **dict.fromkeys(
+        "GET BINGET LONG_BINGET".split(), lambda machine, at: machine.push(machine.memo[at])
+    ),
     "GLOBAL": lambda machine, argument: machine.name(*argument.split(" ", 1)),
     "STACK_GLOBAL": lambda machine, _: machine.name(*machine.take(2)),
     "REDUCE": lambda machine, _: machine.call(),

@@ -5,6 +5,7 @@ A student's score is its own mean return between its teacher's and that of rando
 before it plays itself.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,16 +55,15 @@ def mean_return(
     for level in levels:
         copies = min(games.NUM_ENVS, config.teacher_episodes)
         seed = seeds.of_measured(config.seed)
-        with TeachersGames(
-            *(teacher, config, spec, level.strip(), copies, seed), life_loss_ends=False
-        ) as made:
+        player = TeacherPlayer(teacher, config, spec, level.strip())
+        with contextlib.closing(player.make_environments(copies, seed, False)) as environments:
             try:
                 played = games.play_games(
-                    made.player,
-                    made.environments,
+                    player,
+                    environments,
                     games.games_per_env(config.teacher_episodes, copies),
                     explore=True,
-                    idle_steps=made.idle_steps,
+                    idle_steps=player.idle_steps,
                     meanwhile=proceed,
                 )
             except games.Unplayable as error:
@@ -116,17 +116,20 @@ def collect(
                 line.show(played.steps)
                 return True
 
-            with TeachersGames(teacher, config, spec, level, num_envs, start) as made:
-                line.add(
-                    recording.record(
-                        *(made.player, made.environments, num_envs, unroll, data),
-                        is_enough,
-                        explore=True,
-                        idle_steps=made.idle_steps,
-                        meanwhile=proceed,
-                        say=say,
-                    ).steps
-                )
+            player = TeacherPlayer(teacher, config, spec, level)
+            with contextlib.closing(player.make_environments(num_envs, start)) as environments:
+                line.before += recording.record(
+                    player,
+                    environments,
+                    num_envs,
+                    unroll,
+                    data,
+                    is_enough,
+                    explore=True,
+                    idle_steps=player.idle_steps,
+                    meanwhile=proceed,
+                    say=say,
+                ).steps
     except games.Unplayable as error:
         raise BadData(f"the teacher cannot play: {error}") from None
     finally:
@@ -154,18 +157,15 @@ class _Progress:
     """Lines that say how far the teachers are."""
 
     def __init__(self, steps: int, say: Say):
-        self._steps, self._say, self._before = steps, say, 0
+        self._steps, self._say = steps, say
+        self.before = 0  # steps of the teachers that have played their parts
         self._began, self._line = time.monotonic(), Interval(_LINE_SECONDS)
-
-    def add(self, steps: int) -> None:
-        """Count the steps of a teacher that has played its part."""
-        self._before += steps
 
     def show(self, steps: int) -> None:
         """Print a line if it is time; `steps` are those of the teacher that plays."""
         if not self._line.due(now := time.monotonic()):
             return
-        made = self._before + steps
+        made = self.before + steps
         rate = made / (now - self._began)
         left = max(self._steps - made, 0) / max(rate, 1e-9)
         self._say(
@@ -174,11 +174,10 @@ class _Progress:
         )
 
 
-class TeachersGames:
-    """Environments of the student's, and the teacher as their player; None: random actions.
+class TeacherPlayer:
+    """A teacher as `games.play_games` lets it play in the student's levels; None: random actions.
 
-    Games of Atari end without a reward as in an evaluation if the teacher is greedy. What is
-    recorded shall have lost lives as a student's own games have them: each ends an episode.
+    Games of Atari begin without a reward as in an evaluation if the teacher is greedy.
     """
 
     def __init__(
@@ -187,37 +186,25 @@ class TeachersGames:
         config: TeacherSettings,
         spec: EnvironmentSpec,
         level: str,
-        num_envs: int,
-        seed: int,
-        life_loss_ends: bool = True,
     ):
-        options = from_flags.environment_options(config)
-        self.idle_steps = 0
-        if teacher and teacher.greedy and level_spec(level, **options).emulator:
-            self.idle_steps = games.IDLE_STEPS
-            options["no_reward_steps"] = self.idle_steps
-        self.player = TeacherPlayer(teacher, config, spec)
-        self.environments = make_environments(
-            level, num_envs, seed, life_loss_ends=life_loss_ends, **options
-        )
-
-    def __enter__(self) -> "TeachersGames":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.environments.close()
-
-
-class TeacherPlayer:
-    """A teacher, or random actions, as `games.play_games` lets it play."""
-
-    def __init__(
-        self, teacher: PlayingTeacher | None, config: TeacherSettings, spec: EnvironmentSpec
-    ):
-        self._teacher, self._spec = teacher, spec
+        self._teacher, self._spec, self._level = teacher, spec, level
         self._distribution = action_policies.choose(
             spec.actions, config.box_policy, config.box_deviation
         )
+        self._greedy = teacher is not None and teacher.greedy
+        self._options = from_flags.environment_options(config)
+        self.idle_steps = 0
+        if self._greedy and level_spec(level, **self._options).emulator:
+            self.idle_steps = self._options["no_reward_steps"] = games.IDLE_STEPS
+
+    def make_environments(self, count: int, seed: int, life_loss_ends: bool = True) -> Any:
+        """Return environments of the level.
+
+        What is recorded shall have lost lives as a student's own games have them: each ends an
+        episode.
+        """
+        options = self._options
+        return make_environments(self._level, count, seed, life_loss_ends=life_loss_ends, **options)
 
     def initial_state(self, batch: int) -> Any:
         """Return the teacher's memory at the start of `batch` episodes."""
@@ -236,6 +223,5 @@ class TeacherPlayer:
         else:
             parameters = tf.zeros([len(entry.first), self._distribution.num_parameters])
         policy = self._distribution.make(parameters, entry.mask)
-        greedy = self._teacher is not None and self._teacher.greedy
-        actions = policy.mode() if greedy or not explore else policy.sample()
+        actions = policy.mode() if self._greedy or not explore else policy.sample()
         return tf.nest.map_structure(lambda part: part.numpy(), actions), state, ()

@@ -54,6 +54,7 @@ from impala_mm.teachers.teacher import NoTeacher
 _UNROLL_LENGTH = 20  # students may have any other
 _LINE_UNROLLS = 2_000  # unrolls between progress lines
 _STORED = re.compile(r"\$store\$_observation_ckpt\.(\d+)\.gz")
+_NUMBERS = "biuf"  # kinds of NumPy types
 _MOST_ROWS, _MOST_IN_ROW = 2**27, 2**22  # Dopamine keeps a million frames of 84x84
 
 
@@ -114,12 +115,11 @@ def read(folder: Path, number: int, spec: EnvironmentSpec) -> Replay:
     with StoredArray(path) as frames:
         capacity, *shape = frames.shape or (0,)
         _check_frames(path, frames.dtype, tuple(shape), spec)
-    action = _read_whole(folder / f"$store$_action_ckpt.{number}.gz", (capacity,))
-    reward, terminal = (
-        read_array(folder / f"$store$_{name}_ckpt.{number}.gz", (capacity,))
-        for name in ("reward", "terminal")
+    action, reward, terminal = (
+        read_array(folder / f"$store$_{name}_ckpt.{number}.gz", (capacity,), kinds)
+        for name, kinds in (("action", "iu"), ("reward", _NUMBERS), ("terminal", _NUMBERS))
     )
-    count = int(_read_whole(folder / f"add_count_ckpt.{number}.gz", ()))
+    count = int(read_array(folder / f"add_count_ckpt.{number}.gz", (), "iu"))
     kept = min(max(count, 0), capacity)
     if not kept:
         raise NoTeacher(f"{folder} has a replay {number} without transitions: give another one")
@@ -148,17 +148,6 @@ def read(folder: Path, number: int, spec: EnvironmentSpec) -> Replay:
         end=end[:kept],
         is_full=count > capacity,
     )
-
-
-def _read_whole(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array of whole numbers; raise NoTeacher if it has others."""
-    array = read_array(path, shape)
-    if array.dtype.kind not in "iu":
-        raise NoTeacher(
-            f"{path} has numbers of type {array.dtype.name} in place of whole ones: it may be "
-            f"damaged, so copy it again"
-        )
-    return array
 
 
 def _check_frames(
@@ -216,7 +205,7 @@ def _steps(
     """Yield (step, action before it), game by game; the action of a reset is None."""
     order, frames = replay.order, _frames(replay)
     action, reward, terminal = (
-        each[order] for each in (replay.action, replay.reward, replay.terminal)
+        array[order] for array in (replay.action, replay.reward, replay.terminal)
     )
     ends = np.flatnonzero(replay.end[order])
     # Once the ring is full, the beginning of the oldest game is overwritten.
@@ -273,7 +262,7 @@ def _frames(replay: Replay) -> Iterator[np.ndarray]:
             continue
         with StoredArray(replay.path) as array:
             for number in range(end):
-                row = array.row()
+                row = array.read(replay.shape)
                 if number >= begin:
                     yield row
 
@@ -295,15 +284,8 @@ class StoredArray:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def row(self) -> np.ndarray:
-        """Return the next row; raise NoTeacher if it is damaged."""
-        return self._next(self.shape[1:])
-
-    def all(self) -> np.ndarray:
-        """Return the complete array; raise NoTeacher if it is damaged."""
-        return self._next(self.shape)
-
-    def _next(self, shape: tuple[int, ...]) -> np.ndarray:
+    def read(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the next numbers in this shape; raise NoTeacher if they are damaged."""
         size = math.prod(shape) * self.dtype.itemsize
         with refusing_damage(self._path):
             content = self._file.read(size)
@@ -318,7 +300,7 @@ def _header(file: gzip.GzipFile) -> tuple[tuple[int, ...], np.dtype]:
     if version != (1, 0):
         raise ValueError(f"format {version}")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    if dtype.kind not in "biuf" or (fortran and len(shape) > 1):
+    if dtype.kind not in _NUMBERS or (fortran and len(shape) > 1):
         raise ValueError(f"an array of type {dtype}")
     # Of a negative size, reading would return all that the file expands to.
     negative = any(size < 0 for size in shape)
@@ -327,15 +309,20 @@ def _header(file: gzip.GzipFile) -> tuple[tuple[int, ...], np.dtype]:
     return shape, dtype
 
 
-def read_array(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array of this shape; raise NoTeacher."""
+def read_array(path: Path, shape: tuple[int, ...], kinds: str) -> np.ndarray:
+    """Return an array of this shape and of one of these kinds of NumPy types; raise NoTeacher."""
     with StoredArray(path) as array:
         if array.shape != shape:
             raise NoTeacher(
                 f"{path} has shape {list(array.shape)} in place of {list(shape)}: its files are "
                 f"not of the same replay, so copy them again"
             )
-        return array.all()
+        if array.dtype.kind not in kinds:
+            raise NoTeacher(
+                f"{path} has numbers of type {array.dtype.name} in place of whole ones: it may be "
+                f"damaged, so copy it again"
+            )
+        return array.read(shape)
 
 
 def decompress(path: Path, most: int) -> bytes:

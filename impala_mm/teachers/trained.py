@@ -14,7 +14,7 @@ from impala_mm.environments import from_flags
 from impala_mm.policy.core import PolicyCore, blaming_settings
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Damaged
-from impala_mm.teachers.teacher import NoTeacher, PlayingTeacher, Request
+from impala_mm.teachers.teacher import NoTeacher, PlayingTeacher, Request, zero_entry
 from nets import State
 
 # Flags that say for which returns values stand.
@@ -70,15 +70,8 @@ class TrainedTeacher(PlayingTeacher):
     def _try(self, policy: PolicyCore) -> None:
         """Let the policy judge an entry; raise NoTeacher if it gives no parameters or values."""
         policy.check_teaches()
-        start, spec = policy.initial_state(1), policy.spec
-        entry = policy.entry(
-            tf.nest.map_structure(lambda s: tf.zeros([1, *s.shape], s.dtype), spec.observation),
-            [0.0],
-            spec.actions.zeros(1),
-            [True],
-            tf.nest.map_structure(lambda s: tf.ones([1, *s.shape], s.dtype), spec.masks),
-        )
-        judged = policy.judge(entry, start)
+        start = policy.initial_state(1)
+        judged = policy.judge(zero_entry(policy.spec), start)
         self.greedy = judged.parameters is None
         if self.greedy and judged.values is None:
             raise NoTeacher(

@@ -63,7 +63,7 @@ class ConnectedActors:
         # and faults of environments.
         self._reports = list[ActorReport]()
         self.dropped = self.faults = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def join(self, actor: int, asked: dict[str, Any], movable: bool) -> None:
         """Add an actor by what its hello says."""
@@ -145,9 +145,14 @@ class ConnectedActors:
     def load(
         self, wait_share: float, queue_fill: float, playing: Collection[int] = ()
     ) -> LearnerLoad:
-        """Return this learner's load."""
+        """Return the load; the actors in `playing` are active, though they send nothing."""
         with self._lock:
-            return self._load(wait_share, queue_fill, playing)
+            now = time.monotonic()
+            active = sum(
+                actor in playing or now - heard < 2 * SETTLE_SECONDS
+                for actor, heard in self.heard.items()
+            )
+            return LearnerLoad(wait_share, queue_fill, active, self._is_settled())
 
     def redirect(self, actor: int, queue_fill: float, playing: Collection[int] = ()) -> int | None:
         """Remove the actor if another learner needs it more and it may move; return that one."""
@@ -160,20 +165,11 @@ class ConnectedActors:
             most = LearnerLoad(0.0, queue_fill, len(self.heard), self._is_settled())
             if choose(self.rank, most, self.loads) is None:
                 return None
-            learner = choose(self.rank, self._load(0.0, queue_fill, playing), self.loads)
+            learner = choose(self.rank, self.load(0.0, queue_fill, playing), self.loads)
             if learner is not None:
                 del self.heard[actor]
                 self.changed_at = time.monotonic()
             return learner
-
-    def _load(self, wait_share: float, queue_fill: float, playing: Collection[int]) -> LearnerLoad:
-        """Return the load; the actors in `playing` are active, though they send nothing."""
-        now = time.monotonic()
-        active = sum(
-            actor in playing or now - heard < 2 * SETTLE_SECONDS
-            for actor, heard in self.heard.items()
-        )
-        return LearnerLoad(wait_share, queue_fill, active, self._is_settled())
 
     def _is_settled(self) -> bool:
         return time.monotonic() - self.changed_at > SETTLE_SECONDS
@@ -221,52 +217,31 @@ class ActorFailures:
 
 
 _REPORT_SECONDS = 60.0  # between reports of callers without the token
-_MAX_START = 100  # characters of the id of an actor's start that are remembered
 _MAX_SHOWN = 2000  # characters of a refusal that are logged: it quotes what the actor sent
 
 
 class Refusals:
-    """Counts refusals and logs them, without letting a caller fill the log."""
+    """The log of those whom a learner refuses, which no caller can fill."""
 
     def __init__(self, say: Say):
         """Log by `say`."""
-        self.count = 0
         self._say, self._lock = say, threading.Lock()
-        self._other_runs = set[tuple[str, Any]]()  # their actors: (id of the start, number)
+        self._told = set[tuple[Any, ...]]()  # whose refusal was logged, if that is done once
         self._strangers, self._reported_at = 0, -math.inf  # not reported yet; the last report
-        self._senders = set[int]()  # actors of which a message was refused
 
-    def malformed(self, mistake: str) -> None:
-        """Count and log an actor whose hello could not be read."""
-        self.count += 1
-        self._say(f"an actor is refused: {mistake}")
+    def log(self, who: str, reason: str) -> None:
+        """Log a refusal."""
+        self._say(f"{who} refused: {messages.escape_line(reason, _MAX_SHOWN)}")
 
-    def unfit(self, asked: dict[str, Any], sentence: str) -> None:
-        """Count and log an actor that does not fit the learner."""
-        self.count += 1
-        shown = messages.escape_line(sentence, _MAX_SHOWN)
-        self._say(f"actor {int(asked['actor'])} on {asked['host']} refused: {shown}")
-
-    def message(self, actor: int, mistake: str) -> None:
-        """Log the first message of an actor that cannot be right."""
-        if actor not in self._senders:
-            self._senders.add(actor)
-            self._say(f"actor {actor}: a message is refused: {mistake}")
-
-    def of_another_run(self, asked: dict[str, Any], sentence: str) -> None:
-        """Count and log an actor of another run, once for each, since it tries again."""
-        actor = asked["start"][:_MAX_START], asked.get("actor")
-        known = actor in self._other_runs or len(self._other_runs) >= MAX_ACTORS
-        if known or asked.get("probe"):
-            return
-        self._other_runs.add(actor)
-        self.count += 1
-        self._say(f"actor {actor[1]} on {asked['host']} refused: {messages.escape_line(sentence)}")
+    def log_once(self, key: tuple[Any, ...], who: str, reason: str) -> None:
+        """Log a refusal, the first with this key."""
+        if key not in self._told and len(self._told) < MAX_ACTORS:
+            self._told.add(key)
+            self.log(who, reason)
 
     def stranger(self) -> None:
         """Count a caller without the token."""
         with self._lock:
-            self.count += 1
             self._strangers += 1
         self.report_strangers()
 

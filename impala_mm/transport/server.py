@@ -59,6 +59,7 @@ from impala_mm.transport.validity import header_mistake, other_run, parse_hello,
 # With inference at the learner, actors may be silent for this many times as long before they are
 # forgotten: their episodes are then lost, and a reset or a step may take minutes.
 _STEPPING_PATIENCE = 10
+_MAX_START = 100  # characters of the id of an actor's start that are remembered
 
 
 # A function for graphs that takes a message: a MessageHeader as int64, contents as strings [N], and
@@ -162,11 +163,6 @@ class Server:
     # -- the learner's side
 
     @property
-    def stale(self) -> int:
-        """The number of messages not accepted: delivered before, or for another process."""
-        return self.ledger.stale
-
-    @property
     def dropped(self) -> int:
         """The number of unrolls that reached no learner, or that this one could not use."""
         unused = self.rounds.dropped if self.rounds else 0
@@ -217,11 +213,6 @@ class Server:
         batch = self._inference.mean_batch() if self._inference else 0.0
         return {"inference_batch": batch} if batch else {}
 
-    @property
-    def patience(self) -> int:
-        """The times that its actors may be silent for as long as others."""
-        return _STEPPING_PATIENCE if self._inference else 1
-
     def _playing(self) -> Collection[int]:
         return self.rounds.players() if self.rounds else ()
 
@@ -232,12 +223,17 @@ class Server:
         it must be longer.
         """
         self.refusals.report_strangers()
-        gone = self.actors.forget_silent(self.patience * seconds, self._playing())
+        seconds *= _STEPPING_PATIENCE if self._inference else 1
+        gone = self.actors.forget_silent(seconds, self._playing())
         for actor in gone:
             if self._inference:
                 self._inference.forget(actor)
             if self.rounds:
                 self.rounds.forget(actor)
+            self._say(
+                f"nothing was received from actor {actor} for {seconds:g} s: it counts as gone "
+                f"until its next unroll"
+            )
         return gone
 
     def close(self) -> None:
@@ -255,13 +251,15 @@ class Server:
             raise RuntimeError(RUN_ENDED)  # the caller raises Unreachable
         asked, mistake = parse_hello(request)
         if mistake:
-            self.refusals.malformed(mistake)
+            self.refusals.log("an actor is", mistake)
             return np.array(json.dumps(self._identity | {"refused": mistake}).encode(), object)
         asked["host"] = messages.escape_line(str(asked.get("host", "")), 100)  # as logs show it
         asked["host_name"] = messages.escape_line(asked.get("host_name") or asked["host"], 100)
         answer = dict(self._identity)
         if other := other_run(asked, self._start):
-            self.refusals.of_another_run(asked, other)
+            if not asked.get("probe"):  # it tries again
+                key = asked["start"][:_MAX_START], asked.get("actor")
+                self.refusals.log_once(key, f"actor {key[1]} on {asked['host']}", other)
             return np.array(json.dumps(answer | {"other_run": other}).encode(), object)
         if (failure := asked.get("failure")) and self.failures.take(
             int(asked["actor"]), asked["host"], failure
@@ -274,7 +272,7 @@ class Server:
                 raise RuntimeError("there is no policy yet")  # the caller tries again
             if refused := refusal(asked, self._identity) or self._why_unfit(asked):
                 answer["refused"] = refused
-                self.refusals.unfit(asked, refused)
+                self.refusals.log(f"actor {int(asked['actor'])} on {asked['host']}", refused)
             else:
                 answer["moves"] = self._join(asked)
                 actor, sizes = int(asked["actor"]), asked.get("groups", ())
@@ -321,7 +319,8 @@ class Server:
         """Return whether a message is refused since its numbers cannot be right."""
         sizes, infers = self.numbers.sizes(header.actor), self._inference is not None
         if mistake := header_mistake(header, sizes, infers):
-            self.refusals.message(header.actor, mistake)
+            actor = header.actor
+            self.refusals.log_once((actor,), f"actor {actor}: a message is", mistake)
         return bool(mistake)
 
     def refuse_stranger(self) -> np.ndarray:

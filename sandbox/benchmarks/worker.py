@@ -35,7 +35,7 @@ from random_actions import random_actions
 from wire_ends import PreparedTask, WireTasks
 
 from impala_mm.actor.acting import Act
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import auto, command_line, replay_mix
@@ -170,13 +170,13 @@ class WorkerTasks(WireTasks):
         # It would take unrolls for ever, if the learner had to wait for none.
         changed = {"batch_size": batch, "replay_spill": "", "replay_overflow": "wait"}
         config, codec = dataclasses.replace(config, **changed), UnrollCodec(algorithm.unroll)
-        device, most = devices.training_device(), replay_source.memory(config, process_rank())
+        device = devices.training_device()
         position = replay_source.Position(lambda: 0, lambda: 0.0)
         run = replay_source.Run(Path(), is_new=True)
 
         def make(queue: Any) -> ReplaySource:
             return replay_source.make_source(
-                *(config, algorithm, queue, codec, device, position, most, 0, run),
+                *(config, algorithm, queue, codec, device, position, run, process_rank()),
                 say=lambda line: None,
             )
 
@@ -208,7 +208,7 @@ class WorkerTasks(WireTasks):
         groups = [
             (self._make_environments(size, int.from_bytes(os.urandom(3))), size) for size in sizes
         ]
-        player = Player(algorithm, groups)
+        player = UnrollPlayer(algorithm, groups)
         return lambda: (player.play(), player.episodes()), sum(sizes) * algorithm.unroll.length
 
     def load_parameters(self, batch: int) -> PreparedTask:

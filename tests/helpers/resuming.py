@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import tensorflow as tf
 from processes import free_port
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.impala import settings as impala_settings
 from impala_mm.algorithms.interface import defines
@@ -82,7 +82,7 @@ def record(kind):
     """Return ALL batches of unrolls, played by an untrained policy of an algorithm."""
     tf.random.set_seed(5)
     environments = make_environments(CONFIGS[kind].level_name, BATCH, seed=5)
-    player = Player(_algorithm(kind), [(environments, BATCH)])
+    player = UnrollPlayer(_algorithm(kind), [(environments, BATCH)])
     return [player.play() for _ in range(ALL)]
 
 

@@ -14,7 +14,7 @@ from damaging import damaged, damaged_json
 from hypothesis import HealthCheck, given, settings
 from recorded_catch import record_catch
 
-from impala_mm.actor.host_cache import HostParameterCache
+from impala_mm.actor.policy_puller import HostParameterCache
 from impala_mm.algorithms.interface import entry_spec
 from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import UnrollCodec

@@ -51,9 +51,9 @@ class Atari57(Suite):
         """Return the game of an id; None if the C++ vector cannot play it."""
         if registered.entry_point != "ale_py.env:AtariEnv":
             return None
-        from impala_mm.environments.atari import games, vector  # noqa: PLC0415
+        from impala_mm.environments.atari import vector  # noqa: PLC0415
 
-        game = games.read_game(level_name, registered, options)
+        game = vector.read_game(level_name, registered, options)
         return vector.AtariLevel(game, self.scores.get(game.rom)) if game else None
 
     def level_names(self, name: str, like: str) -> list[str]:

@@ -13,8 +13,8 @@ from processes import free_port
 from supervising import until
 
 from impala_mm.actor import learner_link, policy_puller
-from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
+from impala_mm.actor.policy_puller import HostParameterCache
 from impala_mm.data.compression import compress_lz4, decompress, leave_uncompressed
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import connected_actors, messages
@@ -348,7 +348,7 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
     one.send(_group(one, b"new"))
     until(lambda: int(server.queue.size()) == 1)
     assert server.queue.dequeue()[0].numpy() == b"new"
-    assert server.stale == 2
+    assert server.ledger.stale == 2
     until(lambda: server.dropped == 2)
     assert list(server.actors.heard) == [0]
 
@@ -480,7 +480,7 @@ def test_an_actor_goes_where_it_is_sent_and_what_it_played_before_counts_there(s
     assert 0 not in full.actors.heard
     one.send(group._replace(contents=[b"second"]))
     assert (_taken(full), _taken(starved)) == (b"first", b"second")
-    assert (full.stale, starved.stale) == (0, 0)
+    assert (full.ledger.stale, starved.ledger.stale) == (0, 0)
 
 
 def test_an_actor_that_is_sent_to_another_learner_keeps_its_environments_numbers(several):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.actor.actor import Player, run
+from impala_mm.actor.actor import UnrollPlayer, run
 from impala_mm.actor.learner_link import UnrollBatch, label
 from impala_mm.actor.policy_puller import PolicyVersion, PulledParameters
 from impala_mm.algorithms import registry
@@ -289,7 +289,7 @@ def test_players_judge_steps_by_their_environments(algorithm, workers):
     )  # fmt: skip
     made = registry.make_algorithm(config, level_spec(level), Role.ACTOR)
     environments = make_environments(level, 3, seed=0, workers=workers)
-    player = Player(made, [(environments, 3)])
+    player = UnrollPlayer(made, [(environments, 3)])
     sent, rounds = [], 12
     for _ in range(rounds):
         sent += player.play()

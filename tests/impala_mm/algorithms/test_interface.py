@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from processes import free_port
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.data.variables import ParameterLayout
@@ -60,7 +60,7 @@ def entries():
     config = Config(level_name="catch")
     spec = level_spec("catch")
     algorithm = dqn_like.make(config, spec)
-    player = Player(algorithm, [(make_environments("catch", HELD, seed=0), HELD)])
+    player = UnrollPlayer(algorithm, [(make_environments("catch", HELD, seed=0), HELD)])
     return UnrollCodec(algorithm.unroll).decode(tf.constant(player.play()))[0]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
 from nets.frame_stack import FrameStack
@@ -70,7 +70,7 @@ def test_stacks_are_those_of_ales_own_vector_bit_for_bit(rom, num_envs, steps):
     game = find_level(f"{rom.capitalize()}NoFrameskip-v4", **options).game
     playing = atari.AtariVector(atari.AtariLevel(game, None).spec(), game, num_envs, seed=3)
     algorithm = Watching(playing.spec, seed=4)
-    player = Player(algorithm, [(playing, num_envs)])
+    player = UnrollPlayer(algorithm, [(playing, num_envs)])
     decode = UnrollCodec(algorithm.unroll).decode
     vector, reference = _reference(game, num_envs, seed=3, **limit)
     restarted = lost = cut = 0

@@ -6,13 +6,13 @@ from saved_run import save
 from impala_mm.config.settings import Config
 from impala_mm.environments import SUITES
 from impala_mm.environments.types import BadLevel
-from impala_mm.evaluation import levels
+from impala_mm.evaluation import games
 from impala_mm.records import checkpoint
 
 
 def _choose(logdir, said, **settings):
     _, about = checkpoint.find(logdir)
-    return levels.choose_levels(Config(**settings), list(settings), about, said.append)
+    return games.choose_levels(Config(**settings), list(settings), about, said.append)
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def test_unset_they_are_the_run_s_own_and_given_they_are_those(catch, tmp_path):
 def test_what_differs_from_the_run_is_what_was_given_and_the_seed():
     config = Config(seed=5, width=3, sticky_actions=0.5, learning_rate=1.0, eval_epsilon=0.2)
     given = ["sticky_actions", "learning_rate"]
-    assert levels.changed_flags(config, given) == {"sticky_actions": 0.5, "seed": 5}
-    changed = levels.changed_flags(config, [*given, "eval_epsilon"])
+    assert games.changed_flags(config, given) == {"sticky_actions": 0.5, "seed": 5}
+    changed = games.changed_flags(config, [*given, "eval_epsilon"])
     assert changed == {"sticky_actions": 0.5, "eval_epsilon": 0.2, "seed": 5}
 
 

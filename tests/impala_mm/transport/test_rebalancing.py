@@ -74,8 +74,8 @@ def full(monkeypatch):
         actors.join(actor, {}, movable=True)
     actors.changed_at -= 2 * SETTLE_SECONDS
     actors.loads = [FULL, STARVES._replace(actors=0)]
-    count = actors._load
-    monkeypatch.setattr(actors, "_load", lambda *rest: counts.append(rest) or count(*rest))
+    count = actors.load
+    monkeypatch.setattr(actors, "load", lambda *rest: counts.append(rest) or count(*rest))
     return actors, counts
 
 

@@ -96,7 +96,7 @@ def test_the_first_wrong_message_of_each_actor_is_logged():
     said = []
     refusals = Refusals(said.append)
     for actor in (3, 3, 4):
-        refusals.message(actor, "its number is -1")
+        refusals.log_once((actor,), f"actor {actor}: a message is", "its number is -1")
     assert said == [f"actor {n}: a message is refused: its number is -1" for n in (3, 4)]
 
 

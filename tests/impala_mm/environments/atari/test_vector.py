@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import level_spec, make_environments
@@ -15,7 +15,6 @@ ale_py = pytest.importorskip("ale_py")
 
 from atari_reference import Reference  # noqa: E402
 
-from impala_mm.environments.atari import games as atari_games  # noqa: E402
 from impala_mm.environments.atari import vector as atari  # noqa: E402
 from impala_mm.environments.make import find_level  # noqa: E402
 
@@ -156,7 +155,7 @@ def test_ids_that_cannot_be_played_are_refused_with_those_that_can(name, sentenc
 
 def test_a_missing_rom_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
-    atari_games._actions.cache_clear()
+    atari._actions.cache_clear()
     with pytest.raises(BadLevel, match=r"^ALE/Pong-v5 needs the ROM pong.bin, which was not found"):
         level_spec("ALE/Pong-v5")
     (tmp_path / "pong.bin").write_bytes(b"not the game")
@@ -398,7 +397,7 @@ class Still(Algorithm):
 
 def test_an_actor_drops_the_unrolls_of_a_fault_and_plays_on(breaking, monkeypatch):
     algorithm = Still(4)
-    player = Player(algorithm, [(breaking, 3)])
+    player = UnrollPlayer(algorithm, [(breaking, 3)])
     assert len(player.play()) == 3
     monkeypatch.setattr(Breaks, "raising", True)
     assert player.play() == []

@@ -1,11 +1,12 @@
-"""The balance of unrolls and updates."""
+"""The balance of unrolls and updates, and what is counted as played."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unrolls import CODEC, LENGTH, unroll
 
 from impala_mm.config import replay_mix
-from impala_mm.replay.limiter import RateLimiter
+from impala_mm.replay.mixer import Mixer, RateLimiter
 
 
 def test_an_update_needs_as_many_unrolls_as_the_ratio_says():
@@ -64,3 +65,12 @@ def test_neither_side_gets_far_ahead_and_one_of_them_may_always_go_on(ratio, min
         assert updates <= max(0, ratio * (unrolls - minimum) + 1 + 1e-6)
         if unrolls >= minimum:
             assert ratio * (unrolls - minimum) - updates <= 2 * max(1, ratio)
+
+
+@pytest.mark.parametrize(("resets", "overlap", "less"), [(0, 1, 0), (2, 1, 2), (0, 3, 2)])
+def test_steps_are_new_entries_without_resets(resets, overlap, less):
+    limiter = RateLimiter(ratio=1, minimum=1)
+    mixer = Mixer(CODEC, [], [0], limiter, "keep_latest", lambda: 0.0, overlap, print)
+    mixer.receive(unroll(1, resets=resets), 0, b"", None)
+    assert mixer.take_stored_steps() == LENGTH - less
+    assert mixer.take_stored_steps() == 0
