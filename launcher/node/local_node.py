@@ -23,9 +23,16 @@ from launcher.node import (
 )
 from launcher.node.leftovers import remove_leftovers
 from launcher.node.run_registry import Record, Run, RunInUse, boot_id
-from launcher.node.run_windows import RunWindows
-from launcher.node.task import LEARNERS_VARIABLE, RANK_BEATS_FOLDER, Task, read_json, write_json
+from launcher.node.task import (
+    FINAL_STATES,
+    LEARNERS_VARIABLE,
+    RANK_BEATS_FOLDER,
+    Task,
+    read_json,
+    write_json,
+)
 
+_TMUX_FAILED = "tmux cannot show the processes: {}"
 _END_SECONDS = 15.0  # seconds that processes of an earlier start have to end
 
 
@@ -45,7 +52,7 @@ class LocalNode:
         name; `select_start` and `begin_run` set it. None: any start.
         """
         self.run, self._start = run, start
-        self._windows = RunWindows(run, make_tmux)
+        self._windows = _RunWindows(run, make_tmux)
 
     def select_start(self, start: str) -> None:
         """Restrict all calls to this start of the run."""
@@ -250,3 +257,47 @@ class LocalNode:
         if record and start in ("", record.id):
             self.run.forget()
             self._windows.close(record)
+
+
+class _RunWindows:
+    """The tmux windows that show one run's processes here; no process depends on them."""
+
+    def __init__(self, run: Run, make_tmux: Callable[[str], tmux.RunTmux]):
+        """Represent them; `make_tmux` returns the function that calls the server of a socket."""
+        self._run, self.make_tmux = run, make_tmux
+
+    def session(self, socket: str) -> tmux.Session:
+        """Return the session of the run on the server of this socket."""
+        return tmux.Session(self._run.name, self.make_tmux(socket))
+
+    def open(self, folders: dict[str, Path], record: Record) -> str:
+        """Open windows of processes, given their folders by name; return why not, or nothing."""
+        if not record.socket or not folders:
+            return ""
+        try:
+            self.session(record.socket).open_windows(folders)
+        except tmux.TmuxError as error:
+            return _TMUX_FAILED.format(error)
+        return ""
+
+    def open_closed(self, record: Record) -> str:
+        """Open the windows of running processes that were closed; return why not, or nothing."""
+        if not record.socket:
+            return ""
+        try:
+            living = self.session(record.socket).living_windows()
+        except tmux.TmuxError as error:
+            return _TMUX_FAILED.format(error)
+        missing = {
+            name: self._run.folder / name
+            for name, state in self._run.local_states().items()
+            if state["state"] not in (*FINAL_STATES, "lost") and name not in living
+        }
+        with contextlib.suppress(RunInUse), self._run.locked():  # else another frontend opens them
+            return self.open(missing, record)
+        return ""
+
+    def close(self, record: Record) -> None:
+        """Close all of them."""
+        if record.socket:
+            self.session(record.socket).close()
