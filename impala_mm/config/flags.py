@@ -147,9 +147,7 @@ class FlagInfo:
 
     # -- Of the frontend
     remembered: bool = False  # whether later commands of the run use the value of its start
-    # Which commands that the frontend starts get it, if it was given: those of a "dashboard", a
-    # "controller" on a host.
-    passed_to: Sequence[str] = ()
+    for_dashboard: bool = False  # whether commands that a dashboard starts get it, if it was given
     no_slurm: str = ""  # why a Slurm job has no use for it
 
 
