@@ -198,9 +198,6 @@ class ChunkStore:
             unrolls.setdefault(unroll, []).append(content)
         return [b"".join(contents) for contents in unrolls.values()]
 
-    def __len__(self) -> int:
-        return len(self._messages)
-
 
 class _MessageChunks:
     """The chunks of one message."""

@@ -64,9 +64,6 @@ class ParameterStore:
                 self._readers.pop(reader, None)
         return ParameterPart(version, len(content), content[offset:end])
 
-    def __len__(self) -> int:
-        return len(self._versions)
-
 
 class _PackedParameters:
     """One version's bytes, packed by the first read; concurrent reads wait for it."""
