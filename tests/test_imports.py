@@ -80,8 +80,9 @@ def test_the_frontend_imports_modules_without_tensorflow(here):
         f"job,ip,tf_port\nlearner,localhost,{free_port()}\nactor,localhost,\n"
     )
     rows = ("--workers_csv_path=workers.csv", "--dry_run", "--level_name=Mine-v0")
+    rows += ("--replay=queue:0.5,ranked:0.5:100",)
     for command in (("--help",), rows):
-        given = (*FRONTEND, "--import=also", *command)
+        given = (*FRONTEND, "--import=also,sandbox.own_replay,sandbox.own_names", *command)
         code, printed = run(*given, cwd=here, PYTHONPATH=installed)
         assert code == 0, printed
-    assert printed.count("--imports=also") == 2
+    assert printed.count("--imports=also,sandbox.own_replay") == 2

@@ -21,7 +21,8 @@ import importlib.util
 import os
 import pkgutil
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -86,39 +87,34 @@ def import_module(module: str, after: str = "") -> ModuleType:
     `after` is what follows the module's name in its flag; an error that suggests another name
     repeats it.
     """
+    with _explained(module, after):
+        return importlib.import_module(module)
+
+
+def check_exists(module: str) -> None:
+    """Import a module's parents, but not itself; raise BadModule if there is no such module."""
+    with _explained(module):
+        if not exists(module):
+            raise ModuleNotFoundError(name=module)
+
+
+@contextlib.contextmanager
+def _explained(module: str, after: str = "") -> Iterator[None]:
+    """Raise BadModule for what the search or import of a module raises."""
     search_folders()
     try:
-        if not _is_name(module):
-            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-        return importlib.import_module(module)
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ModuleNotFoundError(name=module)
+        yield
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module}.".startswith(f"{missing}."):
             _refuse_missing(missing, module, after)
-        raise _failed(module, error) from error
-
-
-def find(module: str) -> ModuleSpec:
-    """Return a module's spec without importing it; raise BadModule if there is no such module.
-
-    Its parent packages are imported.
-    """
-    search_folders()
-    parts = module.split(".")
-    for name in [".".join(parts[:n]) for n in range(1, len(parts) + 1)]:
-        parent = name.rpartition(".")[0]
-        try:
-            spec = importlib.util.find_spec(name) if _is_name(name) else None
-        except ModuleNotFoundError as error:
-            if parent and error.name != parent:  # the parent imports a module that is missing
-                raise _failed(parent, error) from error
-            spec = None  # the parent is no package
-        except (Exception, SystemExit) as error:
-            raise _failed(parent, error) from error
-        if spec is None:
-            _refuse_missing(name, module)
-    assert spec
-    return spec
+        path = path_of(module)
+        found = f" was found at {path}, but" if path else ""
+        raise BadModule(
+            f"{module}{found} cannot be imported, since it raises {describe_error(error)}"
+        ) from error
 
 
 def exists(module: str) -> bool:
@@ -148,22 +144,7 @@ def search_folders() -> None:
         sys.path.append(str(SHIPPED))
 
 
-def _found_at(module: str) -> str:
-    path = path_of(module)
-    return f" was found at {path}, but" if path else ""
-
-
-def _failed(module: str, error: BaseException) -> BadModule:
-    return BadModule(
-        f"{module}{_found_at(module)} cannot be imported, since it raises {describe_error(error)}"
-    )
-
-
-def _is_name(module: str) -> bool:
-    return all(part.isidentifier() for part in module.split("."))
-
-
-def _refuse_missing(missing: str, module: str, after: str = "") -> NoReturn:
+def _refuse_missing(missing: str, module: str, after: str) -> NoReturn:
     """Raise BadModule: `missing`, a parent or the module itself, is in none of the folders."""
     package, _, part = missing.rpartition(".")
     if package and (path := path_of(package)):

@@ -117,7 +117,7 @@ class LevelCheck:
 
     def _check_spaces(self) -> spaces.Space:
         """Check both spaces; return the action space."""
-        found: dict[str, Any] = {}
+        read: dict[str, Any] = {}
         for name, example in (
             ("observation_space", "Box(low, high, shape)"),
             ("action_space", "Discrete(n)"),
@@ -129,7 +129,7 @@ class LevelCheck:
                     f"{what} {name}: set self.{name} in __init__ to a space of gymnasium, such as "
                     f"gymnasium.spaces.{example}"
                 )
-            found[name] = space
+            read[name] = space
         try:
             chosen = self._options
             how = chosen.width, chosen.height, chosen.convert_observations
@@ -137,8 +137,8 @@ class LevelCheck:
         except BadLevel as error:
             self._finds(Finding(True, str(error)))
             raise _Ended from None
-        self._observation_space = found["observation_space"]
-        return found["action_space"]
+        self._observation_space = read["observation_space"]
+        return read["action_space"]
 
     def _sample(self, actions: spaces.Space) -> Any:
         """Return a random action, among those that the mask allows."""

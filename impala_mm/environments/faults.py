@@ -53,8 +53,8 @@ def make_fault(
     occurred when its result was read, the fault names the place of the method's definition.
     """
     if isinstance(error, FaultElsewhere):
-        why = error.fault.text.partition(": ")[2]
-        return error.fault._replace(text=f"{where}: {why}", environment=environment)
+        reason = error.fault.text.partition(": ")[2]
+        return error.fault._replace(text=f"{where}: {reason}", environment=environment)
     frames = traceback.extract_tb(error.__traceback__)
     last, method, text = frames[-1] if frames else None, called[1], describe_error(error)
     kind = f"{type(error).__name__} at {last.filename}:{last.lineno}" if last else text
@@ -152,9 +152,9 @@ def text_of(file: Any, start: int = 0) -> str:
 
 def frames_of_stack(stack: str) -> list[str]:
     """Return faulthandler's frames of the user's code, the innermost last, as tracebacks do."""
-    found = re.findall(r'^  (File ".*", line \d+ in .*)$', stack, re.MULTILINE)
-    ours = [i for i, frame in enumerate(found) if str(Path(__file__).parent) in frame]
-    frames = found[: ours[0]] if ours else found
+    places = re.findall(r'^  (File ".*", line \d+ in .*)$', stack, re.MULTILINE)
+    ours = [i for i, frame in enumerate(places) if str(Path(__file__).parent) in frame]
+    frames = places[: ours[0]] if ours else places
     return [
         *["Traceback (most recent call last):"][: len(frames)],
         *(f"  {frame}" for frame in reversed(frames)),

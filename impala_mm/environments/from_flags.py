@@ -70,7 +70,7 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
             ("actions", one.actions.describe(), other.actions.describe()),
             ("observation", one.observation, other.observation),
             ("frames per step", one.action_repeats, other.action_repeats),
-            ("action masks", *("offered" if each.masks else "none" for each in (one, other))),
+            ("action masks", *("offered" if spec.masks else "none" for spec in (one, other))),
         ):
             if mine != theirs:
                 hint = "; --full_action_space makes one network fit all games of Atari"

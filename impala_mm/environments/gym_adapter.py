@@ -80,8 +80,8 @@ class AdaptedEnv(gymnasium.Env):
             seeds = getattr(self.adapted, "seed", None)
             if callable(seeds):
                 seeds(seed)
-        given = {"seed": seed, "options": options}
-        returned = self.adapted.reset(**{name: given[name] for name in self._arguments})
+        arguments = {"seed": seed, "options": options}
+        returned = self.adapted.reset(**{name: arguments[name] for name in self._arguments})
         return reset_of(returned, self.observation_space)
 
     def step(self, action: Any) -> Any:
@@ -161,7 +161,7 @@ def refusals() -> tuple[type[Exception], ...]:
 
 def _arguments_of_reset(environment: Any) -> frozenset[str]:
     """Return which of gymnasium's arguments the reset takes; some wrappers pass on any."""
-    while any(each.kind is each.VAR_KEYWORD for each in _parameters(environment.reset).values()):
+    while any(p.kind is p.VAR_KEYWORD for p in _parameters(environment.reset).values()):
         if not hasattr(environment, "env"):
             return _RESET_ARGUMENTS
         environment = environment.env
@@ -194,9 +194,9 @@ def _as_gymnasium_space(space: Any) -> Any:
         theirs.MultiDiscrete: lambda: ours.MultiDiscrete(space.nvec, np.dtype(space.dtype).type),
         theirs.MultiBinary: lambda: ours.MultiBinary(space.n),
         theirs.Dict: lambda: ours.Dict(
-            {key: _as_gymnasium_space(each) for key, each in space.spaces.items()}
+            {key: _as_gymnasium_space(part) for key, part in space.spaces.items()}
         ),
-        theirs.Tuple: lambda: ours.Tuple([_as_gymnasium_space(each) for each in space.spaces]),
+        theirs.Tuple: lambda: ours.Tuple([_as_gymnasium_space(part) for part in space.spaces]),
     }
-    known = next((kind for kind in convert if isinstance(space, kind)), None)
-    return convert[known]() if known else space
+    their_kind = next((kind for kind in convert if isinstance(space, kind)), None)
+    return convert[their_kind]() if their_kind else space

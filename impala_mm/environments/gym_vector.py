@@ -80,7 +80,7 @@ class GymVector:
         except BaseException:
             self.close()
             raise
-        self._steps = [_repeating_step(each, spec.action_repeats) for each in self._environments]
+        self._steps = [_repeating_step(one, spec.action_repeats) for one in self._environments]
         if conversion.masks:
             read = conversion.masks.reader if opens else lambda _: lambda *_: None
             self._raw_masks += map(read, self._environments)
@@ -211,9 +211,9 @@ class GymVector:
 
     def close(self) -> None:
         """Close all environments."""
-        for each in self._environments:
+        for environment in self._environments:
             with contextlib.suppress(Exception):
-                each.close()
+                environment.close()
 
     def blank(self, count: int) -> Step:
         """Return a step of `count` environments, of zeros in new arrays."""

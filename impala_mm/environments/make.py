@@ -40,10 +40,9 @@ def find_level(level_name: str, **options: Any) -> Level:
                 scores=suite.scores.get(level),
             )
             break
-        if level and suite.levels:
-            raise BadLevel(
-                f"there is no level {level} in {name}; it has {', '.join(suite.levels[:20])}"
-            )
+        if suite.levels:
+            some = ", ".join(suite.level_names(name, "")[:5])
+            raise BadLevel(f"{level_name} is no level of the suite {name}, which has {some} ...")
     assert own  # the last suite raises BadLevel
     if isinstance(own, MadeLevel):
         own.refuse_others_options()

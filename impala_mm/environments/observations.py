@@ -133,9 +133,9 @@ def read_observations(
 
     def read(part: spaces.Space) -> Any:
         if isinstance(part, spaces.Dict) and part.spaces:
-            return {key: read(each) for key, each in part.spaces.items()}
+            return {key: read(inner) for key, inner in part.spaces.items()}
         if isinstance(part, spaces.Tuple) and part.spaces:
-            return tuple(read(each) for each in part.spaces)
+            return tuple(read(inner) for inner in part.spaces)
         if isinstance(part, spaces.Box) and part.dtype.kind in "biuf":
             box = read_box(part, width, height, converts)
             return PartConversion(tuple(part.shape), *box, of_bytes=part.dtype == np.uint8)
@@ -158,16 +158,16 @@ def read_observations(
 
 def _refusal(level_name: str, space: spaces.Space, part: spaces.Space) -> str:
     """Return why a part of a space is not supported, and what to do."""
-    known = next((text for kind, text in _REMEDIES.items() if isinstance(part, kind)), None)
+    remedy = next((text for kind, text in _REMEDIES.items() if isinstance(part, kind)), None)
     with contextlib.suppress(Exception):  # it need not be able to sample
         if isinstance(part.sample(), str):  # a space of another package
-            known = _REMEDIES[spaces.Text]
+            remedy = _REMEDIES[spaces.Text]
     inside = "" if part is space else f", with {join_lines(part)} in it"
-    remedy = f"; {join_lines(part)[:40]} is {known}" if known else ""
+    advice = f"; {join_lines(part)[:40]} is {remedy}" if remedy else ""
     return (
         f"{level_name} observes {join_lines(space)}{inside}: only Box observations of numbers, "
         f"Discrete, MultiDiscrete and MultiBinary ones, and Dict and Tuple of these are "
-        f"supported{remedy}, or leave it out by "
+        f"supported{advice}, or leave it out by "
         f"--env_wrappers='gymnasium.wrappers:FilterObservation{{\"filter_keys\": [...]}}'"
     )
 

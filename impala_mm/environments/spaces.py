@@ -61,12 +61,12 @@ def read_actions(level_name: str, environment: Any) -> ActionSpec:
         if isinstance(space, Discrete):
             return action_parts.Discrete(int(space.n), int(space.start))
         if isinstance(space, gymnasium.spaces.MultiDiscrete):
-            numbers, starts = (tuple(np.ravel(each).tolist()) for each in (space.nvec, space.start))
+            numbers, starts = (tuple(np.ravel(x).tolist()) for x in (space.nvec, space.start))
             return action_parts.MultiDiscrete(space.nvec.shape, numbers, starts, space.dtype.name)
         if isinstance(space, gymnasium.spaces.MultiBinary):
             return action_parts.MultiBinary(tuple(space.shape))
         if isinstance(space, Box) and space.dtype.kind in "iuf":
-            low, high = (tuple(np.ravel(each).tolist()) for each in (space.low, space.high))
+            low, high = (tuple(np.ravel(x).tolist()) for x in (space.low, space.high))
             return action_parts.Box(tuple(space.shape), low, high, space.dtype.name)
         if isinstance(space, gymnasium.spaces.Dict) and space.spaces:
             return {key: read(part) for key, part in space.spaces.items()}

@@ -82,11 +82,11 @@ class SharedNest:
         leaves = nests.flatten(like)
         starts = np.cumsum([0, *(-(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT for leaf in leaves)])
         size = max(int(starts[-1]), 1)
-        given = os.memfd_create("impala_mm steps") if number is None else number
-        self._file = os.fdopen(given, "r+b", buffering=0)
+        descriptor = os.memfd_create("impala_mm steps") if number is None else number
+        self._file = os.fdopen(descriptor, "r+b", buffering=0)
         if number is None:
-            os.ftruncate(given, size)
-        memory = mmap.mmap(given, size)  # the arrays keep it open
+            os.ftruncate(descriptor, size)
+        memory = mmap.mmap(descriptor, size)  # the arrays keep it open
         self.arrays = [
             np.ndarray(leaf.shape, leaf.dtype, memory, int(start))
             for leaf, start in zip(leaves, starts, strict=False)
@@ -134,9 +134,9 @@ class WorkerProcess:
         life, self._life = os.pipe()
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         files = [theirs.fileno(), life, self._stacks.fileno(), *memory_files]
-        given = json.dumps([sys.path, [*files[:3], memory_files]])
+        passed = json.dumps([sys.path, [*files[:3], memory_files]])
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, given], stdin=subprocess.DEVNULL, pass_fds=files
+            [sys.executable, "-P", "-c", _START, passed], stdin=subprocess.DEVNULL, pass_fds=files
         )
         self._connection = Connection(os.dup(ours.fileno()))
         for socket_end in (ours, theirs):
@@ -274,9 +274,9 @@ class WorkerVector:
 
     def step(self, actions: Any) -> Step:
         """Step each environment, or reset it if its previous step ended an episode."""
-        given = nests.flatten(self.spec.actions.as_arrays(actions))
-        for array, each in zip(self._actions.arrays, given, strict=True):
-            array[:] = each
+        parts = nests.flatten(self.spec.actions.as_arrays(actions))
+        for array, part in zip(self._actions.arrays, parts, strict=True):
+            array[:] = part
         return self._play(False)
 
     def rebuild(self, environment: int) -> Step:
@@ -380,7 +380,8 @@ class WorkerVector:
                 ]
                 continue
             self._finished += [
-                each._replace(environment=work.first + each.environment) for each in episodes
+                episode._replace(environment=work.first + episode.environment)
+                for episode in episodes
             ]
         return self._now
 

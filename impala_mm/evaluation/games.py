@@ -50,7 +50,6 @@ class GameFrame(NamedTuple):
     picture: np.ndarray  # uint8 [height, width, 3]
     game: int  # 0 for the first
     action: Any  # a nest of [...], chosen after it; None at a game's end
-    reward: float  # raw reward that came with it
     episode_return: float  # raw return of the game so far
     # The policy's value estimate, if a viewer needs it: the action's if the algorithm computes it,
     # else that of the observation.
@@ -223,7 +222,6 @@ class ViewerFeed:
                 self._environments.picture(),
                 self._game,
                 action,
-                float(step.reward[0]),
                 self._return,
                 None if value is None else float(value),
                 output.policy[0].numpy() if output and discrete else None,
@@ -232,11 +230,8 @@ class ViewerFeed:
 
     def show_end(self, step: Step) -> None:
         """Show the last observation of a game; the reset after it belongs to the next game."""
-        reward = float(step.reward[0])
-        final = GameFrame(
-            self._environments.picture(), self._game, None, reward, self._return + reward
-        )
-        self._show(final)
+        total = self._return + float(step.reward[0])
+        self._show(GameFrame(self._environments.picture(), self._game, None, total))
         self._game, self._return = self._game + 1, 0.0
 
     def skip_game(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from impala_mm.config import auto, flags
-from impala_mm.config.errors import BadCheckpoint
+from impala_mm.config.errors import BadCheckpoint, BadEnvironment
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, log
@@ -35,15 +35,11 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     refuse_bad_flags(config)
     _check_display(config)
     load_tensorflow_to_play(config, intra=0)
-    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.evaluation import video_writer  # noqa: PLC0415
-    from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
 
     try:
         played = _Test(config, given, ending).run()
-    except BadCheckpoint as error:
-        flags.refuse(str(error))
-    except (BadLevel, Unplayable) as error:
+    except (BadCheckpoint, BadEnvironment) as error:
         flags.refuse(str(error))
     except video_writer.VideoFailed as error:
         flags.refuse(f"--video_dir: {error}")

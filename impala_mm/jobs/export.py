@@ -16,8 +16,8 @@ from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, log
 
 
-def run(config: Config, given: Sequence[str]) -> NoReturn:
-    """Write the export, print where it is, and end the process; `given`: see `evaluate.run`."""
+def run(config: Config, chosen: Sequence[str]) -> NoReturn:
+    """Write the export, print where it is, and end the process; `chosen`: the flags given."""
     lifecycle.handle_end_signals(lambda number, _: sys.exit(lifecycle.exit_code([number])))
     say = log.ProcessLogger("export")
     target = export_folder(config)
@@ -30,7 +30,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     named = "--checkpoint" if config.checkpoint else "--logdir"
     try:
         path, about = checkpoint.find(config.checkpoint or config.logdir)
-        changed = "eval_epsilon" in given
+        changed = "eval_epsilon" in chosen
         changes: dict[str, Any] = {"eval_epsilon": config.eval_epsilon} if changed else {}
         policy = PolicyCore(path, about, **changes)
     except BadCheckpoint as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from impala_mm.config import auto, flags
-from impala_mm.config.errors import BadCheckpoint
+from impala_mm.config.errors import BadCheckpoint, BadEnvironment
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.records import checkpoint
@@ -25,17 +25,13 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     lifecycle.remember_end_signals(ending)
     refuse_bad_flags(config)
     evaluate.load_tensorflow_to_play(config, intra=0)
-    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
-    from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
     from impala_mm.replay.data_set import BadData  # noqa: PLC0415
 
     try:
         complete = _record(config, given, ending)
-    except BadCheckpoint as error:
-        flags.refuse(str(error))
     except BadData as error:
         flags.refuse(f"--record_dir: {error}")
-    except (BadLevel, Unplayable) as error:
+    except (BadCheckpoint, BadEnvironment) as error:
         flags.refuse(str(error))
     lifecycle.exit_now(0 if complete else lifecycle.exit_code(ending))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from impala_mm.config import auto, flags, setting_files, user_modules
-from impala_mm.config.errors import BadCheckpoint, UserMistake
+from impala_mm.config.errors import BadCheckpoint, BadEnvironment, UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
     actor,
@@ -267,7 +267,6 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
     else:
         evaluator.refuse_bad_flags(config)
     lifecycle.load_tensorflow(1, 1, "cpu")
-    from impala_mm.environments import types  # noqa: PLC0415
     from impala_mm.evaluation.games import changed_flags, choose_levels  # noqa: PLC0415
     from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
 
@@ -282,7 +281,7 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
         if config.job_name == "evaluator":
             return f"{error}: an evaluator waits for the first checkpoint"
         flags.refuse(str(error))
-    except (BadCheckpoint, types.BadLevel) as error:
+    except (BadCheckpoint, BadEnvironment) as error:
         flags.refuse(str(error))
     return f"{' and '.join(levels)}, with {path} ({about.frames:,.0f} frames)"
 

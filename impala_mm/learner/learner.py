@@ -23,8 +23,7 @@ from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.data.variables import ParameterLayout
-from impala_mm.distributed import consistency
-from impala_mm.distributed.group import LearnerGroup
+from impala_mm.distributed.group import LearnerGroup, check_variables
 from impala_mm.learner import phases
 from impala_mm.learner.batch_source import BatchSource, Composition
 from impala_mm.learner.lockstep import AgreedStep, Lockstep
@@ -205,7 +204,7 @@ class Learner(threading.Thread):
         if self.group.size == 1 or not every or self.updates % every:
             return 0
         variables = self.algorithm.variables
-        repaired = consistency.check_variables(self.group, [*variables.trained, *variables.carried])
+        repaired = check_variables(self.group, [*variables.trained, *variables.carried])
         self.sync_checks += 1
         self.sync_repairs += repaired
         return repaired

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from impala_mm.algorithms.contract import AlgorithmMistake
-from impala_mm.distributed.consistency import VariablesDiffer
+from impala_mm.distributed.group import VariablesDiffer
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.learner_reports import EndlessUpdate, LearnerReport, SilentLearners

@@ -12,7 +12,8 @@ from impala_mm.algorithms.contract import AlgorithmMistake
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
-from impala_mm.distributed import agreement, consistency
+from impala_mm.distributed import agreement
+from impala_mm.distributed.group import VariablesDiffer
 from impala_mm.learner import flag_conflicts, phases, serving
 from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.learner_reports import SilentLearners
@@ -34,7 +35,7 @@ FAILURES = (
     checkpoint.Mismatch,
     AlgorithmMistake,
     NotFinite,
-    consistency.VariablesDiffer,
+    VariablesDiffer,
     NothingCompiled,
     NoUnrollComes,
     phases.UnfitTeacher,

@@ -176,12 +176,12 @@ class Policy(PolicyCore):
     ) -> Entry:
         """Return the entries [B, ...] of B observations."""
         batch = len(rows)
-        for what, given in (("rewards", rewards), ("starts", first), ("action_masks", masks)):
-            if given is not None and len(given) != batch:
-                raise ValueError(f"{batch} observations, but {len(given)} {what}")
-        given = [None] * batch if masks is None else masks
+        for what, argument in (("rewards", rewards), ("starts", first), ("action_masks", masks)):
+            if argument is not None and len(argument) != batch:
+                raise ValueError(f"{batch} observations, but {len(argument)} {what}")
+        raw = [None] * batch if masks is None else masks
         seen = _stack([self._read(row) for row in rows])
-        allowed = _stack([self._read_mask(*each) for each in zip(rows, given, strict=True)])
+        allowed = _stack([self._read_mask(row, mask) for row, mask in zip(rows, raw, strict=True)])
         rewards = np.zeros(batch, np.float32) if rewards is None else rewards
         return self.entry(seen, rewards, memory.action, first, allowed)
 
@@ -194,7 +194,7 @@ class Policy(PolicyCore):
             options = from_flags.environment_options(self.config)
             level = made_level(self.spec.level_name, **options)
             self._numbers = level.numbers_of_choices()
-        return np.stack([self._numbers(each) for each in chosen])
+        return np.stack([self._numbers(action) for action in chosen])
 
     def _rows(self, observations: Any) -> Sequence[Any]:
         """Return observations as a sequence of them.

@@ -18,11 +18,9 @@ import tensorflow as tf
 from impala_mm.algorithms import contract, registry
 from impala_mm.data.trajectory import Entry, leaf_names
 from impala_mm.environments import from_flags
-from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import action_names
 from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint, saved_variables
-from impala_mm.records.checkpoint import CheckpointInfo
 
 Named = dict[str, tf.Tensor]
 
@@ -89,13 +87,7 @@ def write_saved_model(policy: PolicyCore, folder: Path) -> None:
     module.others = list({id(v): v for v in read if id(v) not in kept}.values())
     tf.saved_model.save(module, str(folder), functions)
     checkpoint.describe_files(folder / "variables", policy.portable_about()._asdict())
-    described = _describe(
-        {n: (s.inputs, s.function.structured_outputs) for n, s in signatures.items()},
-        policy.about,
-        policy.path.name,
-        _action_names(policy),
-        policy.spec.actions,
-    )
+    described = _describe(policy, signatures)
     example = _example(described)
     (folder / "signature.json").write_text(json.dumps(described, indent=1, allow_nan=False) + "\n")
     (folder / "example.py").write_text(example)
@@ -124,22 +116,22 @@ def _act(policy: PolicyCore) -> Signature:
     names = {name: leaf_names(nest, name) for name, nest in read.items()}
 
     def act(**flat: tf.Tensor) -> Named:
-        given = {
-            name: tf.nest.pack_sequence_as(nest, [flat[each] for each in names[name]])
+        values = {
+            name: tf.nest.pack_sequence_as(nest, [flat[part] for part in names[name]])
             for name, nest in read.items()
         }
-        before, last = given["state"], actions.from_environment_units(given["last_action"])
+        before, last = values["state"], actions.from_environment_units(values["last_action"])
         entry = Entry(
             action=last,
-            reward=given["last_reward"],
+            reward=values["last_reward"],
             terminated=None,
             truncated=None,
-            observation=given["observation"],
-            first=given["first"],
+            observation=values["observation"],
+            first=values["first"],
             extras=None,
-            mask=given["action_mask"],
+            mask=values["action_mask"],
         )
-        action, after, _ = choose(entry, before, given["exploration"])
+        action, after, _ = choose(entry, before, values["exploration"])
         judged = contract.judge(algorithm, entry, before)
         return {
             **_named(actions.in_environment_units(action), "action"),
@@ -150,9 +142,9 @@ def _act(policy: PolicyCore) -> Signature:
         }
 
     specs = {
-        each: tf.TensorSpec([None, *leaf.shape], leaf.dtype, each)
+        part: tf.TensorSpec([None, *leaf.shape], leaf.dtype, part)
         for name, nest in read.items()
-        for each, leaf in zip(names[name], tf.nest.flatten(nest), strict=True)
+        for part, leaf in _named(nest, name).items()
     }
     return _trace(act, specs)
 
@@ -172,55 +164,42 @@ def _named(nest: Any, name: str) -> Named:
 
 
 def _trace(function: Callable[..., Named], specs: dict[str, tf.TensorSpec]) -> Signature:
-    def seedless(**given: tf.Tensor) -> Named:
+    def seedless(**inputs: tf.Tensor) -> Named:
         # Of this graph only. Else sampling would use the run's seed, and every server would draw
         # the same actions.
         tf.random.set_seed(None)
-        return function(**given)
+        return function(**inputs)
 
     return Signature(tf.function(seedless, autograph=False).get_concrete_function(**specs), specs)
 
 
-def _action_names(policy: PolicyCore) -> list[str]:
+def _describe(policy: PolicyCore, signatures: dict[str, Signature]) -> dict[str, Any]:
+    """Return the content of signature.json; null stands for B, the number of games."""
+    about, spec = policy.about, policy.spec
+    meaning = _MEANING | {"policy": _POLICY if spec.actions.discrete is None else _PROBABILITIES}
+    discretised = about.settings.get("discretization", "none") != "none"
     options = from_flags.environment_options(policy.config)
-    return action_names(policy.spec.level_name, policy.spec.actions, **options)
-
-
-def _describe(
-    signatures: dict[str, tuple[dict[str, Any], dict[str, Any]]],  # (inputs, outputs) by name
-    about: CheckpointInfo,
-    checkpoint: str,
-    names: list[str],
-    actions: ActionSpec,
-) -> dict[str, Any]:
-    """Return the content of signature.json; null stands for B, the number of games.
-
-    `names` are those of the actions; if these are not Discrete, their space is described instead.
-    """
-    meaning = _MEANING | {"policy": _POLICY if actions.discrete is None else _PROBABILITIES}
     return {
         "level_name": about.made_of["--level_name"],
-        **_environment(about.settings),
+        **{
+            flag: about.settings.get(flag, "")
+            for flag in (*_MADE_BY, *(_DISCRETISED if discretised else ()))
+        },
         "network": about.made_of["--agent_name"],
-        "checkpoint": checkpoint,
+        "checkpoint": policy.path.name,
         "frames": about.frames,
         "episode_return": about.episode_return,
         "versions": about.versions,
-        "actions": names or actions.describe(),
+        "actions": action_names(spec.level_name, spec.actions, **options)
+        or spec.actions.describe(),
         "signatures": {
             name: {
-                "inputs": _describe_tensors(inputs, meaning),
-                "outputs": _describe_tensors(outputs, meaning),
+                "inputs": _describe_tensors(signature.inputs, meaning),
+                "outputs": _describe_tensors(signature.function.structured_outputs, meaning),
             }
-            for name, (inputs, outputs) in signatures.items()
+            for name, signature in signatures.items()
         },
     }
-
-
-def _environment(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the flags by which the environment is made; those of discretised actions if used."""
-    used = _DISCRETISED if settings.get("discretization", "none") != "none" else ()
-    return {name: settings.get(name, "") for name in (*_MADE_BY, *used)}
 
 
 def _describe_tensors(tensors: dict[str, Any], meaning: dict[str, str]) -> dict[str, Any]:
@@ -236,8 +215,8 @@ def _describe_tensors(tensors: dict[str, Any], meaning: dict[str, str]) -> dict[
 
 def _meaning_of(name: str, meaning: dict[str, str]) -> str:
     """Return the meaning of a tensor; those of an action's parts are named action_PART."""
-    known = [key for key in meaning if f"{name}_".startswith(f"{key}_")]
-    return meaning[max(known, key=len)] if known else _STATE
+    keys = [key for key in meaning if f"{name}_".startswith(f"{key}_")]
+    return meaning[max(keys, key=len)] if keys else _STATE
 
 
 def _example(described: dict[str, Any]) -> str:
@@ -276,7 +255,7 @@ def _readme(described: dict[str, Any], example: str) -> str:
     for name, signature in described["signatures"].items():
         lines += ["", f"Signature {name}"]
         for side in ("inputs", "outputs"):
-            lines += [f"  {side}"] + [_line(*each) for each in signature[side].items()]
+            lines += [f"  {side}"] + [_line(*tensor) for tensor in signature[side].items()]
             if not signature[side]:
                 lines.append("    none: this network has no recurrent state")
     actions = described["actions"]

@@ -152,40 +152,40 @@ def find(path: Path) -> Path | None:
     it is the newest complete one. Raises NoTeacher if there is none that is complete.
     """
     if (named := _FILE.fullmatch(path.name)) and not path.is_dir():
-        found, _ = _contents(path.parent)
-        if not found:
+        checkpoints, _ = _contents(path.parent)
+        if not checkpoints:
             return None
-        if (number := int(named[2])) not in found:
-            raise NoTeacher(f"{path} does not exist: {path.parent} has {_listed(found)}")
-        return found[number]
+        if (number := int(named[2])) not in checkpoints:
+            raise NoTeacher(f"{path} does not exist: {path.parent} has {_listed(checkpoints)}")
+        return checkpoints[number]
     for folder in (path / "checkpoints", path):
         if folder.is_dir() and not any(folder.iterdir()):
             raise NoTeacher(
                 f"{folder} is empty: give the folder of a run, or one of its checkpoints"
             )
-        found, sentinels = _contents(folder)
-        if not (found or sentinels):
+        checkpoints, sentinels = _contents(folder)
+        if not (checkpoints or sentinels):
             continue
-        complete = [number for number in found if number in sentinels or not sentinels]
+        complete = [number for number in checkpoints if number in sentinels or not sentinels]
         if not complete:
             raise NoTeacher(
-                f"{folder} has {_listed(found)} and the sentinels of {_listed(sentinels)}: a "
+                f"{folder} has {_listed(checkpoints)} and the sentinels of {_listed(sentinels)}: a "
                 f"checkpoint is complete once it has both, so copy its other file too, or give the "
                 f"checkpoint itself"
             )
-        return found[max(complete)]
+        return checkpoints[max(complete)]
     return None
 
 
 def _contents(folder: Path) -> tuple[dict[int, Path], set[int]]:
     """Return a folder's checkpoints by number, and the numbers of its sentinels."""
-    found: dict[str, dict[int, Path]] = {kind: {} for kind in _ENDS}
+    files: dict[str, dict[int, Path]] = {kind: {} for kind in _ENDS}
     for path in folder.iterdir() if folder.is_dir() else ():
         named = _FILE.fullmatch(path.name)
         if named and _ENDS[named[1]] == named[3] and path.is_file():
-            found[named[1]][int(named[2])] = path.with_suffix("") if named[3] else path
+            files[named[1]][int(named[2])] = path.with_suffix("") if named[3] else path
     # TensorFlow's agents write a pickle, too, which has no weights.
-    return found["ckpt."] | found["tf_ckpt-"], set(found[_SENTINEL])
+    return files["ckpt."] | files["tf_ckpt-"], set(files[_SENTINEL])
 
 
 def _listed(numbers: Any) -> str:
@@ -250,7 +250,7 @@ def _read_tensorflow(prefix: Path) -> list[Layer]:
         reader = tf.train.load_checkpoint(str(prefix))
         names = set(reader.get_variable_to_shape_map())
         for kernel, bias in _TF_WEIGHTS:
-            pairs = [(f"Online/{each}/{kernel}", f"Online/{each}/{bias}") for each in _TF_LAYERS]
+            pairs = [(f"Online/{layer}/{kernel}", f"Online/{layer}/{bias}") for layer in _TF_LAYERS]
             if names.issuperset(name for pair in pairs for name in pair):
                 return [Layer(*map(reader.get_tensor, pair)) for pair in pairs]
     except (OSError, ValueError, IndexError, RuntimeError, tf.errors.OpError) as error:

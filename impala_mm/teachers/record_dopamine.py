@@ -205,7 +205,7 @@ def _steps(
     """Yield (step, action before it), game by game; the action of a reset is None."""
     order, frames = replay.order, _frames(replay)
     action, reward, terminal = (
-        each[order] for each in (replay.action, replay.reward, replay.terminal)
+        array[order] for array in (replay.action, replay.reward, replay.terminal)
     )
     ends = np.flatnonzero(replay.end[order])
     # Once the ring is full, the beginning of the oldest game is overwritten.

@@ -55,7 +55,7 @@ class SavedModelTeacher(PlayingTeacher):
                 f"save it by a version of TensorFlow that this one reads"
             ) from None
         inputs = self._act.structured_input_signature[1]
-        self._types = {each: leaf.dtype for each, leaf in inputs.items()}
+        self._types = {name: leaf.dtype for name, leaf in inputs.items()}
         self._output = next((n for n in _OUTPUTS if n in self._act.structured_outputs), "")
         if not self._output:
             raise NoTeacher(
@@ -70,13 +70,13 @@ class SavedModelTeacher(PlayingTeacher):
 
     def _check(self, inputs: dict[str, tf.TensorSpec]) -> None:
         """Raise NoTeacher if it does not answer to entries of this environment."""
-        self._frames, given = self._choose_frames(inputs)
+        self._frames, offered = self._choose_frames(inputs)
         outputs = self._act.structured_outputs
-        state = [name for name in inputs if name not in given]
+        state = [name for name in inputs if name not in offered]
         self._begin = self._model.signatures.get("initial_state") if state else None
         if unknown := [name for name in state if name not in outputs or not self._begin]:
             raise NoTeacher(
-                f"it asks for an input {unknown[0]}, which is none of {', '.join(sorted(given))}, "
+                f"it asks for an input {unknown[0]}, which is none of {', '.join(sorted(offered))} "
                 f"and no state that it returns itself"
             )
         try:
@@ -94,21 +94,21 @@ class SavedModelTeacher(PlayingTeacher):
 
     def _choose_frames(self, inputs: dict[str, tf.TensorSpec]) -> tuple[Frames, Any]:
         """Return the frames that it reads, stacks if these fit, and all that it may ask for."""
-        why = ""
+        reason = ""
         for count in dict.fromkeys([self._spec.frame_stack, 1]):
             frames, entry = Frames(self._spec.observation, count), zero_entry(self._spec)
             read, _ = frames.step(entry, frames.initial_state(1))
-            given = self._given(entry._replace(observation=read))
+            offered = self._offered(entry._replace(observation=read))
             wrong = (
                 f"its input {name} has shape {leaf.shape}, and in {self._spec.level_name} one "
-                f"such entry is {given[name].shape}"
+                f"such entry is {offered[name].shape}"
                 for name, leaf in inputs.items()
-                if name in given and not leaf.shape.is_compatible_with(given[name].shape)
+                if name in offered and not leaf.shape.is_compatible_with(offered[name].shape)
             )
             if not (misfit := next(wrong, "")):
-                return frames, given
-            why = why or misfit
-        raise NoTeacher(why)
+                return frames, offered
+            reason = reason or misfit
+        raise NoTeacher(reason)
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
         """Return its memory at the start of `batch` episodes: (stacked frames, its own by name)."""
@@ -123,8 +123,8 @@ class SavedModelTeacher(PlayingTeacher):
 
     def _ask(self, read: Entry, own: dict[str, tf.Tensor]) -> tuple[tf.Tensor, Any]:
         """Return (logits [N, A], its own memory) after entries [N, ...] as it reads them."""
-        given = self._given(read)
-        asked = {name: given[name] for name in self._types if name in given}
+        offered = self._offered(read)
+        asked = {name: offered[name] for name in self._types if name in offered}
         cast = {name: tf.cast(x, self._types[name]) for name, x in asked.items()}
         answer = self._act(**cast, **own)
         return self._logits(answer[self._output]), {name: answer[name] for name in own}
@@ -142,7 +142,7 @@ class SavedModelTeacher(PlayingTeacher):
             answers.append(logits)
         return tf.stack(answers)
 
-    def _given(self, entry: Entry) -> dict[str, tf.Tensor]:
+    def _offered(self, entry: Entry) -> dict[str, tf.Tensor]:
         """Return all that a signature may ask for of entries [B, ...], by name."""
         nests = {
             "observation": entry.observation,
@@ -152,15 +152,15 @@ class SavedModelTeacher(PlayingTeacher):
             "action_mask": entry.mask,
             "exploration": tf.zeros_like(entry.reward),
         }
-        given = {
+        offered = {
             name: leaf
             for kind, nest in nests.items()
             for name, leaf in zip(leaf_names(nest, kind), tf.nest.flatten(nest), strict=True)
         }
         seen = tf.nest.flatten(entry.observation)
         if len(self._types) == 1 and len(seen) == 1:  # the observation, whatever its name
-            given[next(iter(self._types))] = seen[0]
-        return given
+            offered[next(iter(self._types))] = seen[0]
+        return offered
 
     def _logits(self, answer: tf.Tensor) -> tf.Tensor:
         """Return the logits of what the output means."""

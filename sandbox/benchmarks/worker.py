@@ -171,13 +171,13 @@ class WorkerTasks(WireTasks):
         # It would take unrolls for ever, if the learner had to wait for none.
         changed = {"batch_size": batch, "replay_spill": "", "replay_overflow": "wait"}
         config, codec = dataclasses.replace(config, **changed), UnrollCodec(algorithm.unroll)
-        device, most = devices.training_device(), replay_source.memory(config, process_rank())
+        device = devices.training_device()
         position = replay_source.Position(lambda: 0, lambda: 0.0)
         run = replay_source.Run(Path(), is_new=True)
 
         def make(queue: Any) -> ReplaySource:
             return replay_source.make_source(
-                *(config, algorithm, queue, codec, device, position, most, 0, run),
+                *(config, algorithm, queue, codec, device, position, run, process_rank()),
                 say=lambda line: None,
             )
 

@@ -417,12 +417,12 @@ def _has_fire(game: Game) -> bool:
 
 def read_game(level_name: str, registered: Any, options: Options) -> Game | None:
     """Return the game of an id in gymnasium's registry; None if the C++ vector cannot play it."""
-    given = read_kwargs(options.env_kwargs)
-    kwargs = registered.kwargs | given
+    arguments = read_kwargs(options.env_kwargs)
+    kwargs = registered.kwargs | arguments
     if (
         options.env_wrappers
         or options.discretization != "none"
-        or not all(isinstance(value, _ARGUMENTS.get(key, ())) for key, value in given.items())
+        or not all(isinstance(value, _ARGUMENTS.get(key, ())) for key, value in arguments.items())
         or not kwargs.keys() <= _KNOWN
         or kwargs.get("obs_type", "rgb") == "ram"
         or registered.max_episode_steps
@@ -433,7 +433,7 @@ def read_game(level_name: str, registered: Any, options: Options) -> Game | None
         _refuse_random(level_name, registered, repeats)
     if repeats < 1:
         raise BadLevel(f"frameskip is {repeats}, and must be at least 1")
-    if repeats == 1 and "frameskip" not in given:  # an id of single frames
+    if repeats == 1 and "frameskip" not in arguments:  # an id of single frames
         repeats = _REPEATS
     limit = kwargs.get("max_num_frames_per_episode", 108_000)
     full = options.full_action_space or kwargs.get("full_action_space", False)

@@ -13,7 +13,7 @@ from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.variables import ParameterLayout, Variables
-from impala_mm.distributed import consistency, group
+from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
 from impala_mm.learner.batch_source import RECORDED, BatchSource, Composition
 from impala_mm.learner.learner import Learner, RunLimits, between_updates, root_message
@@ -67,7 +67,7 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
             variables[0].assign_add(tf.ones_like(variables[0]))
         return int(repairs)
 
-    monkeypatch.setattr(consistency, "check_variables", check)
+    monkeypatch.setattr("impala_mm.learner.learner.check_variables", check)
     published = []
     learner = _learner(config, algorithm, published, tmp_path)
     learner._step(AgreedStep(batch, 6, 6, 0.0, 0.0), batch)
