@@ -19,7 +19,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.learner.batch_source import Turns, UnrollQueue, decode_batch
 from impala_mm.learner.own_source import OwnSource
-from impala_mm.replay.mixer import Columns, RateLimiter
+from impala_mm.replay.mixer import Columns, Mixer, RateLimiter
 from impala_mm.replay.samplers import Features, Measures, SamplerSetup, make_replay
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.spill import Owner, Spill, folder_of, stored_bytes
@@ -62,10 +62,7 @@ def make_own_source(
         say(line)
 
     def make(queue: UnrollQueue | Turns) -> ReplaySource:
-        return make_source(
-            *(config, algorithm, queue, codec, device, position, most),
-            *(here.rank, run, say, _half_of_memory(here)),
-        )
+        return make_source(config, algorithm, queue, codec, device, position, run, here, say)
 
     try:
         return OwnSource(make, queue, algorithm.unroll, device)
@@ -150,42 +147,42 @@ def make_source(
     codec: UnrollCodec,
     device: str,
     position: Position,
-    most_bytes: float,
-    rank: int,
     run: Run,
+    here: ProcessRank,
     say: Say,
-    memory_bytes: float = math.inf,
 ) -> ReplaySource:
-    """Return the source of batches on `device`, whose replays take up to `most_bytes`.
+    """Return the source of batches on `device`; raise UserMistake if --replay_spill cannot be used.
 
-    If --replay_spill cannot be written any more, they take up to `memory_bytes` of memory. Raises
-    UserMistake if it cannot be used.
+    If that cannot be written any more, the replays take half of the memory.
     """
     mix = replay_mix.parse(config.replay)
     columns = replay_mix.split_columns(mix, config.batch_size)
     ratio = replay_mix.updates_per_unroll(mix, config.batch_size, config.replay_ratio)
     minimum = max(config.replay_min or config.batch_size, columns[0])
-    random = np.random.default_rng([config.seed, rank])
+    random = np.random.default_rng([config.seed, here.rank])
     compares = mix.who_need("features")
     measures = _make_measures(algorithm, codec, position) if compares else None
-    replays = [
-        make_replay(SamplerSetup(part, most, random, measures))
-        for part, most in zip(mix.replays, _memory_shares(mix, most_bytes), strict=True)
-    ]
-    return ReplaySource(
-        queue,
+    shares = _memory_shares(mix, memory(config, here))
+    mixer = Mixer(
         codec,
-        _make_decode(codec, device),
-        replays,
+        [
+            make_replay(SamplerSetup(part, share, random, measures))
+            for part, share in zip(mix.replays, shares, strict=True)
+        ],
         columns,
         RateLimiter(ratio, minimum),
         config.replay_overflow,
         position.progress,
         algorithm.unroll.overlap,
         say,
-        _make_spill(config, codec, max(part.capacity for part in mix.replays), rank, run, say),
+    )
+    return ReplaySource(
+        queue,
+        mixer,
+        _make_decode(codec, device),
+        _make_spill(config, codec, max(part.capacity for part in mix.replays), here.rank, run, say),
         _make_first_priorities(algorithm, codec, mix),
-        memory_bytes,
+        _half_of_memory(here),
     )
 
 

@@ -17,15 +17,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from impala_mm.data.batches import OneAhead
-from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.replay import shard
-from impala_mm.replay.mixer import Columns, Mixer, RateLimiter
-from impala_mm.replay.samplers import Sampler
+from impala_mm.data.trajectory import Batch
+from impala_mm.replay.mixer import Columns, Mixer
 from impala_mm.replay.shard import Share
 from impala_mm.replay.spill import Spill
 from impala_mm.replay.store import StoredUnroll, pack
 from impala_mm.runtime import lifecycle
-from impala_mm.runtime.log import Say
 
 _MOST_AT_ONCE = 64  # unrolls that the writer takes from the queue at a time
 
@@ -58,37 +55,25 @@ class ReplaySource:
     def __init__(
         self,
         actors: Unrolls | Turns,
-        codec: UnrollCodec,
+        mixer: Mixer,
         decode: Callable[[Columns], Batch],
-        replays: Sequence[Sampler],
-        columns: Sequence[int],
-        limiter: RateLimiter,
-        overflow: str,
-        progress: Callable[[], float],
-        overlap: int = 1,
-        say: Say = print,
         spill: Spill | None = None,
         first_priorities: Callable[[Sequence[bytes]], np.ndarray] | None = None,
         memory_bytes: float = math.inf,
     ):
-        """Take unrolls from `actors`, whose first `overlap` entries are no new steps.
+        """Take unrolls from `actors`, and return the batches that `decode` makes of a mix.
 
-        `columns` of every batch are new unrolls, and those of each of the `replays`; `decode` makes
-        the batch. `overflow` is --replay_overflow, and `progress` the share of the
-        run that is done. Threads begin to work when the first batch is asked for; with `Turns`
-        there are none, and `next` itself does their work, so that the same unrolls give the same
-        batches. What lies in a `spill` is stored at once; once nothing more can be spilled, all
-        replays together take up to `memory_bytes`. `first_priorities` returns those of new unrolls,
-        float [N].
+        Threads begin to work when the first batch is asked for; with `Turns` there are none, and
+        `next` itself does their work, so that the same unrolls give the same batches. What lies in
+        a `spill` is stored at once; once nothing more can be spilled, all replays together take up
+        to `memory_bytes`. `first_priorities` returns those of new unrolls, float [N].
         """
-        self._actors, self._decode, self._overflow = actors, decode, overflow
+        self._actors, self._mixer, self._decode = actors, mixer, decode
         self._first_priorities = first_priorities
+        self._spill, self._memory_bytes = spill, memory_bytes
         # It guards the mixer and the replays. It is held during a draw, for which the learner must
         # not wait.
         self._changed = threading.Condition()
-        self._mixer = Mixer(codec, replays, columns, limiter, overflow, progress, overlap, say)
-        self._codec, self._replays, self._say = codec, list(replays), say
-        self._spill, self._memory_bytes = spill, memory_bytes
         self._ahead = OneAhead()
         self._threads: list[threading.Thread] = []
         if spill:
@@ -140,8 +125,7 @@ class ReplaySource:
     def save(self, folder: Path) -> None:
         """Write all stored unrolls to this folder."""
         with self._changed:
-            self._mixer.write_priorities()
-            shard.save(folder, self._codec, self._replays, self._mixer.state())
+            self._mixer.save(folder)
 
     def restore(self, folder: Path) -> None:
         """Store the unrolls that `save` wrote; raise ValueError if they are of another kind."""
@@ -150,7 +134,7 @@ class ReplaySource:
     def restore_shares(self, shares: Sequence[Share]) -> None:
         """Store these shares of what learners have saved; raise ValueError as `restore` does."""
         with self._changed:
-            self._mixer.continue_with(*shard.restore(shares, self._codec, self._replays))
+            self._mixer.restore(shares)
 
     def make_older(self, updates: int) -> None:
         """Let what is restored be another run's, which made this number of updates."""
@@ -187,7 +171,7 @@ class ReplaySource:
         while True:
             most = min(max(actors.size(), 1), _MOST_AT_ONCE)
             with self._changed:
-                if self._overflow != "wait":
+                if self._mixer.overflow != "wait":
                     return most
                 if room := self._mixer.room(most):
                     return room
@@ -198,12 +182,14 @@ class ReplaySource:
     def _restore(self, spill: Spill) -> None:
         """Store what lies in the spill."""
         unrolls = spill.read()
-        for replay in self._replays:
+        for replay in self._mixer.replays:
             replay.fill(unrolls)
         self._mixer.continue_with(spill.next_key())
         spill.delete_unused(self._is_stored)
         if unrolls:
-            self._say(f"replay: {len(unrolls):,} unrolls of an earlier start were found on disk")
+            self._mixer.say(
+                f"replay: {len(unrolls):,} unrolls of an earlier start were found on disk"
+            )
 
     def _write_to(self, spill: Spill, unrolls: Sequence[StoredUnroll]) -> None:
         """Add unrolls to the spill, and let those in its files no longer take memory.
@@ -214,19 +200,19 @@ class ReplaySource:
             if written := spill.add(unroll):
                 with self._changed:
                     for each in written:
-                        for replay in self._replays:
+                        for replay in self._mixer.replays:
                             replay.store.replace(each)
                     spill.delete_unused(self._is_stored)
         if spill.stopped:
-            capacity = sum(replay.store.capacity for replay in self._replays)
+            capacity = sum(replay.store.capacity for replay in self._mixer.replays)
             with self._changed:
-                for replay in self._replays:
+                for replay in self._mixer.replays:
                     share = self._memory_bytes * replay.store.capacity / capacity
                     replay.limit(min(replay.store.max_bytes, share))
                 spill.delete_unused(self._is_stored)
 
     def _is_stored(self, keys: np.ndarray) -> bool:
-        return any((replay.store.slots_of(keys) >= 0).any() for replay in self._replays)
+        return any((replay.store.slots_of(keys) >= 0).any() for replay in self._mixer.replays)
 
     # -- the preparing thread
 

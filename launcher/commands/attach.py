@@ -1,17 +1,15 @@
 """`--attach`: follows a run again; starts its controller again if that is gone."""
 
-import time
 from pathlib import Path
 
-from launcher.commands.control import find_place, leave_controller
+from launcher.commands.control import leave_controller
 from launcher.commands.manage import connected, read_rows, require_record
 from launcher.node.run_registry import Run
 from launcher.plan import process_plan
 from launcher.plan.request import Request, UserError
-from launcher.remote.remote_node import HostUnavailable, OperationFailed
-from launcher.running import connect, controlled_hosts, controller, follow, status
+from launcher.running import connect, controller, follow, status
 from launcher.running.console import say
-from launcher.running.followed_run import SETTLE_SECONDS, FollowedRun
+from launcher.running.followed_run import FollowedRun
 from launcher.running.process_table import state_label
 from launcher.running.recovery import Recovery
 from launcher.transfer.mirror import mirror_folder
@@ -26,12 +24,6 @@ def attach_run(run: Run, request: Request) -> int:
             f"{run.name} is not running: --status shows how it ended, --stop removes its record"
         )
     workers = read_rows(request, record)
-    place = find_place(request, workers)
-    if place and place != controlled_hosts.place_of(run):
-        raise UserError(
-            f"--controller={config.controller}: {run.name} was not started with it, so its hosts "
-            f"take no orders of a controller there: leave it out"
-        )
     with connected(run, request) as (control, mirror):
         installation_of = connect.find_installations(workers, control.hosts, config.deploy, say)
         followed = FollowedRun(
@@ -40,7 +32,7 @@ def attach_run(run: Run, request: Request) -> int:
         if config.detach:
             return leave_controller(run, request, followed) or 0
         if config.controller != controller.NONE:
-            _find_controller(run, followed)
+            _find_controller(run)
         follower = follow.Follower(control, Path(record.logdir))
         follower.install_signal_handlers()
         control.open_windows(say)
@@ -60,23 +52,17 @@ def attach_run(run: Run, request: Request) -> int:
             return follower.follow(recovery, config.stop_secs, detach)
 
 
-def _find_controller(run: Run, followed: FollowedRun) -> None:
+def _find_controller(run: Run) -> None:
     """Say whether the run has a controller; start it again if it is gone before the run's end."""
     entry = controller.read(run)
     if sentence := controller.describe(entry):
         say(sentence)
-    if entry.get("place"):  # it may be unable to reach a host
-        soon = time.monotonic() + SETTLE_SECONDS
-        followed.restore_times = dict.fromkeys(followed.hosts.remote_nodes, soon)
     if not controller.is_missing(entry):
         return
     try:
-        if entry.get("place"):
-            again = followed.start_controller()
-        else:
-            log = Path(entry["log"])
-            again = controller.ensure(run, entry["command"], entry["folder"], log, say) or {}
-    except (controller.NotStarted, HostUnavailable, OperationFailed, OSError) as error:
+        log = Path(entry["log"])
+        again = controller.ensure(run, entry["command"], entry["folder"], log, say) or {}
+    except (controller.NotStarted, OSError) as error:
         say(f"could not start the controller again: {error}; this frontend restarts what fails")
     else:
         say(controller.describe(again))

@@ -138,10 +138,9 @@ def _describe_controller(run: Run) -> dict[str, Any] | None:
     entry = controller.read(run)
     if not entry:
         return None
-    state = "ended" if entry["ended"] else "away" if entry.get("away") else "running"
-    state = "lost" if controller.is_missing(entry) else state
+    state = "lost" if controller.is_missing(entry) else "running"
     return {
-        "state": state,
+        "state": "ended" if entry["ended"] else state,
         "host": entry["host"],
         "process": entry["process"][0],
         "log": entry["log"],

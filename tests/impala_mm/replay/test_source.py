@@ -17,7 +17,7 @@ from supervising import until
 from unrolls import CODEC, LENGTH, Actors, decode, unroll
 
 from impala_mm.config import replay_mix
-from impala_mm.replay.mixer import RateLimiter
+from impala_mm.replay.mixer import Mixer, RateLimiter
 from impala_mm.replay.samplers import SamplerSetup, Uniform, make_replay
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.spill import Owner, Spill
@@ -41,11 +41,8 @@ def _source(
     random = np.random.default_rng(0)
     replays = [make_replay(SamplerSetup(part, 1e9, random)) for part in mix.replays]
     limiter = RateLimiter(ratio or 1 / (columns[0] or BATCH), minimum)
-    source = ReplaySource(
-        *(actors, CODEC, decode, replays, columns, limiter, overflow, lambda: 0.0, 1, say),
-        *(spill, None, memory),
-    )
-    return source, replays
+    mixer = Mixer(CODEC, replays, columns, limiter, overflow, lambda: 0.0, 1, say)
+    return ReplaySource(actors, mixer, decode, spill, memory_bytes=memory), replays
 
 
 def _taken(actors, number):
@@ -216,8 +213,6 @@ def test_unrolls_of_another_run_are_older_than_all_of_this_one(actors, tmp_path)
         assert max(versions) > 0
         held = replay.store.in_order()
         assert [u.version for u in held] == [version - 50 for version in versions]
-        slots = replay.store.slots_of(np.array([u.key for u in held]))
-        np.testing.assert_array_equal(replay.store.versions[slots], np.array(versions) - 50)
     turns.played = 100
     batch = again.next(0.0)
     assert batch.version[batch.fresh].tolist() == [100, 101], "none of the other run's are new"
@@ -463,6 +458,7 @@ def test_a_spill_is_read_without_the_rule_of_removal_which_may_need_the_learner(
 
     replay = NotYet(SamplerSetup(replay_mix.Part("elite", 1, 6, {}), 1e9, np.random.default_rng(0)))
     with contextlib.closing(Spill(tmp_path, Owner("/run", CODEC.digest), 4, print)) as spill:
-        arguments = CODEC, decode, [replay], [0, 4], RateLimiter(1, 4), "wait", lambda: 0.0
-        ReplaySource(actors, *arguments, spill=spill)
+        limiter = RateLimiter(1, 4)
+        mixer = Mixer(CODEC, [replay], [0, 4], limiter, "wait", lambda: 0.0, 1, print)
+        ReplaySource(actors, mixer, decode, spill)
         assert [each.key for each in replay.store.in_order()] == [2, 3, 4, 5, 6, 7]

@@ -338,7 +338,7 @@ def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(begin, tmp_p
     refuses = "import time; time.sleep(0.5); print('error: no mask'); raise SystemExit(2)"
     (tmp_path / "checkpoints" / "7").mkdir(parents=True)
     run = begin(LEARNER, refuses, refuses)
-    assert run.wait(30) == 1
+    assert run.wait(30) == 2, "a mistake of the user"
     printed = run.printed()
     first, second = re.findall(r"(actor-\d) failed.*; it will not be restarted", printed)
     assert f"{first} failed: error: no mask; it will not be restarted" in printed
