@@ -91,7 +91,7 @@ _PATH = (  # the path of an unroll: file, function, the data's form at this poin
     ("actor/learner_link.py", "LearnerLink._next_batch, _send", "compressed; header [18]"),
     ("transport/client.py", "Client.enqueue", "one call, or chunks of 3 MiB before it"),
     ("transport/delivery.py", "UnrollReceiver.enqueue", "into the queue: (bytes, version)"),
-    ("learner/batch_source.py", "QueueSource._prefetch, next", "Batch: unrolls [T+1, B, ...]"),
+    ("learner/batch_source.py", "PrefetchedSource._prefetch, next", "Batch: unrolls [T+1, B, ...]"),
     ("learner/lockstep.py", "Lockstep.next", "the same, when all learners have one"),
     ("learner/train_step.py", "TrainStep", "one graph for the complete update"),
     ("algorithms/impala/algorithm.py", "Impala.update", "loss [], a gradient for each variable"),

@@ -12,7 +12,7 @@ holds the core states of its episodes, so another learner could not continue the
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from impala_mm.actor.actor import Group, UnrollLoop
 from impala_mm.actor.failures import FaultCounter
@@ -50,13 +50,6 @@ def group_sizes(num_envs: int, observation: Any, mask: Any = ()) -> list[int]:
         )
     most = MAX_CONTENT // one
     return auto.split_evenly(num_envs, min(num_envs, max(2, -(-num_envs // most))))
-
-
-class _Connection(NamedTuple):
-    """A connection to a learner that accepted this actor."""
-
-    client: Client
-    length: int  # steps of an unroll
 
 
 class SteppingActor(threading.Thread):
@@ -102,19 +95,18 @@ class SteppingActor(threading.Thread):
                 self.waits = True
                 connection = None  # gRPC would give a new client its broken connection
                 if connection := self._connect():
-                    self._play(connection, faults)
+                    self._play(connection[0], connection[1], faults)
             faults.say_counts()
         except BaseException as error:
             self.failure = error
 
-    def _play(self, connection: _Connection, faults: FaultCounter) -> None:
-        """Play until the learner is unreachable, or has lost this actor's groups."""
-        client = connection.client
+    def _play(self, client: Client, length: int, faults: FaultCounter) -> None:
+        """Play unrolls of `length` steps until the learner is unreachable, or lost the groups."""
         groups = [
             _RemoteGroup(
                 self,
                 client,
-                EnvironmentStepper(environments, connection.length, self._heartbeat),
+                EnvironmentStepper(environments, length, self._heartbeat),
                 client.header(self._identity["actor"], self._incarnation, number)._replace(
                     environments=size
                 ),
@@ -175,8 +167,11 @@ class SteppingActor(threading.Thread):
             backoff.pause(0.002, most=min(max(waited / 10, 0.002), 1.0))
         raise _Ended
 
-    def _connect(self) -> _Connection | None:
-        """Wait for a learner that accepts this actor; return None if asked to stop."""
+    def _connect(self) -> tuple[Client, int] | None:
+        """Return a connection to a learner that accepts this actor, and the length of unrolls.
+
+        Return None if asked to stop.
+        """
         backoff = Backoff(f"for the learner at {self._address}", self._say, self._stop_asked)
         while not self._stop_asked.is_set():
             # A hello that timed out may still arrive after the next one; the learner ignores it,
@@ -190,7 +185,7 @@ class SteppingActor(threading.Thread):
                 backoff.pause(0.2, most=5.0, why=reason)
                 continue
             self._say(f"joined the learner at {self._address}, which chooses the actions")
-            return _Connection(client, int(answer["length"]))
+            return client, int(answer["length"])
         return None
 
 

@@ -103,17 +103,17 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
 
     _read_arguments(argv, values, refuse_unknown)
     sources = {name: setting_files.COMMAND_LINE for name in fields if values[name].present}
-    for name, each in _with_new_names(read, names).items():
-        if name not in fields and not each.is_recorded:
-            refuse_unknown(name, f"{each.source}: ")
-        if name not in sources and _counts(name, each, fields):
-            _set(values[name], each, fields[name])
-            sources[name] = each.source
+    for name, setting in _with_new_names(read, names).items():
+        if name not in fields and not setting.is_recorded:
+            refuse_unknown(name, f"{setting.source}: ")
+        if name not in sources and _counts(name, setting, fields):
+            _set(values[name], setting, fields[name])
+            sources[name] = setting.source
     for name, f in fields.items():
-        if why := flag_values.why_wrong(values[name].value, f):
+        if mistake := flag_values.why_wrong(values[name].value, f):
             source = sources.get(name, setting_files.COMMAND_LINE)
             where = "" if source == setting_files.COMMAND_LINE else f"{source}: "
-            refuse(f"{where}--{name}={values[name].value}: {why}")
+            refuse(f"{where}--{name}={values[name].value}: {mistake}")
     for name in filter(lambda name: values[name].present or name in read, old):
         print(f"note: {help_page.old_name(name, old[name])}", file=sys.stderr)
     _note_what_is_left_out(read, fields, {*sources, *not_taken})
@@ -148,8 +148,8 @@ def _make_all(configs: Sequence[type], values: absl_flags.FlagValues) -> tuple[A
             config(**{f.name: _value(values[f.name], f) for f in dataclasses.fields(config)})
             for config in configs
         )
-        for each in objects:
-            getattr(each, "refuse_typed", lambda: None)()
+        for made in objects:
+            getattr(made, "refuse_typed", lambda: None)()
     except ValueError as error:  # about flags that do not fit together
         refuse(str(error))
     return objects
@@ -212,12 +212,12 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
     """Return the settings in the files that the command line names, by the names of flags."""
     for config in configs:
         if hasattr(config, "preset"):
-            named = {each.lstrip("-").split("=")[0] for each in _with_flagfiles(argv)}
+            named = {argument.lstrip("-").split("=")[0] for argument in _with_flagfiles(argv)}
             preset, mode, quick = (
                 peek(argv, config, name) if named & {name, f"no{name}"} else None
                 for name in ("preset", "mode", "quick")
             )
-            scopes = {name: known.scope for name, known in flags.infos(config).items()}
+            scopes = {name: details.scope for name, details in flags.infos(config).items()}
             read = setting_files.read(preset, peek(argv, config, "config"), scopes)
             return setting_files.of_mode(read, mode, quick)
     return {}
@@ -226,9 +226,9 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
 def _as_arguments(read: Mapping[str, Sourced]) -> list[str]:
     """Return settings from files as arguments, for `peek`; `_set` refuses wrong ones."""
     arguments = []
-    for name, each in read.items():
+    for name, setting in read.items():
         with contextlib.suppress(ValueError):
-            arguments.append(f"--{name}={setting_files.to_text(each.value)}")
+            arguments.append(f"--{name}={setting_files.to_text(setting.value)}")
     return arguments
 
 
@@ -260,7 +260,9 @@ def _without_idle_phase(
             cost = peek(argv, config, "teacher_cost") != "0.0"
             games = peek(argv, config, "teacher") or peek(argv, config, "teacher_data")
             if not (games and (cost or config.learns_from_any_policy)):
-                return {name: each for name, each in read.items() if name != "offline_updates"}
+                return {
+                    name: setting for name, setting in read.items() if name != "offline_updates"
+                }
     return read
 
 
@@ -273,30 +275,30 @@ def _with_new_names(
     return {name: value for name, value in renamed.items() if name} | kept
 
 
-def _counts(name: str, given: Sourced, fields: Mapping[str, Any]) -> bool:
+def _counts(name: str, setting: Sourced, fields: Mapping[str, Any]) -> bool:
     """Return whether a value from a file counts: of a run's record, not what is a process's own."""
-    if not given.is_recorded:
+    if not setting.is_recorded:
         return True
     if name not in fields:
         refuse(
-            f"{given.source}: there is no flag --{name} here: another version of this program "
+            f"{setting.source}: there is no flag --{name} here: another version of this program "
             f"recorded it, or another algorithm"
         )
     return not flags.info(fields[name]).own
 
 
 def _note_what_is_left_out(
-    read: Mapping[str, Sourced], fields: Mapping[str, Any], known: Set[str]
+    read: Mapping[str, Sourced], fields: Mapping[str, Any], counted: Set[str]
 ) -> None:
-    """Print what the user of a recorded run had given and does not count here, but `known`."""
+    """Print what the user of a recorded run had given and does not count here, but `counted`."""
     left_out = [
-        f"--{name}={shlex.quote(setting_files.to_text(each.value))}"
-        for name, each in read.items()
-        if each.is_given and name in fields and name not in known
-        if each.value != fields[name].default
+        f"--{name}={shlex.quote(setting_files.to_text(setting.value))}"
+        for name, setting in read.items()
+        if setting.is_given and name in fields and name not in counted
+        if setting.value != fields[name].default
     ]
     if left_out:
-        source = next(each.source for each in read.values() if each.is_given)
+        source = next(setting.source for setting in read.values() if setting.is_given)
         print(
             f"note: --config={source} leaves out what belongs to a process or machine; repeat it "
             f"if it shall hold here: {' '.join(left_out)}",
@@ -304,16 +306,16 @@ def _note_what_is_left_out(
         )
 
 
-def _set(found: absl_flags.Flag, given: Sourced, f: dataclasses.Field) -> None:
+def _set(flag: absl_flags.Flag, setting: Sourced, f: dataclasses.Field) -> None:
     """Give a flag the value from a file; refuse one of the wrong kind."""
     try:
         if f.type == tuple[str, ...]:
-            one = isinstance(given.value, str)
-            found.value = [given.value] if one else list(given.value)
+            one = isinstance(setting.value, str)
+            flag.value = [setting.value] if one else list(setting.value)
         else:
-            found.parse(setting_files.to_text(given.value))
+            flag.parse(setting_files.to_text(setting.value))
     except (ValueError, TypeError, absl_flags.IllegalFlagValueError) as error:
-        refuse(f"{given.source}: {f.name} = {given.value!r}: {error}")
+        refuse(f"{setting.source}: {f.name} = {setting.value!r}: {error}")
 
 
 def peek(argv: Sequence[str], config: type, name: str) -> str:
@@ -369,22 +371,22 @@ class _Parser(absl_flags.ArgumentParser):
 
 
 def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
-    known = flags.info(f)
+    details = flags.info(f)
     if f.type == tuple[str, ...]:
-        absl_flags.DEFINE_multi_string(f.name, [], known.text, values)
+        absl_flags.DEFINE_multi_string(f.name, [], details.text, values)
         return
     kind = absl_flags.ArgumentSerializer[Any]()
-    may_be_bare = f.type is bool or bool(known.bare)  # --name, --noname
+    may_be_bare = f.type is bool or bool(details.bare)  # --name, --noname
     default: Any = f.default
-    made = absl_flags.Flag(_Parser(f), kind, f.name, default, known.text, boolean=may_be_bare)
+    made = absl_flags.Flag(_Parser(f), kind, f.name, default, details.text, boolean=may_be_bare)
     absl_flags.DEFINE_flag(made, values)
 
 
-def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
+def _value(flag: absl_flags.Flag, f: dataclasses.Field) -> Any:
     """Return the flag's value; for a flag that may be repeated, a tuple of its values."""
     if rewrite := flags.info(f).rewrite:
         try:
-            return rewrite(str(found.value))
+            return rewrite(str(flag.value))
         except ValueError as error:
-            refuse(f"--{f.name}={found.value}: {error}")
-    return tuple(found.value or ()) if f.type == tuple[str, ...] else found.value
+            refuse(f"--{f.name}={flag.value}: {error}")
+    return tuple(flag.value or ()) if f.type == tuple[str, ...] else flag.value

@@ -154,10 +154,10 @@ class FlagInfo:
 def _field_maker(make: Callable[Of, FlagInfo]) -> Callable[Concatenate[Any, Of], Any]:
     def flag(default: Any, *args: Of.args, **kwargs: Of.kwargs) -> Any:
         """Return a dataclass field that is a flag; `FlagInfo` explains the arguments."""
-        known = make(*args, **kwargs)
+        details = make(*args, **kwargs)
         if default in (math.inf, -math.inf):
-            known = dataclasses.replace(known, infinite=True)
-        return dataclasses.field(default=default, metadata={_INFO: known})
+            details = dataclasses.replace(details, infinite=True)
+        return dataclasses.field(default=default, metadata={_INFO: details})
 
     return flag
 
@@ -167,8 +167,8 @@ flag = _field_maker(FlagInfo)
 
 def info(field: dataclasses.Field) -> FlagInfo:
     """Return what is known of the flag that a field is."""
-    known: FlagInfo = field.metadata[_INFO]
-    return known
+    details: FlagInfo = field.metadata[_INFO]
+    return details
 
 
 def is_flag(field: dataclasses.Field) -> bool:
@@ -189,8 +189,9 @@ def kept(config: Any, *kinds: str) -> dict[str, Any]:
     """
     return {
         f"--{name}": getattr(config, name)
-        for name, known in infos(config).items()
-        if known.kept_by in kinds and not (known.only_with and known.only_with.why_idle(config))
+        for name, details in infos(config).items()
+        if details.kept_by in kinds
+        and not (details.only_with and details.only_with.why_idle(config))
     }
 
 
@@ -226,13 +227,13 @@ def differences(config: Any, recorded: dict[str, Any]) -> list[str]:
     Flags marked `own` are left out, and so are flags that were not recorded. Values that are
     written alike do not differ: the text "inf" of a flag is recorded as an infinity is.
     """
-    found = []
+    changes = []
     for f in dataclasses.fields(config):
         now = getattr(config, f.name)
         before = now if info(f).own else recorded.get(f.name, now)
         if before != now and f"{before}" != f"{now}":
-            found.append(f"--{f.name}={format_value(now)} (was {format_value(before)})")
-    return found
+            changes.append(f"--{f.name}={format_value(now)} (was {format_value(before)})")
+    return changes
 
 
 def changed(before: Any, after: Any, names: Sequence[str]) -> list[str]:

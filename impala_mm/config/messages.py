@@ -60,19 +60,19 @@ def users_traceback(error: BaseException) -> str:
     Return an empty string if no frame is the user's, but all are ours, gymnasium's or Python's own.
     """
     told = traceback.TracebackException.from_exception(error)
-    each: traceback.TracebackException | None = told
-    found = False
-    while each:
-        users = [is_users_file(frame.filename) for frame in each.stack]
-        found = found or any(users)
-        frames = each.stack[users.index(True) :] if True in users else []
-        each.stack = traceback.StackSummary.from_list(
+    part: traceback.TracebackException | None = told
+    has_users = False
+    while part:
+        users = [is_users_file(frame.filename) for frame in part.stack]
+        has_users = has_users or any(users)
+        frames = part.stack[users.index(True) :] if True in users else []
+        part.stack = traceback.StackSummary.from_list(
             [frame for frame in frames if not frame.filename.startswith("<frozen ")]
         )
-        each = each.__cause__ or each.__context__
+        part = part.__cause__ or part.__context__
     if isinstance(error, SyntaxError):  # of a file of the user's: it has no frame, but a line
-        found = True
-    return "".join(told.format()).rstrip() if found else ""
+        has_users = True
+    return "".join(told.format()).rstrip() if has_users else ""
 
 
 def users_place(error: BaseException) -> str:

@@ -131,7 +131,7 @@ class BatchedInference:
     def answer(
         self, header: tf.Tensor, contents: tf.Tensor, episodes: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Take a step of a group of environments; see `endpoints.TakeMessage`.
+        """Take a step of a group of environments; see `server.TakeMessage`.
 
         `contents`, string [1], is the step; the answer is the group's next actions as bytes.
         The call waits until the unrolls that the step ended are in the queue.

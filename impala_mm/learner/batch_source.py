@@ -7,10 +7,11 @@
 `sources` chooses one of them, and says what may be around it.
 """
 
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -191,35 +192,39 @@ def _make_take(
     return take
 
 
-class QueueSource(BatchSource):
-    """A source of batches of new unrolls from the actors' queue, each used once.
+class PrefetchedSource(BatchSource):
+    """A source whose next batch a thread prepares while the last one is trained on."""
 
-    While one batch is trained on, the next is decoded and copied to the training device.
-    """
+    def __init__(self, batches: Iterable[Batch], thread: str):
+        """Return these batches; `thread` is the name of the thread that makes them."""
+        self._ahead, name = OneAhead(), thread
+        threading.Thread(None, self._prefetch, name, [batches, name], daemon=True).start()
+
+    def next(self, timeout: float) -> Batch | None:
+        """Return the next batch, or None after `timeout` seconds."""
+        return self._ahead.next(timeout)
+
+    def _prefetch(self, batches: Iterable[Batch], thread: str) -> None:
+        """Prepare one batch after another until the run ends."""
+        lifecycle.name_thread(thread)
+        try:
+            for batch in batches:
+                self._ahead.put(batch)
+        except (tf.errors.OutOfRangeError, tf.errors.CancelledError):  # the run has ended
+            return
+        except BaseException as error:
+            self._ahead.fail(error)
+
+
+class QueueSource(PrefetchedSource):
+    """A source of batches of the oldest unrolls in the actors' queue, each used once."""
 
     def __init__(
         self, queue: tf.queue.QueueBase, codec: UnrollCodec, batch_size: int, device: str = ""
     ):
         """Take unrolls from the queue; `device` is where batches go, if not to train."""
-        self._batch_size = batch_size
-        self._take = _make_take(queue, codec, batch_size, device or devices.training_device())
-        self._ahead = OneAhead()
-        threading.Thread(target=self._prefetch, name="prefetch", daemon=True).start()
-
-    def next(self, timeout: float) -> Batch | None:
-        """Return a batch of the queue's oldest unrolls, or None after `timeout` seconds."""
-        return self._ahead.next(timeout)
-
-    def _prefetch(self) -> None:
-        """Prepare one batch after another until the run ends."""
-        lifecycle.name_thread("prefetch")
-        try:
-            while True:
-                self._ahead.put(self._take(tf.constant(self._batch_size)))
-        except (tf.errors.OutOfRangeError, tf.errors.CancelledError):  # the run has ended
-            return
-        except BaseException as error:
-            self._ahead.fail(error)
+        take = _make_take(queue, codec, batch_size, device or devices.training_device())
+        super().__init__((take(tf.constant(batch_size)) for _ in itertools.count()), "prefetch")
 
 
 class RoundSource(BatchSource):

@@ -149,9 +149,9 @@ class Learner(threading.Thread):
 
     def _reaches_limit(self, episode_return: float) -> bool:
         """Return whether a limit is reached, equally on all learners; if so, set `end_reason`."""
-        why = self.limits.why_reached(self.frames, episode_return)
-        self.end_reason = why or self.end_reason
-        return bool(why)
+        reason = self.limits.why_reached(self.frames, episode_return)
+        self.end_reason = reason or self.end_reason
+        return bool(reason)
 
     def _update(self, agreed: AgreedStep, batch: Batch) -> StepResult:
         """Make one update together with the other learners, and count it."""

@@ -120,11 +120,11 @@ class RecordKeeper:
         """
         records, folder = self._records, self._records.folder
         with self._looking:
-            if not self.lost and (why := _why_lost(folder)):
+            if not self.lost and (reason := _why_lost(folder)):
                 path = folder.begin_beside()
                 for writer in (records.outputs, records.metrics_writer, records.checkpointing):
                     writer.move(path)
-                self.lost = f"{why} during the run"
+                self.lost = f"{reason} during the run"
                 self._status.say(
                     f"error: {self.lost}: the run ends, and saves its last state to {folder.path}"
                 )
@@ -135,11 +135,11 @@ class RecordKeeper:
 def _why_lost(folder: RunFolder) -> str:
     """Return `why_lost` of a folder, if it says the same for some seconds: a mount may return."""
     for _ in range(_LOOKS_FOR_FOLDER):
-        why = folder.why_lost()
-        if not why:
+        reason = folder.why_lost()
+        if not reason:
             return ""
         time.sleep(0.5)
-    return why
+    return reason
 
 
 class LearnerMonitor:
@@ -275,8 +275,8 @@ class LearnerMonitor:
         status.server.close()
         self._raise_failure(lost, of_reports)
         reasons = [status.no_unroll_comes, *(report.no_unroll_comes for report in status.reports)]
-        if why := next(filter(None, reasons), ""):
-            raise NoUnrollComes(why)
+        if reason := next(filter(None, reasons), ""):
+            raise NoUnrollComes(reason)
         return row
 
     def _raise_failure(self, lost: str, of_reports: BaseException | None) -> None:

@@ -181,4 +181,4 @@ class RunStatus:
 
 
 def _merged(parts: Iterable[dict[int, str]]) -> dict[int, str]:
-    return {actor: why for part in parts for actor, why in part.items()}
+    return {actor: reason for part in parts for actor, reason in part.items()}

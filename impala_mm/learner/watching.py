@@ -73,9 +73,9 @@ class FirstUnroll:
             return
         if status.learner.offline_left:
             self._began, self._next_line = time.monotonic(), _FIRST_LINE_SECONDS
-        elif why := self.why_none_comes():
-            status.no_unroll_comes = why
-            status.learner.stop(why)
+        elif reason := self.why_none_comes():
+            status.no_unroll_comes = reason
+            status.learner.stop(reason)
 
     @property
     def is_awaited(self) -> bool:
@@ -104,8 +104,8 @@ class FirstUnroll:
     def why_none_comes(self) -> str:
         """Return why no valid unroll can come any more; empty if one may still come."""
         connected, gave_up = self._status.num_actors(), self._status.gave_up()
-        if why := self._why_none_is_valid(connected, gave_up, self._status.mistakes()):
-            return why
+        if reason := self._why_none_is_valid(connected, gave_up, self._status.mistakes()):
+            return reason
         if not gave_up:
             return ""
         now = time.monotonic()

@@ -48,7 +48,6 @@ class Store:
         self.size, self.bytes = 0, 0
         # Zeros take memory only once they are written, so a large capacity costs nothing.
         self.keys = np.zeros(capacity, np.int64)
-        self.versions = np.zeros(capacity, np.int64)
         self.uses = np.zeros(capacity, np.int64)  # how often each unroll was drawn
         self._unrolls: list[StoredUnroll] = []
         self._slots: dict[int, int] = {}  # by key
@@ -88,7 +87,7 @@ class Store:
         """Store an unroll, for which there is room, and whose key is new."""
         slot = self.size
         self._unrolls.append(unroll)
-        self.keys[slot], self.versions[slot], self.uses[slot] = unroll.key, unroll.version, 0
+        self.keys[slot], self.uses[slot] = unroll.key, 0
         self._slots[unroll.key] = slot
         self._order.append(unroll.key)
         self.size += 1
@@ -102,7 +101,6 @@ class Store:
 
     def make_older(self, updates: int) -> None:
         """Subtract a number from the policy versions of all unrolls."""
-        self.versions[: self.size] -= updates
         self._unrolls = [u._replace(version=u.version - updates) for u in self._unrolls]
 
     def remove(self, slot: int) -> None:
@@ -114,7 +112,7 @@ class Store:
         if slot != last:
             self._unrolls[slot] = moved
             self._slots[moved.key] = slot
-            for column in (self.keys, self.versions, self.uses):
+            for column in (self.keys, self.uses):
                 column[slot] = column[last]
         self.size = last
         if len(self._order) > 2 * self.capacity:  # removed ones that `oldest` has not met

@@ -197,7 +197,7 @@ class ActorFailures:
     def take(self, actor: int, host: str, failure: dict[str, str]) -> bool:
         """Log a report, each kind of fault once with its traceback; return whether it gave up."""
         kind, why, text = (
-            messages.escape_line(str(failure[each])) for each in ("kind", "gave_up", "text")
+            messages.escape_line(str(failure[field])) for field in ("kind", "gave_up", "text")
         )
         with self._lock:
             is_new = kind not in self._shown and len(self._shown) < _SHOWN_KINDS
@@ -279,10 +279,10 @@ class EnvironmentNumbers:
         """
         with self._lock:
             next_one = self._rank + self._learners * self.used
-            known, of_known = self._ranges.get(actor, (next_one, ()))
-            if first is None and sum(sizes) > sum(of_known):
-                known, self.used = next_one, self.used + sum(sizes)
-            first = known if first is None else first
+            own, own_sizes = self._ranges.get(actor, (next_one, ()))
+            if first is None and sum(sizes) > sum(own_sizes):
+                own, self.used = next_one, self.used + sum(sizes)
+            first = own if first is None else first
             if sizes:
                 self._ranges[actor] = first, list(sizes)
             return NumberRange(first, self._learners, self.count)

@@ -61,11 +61,11 @@ class DeliveryLedger:
         A late hello from an earlier connection of the same process changes nothing.
         """
         with self._lock:
-            known = self._incarnations.get(actor)
+            newest = self._incarnations.get(actor)
             if (
-                known is not None
-                and known >> CONNECTION_BITS == incarnation >> CONNECTION_BITS
-                and known >= incarnation
+                newest is not None
+                and newest >> CONNECTION_BITS == incarnation >> CONNECTION_BITS
+                and newest >= incarnation
             ):
                 return False
             self._incarnations[actor] = incarnation
@@ -151,7 +151,7 @@ class _Stream:
         if content_omitted:
             return Reply.INCOMPLETE, b""
         self.missing.update(range(max(self.following, oldest), number))
-        self.missing = {each for each in self.missing if each >= oldest and each != number}
+        self.missing = {n for n in self.missing if n >= oldest and n != number}
         self.following = max(self.following, number + 1)
         self.running.add(number)
         return Reply.ACCEPTED, b""
@@ -197,9 +197,6 @@ class ChunkStore:
         for (unroll, _), content in sorted(chunks.content.items() if chunks else []):
             unrolls.setdefault(unroll, []).append(content)
         return [b"".join(contents) for contents in unrolls.values()]
-
-    def __len__(self) -> int:
-        return len(self._messages)
 
 
 class _MessageChunks:

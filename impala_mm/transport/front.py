@@ -206,18 +206,18 @@ def _network(address: str) -> str:
 class Front:
     """The relay of one learner."""
 
-    def __init__(self, given: dict[str, Any]):
+    def __init__(self, start: dict[str, Any]):
         """Take what `listening` has written: sockets, the learner's path, and credentials."""
-        self.learner = given["learner"]
-        self.context = Credentials(*given["credentials"]).context(LEARNER)
-        connections, handshakes = _raise_limit(given["connections"])
+        self.learner = start["learner"]
+        self.context = Credentials(*start["credentials"]).context(LEARNER)
+        connections, handshakes = _raise_limit(start["connections"])
         self.admission = Admission(connections, handshakes, _say)
         self.epoll = select.epoll()
         self.peers = dict[int, "_Peer"]()  # by the number of each of its sockets
         self.greeting = dict["_Peer", float]()  # those in a handshake, and its deadline; in order
         # Sockets to close once all events are processed: until then their numbers stay theirs.
         self.closing: list[socket.socket] = []
-        self._listeners = {number: socket.socket(fileno=number) for number in given["listeners"]}
+        self._listeners = {number: socket.socket(fileno=number) for number in start["listeners"]}
         self._pauses_until: float | None = None  # while no connections are accepted
         self._pause_reported = -math.inf
 
@@ -414,8 +414,3 @@ def _raise_limit(connections: int) -> tuple[int, int]:
 
 def _say(text: str) -> None:
     print(text, flush=True)
-
-
-def main(given: dict[str, Any]) -> None:
-    """Serve a learner until it is gone; called by `listening`."""
-    Front(given).serve()

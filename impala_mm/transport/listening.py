@@ -35,10 +35,10 @@ import json, os, sys
 line = b""
 while not line.endswith(b"\\n"):
     line += os.read(0, 1) or sys.exit(1)
-given = json.loads(line)
-sys.path[:] = given["path"]
+start = json.loads(line)
+sys.path[:] = start["path"]
 from impala_mm.transport import front
-front.main(given)
+front.Front(start).serve()
 """
 # The learner alone decides when its front ends: by closing its input, also by being killed.
 _NOT_FOR_IT = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP}
@@ -122,11 +122,11 @@ class FrontProcess:
         self, sockets: Sequence[socket.socket], learner: Path, credentials: Credentials, say: Say
     ):
         """Serve those who connect to `sockets`; they wait there if the process is restarted."""
-        self._sockets, self._say = [_above_standard_files(each) for each in sockets], say
-        self._given = json.dumps(
+        self._sockets, self._say = [_above_standard_files(listener) for listener in sockets], say
+        self._start_message = json.dumps(
             {
                 "path": sys.path,
-                "listeners": [each.fileno() for each in self._sockets],
+                "listeners": [listener.fileno() for listener in self._sockets],
                 "learner": str(learner),
                 # Each takes a file of the learner, too.
                 "connections": _most_connections(),
@@ -146,8 +146,8 @@ class FrontProcess:
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
-        for each in self._sockets:
-            each.close()
+        for listener in self._sockets:
+            listener.close()
 
     def _start(self) -> subprocess.Popen:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_IT)  # the child inherits it
@@ -156,12 +156,12 @@ class FrontProcess:
                 [sys.executable, "-P", "-c", _START, "front of a learner"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                pass_fds=[each.fileno() for each in self._sockets],
+                pass_fds=[listener.fileno() for listener in self._sockets],
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert process.stdin
-        process.stdin.write(f"{self._given}\n".encode())
+        process.stdin.write(f"{self._start_message}\n".encode())
         process.stdin.flush()
         return process
 

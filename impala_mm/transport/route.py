@@ -80,8 +80,8 @@ def watch(target: str) -> None:
         return
     host, port = ports.split_address(target)
     with contextlib.suppress(OSError):
-        hosts = [each[4][0] for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-        found = {(f"{prefix}{each}", port) for each in hosts for prefix in ("", "::ffff:")}
+        hosts = [info[4][0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        peers = {(f"{prefix}{host}", port) for host in hosts for prefix in ("", "::ffff:")}
         for number in map(int, os.listdir("/proc/self/fd")):
             with contextlib.suppress(OSError):  # it is closed by now, or not a connection
                 own = os.dup(number)
@@ -90,7 +90,7 @@ def watch(target: str) -> None:
                     continue
                 # Addresses of every family fit into those of this one.
                 with socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=own) as connection:
-                    if connection.getpeername()[:2] in found:
+                    if connection.getpeername()[:2] in peers:
                         keep_watch(connection)
 
 
@@ -196,7 +196,9 @@ def path_of_learner(sockets: Iterable[socket.socket]) -> Path:
     remove_unused()
     try:
         folder = _own_folder()
-        first, *others = [_path(folder, *each.getsockname()[:2]) for each in sockets] or [_new()]
+        first, *others = [_path(folder, *listener.getsockname()[:2]) for listener in sockets] or [
+            _new()
+        ]
         for path in (first, *others):
             path.unlink(missing_ok=True)  # of an earlier learner
         for path in others:
@@ -247,9 +249,9 @@ def is_bound(path: Path) -> bool:
 
 def _candidates(folder: Path, address: str) -> Iterator[Path]:
     host, port = ports.split_address(address)
-    for family, _, _, _, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        if _is_here(family, found):
-            yield _path(folder, str(found[0]), port)
+    for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        if _is_here(family, place):
+            yield _path(folder, str(place[0]), port)
             yield _path(folder, _WILDCARDS[family], port)
 
 
@@ -271,8 +273,8 @@ def _own_folder() -> Path:
     """Return the user's folder of sockets, which exists; raise OSError if others can enter it."""
     with contextlib.suppress(FileExistsError):
         _FOLDER.mkdir(mode=0o700)
-    found = _FOLDER.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    status = _FOLDER.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise PermissionError(f"{_FOLDER} does not belong to this user alone")
     return _FOLDER
 

@@ -83,13 +83,13 @@ def header_mistake(header: MessageHeader, sizes: Sequence[int], infers: bool) ->
     if not infers:
         if header.stream != UNROLLS:
             return f"it is a step of group {header.stream}, but this learner takes unrolls"
-        known = sum(sizes)
+        most = sum(sizes)
     elif not 0 <= header.stream < (len(sizes) or MAX_ENVIRONMENTS):
         return f"it is a step of group {header.stream} of {len(sizes)}"
     else:
-        known = sizes[header.stream] if sizes else 0
-    if header.environments > (known or MAX_ENVIRONMENTS) or (infers and not header.environments):
-        return f"it has {header.environments} environments of {known or MAX_ENVIRONMENTS}"
+        most = sizes[header.stream] if sizes else 0
+    if header.environments > (most or MAX_ENVIRONMENTS) or (infers and not header.environments):
+        return f"it has {header.environments} environments of {most or MAX_ENVIRONMENTS}"
     return ""
 
 
@@ -166,7 +166,7 @@ def refusal(asked: dict[str, Any], identity: dict[str, Any]) -> str:
             return f"this actor's {words} is {theirs}, the learner's is {mine}"
     if asked.get("inference") == "learner":
         return ""
-    return _differing_own_flag(*(dict(each.get("own_flags", ())) for each in (asked, identity)))
+    return _differing_own_flag(*(dict(side.get("own_flags", ())) for side in (asked, identity)))
 
 
 def _differing_own_flag(theirs: dict[str, str], mine: dict[str, str]) -> str:

@@ -44,7 +44,7 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.distributed import group
 from impala_mm.environments.atari import vector
-from impala_mm.learner import replay_source, setup
+from impala_mm.learner import replay_source, start
 from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.own_source import OwnSource
@@ -128,7 +128,8 @@ class WorkerTasks(WireTasks):
             1,
             profiler,
         )
-        learner.start_training(lambda: math.nan)
+        learner.prepare_training(lambda: math.nan)
+        learner.start()
         source.allowed.release()  # a batch is prepared during the previous update
 
         def once() -> None:
@@ -235,7 +236,7 @@ class WorkerTasks(WireTasks):
         return tf.nest.map_structure(make, self._acting.algorithm.unroll.step)
 
 
-class _RepeatedBatch:
+class _RepeatedBatch(BatchSource):
     """A source that always returns the same batch."""
 
     def __init__(self, batch: Batch):
@@ -243,9 +244,6 @@ class _RepeatedBatch:
 
     def next(self, timeout: float) -> Batch | None:
         return self._batch
-
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        pass
 
 
 class _EndlessUnrolls:
@@ -261,7 +259,7 @@ class _EndlessUnrolls:
         return [*itertools.islice(self._contents, number)], [0] * number
 
 
-class _AllowedBatches:
+class _AllowedBatches(BatchSource):
     """The batches of a source, each once it is allowed."""
 
     def __init__(self, source: BatchSource):
@@ -291,7 +289,7 @@ def main() -> None:
     if _THREADS:
         lifecycle.lower_priority()
     else:
-        setup.find_levels_and_device(config)
+        start.find_levels_and_device(config)
     tasks = WorkerTasks(config, _THREADS)
     ready: dict[tuple[str, int], PreparedTask] = {}
     for line in sys.stdin:

@@ -53,7 +53,7 @@ def test_slots_have_no_gaps_and_keys_lead_to_their_unrolls(capacity, actions):
         for each in held:
             (slot,) = store.slots_of(np.array([each]))
             assert store[slot].key == each
-            assert store.versions[slot] == marks.marks[slot] == 100 + each
+            assert store[slot].version == marks.marks[slot] == 100 + each
         assert sorted(marks.marks) == list(range(store.size))
         assert store[store.oldest()].key == min(held)
         assert store[store.newest()].key == max(held)

@@ -76,7 +76,7 @@ def test_the_front_knows_neither_tensorflow_nor_the_actors_key(shared):
     maps = Path(f"/proc/{shared.front.process.pid}/maps").read_text()
     assert "_ssl" in maps
     assert "tensorflow" not in maps
-    assert Credentials.parse(TOKEN).actor not in shared.front._given
+    assert Credentials.parse(TOKEN).actor not in shared.front._start_message
 
 
 def test_what_an_actor_says_of_itself_makes_no_other_line_in_the_learners_log(shared):

@@ -127,14 +127,14 @@ def test_an_unroll_far_above_the_message_limit_arrives_whole(serve):
     contents, _ = server.queue.dequeue_many(2)
     assert contents.numpy()[0] == large
     assert contents.numpy()[1] == b"small"
-    assert len(server._receiver.chunks) == 0
+    assert len(server._receiver.chunks._messages) == 0
 
 
 def test_chunks_whose_sender_vanished_are_freed(serve, monkeypatch):
     server, address = serve()
     client = _join(address)
     _send_chunks(client, _header(client, 0), [b"the rest never comes"])
-    assert len(server._receiver.chunks) == 1
+    assert len(server._receiver.chunks._messages) == 1
     monkeypatch.setattr(delivery, "_KEPT_SECONDS", 0.0)
     _send_chunks(client, _header(client, 1), [b"another"])
     assert server._receiver.chunks.count(_header(client, 0).message_key) == 0
@@ -150,7 +150,7 @@ def test_chunks_of_another_learners_process_or_a_displaced_actor_are_not_kept(se
         _header(client, 0, incarnation=2),
     ):
         _send_chunks(client, header, [b"lost"])
-    assert len(server._receiver.chunks) == 0
+    assert len(server._receiver.chunks._messages) == 0
 
 
 def test_chunks_that_cannot_be_are_refused_and_unfinished_messages_are_few(serve):
@@ -167,10 +167,10 @@ def test_chunks_that_cannot_be_are_refused_and_unfinished_messages_are_few(serve
     for position in ((-1, 0), (0, -1), (2**62, 0), (0, 2)):
         assert send(0, *position) == Reply.INVALID, position
     assert send(0, 0, 0, content=bytes(messages.MAX_CONTENT + 1)) == Reply.INVALID
-    assert len(server._receiver.chunks) == 0
+    assert len(server._receiver.chunks._messages) == 0
     for number in range(10):
         assert send(number, 1, 1) == Reply.ACCEPTED
-    assert len(server._receiver.chunks) == delivery._MOST_MESSAGES
+    assert len(server._receiver.chunks._messages) == delivery._MOST_MESSAGES
     assert server._receiver.chunks.count(_header(client, 9).message_key) == 1
 
 
@@ -430,7 +430,7 @@ def test_parameters_are_never_torn(serve):
         reader.join(timeout=100)
     assert not mixed
     assert min(pulled) >= 20
-    assert len(server._parameters) <= 9, "old versions are let go"
+    assert len(server._parameters._versions) <= 9, "old versions are let go"
 
 
 def test_a_pull_brings_nothing_before_there_are_parameters(serve):
@@ -463,7 +463,7 @@ def test_every_function_refuses_a_caller_without_the_token(serve):
         result=[tf.int64],
     )
     assert int(code) == Reply.DENIED
-    assert len(server._receiver.chunks) == 0
+    assert len(server._receiver.chunks._messages) == 0
     assert int(server.queue.size()) == 0
     assert events == ["a caller without the run's token was refused"]
 
