@@ -33,14 +33,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from impala_mm.config import (
-    algorithm_settings,
-    command_line,
-    flag_values,
-    flags,
-    printable,
-    user_modules,
-)
+from impala_mm.config import command_line, flag_values, flags, messages, user_modules
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle, starter
@@ -70,7 +63,6 @@ def main(argv: list[str]) -> None:
         rehearse,
         validate,
     )
-    from impala_mm.runtime import rank  # noqa: PLC0415
 
     if config.validate:
         validate.run(config, given)
@@ -86,13 +78,13 @@ def main(argv: list[str]) -> None:
         if config.job_name == "evaluator":
             evaluator.run(config, given)
     except UserMistake as error:  # of an algorithm's code, which shows when it plays
-        algorithm_settings.show_cause(error)
+        user_modules.show_cause(error)
         flags.refuse(str(error))
     if config.job_name == "actor":
         actor.run(config)
     if config.debug:
         learner.run(learner.for_debugging(config))
-    if not config.job_name and rank.process_rank().size == 1:
+    if not config.job_name and starter.process_rank().size == 1:
         run_locally(config, argv, given)
     learner.run(config)
 
@@ -131,7 +123,7 @@ def run_locally(config: Config, argv: list[str], given: list[str]) -> NoReturn:
             processes.environment | mpirun.environment(as_root=True),
             processes.folder,
             config.log_max_mb,
-            printable.log_line,
+            messages.log_line,
         ),
         signals,
     )

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
         from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
 
         known = flags.infos(launcher)
-        for_dashboard = {name for name in known if "dashboard" in known[name].passed_to}
+        for_dashboard = {name for name in known if known[name].for_dashboard}
         try:
             serve(
                 config.logdir or "runs",

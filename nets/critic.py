@@ -12,9 +12,8 @@ from typing import Any
 import sonnet as snt
 import tensorflow as tf
 
-from nets.actions import Actions
-from nets.mlp import MLP
-from nets.style import DEFAULT, Style
+from nets.network import Actions
+from nets.torsos import DEFAULT, MLP, Style
 
 
 class Critics(snt.Module):

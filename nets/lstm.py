@@ -98,12 +98,12 @@ def _unroll(
     recurrent weights, `first` is [T, B, 1], and `hidden` and `cell` are the state before entry 0.
     """
     length = tf.shape(gates)[0]
-    each_gates, each_first = _entries(gates), _entries(first)
+    gates_array, first_array = _entries(gates), _entries(first)
 
     def forward(t: Any, hidden: Any, cell: Any, hiddens: Any, cells: Any, opened: Any) -> Any:
-        restarts = each_first.read(t)
+        restarts = first_array.read(t)
         recalled = tf.matmul(_restart(restarts, hidden), recall)
-        hidden, cell, now = advance(each_gates.read(t) + recalled, _restart(restarts, cell))
+        hidden, cell, now = advance(gates_array.read(t) + recalled, _restart(restarts, cell))
         return (
             t + 1,
             hidden,
@@ -137,10 +137,10 @@ def _unroll(
         )
         hidden_to_cell = o * (1 - squashed**2)
         kept = _restart(first, f)
-        each = [_entries(x) for x in (d_hiddens, hidden_to_cell, slopes, kept, first)]
+        inputs = [_entries(x) for x in (d_hiddens, hidden_to_cell, slopes, kept, first)]
 
         def backward(t: Any, d_hidden: Any, d_cell: Any, d_gates: Any) -> Any:
-            d_output, to_cell, slope, keep, restarts = (array.read(t) for array in each)
+            d_output, to_cell, slope, keep, restarts = (array.read(t) for array in inputs)
             d_hidden += d_output
             d_cell += d_hidden * to_cell
             now = tf.concat([d_cell, d_cell, d_hidden, d_cell], axis=-1) * slope

@@ -17,34 +17,62 @@ from typing import Any, NamedTuple, Protocol
 import sonnet as snt
 import tensorflow as tf
 
-from nets.actions import Actions
-from nets.embedding import Rows
-from nets.frame_stack import FrameStack
-from nets.shift import shift, shift_frames
+from nets.frame_stack import FrameStack, shift, shift_frames
 
 _SWAPPED = threading.Lock()  # held while a torso's variables are replaced by casts
 
 
-class Torso(Protocol):
-    """A Sonnet module that computes features of each observation separately."""
+class Unsuitable(ValueError):
+    """An error of a choice of network: none has the name, or it cannot read the observations."""
 
-    submodules: Sequence[snt.Module]
+
+class Actions(Protocol):
+    """The actions of an environment, which are nests of tensors."""
+
+    @property
+    def specs(self) -> Any:
+        """The specs of one action: nest of tf.TensorSpec."""
+
+    def features(self, action: Any, first: tf.Tensor) -> tf.Tensor:
+        """Return actions [N, ...] as vectors, float32 [N, F]; zeros where `first`, bool [N]."""
+
+
+class Choice(NamedTuple):
+    """One choice among n: actions int32 []."""
+
+    n: int
+
+    @property
+    def specs(self) -> tf.TensorSpec:
+        """The spec of one action."""
+        return tf.TensorSpec([], tf.int32)
+
+    def features(self, action: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
+        """Return the actions as one-hot vectors; zeros where `first`."""
+        return tf.one_hot(tf.where(first, -1, action), self.n)  # -1: all zeros
+
+
+class Torso(snt.Module):
+    """A module that computes features of each observation separately."""
 
     def unsuitable(self, shape: tuple[int, ...]) -> str | None:
         """Return why it cannot read observations of this shape ("it reads ..."); None if it can."""
 
-    def arrange(self, observation: tf.Tensor) -> tf.Tensor:
+    def arrange(self, observation: Any) -> Any:
         """Return observations [N, *shape] in the torso's own layout; their dtype stays."""
+        return observation
 
     def restore(self, arranged: tf.Tensor) -> tf.Tensor:
         """Return the observations [N, *shape] that `arrange` has arranged."""
+        return arranged
 
-    def __call__(self, observation: tf.Tensor) -> tf.Tensor:
+    def __call__(self, observation: Any) -> tf.Tensor:
         """Return the features [N, D] of observations [N, ...], arranged and perhaps stacked.
 
         Both are float32 or of the network's precision. The torso's variables must be attributes of
         the torso itself or of its submodules.
         """
+        raise NotImplementedError
 
 
 class Core(Protocol):
@@ -69,6 +97,12 @@ class Picture(NamedTuple):
 
     image: Any  # uint8 [..., H, W, C], arranged
     sums: Any  # float32 [..., 2], or [..., n x 2] for n frames; see `_sums`; or ()
+
+
+class Rows(NamedTuple):
+    """The rows of an `Embedding`'s table that belong to observations."""
+
+    rows: Any  # int32 [N, K]
 
 
 class State(NamedTuple):
@@ -194,8 +228,8 @@ class Network(snt.Module):
         """
         if not self._stack or not isinstance(state.frames, Picture):
             return ()
-        each = tf.concat(tf.split(state.frames.image, self._stack.before, -1), 0)
-        images = self._torso.restore(each)
+        frames = tf.concat(tf.split(state.frames.image, self._stack.before, -1), 0)
+        images = self._torso.restore(frames)
         if images.shape[1:] != self._observation.shape:
             return ()
         return tf.reshape(images, [self._stack.before, -1, *self._observation.shape])
@@ -287,6 +321,64 @@ class Network(snt.Module):
             return tf.cast(self._torso(cast), tf.float32)
 
 
+class Separate(snt.Module):
+    """A network for a policy and another one for values, with a torso and a core each.
+
+    It is used like a `Network`, but its features are two tensors, as `Features`. Both networks
+    must have the same frame stack, whose frames the state contains once.
+    """
+
+    def __init__(self, policy: Network, value: Network):
+        super().__init__(name="separate")
+        self._policy, self._value = policy, value  # Sonnet orders their variables by these names
+        self.num_features: int = policy.num_features  # F, of either
+
+    def initial_state(self, batch: int | tf.Tensor) -> State:
+        """Return the state at an episode's start: nest of [B, ...]."""
+        frames, core = self._policy.initial_state(batch)
+        return State(frames, (core, self._value.initial_state(batch).core))
+
+    def state_after(self, observation: Any, first: tf.Tensor) -> State:
+        """Return the state after observations; see `Network.state_after`."""
+        state = self.initial_state(tf.shape(first)[1])
+        return State(self._policy.state_after(observation, first).frames, state.core)
+
+    def earlier_images(self, state: State) -> Any:
+        """Return the images before the next entry; see `Network.earlier_images`."""
+        return self._policy.earlier_images(state)
+
+    def step(
+        self, observation: Any, reward: Any, action: Any, first: Any, state: State
+    ) -> tuple["Features", State]:
+        """Return (features [B, F], state) after reading one entry; see `Network.step`."""
+        return self._both(
+            lambda network, own: network.step(observation, reward, action, first, own), state
+        )
+
+    def unroll(
+        self, observation: Any, reward: Any, action: Any, first: Any, state: State
+    ) -> tuple["Features", State]:
+        """Return (features [T, B, F], last state) after reading T entries; see `Network.unroll`."""
+        return self._both(
+            lambda network, own: network.unroll(observation, reward, action, first, own), state
+        )
+
+    def _both(
+        self, read: Callable[[Network, State], tuple[tf.Tensor, State]], state: State
+    ) -> tuple["Features", State]:
+        frames, (core, other) = state
+        policy, after = read(self._policy, State(frames, core))
+        value, after_value = read(self._value, State(frames, other))
+        return Features(policy, value), State(after.frames, (after.core, after_value.core))
+
+
+class Features(NamedTuple):
+    """The features of two networks: float32 [..., F] each."""
+
+    policy: tf.Tensor
+    value: tf.Tensor
+
+
 @contextlib.contextmanager
 def _cast(modules: Sequence[snt.Module], dtype: tf.DType) -> Iterator[None]:
     """Replace the modules' variables by casts to `dtype` within the context."""
@@ -328,8 +420,8 @@ def _contrast(picture: Picture, dtype: tf.DType, fused: bool) -> tf.Tensor:
     this way it was 0.67.
     """
     image, sums = picture
-    each = tf.cast(tf.reshape(sums, [-1, sums.shape[-1] // 2, 2]), tf.float64)  # of each frame
-    means = tf.reduce_sum(each, 1) / image.shape[1:].num_elements()
+    of_frames = tf.cast(tf.reshape(sums, [-1, sums.shape[-1] // 2, 2]), tf.float64)
+    means = tf.reduce_sum(of_frames, 1) / image.shape[1:].num_elements()
     mean, square = tf.unstack(means[:, :, None, None, None], axis=1)
     # In float64, since for a bright picture both terms are large and nearly equal. 1 is added for
     # pictures whose pixels are all equal.

@@ -15,7 +15,7 @@ from plot_style import format_number
 from run_series import Curve
 
 import launcher.dashboard
-from impala_mm.records.panels import Panel
+from impala_mm.records.run_contents import Panel
 
 _STATIC = Path(launcher.dashboard.__file__).parent / "static"
 

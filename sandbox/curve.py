@@ -12,10 +12,10 @@ import numpy as np
 from documented_runs import read_curve
 
 from impala_mm.config import command_line
-from impala_mm.runtime import tensorflow_import
+from impala_mm.runtime import lifecycle
 from impala_mm.runtime.safe_files import from_json
 
-tensorflow_import.load()  # the modules below need only TensorFlow's types
+lifecycle.import_tensorflow()  # the modules below need only TensorFlow's types
 
 from impala_mm.environments import nests, types  # noqa: E402
 from impala_mm.environments.actions import ActionSpec  # noqa: E402

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
-from impala_mm.records.json_lines import drop_replaced, read_json_lines
+from impala_mm.records.run_contents import drop_replaced, read_json_lines
 from impala_mm.runtime import machine, provenance
 
 ROOT = Path(__file__).resolve().parent.parent

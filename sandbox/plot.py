@@ -26,7 +26,7 @@ import run_series
 from run_series import Curve, RunGroup, RunSeries, UnreadableRun
 
 from impala_mm.config import command_line, flags
-from impala_mm.records.panels import PANELS, Panel
+from impala_mm.records.run_contents import PANELS, Panel
 
 # Inches: the figure's width, the height of a return's row, the height of another row.
 _WIDTH, _TALL, _LOW = 10.0, 3.0, 1.5

@@ -32,7 +32,7 @@ from documented_runs import (
     run_documented,
 )
 
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.run_contents import read_json_lines
 
 _CURVE_POINTS = 200
 _PAGE = REFERENCE_FOLDER.parent / "curves.md"

@@ -7,10 +7,10 @@ learners.
 import numpy as np
 from run_series import RunSeries
 
-from impala_mm.records.learning_metrics import LEARNING_GROUPS, MetricDescription
-from impala_mm.records.panels import Panel
+from impala_mm.records.metric_descriptions import GROUPS, MetricDescription
+from impala_mm.records.run_contents import Panel
 
-_METRICS = next(group.metrics for group in LEARNING_GROUPS if group.heading == "Replay")
+_METRICS = GROUPS["Replay"]
 # The statistics that are drawn, with their titles.
 _DRAWN = {
     "replay_age": "Age of replayed unrolls",

@@ -24,7 +24,7 @@ from plot_style import format_number
 from run_series import RunSeries
 
 from impala_mm.records import run_contents
-from impala_mm.records.panels import PANELS, Panel
+from impala_mm.records.run_contents import PANELS, Panel
 from impala_mm.runtime import provenance
 from impala_mm.runtime.timing import format_duration
 

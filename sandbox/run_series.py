@@ -15,8 +15,7 @@ import numpy as np
 from documented_runs import read_metrics
 from plot_style import format_number
 
-from impala_mm.records.json_lines import find_current
-from impala_mm.records.settings_table import default_settings
+from impala_mm.records.run_contents import default_settings, find_current
 from impala_mm.runtime.safe_files import from_json
 
 MAX_BINS = 300  # points of a long run's curve; more could not be told apart

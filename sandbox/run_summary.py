@@ -9,10 +9,9 @@ import shlex
 import numpy as np
 from run_series import RunSeries
 
-from impala_mm.records import settings_table
+from impala_mm.records import run_contents
 from impala_mm.records.bottleneck import describe_bottleneck
-from impala_mm.records.run_contents import game_values, read_records
-from impala_mm.records.settings_table import SettingRow
+from impala_mm.records.run_contents import SettingRow, game_values, read_records
 from impala_mm.runtime.timing import format_duration
 
 
@@ -82,7 +81,7 @@ def best_return(run: RunSeries) -> tuple[float, float]:
 
 def list_settings(run: RunSeries) -> list[SettingRow]:
     """List the run's settings except its folder, changed ones first."""
-    return settings_table.list_settings({k: v for k, v in run.settings.items() if k != "logdir"})
+    return run_contents.list_settings({k: v for k, v in run.settings.items() if k != "logdir"})
 
 
 def next_commands(run: RunSeries) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Make a policy of a run one of those that come with this package, with its card.
 
-python sandbox/ship_policy.py runs/FOLDER NAME         writes impala_mm/policies/NAME/
+python sandbox/ship_policy.py runs/FOLDER NAME         writes impala_mm/shipped_policies/NAME/
 
 The folder holds the weights of the best checkpoint in half precision, a picture of a game if the
 environment draws one, and a card: the command, the commit, the scores over 100 games.
@@ -17,10 +17,10 @@ import numpy as np
 
 import impala_mm
 from impala_mm.evaluation import games
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.run_contents import read_json_lines
 from impala_mm.runtime import provenance
 
-_POLICIES = Path(impala_mm.__file__).parent / "policies"
+_POLICIES = Path(impala_mm.__file__).parent / "shipped_policies"
 _GAMES = 100
 _WIDTH = 320  # of the picture, in pixels
 _STEPS = 240  # of a game, after which the picture is taken

@@ -29,7 +29,7 @@ from documented_runs import (
     run_documented,
 )
 
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.run_contents import read_json_lines
 
 SLACK = 1.5
 # The share of the goal's frames and seconds within which every earlier return may be reached: the

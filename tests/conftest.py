@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from processes import started
 
-from impala_mm.runtime import tensorflow_import
+from impala_mm.runtime import lifecycle
 
 # The same examples each time: what is accepted once is accepted again. For new ones:
 # `pytest --hypothesis-profile=default`.
@@ -22,7 +22,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 # Nearly every module needs TensorFlow; loaded in this way, it takes a quarter less time.
 if "PYTEST_XDIST_WORKER" in os.environ:
-    tensorflow_import.load()
+    lifecycle.import_tensorflow()
 
 # `make test` started these; the makes that tests start are those of a user.
 for _name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):

@@ -17,7 +17,7 @@ from processes import ROOT, await_end_in
 import impala_mm
 from impala_mm import errors
 from impala_mm.from_python import run as runs
-from impala_mm.from_python.output import Output
+from impala_mm.from_python.run import Output
 
 _LONG = 280  # seconds
 

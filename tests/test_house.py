@@ -19,7 +19,7 @@ ALLOWED = {
     "impala_mm.records.run_folder "
     "impala_mm.runtime.certificates impala_mm.runtime.lifecycle impala_mm.runtime.ports "
     "impala_mm.runtime.run_token",
-    "nets": "",
+    "nets": "impala_mm.config.registry",
     # The library, from the lowest floor up; its own names are imported when they are accessed.
     "impala_mm": "config.errors config.messages from_python",
     "impala_mm.config": "",
@@ -29,7 +29,7 @@ ALLOWED = {
     "impala_mm.distributed": "config runtime data",
     "impala_mm.replay": "config runtime data",
     "impala_mm.algorithms": "config runtime environments distributed data replay nets",
-    "impala_mm.transport": "config.printable runtime data",
+    "impala_mm.transport": "config.messages runtime data",
     "impala_mm.records": "config runtime data",
     "impala_mm.inference": "environments data algorithms transport",
     "impala_mm.actor": "config runtime environments data algorithms transport",
@@ -46,24 +46,22 @@ ALLOWED = {
     "launcher": "",
     "launcher.node": "",
     "launcher.ssh": "",
-    "launcher.plan": "node ssh impala_mm.config.flags impala_mm.config.messages "
-    "impala_mm.config.printable",
+    "launcher.plan": "node ssh impala_mm.config.flags impala_mm.config.messages",
     "launcher.remote": "node ssh plan",
     "launcher.transfer": "node remote impala_mm.runtime.timing",
-    "launcher.deploy": "node plan remote impala_mm.config.printable",
+    "launcher.deploy": "node plan remote impala_mm.config.messages",
     "launcher.running": "node ssh plan remote transfer impala_mm.config.flags "
-    "impala_mm.config.messages impala_mm.config.printable impala_mm.runtime.certificates "
+    "impala_mm.config.messages impala_mm.runtime.certificates "
     "impala_mm.runtime.timing "
     "impala_mm.runtime.machine impala_mm.runtime.safe_files impala_mm.runtime.safe_files",
-    "launcher.checks": "node plan remote running impala_mm.config.printable "
+    "launcher.checks": "node plan remote running impala_mm.config.messages "
     "impala_mm.config.registry impala_mm.runtime.certificates impala_mm.transport.rounds",
     "launcher.dashboard": "node plan running impala_mm.config.messages impala_mm.records.host_use "
-    "impala_mm.records.json_lines "
-    "impala_mm.records.metric_descriptions impala_mm.records.panels "
+    "impala_mm.records.metric_descriptions "
     "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.safe_files "
     "impala_mm.runtime.safe_files",
     "launcher.commands": "node ssh plan remote transfer deploy running checks "
-    "impala_mm.config.printable",
+    "impala_mm.config.messages",
 }
 # Folders of programs, whose files import each other by short names.
 PROGRAMS = ("docker", "sandbox", "sandbox/benchmarks")

@@ -14,6 +14,7 @@ from pages import Reader, blocks
 from processes import ROOT, needs_horovod, run
 from rows import read_rows
 
+from impala_mm.config.settings import Config
 from launcher.plan.workers_csv import COLUMNS
 
 sys.path.append(str(ROOT / "sandbox" / "site"))
@@ -61,6 +62,22 @@ def test_the_page_about_algorithms_shows_all_of_its_example_and_nothing_else():
     assert _lines(feature) == _lines(_code("own_feature.py"))
 
 
+def test_pages_show_the_examples_of_what_is_registered():
+    for page, *names in (
+        ("networks.md", "own_network.py", "own_names.py"),
+        ("teachers.md", "own_teacher.py"),
+        ("export_and_video.md", "own_export.py"),
+    ):
+        shown = [_lines(text) for _, text in blocks(f"sandbox/{page}", "python")]
+        for name in names:
+            assert _lines(_code(name).partition('"""\n\n')[2]) in shown, name
+
+
+def test_the_page_about_replay_shows_its_example():
+    (text,) = (text for _, text in blocks("sandbox/replay.md", "python"))
+    assert _lines(text) == _lines(_code("own_replay.py").partition('"""\n\n')[2])
+
+
 def test_the_page_about_environments_shows_parts_of_its_examples():
     code = _code("own_environment.py") + _code("own_spaces.py")
     lines = textwrap.dedent("\n".join(map(str.lstrip, code.splitlines())))
@@ -95,7 +112,7 @@ def test_the_formulas_of_a_page_can_be_drawn(page):
 
 def test_flags_in_pages_exist():
     scripts = "".join(path.read_text() for path in (ROOT / "sandbox").rglob("*.py"))
-    flags = code_pages.flag_pages().keys() | {"help", "policy", "flagfile"}
+    flags = code_pages.flag_pages().keys() | Config.ALIASES.keys() | {"help", "flagfile"}
     defined = re.findall(r'"--(\w+)|^    (\w+): .* = flag\(', scripts, re.MULTILINE)
     options = flags | {name for names in defined for name in names} | _OF_OTHER_PROGRAMS
     found = set()

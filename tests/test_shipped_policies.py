@@ -10,7 +10,7 @@ from processes import EXPERIMENT, ROOT, run
 import impala_mm
 from impala_mm.records import checkpoint
 
-FOLDER = ROOT / "impala_mm" / "policies"
+FOLDER = ROOT / "impala_mm" / "shipped_policies"
 NAMES = checkpoint.shipped_names()
 NEEDED = {"Pong": "ale_py", "Breakout": "ale_py", "Cheetah": "mujoco"}
 

@@ -95,7 +95,7 @@ def test_a_student_that_is_killed_goes_on_with_its_scores_and_cost_and_needs_no_
     tmp_path,
 ):
     teacher, folder = tmp_path / "teacher", tmp_path / "run"
-    shutil.copytree(ROOT / "impala_mm" / "policies" / "cartpole", teacher)
+    shutil.copytree(ROOT / "impala_mm" / "shipped_policies" / "cartpole", teacher)
     common = ("--level_name=CartPole-v1", f"--teacher={teacher}", *QDAGGER)
     flags = (*common, "--save_checkpoint_secs=1", "--stop_at_return=1e9", "--learning_rate=0.0001")
     command = catch_command(folder, *flags, "--total_environment_frames=1e9")

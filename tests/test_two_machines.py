@@ -11,7 +11,7 @@ import pytest
 from processes import EXPERIMENT, ROOT, needs_horovod
 
 from impala_mm.runtime import run_token
-from impala_mm.transport.credentials import Credentials
+from impala_mm.transport.tls import Credentials
 
 pytestmark = [needs_horovod, pytest.mark.slow]
 

@@ -1,6 +1,6 @@
 """Choosing actions in an actor: an algorithm's `act`, traced once, so that a call costs little.
 
-`Player` calls an `Act` for each step of its environments. NumPy computes it if it can
+`UnrollPlayer` calls an `Act` for each step of its environments. NumPy computes it if it can
 (`numpy_function`) and if one thread shall: with the overhead of TensorFlow's call, TensorFlow took
 1.3 to 3.6 times as long for all sizes of MLPs and LSTMs that were tried. TensorFlow computes
 convolutions, and what several threads or a GPU shall compute.
@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.actor.numpy_function import NumpyFunction
-from impala_mm.actor.numpy_operations import Untranslatable
+from impala_mm.actor.numpy_function import NumpyFunction, Untranslatable
 from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
 from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack

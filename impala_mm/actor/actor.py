@@ -1,14 +1,14 @@
-"""An actor with its own network: it observes, acts, writes and sends.
+"""An actor: it observes, acts, writes and sends.
 
     observe   `EnvironmentStepper.finish_step`   the step that the last actions led to
     write     `UnrollWriter.write`               it into the unroll, with these actions
     act       `Act`                              on the newest entry, which starts the next step
     send      `LearnerLink.send`                 whole unrolls, while the next ones are played
 
-`run` plays and sends, `Player.play` makes the steps of an unroll, and `_PlayingGroup` has the three
-parts of a step. What features add to acting and to unrolls are hooks there. With
---inference=learner, `stepping_actor` makes the same steps: it sends what it observes, and the
-learner writes and acts.
+`UnrollLoop.play` makes the steps of an unroll, by the parts of a step that a `Group` has. With a
+network of the actor's own, `UnrollPlayer` is this loop, and `run` sends what it plays; what
+features add to acting and to unrolls are hooks of its groups. With --inference=learner, the groups
+are those of `stepping_actor`: to act is to send a step, and the learner writes it and answers.
 
 An actor whose learner is unreachable logs this, waits, and continues with the next learner that
 answers; it does not exit.
@@ -29,13 +29,12 @@ from impala_mm.actor.policy_puller import PolicyVersion
 from impala_mm.actor.stepper import EnvironmentStepper
 from impala_mm.algorithms.feature import ActingHook, SendingHook, TeacherLoader
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.unroll_writer import UnrollWriter
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.types import Environments, Fault
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
-from impala_mm.transport.environment_numbers import NumberRange
-from impala_mm.transport.messages import ActorTimes
+from impala_mm.transport.messages import ActorTimes, NumberRange
 
 
 def run(
@@ -51,7 +50,7 @@ def run(
 ) -> None:
     """Play and send the unrolls until asked to stop; `tell` the learner of faults.
 
-    `load_teachers` is that of `Player`, and may raise UserMistake.
+    `load_teachers` is that of `UnrollPlayer`, and may raise UserMistake.
 
     Raises TooManyFaults if the environments produce nothing but faults.
     """
@@ -62,7 +61,7 @@ def run(
             raise link.failure
         if stop.is_set():
             return
-    player = Player(algorithm, groups, heartbeat, load_teachers)
+    player = UnrollPlayer(algorithm, groups, heartbeat, load_teachers)
     faults = FaultCounter(groups, heartbeat, say, tell)
     loaded: PolicyVersion | None = None
     numbers: NumberRange | None = None
@@ -99,53 +98,43 @@ def run(
         player.close()
 
 
-class Player:
-    """A policy that plays groups of environments, in unrolls.
+class Group:
+    """E environments that step together, as the loop sees them wherever actions are chosen."""
 
-    The groups take turns: while the network chooses actions for one group, the others step, each in
-    its own thread. A single group needs no thread.
+    stepper: EnvironmentStepper
+    size: int
+    whole = 0  # environments that had no fault during the last unroll
+    policies: Sequence[Any] = ()  # those that played the unrolls returned last
+    at_unroll_start = False  # whether the next actions begin an unroll of this actor's policy
+    waited = 0.0  # seconds that the last `observe` waited for actions
+
+    def observe(self) -> bool:
+        """Wait for the running step, if any; return whether it ends the unrolls."""
+        raise NotImplementedError
+
+    def act(self) -> None:
+        """Choose the actions that follow the newest step, or request them."""
+        raise NotImplementedError
+
+    def take_unrolls(self, policy: Any) -> list[bytes]:
+        """Return the unrolls that have ended, which `policy` played, if this process has them."""
+        return []
+
+
+class UnrollLoop:
+    """The loop of an actor: its groups take turns, in unrolls.
+
+    While actions are chosen for one group, here or at the learner, the others step.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        groups: Sequence[tuple[Environments, int]],
-        heartbeat: Heartbeat | None = None,
-        load_teachers: TeacherLoader = lambda settings: [],
-    ):
-        """Play `groups`: each consists of environments that step together, and their number.
-
-        `load_teachers` returns the teachers that act at first, if a feature asks for them.
-        """
-        acts = self._acts = {size: Act(algorithm, size) for size in {size for _, size in groups}}
-        heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
-        features, (seed, _) = algorithm.features, tf.compat.v1.get_seed(0)
-        self._groups = [
-            _PlayingGroup(
-                algorithm,
-                EnvironmentStepper(environments, algorithm.unroll.length, heartbeat, threaded),
-                size,
-                acts[size],
-                features.acting_hooks(size, [seed, number], load_teachers),
-                features.sending_hooks(algorithm.unroll, environments, size, [seed, number]),
-            )
-            for number, (environments, size) in enumerate(groups)
-        ]
-        self.number(NumberRange(0, 1, sum(size for _, size in groups)))
+    def __init__(self, groups: Sequence[Group]):
+        self._groups = groups
         self._turn = 0  # index of the group that acts next
         self._loaded_policy: Any = None
         self.policy: Any = None  # the result of `load_policy` for the unrolls that ended last
         self.policies: list[Any] = []  # its result for each of the unrolls returned last
         self.acting = self.stepping = 0.0  # seconds that each took during the last unrolls
         self.whole = 0  # environments that had no fault during the last unrolls
-
-    def number(self, numbers: NumberRange) -> None:
-        """Give the environments their numbers in the run."""
-        begin = 0
-        for group in self._groups:
-            own = numbers.numbers(begin, group.size)
-            group.number = [tf.constant(own), tf.constant(numbers.bound)]
-            begin += group.size
 
     def play(self, load_policy: Callable[[], Any] = lambda: None) -> list[bytes]:
         """Play T steps and return the unrolls of all environments that had no fault.
@@ -165,7 +154,8 @@ class Player:
                 contents += group.take_unrolls(self.policy)
                 self.policies += group.policies
                 self.whole += group.whole
-            self.stepping += time.perf_counter() - begin
+            self.acting += group.waited
+            self.stepping += time.perf_counter() - begin - group.waited
             if ends_unroll and group is last:  # it acts in the next call of `play`
                 return contents
             if group.at_unroll_start:
@@ -179,10 +169,7 @@ class Player:
             self._turn = (self._turn + 1) % len(self._groups)
 
     def _load(self, load_policy: Callable[[], Any]) -> None:
-        before, self._loaded_policy = self._loaded_policy, load_policy()
-        if self._loaded_policy is None or self._loaded_policy != before:
-            for act in self._acts.values():
-                act.read_variables()
+        self._loaded_policy = load_policy()
 
     def episodes(self) -> np.ndarray:
         """Return the episodes that ended since the last call.
@@ -197,6 +184,55 @@ class Player:
             group.stepper.close()
 
 
+class UnrollPlayer(UnrollLoop):
+    """The loop of an actor with a network of its own.
+
+    With several groups each steps in a thread of its own, while the network acts for another.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        groups: Sequence[tuple[Environments, int]],
+        heartbeat: Heartbeat | None = None,
+        load_teachers: TeacherLoader = lambda settings: [],
+    ):
+        """Play `groups`: each consists of environments that step together, and their number.
+
+        `load_teachers` returns the teachers that act at first, if a feature asks for them.
+        """
+        acts = self._acts = {size: Act(algorithm, size) for size in {size for _, size in groups}}
+        heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
+        features, (seed, _) = algorithm.features, tf.compat.v1.get_seed(0)
+        self._own_groups = [
+            _ActingGroup(
+                algorithm,
+                EnvironmentStepper(environments, algorithm.unroll.length, heartbeat, threaded),
+                size,
+                acts[size],
+                features.acting_hooks(size, [seed, number], load_teachers),
+                features.sending_hooks(algorithm.unroll, environments, size, [seed, number]),
+            )
+            for number, (environments, size) in enumerate(groups)
+        ]
+        super().__init__(self._own_groups)
+        self.number(NumberRange(0, 1, sum(size for _, size in groups)))
+
+    def number(self, numbers: NumberRange) -> None:
+        """Give the environments their numbers in the run."""
+        begin = 0
+        for group in self._own_groups:
+            own = numbers.numbers(begin, group.size)
+            group.number = [tf.constant(own), tf.constant(numbers.bound)]
+            begin += group.size
+
+    def _load(self, load_policy: Callable[[], Any]) -> None:
+        before, self._loaded_policy = self._loaded_policy, load_policy()
+        if self._loaded_policy is None or self._loaded_policy != before:
+            for act in self._acts.values():
+                act.read_variables()
+
+
 class _Chosen(NamedTuple):
     """The choice for the running step."""
 
@@ -204,8 +240,8 @@ class _Chosen(NamedTuple):
     extras: list[tf.Tensor]  # flat, of [E, ...]
 
 
-class _PlayingGroup:
-    """E environments that step together, and their unfinished unrolls."""
+class _ActingGroup(Group):
+    """Environments for which this process chooses actions, and their unfinished unrolls."""
 
     def __init__(
         self,
@@ -218,8 +254,6 @@ class _PlayingGroup:
     ):
         self.stepper, self.size, self._act = stepper, size, act
         self._acting, self._sending = acting, sending
-        self.whole = 0  # environments that had no fault during the last unroll
-        self.policies: list[Any] = []  # those that played the unrolls returned last
         self.number: list[tf.Tensor] = []  # the last argument of `act`
         state = algorithm.initial_state(size)
         self._state: list[tf.Tensor] = tf.nest.flatten(state)
@@ -229,7 +263,7 @@ class _PlayingGroup:
         self.at_unroll_start = True
 
     def observe(self) -> bool:
-        """Wait for the running step, if any, and write it; return whether it ends the unrolls."""
+        """Wait for the running step, if any, and write it."""
         if not self._chosen:
             return False
         step, chosen, self._chosen = self.stepper.finish_step(), self._chosen, None
@@ -248,7 +282,7 @@ class _PlayingGroup:
         self.stepper.start_step(actions)
 
     def take_unrolls(self, policy: Any) -> list[bytes]:
-        """Return the unrolls that have ended, which `policy` played."""
+        """Return the unrolls that have ended."""
         unbroken = self._writer.unbroken
         self.whole, contents = len(unbroken), self._writer.take_unrolls()
         self.policies = [policy] * len(contents)

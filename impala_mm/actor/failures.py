@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from impala_mm.config.messages import is_users_file
-from impala_mm.environments import worker_process, worker_vector
+from impala_mm.environments import worker_vector
 from impala_mm.environments.faults import FaultLog, format_traceback, indented
 from impala_mm.environments.types import Environments, Fault
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -171,8 +171,8 @@ def _find_hang(seconds: float) -> Fault | None:
                 f"hang in {last.name} at {last.filename}",
                 f"Stack (most recent call last):\n{lines}",
             )
-    if found := worker_vector.find_hang():
-        pid, (_, *frames) = found
+    if hang := worker_vector.find_hang():
+        pid, (_, *frames) = hang
         return Fault(
             f"its environments have made no progress for {seconds:g} s: the worker process {pid} "
             "does not answer",
@@ -185,10 +185,10 @@ def _find_hang(seconds: float) -> Fault | None:
 def _users_frames(frame: FrameType) -> list[traceback.FrameSummary]:
     """Return the frames that a step, reset or constructor in this process has called."""
     stack = traceback.extract_stack(frame)
-    if any(each.filename == worker_process.__file__ for each in stack):  # it waits for an answer
+    if any(each.filename == worker_vector.__file__ for each in stack):  # it waits for an answer
         return []
-    frames = itertools.dropwhile(lambda each: _CALLERS not in each.filename, stack)
-    return list(itertools.dropwhile(lambda each: not is_users_file(each.filename), frames))
+    frames = itertools.dropwhile(lambda frame: _CALLERS not in frame.filename, stack)
+    return list(itertools.dropwhile(lambda frame: not is_users_file(frame.filename), frames))
 
 
 def report_failure(address: str, token: str, actor: int, fault: Fault, gave_up: str = "") -> None:

@@ -17,13 +17,12 @@ import numpy as np
 
 from impala_mm.actor.policy_puller import PolicyPuller, PolicyVersion, PulledParameters
 from impala_mm.data import compression
-from impala_mm.runtime import ports, thread_names
+from impala_mm.runtime import lifecycle, ports
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.machine import ProcessUse
 from impala_mm.runtime.timing import Backoff
 from impala_mm.transport.client import Client, OtherRun, Unreachable
-from impala_mm.transport.environment_numbers import NumberRange
-from impala_mm.transport.messages import ActorTimes, Reply, new_incarnation
+from impala_mm.transport.messages import ActorTimes, NumberRange, Reply, new_incarnation
 
 # Timeout in seconds of a call with unrolls if there are several learners. A call that a full queue
 # holds back is then repeated, and the reply may redirect the actor to another learner. The timeout
@@ -53,8 +52,8 @@ def label(
     their policy lasted are in a batch before it, which the learner drops and counts.
     """
     played = list(zip(policies, contents, strict=True))
-    own = [each for each in played if each[0].run == newest.run]
-    foreign = [each for each in played if each[0].run != newest.run]
+    own = [pair for pair in played if pair[0].run == newest.run]
+    foreign = [pair for pair in played if pair[0].run != newest.run]
     version = min((policy.version for policy, _ in own), default=newest.version)
     batches = [newest._replace(version=version, contents=[content for _, content in own])]
     if foreign:
@@ -86,10 +85,8 @@ class LearnerLink(threading.Thread):
         `columns` is the number of environments that play in rounds; 0: the algorithm has none.
         """
         super().__init__(name="link", daemon=True)
-        self._addresses, self._learner = (
-            list(addresses),
-            start,
-        )  # index of the learner that it feeds
+        self._addresses = list(addresses)
+        self._learner = start  # index of the learner that it feeds
         self._identity, self._token = identity, token
         self._columns = columns
         self._puller = PolicyPuller(0.0 if columns else pull_secs, say, stop)
@@ -116,30 +113,11 @@ class LearnerLink(threading.Thread):
         self.connected = threading.Event()
         self.has_delivered = False  # whether a learner has taken unrolls
 
-    def send(self, batch: UnrollBatch, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Hand over a batch; wait while the previous one is being sent.
+    def send(self, batch: UnrollBatch | None, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Hand over a batch, or ask for a turn; wait while the previous one is being sent.
 
         `meanwhile` is called several times per second of waiting. Return False if asked to stop.
         """
-        return self._hand_over(batch, meanwhile)
-
-    def wait_for_turn(self, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Wait until `newest` may play the next unrolls: at once, unless they are for a round.
-
-        Arguments and result are those of `send`.
-        """
-        self.policy_wait = 0.0
-        if not self._columns:
-            return not self._stop_asked.is_set()
-        self._turn_given.clear()
-        if self._hand_over(None, meanwhile):
-            while not (self._stop_asked.is_set() or self._turn_given.wait(0.2)):
-                if self.failure:
-                    raise self.failure
-                meanwhile()
-        return not self._stop_asked.is_set()
-
-    def _hand_over(self, batch: UnrollBatch | None, meanwhile: Callable[[], None]) -> bool:
         while not self._stop_asked.is_set():
             if self.failure:
                 raise self.failure
@@ -151,12 +129,28 @@ class LearnerLink(threading.Thread):
             break
         return not self._stop_asked.is_set()
 
+    def wait_for_turn(self, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Wait until `newest` may play the next unrolls: at once, unless they are for a round.
+
+        Arguments and result are those of `send`.
+        """
+        self.policy_wait = 0.0
+        if not self._columns:
+            return not self._stop_asked.is_set()
+        self._turn_given.clear()
+        if self.send(None, meanwhile):
+            while not (self._stop_asked.is_set() or self._turn_given.wait(0.2)):
+                if self.failure:
+                    raise self.failure
+                meanwhile()
+        return not self._stop_asked.is_set()
+
     @property
     def numbers(self) -> NumberRange:
         """The numbers of this actor's environments in the run."""
         client = self._client  # the link's thread may set it to None at any time
-        known = client.environments if client else 0
-        return self._numbers._replace(bound=max(known, self._numbers.bound))
+        count = client.environments if client else 0
+        return self._numbers._replace(bound=max(count, self._numbers.bound))
 
     @property
     def newest(self) -> PulledParameters | None:
@@ -174,7 +168,7 @@ class LearnerLink(threading.Thread):
 
     def run(self) -> None:
         """Connect, then send each batch and pull after it; reconnect if that fails."""
-        thread_names.name_thread("link")
+        lifecycle.name_thread("link")
         try:
             batch, sent = None, False  # `sent`: it is not known yet what the learner has now
             while not self._stop_asked.is_set():
@@ -301,24 +295,24 @@ class LearnerLink(threading.Thread):
     def _connect(self) -> Client | None:
         """Wait for a learner that accepts this actor; return None if asked to stop."""
         backoff = Backoff(f"for {ports.in_words(self._addresses)}", self._say, self._stop_asked)
-        missed, why = 0, ""
+        missed, reason = 0, ""
         while not self._stop_asked.is_set():
             address = self._addresses[self._learner]
             try:
                 client = Client(address, self._token)
                 self._hello(client)
-                found = self._first_policy(client, backoff)
+                parameters = self._first_policy(client, backoff)
             except Unreachable as error:
                 self._learner = (self._learner + 1) % len(self._addresses)
                 missed += 1
-                why = str(error) if isinstance(error, OtherRun) else why
+                reason = str(error) if isinstance(error, OtherRun) else reason
                 if missed % len(self._addresses) == 0:
-                    backoff.pause(0.2, most=5.0, why=why)
-                    why = ""
+                    backoff.pause(0.2, most=5.0, why=reason)
+                    reason = ""
                 continue
-            if found is None:
+            if parameters is None:
                 break
-            client.version, self._client = found.version, client
+            client.version, self._client = parameters.version, client
             self._say(f"joined the learner at {address}, policy version {client.version}")
             self.connected.set()
             return client
@@ -327,8 +321,8 @@ class LearnerLink(threading.Thread):
     def _first_policy(self, client: Client, backoff: Backoff) -> PulledParameters | None:
         """Wait for this learner's first policy and return it; return None if asked to stop."""
         while not self._stop_asked.is_set():
-            if found := self._puller.pull_any(client):
-                return found
+            if parameters := self._puller.pull_any(client):
+                return parameters
             backoff.pause(0.2, most=5.0)
         return None
 

@@ -7,10 +7,8 @@ the reset.
 import contextlib
 import functools
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ import numpy as np
 from impala_mm.environments import nests
 from impala_mm.environments.faults import FAILURES, make_fault
 from impala_mm.environments.types import Environments, Episode, Step
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 from impala_mm.runtime.heartbeat import Heartbeat
 
 
@@ -38,16 +36,14 @@ class EnvironmentStepper:
         """
         self._pool: ThreadPoolExecutor | None = None
         if threaded:
-            self._pool = ThreadPoolExecutor(1, "stepping", thread_names.name_thread, ("stepping",))
+            self._pool = ThreadPoolExecutor(1, "stepping", lifecycle.name_thread, ("stepping",))
         self._result: Callable[[], Step]  # waits for the step that was started
         self._finished: list[Episode] = []
         self._environments, self._length, self._heartbeat = environments, length, heartbeat
         self._repeats = environments.spec.action_repeats
         self._steps = 0  # in this unroll
-        self._broken = np.zeros(
-            [], bool
-        )  # [E]: had a fault in this unroll; [] before its first step
-        self.seconds = 0.0  # total duration of all steps
+        # [E]: had a fault in this unroll; [] before its first step.
+        self._broken = np.zeros([], bool)
         self._open_file = _open_file()
 
     def reset(self) -> Step:
@@ -63,9 +59,9 @@ class EnvironmentStepper:
     def start_step(self, actions: Any) -> None:
         """Start a step by actions, a nest of [E, ...]; `finish_step` returns it."""
         if self._pool:
-            self._result = self._pool.submit(self._step, actions).result
+            self._result = self._pool.submit(self._environments.step, actions).result
         else:
-            self._result = partial(self._step, actions)
+            self._result = functools.partial(self._environments.step, actions)
 
     def finish_step(self) -> Step:
         """Wait for the step that was started and return it; its arrays are [E, ...].
@@ -104,12 +100,6 @@ class EnvironmentStepper:
         """Wait for a running step and end the thread."""
         if self._pool:
             self._pool.shutdown()
-
-    def _step(self, actions: Any) -> Step:
-        begin = time.perf_counter()
-        step = self._environments.step(actions)
-        self.seconds += time.perf_counter() - begin
-        return step
 
     def _rebuild(self, environment: int, step: Step) -> None:
         try:

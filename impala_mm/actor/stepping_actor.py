@@ -1,28 +1,27 @@
 """An actor that only steps environments, and asks its learner for each action.
 
-    act            `_wait_for_actions`   for those that the learner chose from the last step
-    observe        `stepper.step`        the step that they lead to
-    write, send    `request_actions`     it to the learner, which writes the unroll (`inference`)
+    observe   `_RemoteGroup.observe`   the step by the actions that the learner chose
+    act       `_RemoteGroup.act`       send it to the learner, which writes the unroll (`inference`)
 
-`SteppingActor._play` makes these steps, as `actor.Player` does with its own network. Its
-environments are in groups. While the learner infers for one group, another steps, so stepping and
-waiting overlap in one thread. If the learner is unreachable,
-the actor logs this, waits for it and starts over with resets: the learner holds the core states of
-its episodes, so another learner could not continue them.
+`actor.UnrollLoop` makes these steps, as it does with a network of the actor's own. While the
+learner infers for one group, another steps, so stepping and waiting overlap in one thread. If the
+learner is unreachable, the actor logs this, waits for it and starts over with resets: the learner
+holds the core states of its episodes, so another learner could not continue them.
 """
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from impala_mm.actor.actor import Group, UnrollLoop
 from impala_mm.actor.failures import FaultCounter
 from impala_mm.actor.stepper import EnvironmentStepper
 from impala_mm.config import auto
 from impala_mm.data import compression
 from impala_mm.data.step_codec import ArraysCodec, StepCodec
 from impala_mm.environments.types import Environments, Fault, Step
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.machine import ProcessUse
@@ -44,20 +43,13 @@ def group_sizes(num_envs: int, observation: Any, mask: Any = ()) -> list[int]:
 
     Raises ValueError if a single observation does not fit.
     """
-    each = StepCodec(observation, mask).size
-    if each > MAX_CONTENT:
+    one = StepCodec(observation, mask).size
+    if one > MAX_CONTENT:
         raise ValueError(
-            f"an observation of {each / 1e6:.1f} MB is too large to be sent for every step"
+            f"an observation of {one / 1e6:.1f} MB is too large to be sent for every step"
         )
-    most = MAX_CONTENT // each
+    most = MAX_CONTENT // one
     return auto.split_evenly(num_envs, min(num_envs, max(2, -(-num_envs // most))))
-
-
-class _Connection(NamedTuple):
-    """A connection to a learner that accepted this actor."""
-
-    client: Client
-    length: int  # steps of an unroll
 
 
 class SteppingActor(threading.Thread):
@@ -87,7 +79,7 @@ class SteppingActor(threading.Thread):
         self._address = address
         self._incarnation = new_incarnation()
         self._identity, self._token, self._say, self._stop_asked = identity, token, say, stop
-        self._groups, self._compress, self._tell = groups, compress, tell
+        self._groups, self.compress, self._tell = groups, compress, tell
         self._heartbeat = heartbeat
         self._dropped = 0  # unfinished unrolls that were lost, not yet reported to a learner
         self.waits = True  # whether it waits for a learner, not for an environment
@@ -96,75 +88,66 @@ class SteppingActor(threading.Thread):
 
     def run(self) -> None:
         """Play until asked to stop, and reconnect whenever the learner was unreachable."""
-        thread_names.name_thread("playing")
+        lifecycle.name_thread("playing")
         try:
             faults = FaultCounter(self._groups, self._heartbeat, self._say, self._tell)
             while not self._stop_asked.is_set():
                 self.waits = True
                 connection = None  # gRPC would give a new client its broken connection
                 if connection := self._connect():
-                    self._play(connection, faults)
+                    self._play(connection[0], connection[1], faults)
             faults.say_counts()
         except BaseException as error:
             self.failure = error
 
-    def _play(self, connection: _Connection, faults: FaultCounter) -> None:
-        """Play until the learner is unreachable, or has lost this actor's groups."""
-        client = connection.client
+    def _play(self, client: Client, length: int, faults: FaultCounter) -> None:
+        """Play unrolls of `length` steps until the learner is unreachable, or lost the groups."""
         groups = [
-            _SteppedGroup(
-                EnvironmentStepper(environments, connection.length, self._heartbeat),
+            _RemoteGroup(
+                self,
+                client,
+                EnvironmentStepper(environments, length, self._heartbeat),
                 client.header(self._identity["actor"], self._incarnation, number)._replace(
                     environments=size
                 ),
                 StepCodec(environments.spec.observation, environments.spec.masks),
                 ArraysCodec(environments.spec.actions.specs),
-                self._compress,
             )
             for number, (environments, size) in enumerate(self._groups)
         ]
-        clock, use = _Clock(), ProcessUse()
+        loop, use, begin = UnrollLoop(groups), ProcessUse(), time.perf_counter()
+        groups[0].report = {"dropped": self._dropped}
         try:
-            for group in groups:  # the first message reports the dropped unrolls
-                if not self._may_step():
-                    return
-                step = group.stepper.reset()
-                self.waits = True
-                group.request_actions(client, step, dropped=self._dropped)
-                self._dropped = 0
-            while not self._stop_asked.is_set():
-                for group in groups:
-                    asked = time.perf_counter()
-                    actions = self._wait_for_actions(client, group)
-                    clock.waited += time.perf_counter() - asked
-                    if actions is None or not self._may_step():
-                        return
-                    step = group.stepper.step(actions)
-                    report: dict[str, int] = {}
-                    if group.stepper.between_unrolls and group is groups[-1]:
-                        faults.after_unroll()
-                        report = clock.times(groups).in_microseconds() | {"faults": faults.new}
-                        report |= use.newest().in_header()
-                    group.request_actions(client, step, **report)
-                    self.waits = True
-                    self.has_delivered |= bool(report)
+            while True:
+                loop.play()
+                faults.after_unroll()
+                ready = time.perf_counter()
+                times = ActorTimes(loop.acting, loop.stepping, playing=ready - begin)
+                groups[-1].report = times.in_microseconds() | use.newest().in_header()
+                groups[-1].report["faults"] = faults.new
+                self.has_delivered, begin = True, ready
+        except _Ended:
+            pass
         except StreamLost:
             self._say("the learner no longer holds this actor's episodes: starting over")
         finally:
+            if "dropped" not in groups[0].report:  # the learner was told
+                self._dropped = 0
             self._dropped += sum(size for _, size in self._groups)
             threading.Thread(target=_keep_until_done, args=[client, groups], daemon=True).start()
 
-    def _may_step(self) -> bool:
-        """Return whether environments may step now: not after `run` has seen that none steps."""
+    def refuse_after_end(self) -> None:
+        """Raise _Ended if environments may not step any more: `run` has seen that none steps."""
         self.waits = False  # set before the check, and `run` reads it after `stop` is set
-        return not self._stop_asked.is_set()
+        if self._stop_asked.is_set():
+            raise _Ended
 
-    def _wait_for_actions(self, client: Client, group: "_SteppedGroup") -> Any:
-        """Return actions [E, ...]; None if asked to stop, or if the learner is unreachable."""
+    def wait_for_answer(self, client: Client, delivery: Delivery) -> bytes:
+        """Return the learner's answer; raise _Ended if asked to stop, or if it is unreachable."""
+        self.waits = True
         what = "for the learner's answer (its queue may be full, or it trains on a round)"
         backoff = Backoff(what, self._say, self._stop_asked, silent=10.0)
-        delivery, asked = group.delivery, time.monotonic()
-        assert delivery
+        asked = time.monotonic()
         while not self._stop_asked.is_set():
             try:
                 reply = delivery.wait()
@@ -178,14 +161,17 @@ class SteppingActor(threading.Thread):
                 if reply == Reply.FOREIGN:
                     raise StreamLost
                 if reply != Reply.RUNNING:
-                    return group.decode_actions(delivery.answer)
+                    return delivery.answer
             # In rounds, a policy is to be found soon after it is published.
             waited = time.monotonic() - asked
             backoff.pause(0.002, most=min(max(waited / 10, 0.002), 1.0))
-        return None
+        raise _Ended
 
-    def _connect(self) -> _Connection | None:
-        """Wait for a learner that accepts this actor; return None if asked to stop."""
+    def _connect(self) -> tuple[Client, int] | None:
+        """Return a connection to a learner that accepts this actor, and the length of unrolls.
+
+        Return None if asked to stop.
+        """
         backoff = Backoff(f"for the learner at {self._address}", self._say, self._stop_asked)
         while not self._stop_asked.is_set():
             # A hello that timed out may still arrive after the next one; the learner ignores it,
@@ -195,65 +181,71 @@ class SteppingActor(threading.Thread):
                 client = Client(self._address, self._token)
                 answer = client.hello(self._identity | {"incarnation": self._incarnation})
             except Unreachable as error:
-                why = str(error) if isinstance(error, OtherRun) else ""
-                backoff.pause(0.2, most=5.0, why=why)
+                reason = str(error) if isinstance(error, OtherRun) else ""
+                backoff.pause(0.2, most=5.0, why=reason)
                 continue
             self._say(f"joined the learner at {self._address}, which chooses the actions")
-            return _Connection(client, int(answer["length"]))
+            return client, int(answer["length"])
         return None
 
 
-class _SteppedGroup:
-    """A group of environments, and its newest message to the learner."""
+class _Ended(Exception):
+    """Raised to end the loop: the actor was asked to stop, or its learner is unreachable."""
 
-    delivery: Delivery | None = None
+
+class _RemoteGroup(Group):
+    """Environments for which the learner chooses actions and writes the unrolls."""
 
     def __init__(
         self,
+        actor: SteppingActor,
+        client: Client,
         stepper: EnvironmentStepper,
         header: MessageHeader,
         codec: StepCodec,
         actions: ArraysCodec,
-        compress: compression.Compress,
     ):
         """Send the group's steps; `header` is the header of its first message."""
-        self.stepper, self._header = stepper, header
-        self._codec, self._actions, self._compress = codec, actions, compress
+        self.stepper, self.size, self._header = stepper, header.environments, header
+        self._actor, self._client, self._codec, self._actions = actor, client, codec, actions
+        self._step: Step | None = None  # the newest; None: the environments are to be reset
+        self._asks = False  # whether the learner is to answer a message
+        self.delivery: Delivery | None = None  # of the newest message
+        self.report: dict[str, int] = {}  # fields of the next message's header
 
-    def request_actions(self, client: Client, step: Step, **report: int) -> None:
-        """Send a step to get the actions after it; `report` holds fields of the header."""
-        content = self._compress(self._codec.encode(step))
-        header = self._header._replace(**report) if report else self._header
-        self.delivery = Delivery(client, header, [content], self.stepper.episodes())
-        self._header = self._header._replace(number=self._header.number + 1)
+    def observe(self) -> bool:
+        """Wait for the learner's actions, and step by them; at first reset."""
+        self.waited = 0.0
+        if not self._asks:
+            if self._step is None:
+                self._actor.refuse_after_end()
+                self._step = self.stepper.reset()
+            return False
+        begin = time.perf_counter()
+        assert self.delivery
+        answer = self._actor.wait_for_answer(self._client, self.delivery)
+        actions, self._asks = self._actions.decode(answer, self.size), False
+        self.waited = time.perf_counter() - begin
+        self._actor.refuse_after_end()
+        self._step = self.stepper.step(actions)
+        return self.stepper.between_unrolls
 
-    def decode_actions(self, answer: bytes) -> Any:
-        """Return the actions [E, ...] in the learner's answer."""
-        return self._actions.decode(answer, self._header.environments)
+    def act(self) -> None:
+        """Send the newest step, by which the learner chooses the next actions."""
+        assert self._step
+        content = self._actor.compress(self._codec.encode(self._step))
+        header = self._header._replace(**self.report) if self.report else self._header
+        self.delivery = Delivery(self._client, header, [content], self.stepper.episodes())
+        self._header, self._asks = self._header._replace(number=self._header.number + 1), True
+        self.report = {}
 
 
-def _keep_until_done(client: Client, groups: Sequence[_SteppedGroup]) -> None:
+def _keep_until_done(client: Client, groups: Sequence["_RemoteGroup"]) -> None:
     """Hold a client until its calls have ended: TensorFlow crashes if it is freed earlier."""
     for group in groups:
         if group.delivery:
             group.delivery.wait_until_done()
     del client
-
-
-class _Clock:
-    """The time of the playing thread, by activity; waiting for actions counts as acting."""
-
-    def __init__(self) -> None:
-        self.waited, self._stepped, self._since = 0.0, 0.0, time.perf_counter()
-
-    def times(self, groups: Sequence[_SteppedGroup]) -> ActorTimes:
-        """Return the times since the last call."""
-        now, stepped = time.perf_counter(), sum(group.stepper.seconds for group in groups)
-        times = ActorTimes(
-            acting=self.waited, stepping=stepped - self._stepped, playing=now - self._since
-        )
-        self.waited, self._stepped, self._since = 0.0, stepped, now
-        return times
 
 
 def run(actor: SteppingActor, stop: threading.Event, heartbeat: Heartbeat) -> None:

@@ -19,9 +19,8 @@ from impala_mm.algorithms.parts import networks
 from impala_mm.config import auto, flags, setting_files
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import structure_digest
-from impala_mm.data.variables import BadVariables
+from impala_mm.data.variables import BadVariables, ParameterLayout
 from impala_mm.environments import from_flags
 from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
@@ -87,7 +86,7 @@ def make_agent(
             algorithm.load_policies(load_policy)
         if load_policy and number is not None:
             tf.random.set_seed(config.seed + 1000 * number)  # a loaded policy has set its own
-    except (nets.UnknownNetwork, nets.Unsuitable) as error:
+    except nets.Unsuitable as error:
         flags.refuse(f"--agent_name={config.agent_name}: {error}")
     except (UnsuitableActions, BadVariables, UserMistake) as error:
         flags.refuse(f"--algorithm={config.algorithm}: {error}")

@@ -22,7 +22,7 @@ from impala_mm.data.variables import Variables
 from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.runtime import devices
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 _METHODS = (Algorithm.initial_state, Algorithm.act, Algorithm.judge, Algorithm.update)
 
@@ -97,7 +97,7 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
         asked = features.make(config, environment, role)
         setup = Setup(role, asked, here.rank, max(here.local_size, config.num_learners))
         made = make(config, environment, *([setup] if _takes_setup(parameters) else []))
-    except (nets.UnknownNetwork, nets.Unsuitable, UnsuitableActions):
+    except (nets.Unsuitable, UnsuitableActions):
         raise
     except UserMistake as error:
         raise BadAlgorithm(str(error)) from None

@@ -17,15 +17,12 @@ there is no such module. The frontend imports it, too, so it must not import Ten
 """
 
 import dataclasses
-import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from impala_mm.config import flags, user_modules
-from impala_mm.config.messages import users_traceback
-from impala_mm.config.printable import escape
 
 
 class Place(NamedTuple):
@@ -78,10 +75,10 @@ def settings_type(algorithm: str, base: type) -> type:
     place = place_of(algorithm)
     beside = place.settings_module
     try:
-        user_modules.find(place.module)
+        user_modules.check_exists(place.module)
         if not user_modules.exists(beside):
             return base
-        found = getattr(user_modules.import_module(beside), place.settings, None)
+        settings = getattr(user_modules.import_module(beside), place.settings, None)
     except user_modules.BadModule as error:
         if error.__cause__:
             raise BadAlgorithm(str(error)) from error.__cause__
@@ -89,22 +86,22 @@ def settings_type(algorithm: str, base: type) -> type:
             f"there is no such algorithm; write {', '.join(BUILT_IN)} or the name of a module of "
             f"yours (package.module): {error}"
         ) from None
-    if why := _why_unsuitable(found, base):
-        raise BadAlgorithm(f"{beside}{why}")
-    assert isinstance(found, type)
-    return found
+    if mistake := _why_unsuitable(settings, base):
+        raise BadAlgorithm(f"{beside}{mistake}")
+    assert isinstance(settings, type)
+    return settings
 
 
-def _why_unsuitable(found: Any, base: type) -> str:
+def _why_unsuitable(settings: Any, base: type) -> str:
     """Return what is wrong with a module's `Settings`, after the module's name; usually empty."""
-    if not (isinstance(found, type) and issubclass(found, base)):
-        what = "defines no class Settings" if found is None else f"has the Settings {found!r}"
+    if not (isinstance(settings, type) and issubclass(settings, base)):
+        what = "defines no class Settings" if settings is None else f"has the Settings {settings!r}"
         return f" {what}: it must be a subclass of impala_mm.config.settings.{base.__name__}"
-    if "__dataclass_fields__" not in vars(found):
+    if "__dataclass_fields__" not in vars(settings):
         return ".Settings is no dataclass: write @dataclasses.dataclass(frozen=True) above it"
     shared = {f.name: f for f in _fields(base)}
-    kinds = typing.get_type_hints(found)
-    for f in _fields(found):
+    kinds = typing.get_type_hints(settings)
+    for f in _fields(settings):
         name = f.name
         kind = f.type = kinds[name]  # a string, if the module postpones annotations
         if not flags.is_flag(f):
@@ -127,12 +124,12 @@ def _fields(config: Any) -> tuple[dataclasses.Field, ...]:
 def of_all(base: type) -> dict[str, tuple[dataclasses.Field, list[str]]]:
     """Return the own flags of all our algorithms by name, and the algorithms that have it."""
     shared = {f.name for f in _fields(base)}
-    found: dict[str, tuple[dataclasses.Field, list[str]]] = {}
+    own: dict[str, tuple[dataclasses.Field, list[str]]] = {}
     for algorithm in BUILT_IN:
         for f in _fields(settings_type(algorithm, base)):
             if f.name not in shared:
-                found.setdefault(f.name, (f, []))[1].append(algorithm)
-    return found
+                own.setdefault(f.name, (f, []))[1].append(algorithm)
+    return own
 
 
 def of_arguments(peek: Callable[[str], str], base: type) -> type:
@@ -142,24 +139,20 @@ def of_arguments(peek: Callable[[str], str], base: type) -> type:
     wrong with the algorithm ends the program with exit code 2 and one sentence, after the traceback
     of what the user's code raised.
     """
-    given = peek("algorithm")
-    if given in BUILT_IN and (own := Path(f"{given}.py")).is_file():
-        flags.warn(f"--algorithm={given} is built in, and {own} here is not used: rename the file")
+    algorithm = peek("algorithm")
+    if algorithm in BUILT_IN and (own := Path(f"{algorithm}.py")).is_file():
+        flags.warn(
+            f"--algorithm={algorithm} is built in, and {own} here is not used: rename the file"
+        )
     try:
-        found = settings_type(given, base)
-        suited = getattr(found, "suited_to", lambda level_name: found)
+        settings = settings_type(algorithm, base)
+        suited = getattr(settings, "suited_to", lambda level_name: settings)
         return suited(peek("level_name"))
     except BadAlgorithm as error:
-        refuse(given, error)
+        refuse(algorithm, error)
 
 
 def refuse(algorithm: str, error: BadAlgorithm) -> NoReturn:
     """End the program because of a user's algorithm; show where their code raised, if it did."""
-    show_cause(error)
+    user_modules.show_cause(error)
     flags.refuse(f"--algorithm={algorithm}: {error}")
-
-
-def show_cause(error: Exception) -> None:
-    """Print where a user's code raised the cause of an error, if it did."""
-    if error.__cause__ and (where := users_traceback(error.__cause__)):
-        print(escape(where), file=sys.stderr)

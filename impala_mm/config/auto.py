@@ -62,8 +62,8 @@ def parts(observation: Any) -> list[Any]:
     """Return the TensorSpecs in an observation's spec, which may be a dict or tuple of these."""
     if hasattr(observation, "shape"):
         return [observation]
-    each = observation.values() if isinstance(observation, dict) else observation
-    return [part for value in each for part in parts(value)]
+    values = observation.values() if isinstance(observation, dict) else observation
+    return [part for value in values for part in parts(value)]
 
 
 def group_sizes(
@@ -128,8 +128,8 @@ def needs_one_thread(config: Config, observation: Any, gpu: bool, is_built_in: b
     (`Config.update_threads` says which updates need a second one nevertheless.) `observation` is
     the TensorSpec of one.
     """
-    given = config.intra_op_threads or config.inter_op_threads
-    return is_built_in and not (gpu or given or config.xla or is_large(observation))
+    threads = config.intra_op_threads or config.inter_op_threads
+    return is_built_in and not (gpu or threads or config.xla or is_large(observation))
 
 
 def split_evenly(count: int, groups: int) -> list[int]:
@@ -176,8 +176,8 @@ def inference(
         "the algorithm makes actors wait for the next policy": rounds,
         "--deterministic_run needs it": config.deterministic_run,
     }
-    if why := next((why for why, is_given in needed.items() if is_given), ""):
-        return AutoChoice("actor", why)
+    if reason := next((reason for reason, is_given in needed.items() if is_given), ""):
+        return AutoChoice("actor", reason)
     if device == "/CPU:0":
         return AutoChoice("actor", "the learner has no GPU to run the network for all actors")
     if weights < _LARGE_NETWORK:
@@ -203,8 +203,8 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
     }
     if environment.actions.has_box:
         # With the values that suit choices, IMPALA does not learn such tasks.
-        known = flags.infos(config)
-        chosen |= {name: known[name].with_box for name in former if has_box_value(known[name])}
+        details = flags.infos(config)
+        chosen |= {name: details[name].with_box for name in former if has_box_value(details[name])}
         # Two networks for large observations would double what most of the time goes to.
         chosen["separate_networks"] = not is_large(environment.observation)
     if recorded is not None:
@@ -250,15 +250,15 @@ def task_flags(config: Config) -> dict[str, Any]:
     return {name: getattr(config, name) for name in _following(type(config))}
 
 
-def has_box_value(known: FlagInfo) -> bool:
+def has_box_value(details: FlagInfo) -> bool:
     """Return whether `auto` of a flag depends on whether an action contains numbers (Box)."""
-    return known.with_box is not None
+    return details.with_box is not None
 
 
 def _following(kind: type[Config]) -> list[str]:
     """Return the flags whose `auto` depends on the environment."""
-    known = flags.infos(kind)
-    return [name for name in known if has_box_value(known[name]) or known[name].of_games]
+    details = flags.infos(kind)
+    return [name for name in details if has_box_value(details[name]) or details[name].of_games]
 
 
 def former_defaults(kind: type[Config]) -> dict[str, Any]:
@@ -266,11 +266,11 @@ def former_defaults(kind: type[Config]) -> dict[str, Any]:
 
     They are those of the classes that a type of settings extends.
     """
-    found = {}
+    former = {}
     for name in _following(kind):
-        defaults = [vars(each)[name] for each in kind.__mro__ if name in vars(each)]
-        found[name] = next((value for value in defaults if not _is_auto(value)), defaults[0])
-    return found
+        defaults = [vars(ancestor)[name] for ancestor in kind.__mro__ if name in vars(ancestor)]
+        former[name] = next((value for value in defaults if not _is_auto(value)), defaults[0])
+    return former
 
 
 def _is_auto(value: Any) -> bool:

@@ -61,7 +61,8 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     """
     escape_unknown_characters()
     read = _read_files(argv, configs)
-    extended = [argv[0], *(f"--{name}={each.value}" for name, each in read.items()), *argv[1:]]
+    extended = [argv[0], *_as_arguments(read), *argv[1:]]
+    _import_modules(extended, configs)
     bases = configs
     configs = tuple(
         getattr(c, "of_arguments", lambda _, c=c: c)(functools.partial(peek, extended, c))
@@ -72,45 +73,47 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     not_taken = {name for config in configs for name in getattr(config, "NOT_TAKEN", ())}
     shown = [f for name, f in fields.items() if name not in {*not_taken, "origins"}]
     old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
-    for option, _, words in (argument.partition("=") for argument in argv[1:]):
-        if option in _HELP and words:
-            others = {
-                name: found
-                for config in configs
-                for name, found in getattr(config, "of_all_algorithms", dict)().items()
-                if name not in fields
-            }
-            _print_and_exit(help_page.about_words(words, shown, others))
-        elif option in _HELP:
-            program = messages.program("run_experiment" in Path(argv[0]).name)
-            _print_and_exit(help_page.whole(program, about, shown, old))
-    aliases = {n: of for config in configs for n, of in getattr(config, "ALIASES", {}).items()}
-    # An algorithm may have a flag of this name.
-    aliases = {name: of for name, of in aliases.items() if name not in fields}
-    values = _define_all(fields, old, aliases)
+
+    def of_other_algorithms() -> dict[str, Any]:
+        """Return the flags that other algorithms have, and these algorithms, by name."""
+        return {
+            name: flag_and_algorithms
+            for config in configs
+            for name, flag_and_algorithms in getattr(config, "of_all_algorithms", dict)().items()
+            if name not in fields
+        }
+
+    _print_help(argv, about, shown, old, of_other_algorithms)
+    # The names of flags by other names that they have; None: an old flag without effect.
+    names: dict[str, str | None] = {
+        other: name
+        for config in configs
+        for other, name in getattr(config, "ALIASES", {}).items()
+        if other not in fields  # an algorithm may have a flag of this name
+    }
+    names |= {name: was.now for name, was in old.items()}
+    values = _define_all(fields, names)
 
     def refuse_unknown(name: str, source: str = "") -> NoReturn:
-        what = nearest(name, fields)
-        for config in configs:
-            others: dict[str, Any] = getattr(config, "of_all_algorithms", dict)()
-            if name in others:
-                given, algorithm = peek(extended, config, "algorithm"), others[name][1][0]
-                what = f" of --algorithm={given}; --algorithm={algorithm} has it"
+        what, others = nearest(name, fields), of_other_algorithms()
+        if name in others:
+            what = f" of --algorithm={values['algorithm'].value}; --algorithm={others[name][1][0]} "
+            what += "has it"
         refuse(f"{source}there is no flag --{name}{what}")
 
     _read_arguments(argv, values, refuse_unknown)
     sources = {name: setting_files.COMMAND_LINE for name in fields if values[name].present}
-    for name, each in _with_new_names(read, old, aliases).items():
-        if name not in fields and not each.is_recorded:
-            refuse_unknown(name, f"{each.source}: ")
-        if name not in sources and _counts(name, each, fields):
-            _set(values[name], each, fields[name])
-            sources[name] = each.source
+    for name, setting in _with_new_names(read, names).items():
+        if name not in fields and not setting.is_recorded:
+            refuse_unknown(name, f"{setting.source}: ")
+        if name not in sources and _counts(name, setting, fields):
+            _set(values[name], setting, fields[name])
+            sources[name] = setting.source
     for name, f in fields.items():
-        if why := flag_values.why_wrong(values[name].value, f):
+        if mistake := flag_values.why_wrong(values[name].value, f):
             source = sources.get(name, setting_files.COMMAND_LINE)
             where = "" if source == setting_files.COMMAND_LINE else f"{source}: "
-            refuse(f"{where}--{name}={values[name].value}: {why}")
+            refuse(f"{where}--{name}={values[name].value}: {mistake}")
     for name in filter(lambda name: values[name].present or name in read, old):
         print(f"note: {help_page.old_name(name, old[name])}", file=sys.stderr)
     _note_what_is_left_out(read, fields, {*sources, *not_taken})
@@ -145,24 +148,41 @@ def _make_all(configs: Sequence[type], values: absl_flags.FlagValues) -> tuple[A
             config(**{f.name: _value(values[f.name], f) for f in dataclasses.fields(config)})
             for config in configs
         )
-        for each in objects:
-            getattr(each, "refuse_typed", lambda: None)()
+        for made in objects:
+            getattr(made, "refuse_typed", lambda: None)()
     except ValueError as error:  # about flags that do not fit together
         refuse(str(error))
     return objects
 
 
 def _define_all(
-    fields: Mapping[str, Any], old: Mapping[str, OldName], aliases: Mapping[str, str]
+    fields: Mapping[str, dataclasses.Field], names: Mapping[str, str | None]
 ) -> absl_flags.FlagValues:
     values = absl_flags.FlagValues()
     for f in fields.values():
         _define(f, values)
-    for name, was in old.items():
-        _define_old(name, was, values)
-    for name, of in aliases.items():
-        absl_flags.DEFINE_alias(name, of, values)
+    for other, now in names.items():
+        if now:
+            absl_flags.DEFINE_alias(other, now, values)
+        else:
+            absl_flags.DEFINE_string(other, None, "", values)
     return values
+
+
+def _print_help(
+    argv: Sequence[str],
+    about: str,
+    shown: Sequence[dataclasses.Field],
+    old: dict[str, OldName],
+    of_other_algorithms: Callable[[], dict[str, Any]],
+) -> None:
+    """Print the page of --help, or its part on some words, and exit if one of them is asked for."""
+    for option, _, words in (argument.partition("=") for argument in argv[1:]):
+        if option in _HELP and words:
+            _print_and_exit(help_page.about_words(words, shown, of_other_algorithms()))
+        elif option in _HELP:
+            program = messages.program("run_experiment" in Path(argv[0]).name)
+            _print_and_exit(help_page.whole(program, about, shown, old))
 
 
 def _print_and_exit(text: str) -> NoReturn:
@@ -192,15 +212,35 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
     """Return the settings in the files that the command line names, by the names of flags."""
     for config in configs:
         if hasattr(config, "preset"):
-            named = {each.lstrip("-").split("=")[0] for each in _with_flagfiles(argv)}
+            named = {argument.lstrip("-").split("=")[0] for argument in _with_flagfiles(argv)}
             preset, mode, quick = (
                 peek(argv, config, name) if named & {name, f"no{name}"} else None
                 for name in ("preset", "mode", "quick")
             )
-            scopes = {name: known.scope for name, known in flags.infos(config).items()}
+            scopes = {name: details.scope for name, details in flags.infos(config).items()}
             read = setting_files.read(preset, peek(argv, config, "config"), scopes)
             return setting_files.of_mode(read, mode, quick)
     return {}
+
+
+def _as_arguments(read: Mapping[str, Sourced]) -> list[str]:
+    """Return settings from files as arguments, for `peek`; `_set` refuses wrong ones."""
+    arguments = []
+    for name, setting in read.items():
+        with contextlib.suppress(ValueError):
+            arguments.append(f"--{name}={setting_files.to_text(setting.value)}")
+    return arguments
+
+
+def _import_modules(argv: Sequence[str], configs: Sequence[type]) -> None:
+    """Import the modules of --import, which may add what other flags name."""
+    for config in configs:
+        if hasattr(config, "imports"):
+            try:
+                user_modules.import_all(peek(argv, config, "imports"))
+            except user_modules.BadModule as error:
+                user_modules.show_cause(error)
+                refuse(str(error))
 
 
 def _with_flagfiles(argv: Sequence[str]) -> Sequence[str]:
@@ -220,44 +260,45 @@ def _without_idle_phase(
             cost = peek(argv, config, "teacher_cost") != "0.0"
             games = peek(argv, config, "teacher") or peek(argv, config, "teacher_data")
             if not (games and (cost or config.learns_from_any_policy)):
-                return {name: each for name, each in read.items() if name != "offline_updates"}
+                return {
+                    name: setting for name, setting in read.items() if name != "offline_updates"
+                }
     return read
 
 
 def _with_new_names(
-    read: Mapping[str, Sourced], old: Mapping[str, OldName], aliases: Mapping[str, str]
+    read: Mapping[str, Sourced], names: Mapping[str, str | None]
 ) -> dict[str, Sourced]:
-    """Return settings from files without old and other names: by the flag's own, if it has one."""
-    now: dict[str, str | None] = {**aliases, **{name: was.now for name, was in old.items()}}
-    renamed = {now[name]: each for name, each in read.items() if name in now}
-    known = {name: each for name, each in read.items() if name not in now}
-    return {name: each for name, each in renamed.items() if name} | known
+    """Return settings from files by the flags' own names; `names` has other names of flags."""
+    renamed = {names[name]: value for name, value in read.items() if name in names}
+    kept = {name: value for name, value in read.items() if name not in names}
+    return {name: value for name, value in renamed.items() if name} | kept
 
 
-def _counts(name: str, given: Sourced, fields: Mapping[str, Any]) -> bool:
+def _counts(name: str, setting: Sourced, fields: Mapping[str, Any]) -> bool:
     """Return whether a value from a file counts: of a run's record, not what is a process's own."""
-    if not given.is_recorded:
+    if not setting.is_recorded:
         return True
     if name not in fields:
         refuse(
-            f"{given.source}: there is no flag --{name} here: another version of this program "
+            f"{setting.source}: there is no flag --{name} here: another version of this program "
             f"recorded it, or another algorithm"
         )
     return not flags.info(fields[name]).own
 
 
 def _note_what_is_left_out(
-    read: Mapping[str, Sourced], fields: Mapping[str, Any], known: Set[str]
+    read: Mapping[str, Sourced], fields: Mapping[str, Any], counted: Set[str]
 ) -> None:
-    """Print what the user of a recorded run had given and does not count here, but `known`."""
+    """Print what the user of a recorded run had given and does not count here, but `counted`."""
     left_out = [
-        f"--{name}={shlex.quote(setting_files.to_text(each.value))}"
-        for name, each in read.items()
-        if each.is_given and name in fields and name not in known
-        if each.value != fields[name].default
+        f"--{name}={shlex.quote(setting_files.to_text(setting.value))}"
+        for name, setting in read.items()
+        if setting.is_given and name in fields and name not in counted
+        if setting.value != fields[name].default
     ]
     if left_out:
-        source = next(each.source for each in read.values() if each.is_given)
+        source = next(setting.source for setting in read.values() if setting.is_given)
         print(
             f"note: --config={source} leaves out what belongs to a process or machine; repeat it "
             f"if it shall hold here: {' '.join(left_out)}",
@@ -265,16 +306,16 @@ def _note_what_is_left_out(
         )
 
 
-def _set(found: absl_flags.Flag, given: Sourced, f: dataclasses.Field) -> None:
+def _set(flag: absl_flags.Flag, setting: Sourced, f: dataclasses.Field) -> None:
     """Give a flag the value from a file; refuse one of the wrong kind."""
     try:
         if f.type == tuple[str, ...]:
-            one = isinstance(given.value, str)
-            found.value = [given.value] if one else list(given.value)
+            one = isinstance(setting.value, str)
+            flag.value = [setting.value] if one else list(setting.value)
         else:
-            found.parse(setting_files.to_text(given.value))
+            flag.parse(setting_files.to_text(setting.value))
     except (ValueError, TypeError, absl_flags.IllegalFlagValueError) as error:
-        refuse(f"{given.source}: {f.name} = {given.value!r}: {error}")
+        refuse(f"{setting.source}: {f.name} = {setting.value!r}: {error}")
 
 
 def peek(argv: Sequence[str], config: type, name: str) -> str:
@@ -283,6 +324,9 @@ def peek(argv: Sequence[str], config: type, name: str) -> str:
     values = absl_flags.FlagValues()
     values.set_gnu_getopt(True)  # values that follow unknown flags do not end the search
     _define(field, values)
+    for alias, of in getattr(config, "ALIASES", {}).items():
+        if of == name:
+            absl_flags.DEFINE_alias(alias, of, values)
     with contextlib.suppress(absl_flags.Error, OSError):  # `parse` refuses these arguments
         values(argv, known_only=True)
     return str(values[name].value)
@@ -302,75 +346,47 @@ def _all_fields(configs: Sequence[type]) -> dict[str, dataclasses.Field]:
     return fields
 
 
-def _define_old(name: str, old: OldName, values: absl_flags.FlagValues) -> None:
-    if old.now:
-        absl_flags.DEFINE_alias(name, old.now, values)
-    else:
-        absl_flags.DEFINE_string(name, None, "", values)
-
-
 class _Parser(absl_flags.ArgumentParser):
-    """A parser for flags of one type, with error messages in the style of the other flags."""
+    """A parser for the values of a flag, with error messages in the style of the other flags."""
 
-    def __init__(self, kind: type, auto: bool):
-        self._kind, self._auto = kind, auto
+    def __init__(self, f: dataclasses.Field):
+        self._kind: Any = f.type
+        self._info = flags.info(f)
 
     def parse(self, argument: Any) -> Any:
-        if self._auto and argument == "auto":
+        if argument is None:
+            return None
+        if self._info.auto and argument in ("auto", AUTO, *[f"{AUTO}"] * (self._kind is bool)):
             return AUTO
+        if self._info.bare:
+            unset = {"true": self._info.bare, "false": ""}
+            return unset.get(str(argument).lower(), str(argument))
+        if self._kind is bool:
+            return absl_flags.BooleanParser().parse(argument)
         try:
-            return argument if argument is None else self._kind(argument)
+            return self._kind(argument)
         except ValueError:
-            kinds = flag_values.KINDS[self._kind] + (" or auto" if self._auto else "")
+            kinds = flag_values.KINDS[self._kind] + (" or auto" if self._info.auto else "")
             raise ValueError(f"needs {kinds}") from None
-
-    def flag_type(self) -> str:
-        return self._kind.__name__
-
-
-class _TextOrBare(absl_flags.ArgumentParser):
-    """A parser for texts whose flag may be given without a value."""
-
-    def __init__(self, bare: str):
-        self._bare = bare
-
-    def parse(self, argument: Any) -> str:
-        known = {"true": self._bare, "false": ""}
-        return known.get(str(argument).lower(), str(argument))
-
-
-class _BooleanOrAuto(absl_flags.BooleanParser):
-    """A parser for flags that are true, false or auto."""
-
-    def parse(self, argument: Any) -> Any:
-        return AUTO if argument in {"auto", AUTO, f"{AUTO}"} else super().parse(argument)
 
 
 def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
-    default: Any = f.default
+    details = flags.info(f)
     if f.type == tuple[str, ...]:
-        absl_flags.DEFINE_multi_string(f.name, [], flags.info(f).text, values)
-    elif f.type is bool and flags.info(f).auto:
-        kind, text = absl_flags.ArgumentSerializer[Any](), flags.info(f).text
-        made = absl_flags.Flag(_BooleanOrAuto(), kind, f.name, default, text, boolean=True)
-        absl_flags.DEFINE_flag(made, values)
-    elif bare := flags.info(f).bare:
-        kind, text = absl_flags.ArgumentSerializer[Any](), flags.info(f).text
-        made = absl_flags.Flag(_TextOrBare(bare), kind, f.name, default, text, boolean=True)
-        absl_flags.DEFINE_flag(made, values)
-    elif f.type is bool:
-        absl_flags.DEFINE_boolean(f.name, default, flags.info(f).text, flag_values=values)
-    else:
-        assert isinstance(f.type, type)
-        parser = _Parser(f.type, flags.info(f).auto)
-        absl_flags.DEFINE(parser, f.name, default, flags.info(f).text, values)
+        absl_flags.DEFINE_multi_string(f.name, [], details.text, values)
+        return
+    kind = absl_flags.ArgumentSerializer[Any]()
+    may_be_bare = f.type is bool or bool(details.bare)  # --name, --noname
+    default: Any = f.default
+    made = absl_flags.Flag(_Parser(f), kind, f.name, default, details.text, boolean=may_be_bare)
+    absl_flags.DEFINE_flag(made, values)
 
 
-def _value(found: absl_flags.Flag, f: dataclasses.Field) -> Any:
+def _value(flag: absl_flags.Flag, f: dataclasses.Field) -> Any:
     """Return the flag's value; for a flag that may be repeated, a tuple of its values."""
     if rewrite := flags.info(f).rewrite:
         try:
-            return rewrite(str(found.value))
+            return rewrite(str(flag.value))
         except ValueError as error:
-            refuse(f"--{f.name}={found.value}: {error}")
-    return tuple(found.value or ()) if f.type == tuple[str, ...] else found.value
+            refuse(f"--{f.name}={flag.value}: {error}")
+    return tuple(flag.value or ()) if f.type == tuple[str, ...] else flag.value

@@ -60,22 +60,22 @@ def read_wrappers(text: str) -> list[WrapperCall]:
     calls = []
     rest = text.strip()
     while rest:
-        found = _WRAPPER.match(rest)
-        if not found:
+        named = _WRAPPER.match(rest)
+        if not named:
             name = rest.split(",")[0]
             raise ValueError(
                 f"{name!r} is not a wrapper: write my_package:MyWrapper, with its arguments as a "
                 'JSON object if it needs any: gymnasium.wrappers:TimeLimit{"max_episode_steps": 9}'
             )
         kwargs: dict[str, Any] = {}
-        rest = rest[found.end() :]
+        rest = rest[named.end() :]
         if rest.startswith("{"):
             try:
                 kwargs, end = _read_object(rest, alone=False)
             except ValueError as error:
-                raise ValueError(f"the arguments of {found[1]}:{found[2]}: {error}") from None
+                raise ValueError(f"the arguments of {named[1]}:{named[2]}: {error}") from None
             rest = rest[end:].lstrip()
-        calls.append(WrapperCall(found[1], found[2], kwargs))
+        calls.append(WrapperCall(named[1], named[2], kwargs))
         if rest and not rest.startswith(","):
             raise ValueError(f"a comma is missing before {rest!r}")
         if rest == ",":
@@ -97,24 +97,24 @@ def _read_object(text: str, alone: bool = True) -> tuple[dict[str, Any], int]:
     decoder = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse_number)
     start = len(text) - len(text.lstrip())
     try:
-        found, end = decoder.raw_decode(text, start)
+        arguments, end = decoder.raw_decode(text, start)
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON: {error.msg} at character {error.pos + 1}") from None
     except RecursionError:
         raise ValueError("it is not JSON: it is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"it is not an object, but {json.dumps(found)}")
+    if not isinstance(arguments, dict):
+        raise ValueError(f"it is not an object, but {json.dumps(arguments)}")
     if alone and (after := text[end:].strip()):
         raise ValueError(f"it is not JSON: {after!r} follows the object")
-    return found, end
+    return arguments, end
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    for key in found:
+    arguments = dict(pairs)
+    for key in arguments:
         if [name for name, _ in pairs].count(key) > 1:
             raise ValueError(f"it has {key!r} twice")
-    return found
+    return arguments
 
 
 def _refuse_number(name: str) -> NoReturn:
@@ -134,10 +134,10 @@ def relocated(settings: dict[str, Any], path: Path) -> dict[str, Any]:
 
     At the recorded path may be those of another run, if this one was moved.
     """
-    here = {each.name: str(each) for each in files_of_checkpoint(path)}
+    here = {file.name: str(file) for file in files_of_checkpoint(path)}
 
-    def moved(found: re.Match) -> str:
-        return here.get(Path(found[0]).name, found[0])
+    def moved(match: re.Match) -> str:
+        return here.get(Path(match[0]).name, match[0])
 
     named = {
         name: _PATH.sub(moved, settings[name])
@@ -149,4 +149,4 @@ def relocated(settings: dict[str, Any], path: Path) -> dict[str, Any]:
 
 def without_folders(text: str) -> str:
     """Return a text in which such files are named without their folders, as moving leaves them."""
-    return _PATH.sub(lambda found: Path(found[0]).name, text)
+    return _PATH.sub(lambda match: Path(match[0]).name, text)

@@ -10,7 +10,7 @@ from typing import Any
 
 from impala_mm.config import algorithm_settings, help_page, setting_files
 from impala_mm.config.flags import AUTO, Condition, arguments, info, refuse
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -18,12 +18,12 @@ KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 def why_refused(settings: Mapping[str, Any], config: type) -> str:
     """Return which of these values of flags the command line refuses, and why; usually empty."""
     fields = {f.name: f for f in dataclasses.fields(config)}
-    known = {name: value for name, value in settings.items() if name in fields}
-    for name, value in known.items():
-        if why := _why_no_such_value(value, fields[name]) or why_wrong(value, fields[name]):
-            return f"--{name}={value}: {why}"
+    values = {name: value for name, value in settings.items() if name in fields}
+    for name, value in values.items():
+        if mistake := _why_no_such_value(value, fields[name]) or why_wrong(value, fields[name]):
+            return f"--{name}={value}: {mistake}"
     try:
-        config(**known)
+        config(**values)
     except ValueError as error:
         return str(error)
     return ""
@@ -81,14 +81,12 @@ def check_effects(*configs: Any, evaluators: bool = False, notes: bool = True) -
     `evaluators`: evaluators may be started with this process, and with the same flags. Without
     `notes`, the program that started this process has printed them.
     """
-    idle = [each for config in configs for each in _idle(config, evaluators)]
-    for argument, why, needed in idle:
+    idle = [flag for config in configs for flag in _idle(config, evaluators)]
+    for argument, reason, needed in idle:
         if needed:
-            refuse(
-                f"{argument} has no effect {why}: give {needed.words}, or leave it out{needed.hint}"
-            )
+            refuse(f"{argument} has no effect {reason}: give {needed.words}, or leave it out")
     if idle and notes:
-        told = ", ".join(f"{argument} ({why})" for argument, why, _ in idle)
+        told = ", ".join(f"{argument} ({reason})" for argument, reason, _ in idle)
         print(f"note: without effect: {escape(told)}", file=sys.stderr, flush=True)
 
 
@@ -103,15 +101,15 @@ def _idle(config: Any, evaluators: bool) -> Iterator[tuple[str, str, Condition |
     is_built_in = getattr(config, "algorithm", "") in algorithm_settings.BUILT_IN
     ignored = config.ignored if is_built_in else ()
     for f in dataclasses.fields(config):
-        (argument,), known = arguments(config, [f.name]), info(f)
+        (argument,), details = arguments(config, [f.name]), info(f)
         is_given = getattr(config, f.name) != f.default and f.name not in of_mode
         if is_given and f.name in ignored:
             yield argument, f"with --algorithm={config.algorithm}", None
             continue
-        for condition in (known.needs, known.only_with):
+        for condition in (details.needs, details.only_with):
             if condition is None or (evaluators and condition.of_evaluators):
                 continue
             counts = f.name in typed if condition.typed else is_given
-            if counts and (why := condition.why_idle(config)):
-                yield argument, why, condition if condition is known.needs else None
+            if counts and (reason := condition.why_idle(config)):
+                yield argument, reason, condition if condition is details.needs else None
                 break

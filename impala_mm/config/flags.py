@@ -14,14 +14,15 @@ import difflib
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec
 
 from impala_mm.config import peer_names
 from impala_mm.config.errors import BadSettings, ImpalaError
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 
 AUTO = -1
 _INFO = "flag"  # the key of a field's metadata
+Of = ParamSpec("Of")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,6 @@ class Condition:
     # Why the flag has no effect in a config, after "has no effect": "with --advantages=gae"; empty
     # if it has one.
     why_idle: Callable[[Any], str]
-    hint: str = ""  # what follows "give ..., or leave it out" in a refusal
     # Whether it concerns only what is typed: files of settings may have flags of another mode.
     typed: bool = False
     of_evaluators: bool = False  # whether it holds for evaluators, which others are started with
@@ -52,7 +52,7 @@ class Condition:
         return Condition(f"{self.words} or {other.words}", why_idle)
 
 
-def with_flag(name: str, *values: Any, hint: str = "") -> Condition:
+def with_flag(name: str, *values: Any) -> Condition:
     """Return the condition that the flag `name` has one of these values, or is not off.
 
     It is off if it is 0, false, unset or infinite, or if there is no such flag.
@@ -62,7 +62,7 @@ def with_flag(name: str, *values: Any, hint: str = "") -> Condition:
         return value in values if values else bool(value) and value not in {math.inf, -math.inf}
 
     shown = f"={' or '.join(map(format_value, values))}" if values else ""
-    return _about(name, holds, f"--{name}{shown}", hint)
+    return _about(name, holds, f"--{name}{shown}")
 
 
 def without_flag(name: str) -> Condition:
@@ -75,7 +75,7 @@ def with_number(name: str) -> Condition:
     return _about(name, math.isfinite, f"--{name}")
 
 
-def _about(name: str, holds: Callable[[Any], bool], words: str, hint: str = "") -> Condition:
+def _about(name: str, holds: Callable[[Any], bool], words: str) -> Condition:
     """Return the condition that something holds for the value of one flag."""
 
     def why_idle(config: Any) -> str:
@@ -84,10 +84,10 @@ def _about(name: str, holds: Callable[[Any], bool], words: str, hint: str = "") 
         is_given = value != getattr(type(config), name, False)
         return f"with {arguments(config, [name])[0]}" if is_given or value else f"without --{name}"
 
-    return Condition(words, why_idle, hint)
+    return Condition(words, why_idle)
 
 
-def in_mode(*modes: str, evaluator: bool = False, hint: str = "") -> Condition:
+def in_mode(*modes: str, evaluator: bool = False) -> Condition:
     """Return the condition that the process has one of these modes, or is an evaluator.
 
     Learners and actors accept flags of evaluators: the frontend gives all of them the same ones.
@@ -101,7 +101,7 @@ def in_mode(*modes: str, evaluator: bool = False, hint: str = "") -> Condition:
             return "with --job_name=evaluator"
         return "" if config.mode in modes else f"with --mode={config.mode}"
 
-    return Condition(" or ".join(places), why_idle, hint, typed=True, of_evaluators=evaluator)
+    return Condition(" or ".join(places), why_idle, typed=True, of_evaluators=evaluator)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,11 +109,12 @@ class FlagInfo:
     """All that is known of a flag besides its name, its type and its default."""
 
     text: str  # its effect and its unit, for --help
+    _: dataclasses.KW_ONLY
     group: str  # the heading of --help under which it is listed
     choices: Sequence[str] = ()  # the only values that a text may have
     least: float = -math.inf  # the smallest and the largest value of a number
     most: float = math.inf
-    infinite: bool = False  # whether the number may be infinite, as that of a limit may
+    infinite: bool = False  # whether the number may be infinite, as it may if its default is
     # Whether the number, or truth value, may also be given as `auto`, which is stored as AUTO; the
     # code that uses it then chooses a value.
     auto: bool = False
@@ -146,73 +147,28 @@ class FlagInfo:
 
     # -- Of the frontend
     remembered: bool = False  # whether later commands of the run use the value of its start
-    # Which commands that the frontend starts get it, if it was given: those of a "dashboard", a
-    # "controller" on a host.
-    passed_to: Sequence[str] = ()
+    for_dashboard: bool = False  # whether commands that a dashboard starts get it, if it was given
     no_slurm: str = ""  # why a Slurm job has no use for it
 
 
-def flag(
-    default: Any,
-    text: str,
-    *,
-    group: str,
-    choices: Sequence[str] = (),
-    least: float = -math.inf,
-    most: float = math.inf,
-    infinite: bool = False,
-    auto: bool = False,
-    bare: str = "",
-    parse: Callable[[str], Any] | None = None,
-    rewrite: Callable[[str], str] | None = None,
-    own: bool = False,
-    learner_only: bool = False,
-    by_run: bool = False,
-    scope: str = "",
-    kept_by: str = "",
-    only_with: Condition | None = None,
-    needs: Condition | None = None,
-    with_box: Any = None,
-    of_games: bool = False,
-    remembered: bool = False,
-    passed_to: Sequence[str] = (),
-    no_slurm: str = "",
-) -> Any:
-    """Return a dataclass field that is a flag; `FlagInfo` explains the arguments.
+def _field_maker(make: Callable[Of, FlagInfo]) -> Callable[Concatenate[Any, Of], Any]:
+    def flag(default: Any, *args: Of.args, **kwargs: Of.kwargs) -> Any:
+        """Return a dataclass field that is a flag; `FlagInfo` explains the arguments."""
+        details = make(*args, **kwargs)
+        if default in (math.inf, -math.inf):
+            details = dataclasses.replace(details, infinite=True)
+        return dataclasses.field(default=default, metadata={_INFO: details})
 
-    A number whose default is infinite may be infinite.
-    """
-    known = FlagInfo(
-        text=text,
-        group=group,
-        choices=choices,
-        least=least,
-        most=most,
-        infinite=infinite or default in (math.inf, -math.inf),
-        auto=auto,
-        bare=bare,
-        parse=parse,
-        rewrite=rewrite,
-        own=own,
-        learner_only=learner_only,
-        by_run=by_run,
-        scope=scope,
-        kept_by=kept_by,
-        only_with=only_with,
-        needs=needs,
-        with_box=with_box,
-        of_games=of_games,
-        remembered=remembered,
-        passed_to=passed_to,
-        no_slurm=no_slurm,
-    )
-    return dataclasses.field(default=default, metadata={_INFO: known})
+    return flag
+
+
+flag = _field_maker(FlagInfo)
 
 
 def info(field: dataclasses.Field) -> FlagInfo:
     """Return what is known of the flag that a field is."""
-    known: FlagInfo = field.metadata[_INFO]
-    return known
+    details: FlagInfo = field.metadata[_INFO]
+    return details
 
 
 def is_flag(field: dataclasses.Field) -> bool:
@@ -233,8 +189,9 @@ def kept(config: Any, *kinds: str) -> dict[str, Any]:
     """
     return {
         f"--{name}": getattr(config, name)
-        for name, known in infos(config).items()
-        if known.kept_by in kinds and not (known.only_with and known.only_with.why_idle(config))
+        for name, details in infos(config).items()
+        if details.kept_by in kinds
+        and not (details.only_with and details.only_with.why_idle(config))
     }
 
 
@@ -270,13 +227,13 @@ def differences(config: Any, recorded: dict[str, Any]) -> list[str]:
     Flags marked `own` are left out, and so are flags that were not recorded. Values that are
     written alike do not differ: the text "inf" of a flag is recorded as an infinity is.
     """
-    found = []
+    changes = []
     for f in dataclasses.fields(config):
         now = getattr(config, f.name)
         before = now if info(f).own else recorded.get(f.name, now)
         if before != now and f"{before}" != f"{now}":
-            found.append(f"--{f.name}={format_value(now)} (was {format_value(before)})")
-    return found
+            changes.append(f"--{f.name}={format_value(now)} (was {format_value(before)})")
+    return changes
 
 
 def changed(before: Any, after: Any, names: Sequence[str]) -> list[str]:

@@ -62,14 +62,14 @@ def about_words(
         text = _plain(" ".join(parts)).lower()
         return all(word.search(text) for word in wanted)
 
-    found = [f for f in [*fields, *(f for f, _ in others.values())] if is_about(f)]
-    if not found:
+    matching = [f for f in [*fields, *(f for f, _ in others.values())] if is_about(f)]
+    if not matching:
         ours = peer_names.here(words)
         refuse(
             f"--help={words}: no flag is about that"
             + (f"; here it is {ours}" if ours else " (`--help` lists them all)")
         )
-    return "\n".join(_describe(found, {name: of for name, (_, of) in others.items()})[1:])
+    return "\n".join(_describe(matching, {name: of for name, (_, of) in others.items()})[1:])
 
 
 def _plain(words: str) -> str:

@@ -1,8 +1,16 @@
-"""Texts of other programs' errors and descriptions, prepared for our messages."""
+"""Texts from outside, prepared for messages: errors, tracebacks, values, what other hosts print.
+
+Cells of a CSV, flags, paths, and what other hosts print may contain any character. `flags.refuse`
+and the frontend call `escape` before they print such text, so that nothing in it can control the
+user's terminal. Log files are written unchanged; of lines that are followed in a terminal,
+`launcher.node.log_tail.for_terminal` leaves only the colours.
+"""
 
 import os
+import re
 import sys
 import traceback
+import unicodedata
 from pathlib import Path
 
 _OURS = Path(__file__).parents[1]
@@ -52,19 +60,19 @@ def users_traceback(error: BaseException) -> str:
     Return an empty string if no frame is the user's, but all are ours, gymnasium's or Python's own.
     """
     told = traceback.TracebackException.from_exception(error)
-    each: traceback.TracebackException | None = told
-    found = False
-    while each:
-        users = [is_users_file(frame.filename) for frame in each.stack]
-        found = found or any(users)
-        frames = each.stack[users.index(True) :] if True in users else []
-        each.stack = traceback.StackSummary.from_list(
+    part: traceback.TracebackException | None = told
+    has_users = False
+    while part:
+        users = [is_users_file(frame.filename) for frame in part.stack]
+        has_users = has_users or any(users)
+        frames = part.stack[users.index(True) :] if True in users else []
+        part.stack = traceback.StackSummary.from_list(
             [frame for frame in frames if not frame.filename.startswith("<frozen ")]
         )
-        each = each.__cause__ or each.__context__
+        part = part.__cause__ or part.__context__
     if isinstance(error, SyntaxError):  # of a file of the user's: it has no frame, but a line
-        found = True
-    return "".join(told.format()).rstrip() if found else ""
+        has_users = True
+    return "".join(told.format()).rstrip() if has_users else ""
 
 
 def users_place(error: BaseException) -> str:
@@ -75,3 +83,39 @@ def users_place(error: BaseException) -> str:
         if package not in _LIBRARIES and package not in sys.stdlib_module_names:
             place = f"{frame.f_code.co_filename}:{line}"
     return place
+
+
+_MAX_QUOTED = 60  # characters of a value that a message quotes
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def escape(text: str) -> str:
+    r"""Return a message in which each character that cannot be seen is written as \x1b or \u200f.
+
+    Line breaks and tabs are kept, since messages may have several lines.
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def log_line(text: str) -> str:
+    """Return a line of a log as a message shows it: without colours, other characters escaped."""
+    return escape(_COLOURS.sub("", text))
+
+
+def escape_line(text: str, most: int = 500) -> str:
+    """Return text of another process as part of a line: escaped, without line breaks, and cut."""
+    shown = text if len(text) <= most else f"{text[:most]}..."
+    return escape(shown.replace("\n", "\\n").replace("\t", "\\t"))
+
+
+def quote(value: str) -> str:
+    """Return a value in quotation marks and escaped; a long one is cut, and its length is added."""
+    if len(value) <= _MAX_QUOTED:
+        return repr(value)
+    return f"{value[:_MAX_QUOTED]!r}... ({len(value):,} characters)"
+
+
+def describe_character(character: str) -> str:
+    """Return a character's code point and, if it has one, its name."""
+    name = unicodedata.name(character, "")
+    return f"U+{ord(character):04X}" + f" ({name})" * bool(name)

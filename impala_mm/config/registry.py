@@ -35,10 +35,7 @@ class Registry(Generic[Thing]):
         """Return what has this name; raise a LookupError that is a sentence if nothing has."""
         if name not in self._things:
             raise LookupError(self.unknown(name))
-        thing = self._things[name]
-        if isinstance(thing, str):
-            module, _, attribute = thing.partition(":")
-            thing = self._things[name] = getattr(importlib.import_module(module), attribute)
+        thing = self._things[name] = load(self._things[name])
         return thing
 
     @property
@@ -72,6 +69,14 @@ class Registry(Generic[Thing]):
         close = difflib.get_close_matches(name.lower(), by_small, n=1, cutoff=0.6)
         hint = f"; did you mean {by_small[close[0]]}?" if close else ":"
         return f"there is no {self.kind} {name!r}{hint} the names are {', '.join(self._things)}"
+
+
+def load(thing: Thing | str) -> Thing:
+    """Return a thing, or what its place names."""
+    if not isinstance(thing, str):
+        return thing
+    module, _, attribute = thing.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _place(thing: object) -> str:

@@ -3,14 +3,18 @@
     queue:0.5,uniform:0.3:10000,elite:0.2:1000:strategy=3
     KIND:SHARE[:CAPACITY][:OPTION=VALUE ...]
 
-It must not import TensorFlow: the flags are checked before that is loaded.
+Here is all that the flags need to know of each kind of replay. It must not import TensorFlow or
+NumPy: the flags are checked before these are loaded.
 """
 
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from impala_mm.config.registry import Registry
 
 QUEUE = "queue"
 _CAPACITY = 10_000  # unrolls, if a part names no capacity
@@ -41,38 +45,79 @@ class Option(NamedTuple):
         return value
 
 
-_DISTANCES = ("l1", "l2", "cosine", "kl")
+class Kind(NamedTuple):
+    """A kind of replay, as the flags see it."""
+
+    sampler: Any  # the class, or its place "module:attribute"
+    options: Mapping[str, Option]
+    # What the learner has to compute for it: "features" of unrolls, "priorities" of new ones.
+    needs: Sequence[str] = ()
+
+
+_DISTANCE = Option("l2", ("l1", "l2", "cosine", "kl"))
 # Candidates for each unroll that is drawn: `lambda` at first, falling to 1 over the share `anneal`
 # of the run's frames.
 _CANDIDATES = {"lambda": Option(3.0, least=1, most=1000), "anneal": Option(1.0, most=1)}
-# The kinds of parts and the options of each; `sandbox/replay.md` explains them.
-OPTIONS: dict[str, dict[str, Option]] = {
-    QUEUE: {},
-    "uniform": {},
-    "prioritised": {
-        "exponent": Option(0.6, most=10),
-        "correction": Option(0.4, most=1),
-        "final": Option(1.0, most=1),
-        "anneal": Option(1.0, most=1),
+# The kinds of parts by name; `sandbox/replay.md` explains them.
+KINDS = Registry[Kind](
+    "kind of replay",
+    {
+        QUEUE: Kind(None, {}),
+        "uniform": Kind("impala_mm.replay.samplers:Uniform", {}),
+        "prioritised": Kind(
+            "impala_mm.replay.samplers:Prioritised",
+            {
+                "exponent": Option(0.6, most=10),
+                "correction": Option(0.4, most=1),
+                "final": Option(1.0, most=1),
+                "anneal": Option(1.0, most=1),
+            },
+            needs=["priorities"],
+        ),
+        "attentive": Kind(
+            "impala_mm.replay.elite:Attentive",
+            {"distance": _DISTANCE, **_CANDIDATES},
+            needs=["features"],
+        ),
+        "elite": Kind(
+            "impala_mm.replay.elite:Elite",
+            {
+                "distance": _DISTANCE,
+                "strategy": Option("3", ("1", "2", "3", "4")),
+                "insertion": Option("oldest", ("oldest", "elite")),
+                "compared": Option(20, least=1, most=10_000),
+                "max_age": Option(100),
+                **_CANDIDATES,
+            },
+            needs=["features"],
+        ),
     },
-    "attentive": {"distance": Option("l2", _DISTANCES), **_CANDIDATES},
-    "elite": {
-        "distance": Option("l2", _DISTANCES),
-        "strategy": Option("3", ("1", "2", "3", "4")),
-        "insertion": Option("oldest", ("oldest", "elite")),
-        "compared": Option(20, least=1, most=10_000),
-        "max_age": Option(100),
-        **_CANDIDATES,
-    },
-}
-# The kinds that compare the features of unrolls, which an algorithm has to record.
-WITH_FEATURES = ("attentive", "elite")
+)
+
+
+def register(
+    name: str,
+    sampler: Any = None,
+    *,
+    options: Mapping[str, Option] = MappingProxyType({}),
+    needs: Sequence[str] = (),
+) -> Callable[[Any], Any]:
+    """Add a kind of replay: its class, a `Sampler`, or the place of the class, "module:attribute".
+
+    Without a class, return a decorator of it. `needs`: see `Kind`.
+    """
+
+    def add(sampler: Any) -> Any:
+        KINDS.register(name, Kind(sampler, options, needs))
+        return sampler
+
+    return add(sampler) if sampler else add
 
 
 class Part(NamedTuple):
     """One part of every batch."""
 
-    kind: str  # a key of OPTIONS
+    kind: str  # one of KINDS
     share: float  # of the batch's columns, 0 to 1
     capacity: int  # unrolls; 0 for the queue
     options: dict[str, float | str]  # all that this kind has
@@ -84,10 +129,9 @@ class Mix(NamedTuple):
     queue: Part
     replays: tuple[Part, ...]
 
-    @property
-    def needs_features(self) -> bool:
-        """Whether a part compares the features of unrolls."""
-        return any(part.kind in WITH_FEATURES for part in self.replays)
+    def who_need(self, what: str) -> list[str]:
+        """Return the kinds of the parts that need something; see `Kind`."""
+        return [part.kind for part in self.replays if what in KINDS[part.kind].needs]
 
 
 def parse(text: str) -> Mix:
@@ -153,7 +197,7 @@ def _text(part: Part) -> str:
     options = [
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in part.options.items()
-        if value != OPTIONS[part.kind][name].default
+        if value != KINDS[part.kind].options[name].default
     ]
     capacity = [f"{part.capacity}"] if part.capacity else []
     return ":".join([part.kind, f"{part.share:.6g}", *capacity, *options])
@@ -217,11 +261,8 @@ def why_unsuitable(mix: Mix, batch_size: int, ratio: float) -> str:
 
 def _parse_part(text: str) -> Part:
     kind, *rest = text.split(":")
-    if kind not in OPTIONS:
-        raise ValueError(
-            f"{kind!r} is no kind of replay: write {', '.join(OPTIONS)}, each as "
-            f"KIND:SHARE:CAPACITY"
-        )
+    if kind not in KINDS:
+        raise ValueError(f"{KINDS.unknown(kind)}; write each as KIND:SHARE:CAPACITY")
     numbers = [each for each in rest if "=" not in each]
     options = dict(each.split("=", 1) for each in rest if "=" in each)
     if not 1 <= len(numbers) <= 1 + (kind != QUEUE):
@@ -232,7 +273,7 @@ def _parse_part(text: str) -> Part:
         part = Part(kind, float(share(numbers[0])), 0, {})
     except ValueError as error:
         raise ValueError(f"{kind}'s share is {numbers[0]}: {error}") from None
-    known = OPTIONS[kind]
+    known = KINDS[kind].options
     if kind != QUEUE:
         capacity = numbers[1] if len(numbers) > 1 else f"{_CAPACITY}"
         if not capacity.isdecimal() or not 1 <= int(capacity) <= _MOST:

@@ -37,6 +37,11 @@ class RunSettings:
              "settings.json. Flags on the command line take precedence. A settings.json does not "
              "set what belongs to a process or a machine: roles, numbers of learners and actors, "
              "addresses, folders, limits of disk.")
+    imports: str = flag(
+        "", group="Run",
+        text="Modules of yours that every process imports before anything else, separated by "
+             "commas: they may add networks, kinds of replay and other things by name, and "
+             "register environments. --import is another name of this flag.")
     show_config: bool = flag(
         False, group="Run", own=True, scope="command",
         text="Print all settings as a file for config, with where each one came from, and exit.")
@@ -80,7 +85,7 @@ class RunSettings:
     checkpoint: str = flag(
         "", group="Run", own=True, scope="process",
         text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used, or the "
-             "name of a policy that comes with this package (impala_mm/policies/). train_from "
+             "name of a policy that comes with this package (sandbox/policies.md). train_from "
              "starts from its weights; test, record and export read it instead of the newest one "
              "in --logdir. --policy is another name of this flag.")
     reload_optimizer: bool = flag(
@@ -184,11 +189,9 @@ class RunSettings:
              "name of a suite (atari57). Unset: level_name if it is given, otherwise the levels "
              "of the run.")
     deterministic: bool = flag(
-        False, group="Test", own=True, needs=in_mode(
-            *("test", "record"), evaluator=True,
-            hint=" (for the same weights twice: --deterministic_run)"),
+        False, group="Test", own=True, needs=in_mode("test", "record", evaluator=True),
         text="Choose the most likely action at every step. Unset: draw each action from the "
-             "policy, as in training.")
+             "policy, as in training. (For the same weights twice: deterministic_run.)")
     eval_epsilon: float = flag(
         0.001, group="Test", own=True, least=0, most=1,
         text="Share of random actions in tests and evaluation of dqn and r2d2, unless "
@@ -214,6 +217,10 @@ class RunSettings:
     export_dir: str = flag(
         "", group="Test", own=True, needs=in_mode("export"),
         text="Folder that --mode=export writes. Unset: export/ in the run's folder.")
+    export_format: str = flag(
+        "saved_model", group="Test", own=True, needs=in_mode("export"),
+        text="What --mode=export writes: a SavedModel of TensorFlow, or a format of yours, which a "
+             "module of --import registers (sandbox/export_and_video.md).")
 
     # -- Processes
     job_name: str = flag(

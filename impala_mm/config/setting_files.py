@@ -56,14 +56,14 @@ def read(preset: str | None, config: str, scopes: Mapping[str, str]) -> dict[str
 
     `scopes` are those of flags, by name. A file that cannot be read is refused.
     """
-    found = _read_file(config, scopes) if config else {}
+    values = _read_file(config, scopes) if config else {}
     if preset is None:  # not on the command line
-        preset = str(found["preset"].value) if "preset" in found else ""
+        preset = str(values["preset"].value) if "preset" in values else ""
     if preset in preset_names():  # another name is refused as other wrong values of flags are
         table = _read_preset(preset)
         table.pop(_SUITS, None)
-        found = {n: Sourced(value, f"preset {preset}") for n, value in table.items()} | found
-    return found
+        values = {n: Sourced(value, f"preset {preset}") for n, value in table.items()} | values
+    return values
 
 
 def of_mode(read: dict[str, Sourced], mode: str | None, quick: str | None) -> dict[str, Sourced]:
@@ -117,14 +117,14 @@ def _read_file(path: str, scopes: Mapping[str, str]) -> dict[str, Sourced]:
     except ValueError as error:
         what = "JSON" if is_json else "TOML, which has lines `name = value` and texts in quotes"
         flags.refuse(f"--config={path} is no {what}: {error}")
-    given = {n for n in _given(table) if scopes.get(n) != "process"} if is_json else set()
+    by_user = {n for n in _given(table) if scopes.get(n) != "process"} if is_json else set()
     if is_json:
         table = environment_flags.relocated(table, Path(path).parent)
         table = {n: v for n, v in table.items() if scopes.get(n) not in ("command", "start")}
     for name in table:
         if scopes.get(name) == "command":
             flags.refuse(f"--config={path}: write --{name} on the command line, not in a file")
-    return {name: Sourced(v, path, is_json, name in given) for name, v in table.items()}
+    return {name: Sourced(v, path, is_json, name in by_user) for name, v in table.items()}
 
 
 def _given(recorded: dict[str, Any]) -> set[str]:
@@ -193,8 +193,8 @@ def record(config: Any, before: Any, base: type) -> dict[str, str]:
 
     `before` are the settings before it was decided what `auto` stands for.
     """
-    found = json.loads(config.origins or "{}")
-    sources = {name: source for source, names in found.items() for name in names}
+    origins = json.loads(config.origins or "{}")
+    sources = {name: source for source, names in origins.items() for name in names}
     for f in dataclasses.fields(config):
         if f.name not in sources and flags.info(f).scope != "command":
             chosen = getattr(config, f.name) != getattr(before, f.name)
@@ -226,7 +226,7 @@ def show(config: Any, base: type, sources: dict[str, str]) -> str:
 
 def _default(f: dataclasses.Field, config: Any, base: type) -> str:
     """Return whose default a flag's value is."""
-    shared = {each.name: each.default for each in dataclasses.fields(base)}
+    shared = {shared_field.name: shared_field.default for shared_field in dataclasses.fields(base)}
     is_own = shared.get(f.name, f) != f.default
     return f"default of --algorithm={config.algorithm}" if is_own else _DEFAULT
 

@@ -43,7 +43,7 @@ class Config(TrainingSettings, RunSettings):
     ignored: ClassVar[frozenset[str]] = frozenset()
 
     # Other names of flags, by name.
-    ALIASES: ClassVar = {"policy": "checkpoint"}
+    ALIASES: ClassVar = {"policy": "checkpoint", "import": "imports"}
 
     # Flags of earlier programs of this family: accepted, with a note that they are old.
     OLD_NAMES: ClassVar = {

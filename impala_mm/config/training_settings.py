@@ -211,7 +211,7 @@ class TrainingSettings:
     # -- Network
     agent_name: str = flag(
         "auto", group="Network",
-        text="Name of the network; nets/__init__.py lists them. auto: a small network that suits "
+        text="Name of the network (sandbox/networks.md). auto: a small network that suits "
              "the shape of the observation: ShallowConvAgent for images of at least 36x36 "
              "pixels, SmallConvAgent for images of at least 5x5, otherwise MLPAgent.")
     precision: str = flag(

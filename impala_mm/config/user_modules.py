@@ -1,4 +1,8 @@
-"""Search and import of users' modules, which --algorithm and --level_name may name.
+"""Search and import of users' modules, which --import, --algorithm and --level_name may name.
+
+Every process imports those of --import, and those that installed packages offer by entry points of
+the group `impala_mm`, before anything else of the user's: they may add to any `Registry`, and
+register environments of gymnasium.
 
 A module is searched as `python -m` searches it: first in the current folder, then in the folders of
 PYTHONPATH, then among the installed packages. An installed package of ours has the modules of
@@ -10,20 +14,24 @@ Both programs, and the library's functions, call `refuse_foreign` before they im
 
 import contextlib
 import difflib
+import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import pkgutil
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
 from impala_mm.config.errors import ForeignPackage
-from impala_mm.config.flags import refuse
-from impala_mm.config.messages import SHIPPED, describe_error
+from impala_mm.config.flags import refuse, warn
+from impala_mm.config.messages import SHIPPED, describe_error, escape, users_traceback
 
+_GROUP = "impala_mm"  # of entry points, whose values are modules
 _OURS = ("nets", "launcher")  # packages of this project whose names others may have
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,45 +40,81 @@ class BadModule(Exception):
     """A module cannot be imported; the message says why, and the cause is the module's error."""
 
 
+_imported: dict[str, None] = {}  # what `import_all` has imported here, in this order
+
+
+def import_all(modules: str) -> None:
+    """Import the modules of --import, and those of entry points; raise BadModule."""
+    _import_offered()
+    for module in module_names(modules):
+        try:
+            import_module(module)
+        except BadModule as error:
+            raise BadModule(f"--import={module}: {error}") from error.__cause__
+        _imported[module] = None
+
+
+def imported() -> str:
+    """Return what --import has named in this process, for those that it starts."""
+    return ",".join(_imported)
+
+
+def module_names(modules: str) -> list[str]:
+    """Return the names in the text of --import."""
+    return [name for name in map(str.strip, modules.split(",")) if name]
+
+
+@functools.cache
+def _import_offered() -> None:
+    """Import the modules that installed packages offer; warn of those that cannot be imported."""
+    for offer in importlib.metadata.entry_points(group=_GROUP):
+        try:
+            import_module(offer.module)
+        except BadModule as error:
+            package = offer.dist.name if offer.dist else offer.name
+            warn(f"what the package {package} adds is left out: {error}")
+
+
+def show_cause(error: Exception) -> None:
+    """Print where a user's code raised the cause of an error, if it did."""
+    if error.__cause__ and (where := users_traceback(error.__cause__)):
+        print(escape(where), file=sys.stderr)
+
+
 def import_module(module: str, after: str = "") -> ModuleType:
     """Import and return a module; raise BadModule if that fails.
 
     `after` is what follows the module's name in its flag; an error that suggests another name
     repeats it.
     """
+    with _explained(module, after):
+        return importlib.import_module(module)
+
+
+def check_exists(module: str) -> None:
+    """Import a module's parents, but not itself; raise BadModule if there is no such module."""
+    with _explained(module):
+        if not exists(module):
+            raise ModuleNotFoundError(name=module)
+
+
+@contextlib.contextmanager
+def _explained(module: str, after: str = "") -> Iterator[None]:
+    """Raise BadModule for what the search or import of a module raises."""
     search_folders()
     try:
-        if not _is_name(module):
-            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-        return importlib.import_module(module)
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ModuleNotFoundError(name=module)
+        yield
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module}.".startswith(f"{missing}."):
             _refuse_missing(missing, module, after)
-        raise _failed(module, error) from error
-
-
-def find(module: str) -> ModuleSpec:
-    """Return a module's spec without importing it; raise BadModule if there is no such module.
-
-    Its parent packages are imported.
-    """
-    search_folders()
-    parts = module.split(".")
-    for name in [".".join(parts[:n]) for n in range(1, len(parts) + 1)]:
-        parent = name.rpartition(".")[0]
-        try:
-            spec = importlib.util.find_spec(name) if _is_name(name) else None
-        except ModuleNotFoundError as error:
-            if parent and error.name != parent:  # the parent imports a module that is missing
-                raise _failed(parent, error) from error
-            spec = None  # the parent is no package
-        except (Exception, SystemExit) as error:
-            raise _failed(parent, error) from error
-        if spec is None:
-            _refuse_missing(name, module)
-    assert spec
-    return spec
+        path = path_of(module)
+        found = f" was found at {path}, but" if path else ""
+        raise BadModule(
+            f"{module}{found} cannot be imported, since it raises {describe_error(error)}"
+        ) from error
 
 
 def exists(module: str) -> bool:
@@ -100,22 +144,7 @@ def search_folders() -> None:
         sys.path.append(str(SHIPPED))
 
 
-def _found_at(module: str) -> str:
-    path = path_of(module)
-    return f" was found at {path}, but" if path else ""
-
-
-def _failed(module: str, error: BaseException) -> BadModule:
-    return BadModule(
-        f"{module}{_found_at(module)} cannot be imported, since it raises {describe_error(error)}"
-    )
-
-
-def _is_name(module: str) -> bool:
-    return all(part.isidentifier() for part in module.split("."))
-
-
-def _refuse_missing(missing: str, module: str, after: str = "") -> NoReturn:
+def _refuse_missing(missing: str, module: str, after: str) -> NoReturn:
     """Raise BadModule: `missing`, a parent or the module itself, is in none of the folders."""
     package, _, part = missing.rpartition(".")
     if package and (path := path_of(package)):

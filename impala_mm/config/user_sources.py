@@ -8,6 +8,7 @@ that the learner has imported.
 import ast
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from impala_mm.config.settings import Config
 
 _OURS = {"impala_mm", "nets", "launcher"}
 _SKIPPED = {"__pycache__", "runs", "wheelhouse", "workers.csv"}
+_PLACE = r"^([A-Za-z_]\w*)[\w.]*:\w+$"  # as registries take it: "module:attribute"
 _MAX_FILES = 2000  # of one package; a folder with more is no package of code
 
 
@@ -26,14 +28,22 @@ class TooManyFiles(Exception):
 
 
 def of_run(config: Config) -> dict[str, Path]:
-    """Return the files of the algorithm, levels, wrappers and teachers that the flags name.
+    """Return the files of the modules that the flags name, and of what they import beside them.
 
     Of installed packages only the algorithm's is among them. The files' names are relative to the
     folder in which imports find the modules. Raises TooManyFiles.
     """
     found: dict[str, Path] = {}
-    for name, is_of_algorithm in _named(config).items():
-        found |= _of_module(name, is_of_algorithm)
+    for name, place, is_installed in _places(config):
+        home, waiting, seen = place.parent, [place], {*_OURS, name}
+        while waiting:
+            files = _files(waiting.pop())
+            found |= {str(path.relative_to(home)): path for path in files}
+            if not is_installed:
+                python = [path for path in files if path.suffix == ".py"]
+                names = {name for path in python for name in _imports(path)} - seen
+                seen |= names
+                waiting += [at for at in map(_location, names) if at and at.parent == home]
     return found
 
 
@@ -44,18 +54,24 @@ def imported(config: Config) -> dict[str, Path]:
     the algorithm's own.
     """
     found: dict[str, Path] = {}
-    for name, is_of_algorithm in _named(config).items():
-        where = None if name in _OURS else _location(name)
-        if where is None:
-            continue
-        is_installed = _is_for_packages(where.parent)
-        if is_installed and not is_of_algorithm:
-            continue
-        for module, path in _imported_from(where.parent):
+    for name, place, is_installed in _places(config):
+        for module, path in _imported_from(place.parent):
             top = module.partition(".")[0]
             if top not in _OURS and (top == name or not is_installed):
-                found[str(path.relative_to(where.parent))] = path
+                found[str(path.relative_to(place.parent))] = path
     return found
+
+
+def _places(config: Config) -> Iterator[tuple[str, Path, bool]]:
+    """Yield each module that the flags name, its file or folder, and whether it is installed.
+
+    Installed packages are left out, but for the algorithm's.
+    """
+    for name, is_of_algorithm in _named(config).items():
+        if name not in _OURS and (place := _location(name)):
+            is_installed = _is_for_packages(place.parent)
+            if is_of_algorithm or not is_installed:
+                yield name, place, is_installed
 
 
 def _imported_from(home: Path) -> Iterator[tuple[str, Path]]:
@@ -77,6 +93,7 @@ def _named(config: Config) -> dict[str, bool]:
     modules += [wrapper.module for wrapper in environment_flags.read_wrappers(config.env_wrappers)]
     teachers = [each.strip() for each in getattr(config, "teacher", "").split(",")]
     modules += [each.rpartition(":")[0] for each in teachers if not Path(each).exists()]
+    modules += user_modules.module_names(config.imports)
     named = {module.partition(".")[0]: False for module in modules if module}
     if config.algorithm not in BUILT_IN:
         name = config.algorithm.partition(".")[0]
@@ -84,32 +101,6 @@ def _named(config: Config) -> dict[str, bool]:
         if name == config.algorithm:
             named[f"{name}_settings"] = True
     return named
-
-
-def _of_module(name: str, installed: bool) -> dict[str, Path]:
-    """Return the files of a module or package without parents, and of what it imports beside it.
-
-    There are none if it is missing, belongs to this project, or is in no folder; those of an
-    installed package are wanted only if `installed` is given.
-    """
-    found: dict[str, Path] = {}
-    home, waiting, seen = None, [name], set(_OURS)
-    while waiting:
-        name = waiting.pop()
-        where = None if name in seen else _location(name)
-        seen.add(name)
-        if where is None or home not in {None, where.parent}:
-            continue
-        home = where.parent
-        is_installed = _is_for_packages(home)
-        if is_installed and not installed:
-            continue
-        files = {str(path.relative_to(home)): path for path in _files(where)}
-        found |= files
-        if not is_installed:
-            python = [path for path in files.values() if path.suffix == ".py"]
-            waiting += [each for path in python for each in _imports(path)]
-    return found
 
 
 def _is_for_packages(folder: Path) -> bool:
@@ -145,10 +136,12 @@ def _is_kept(name: str) -> bool:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """Yield the first part of each module's name that a file imports."""
+    """Yield the first part of each module's name that a file imports, or names as a place."""
     with contextlib.suppress(OSError, ValueError, SyntaxError):
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.Import):
                 yield from (alias.name.partition(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 yield node.module.partition(".")[0]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield from re.findall(_PLACE, node.value)

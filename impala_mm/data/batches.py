@@ -18,18 +18,8 @@ from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
 
 def zeros(unroll: UnrollSpec, size: int) -> Batch:
     """Return a batch of `size` columns of zeros, as arrays."""
-    steps = unroll.length + unroll.overlap
-
-    def make(spec: tf.TensorSpec, *leading: int) -> np.ndarray:
-        return np.zeros([*leading, size, *spec.shape], spec.dtype.as_numpy_dtype)
-
-    return Batch(
-        tf.nest.map_structure(lambda spec: make(spec, steps), unroll.step),
-        tf.nest.map_structure(make, unroll.start),
-        key=np.zeros(size, np.int64),
-        weight=np.zeros(size, np.float32),
-        version=np.zeros(size, np.int64),
-        fresh=np.zeros(size, bool),
+    return tf.nest.map_structure(
+        lambda spec: np.zeros(spec.shape, spec.dtype.as_numpy_dtype), specs(unroll, size)
     )
 
 

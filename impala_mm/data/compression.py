@@ -1,6 +1,6 @@
 """Compression of unrolls and steps before they are sent; frames of a game compress well.
 
---compression names how an actor compresses what it sends. The learner (`transport.endpoints`,
+--compression names how an actor compresses what it sends. The learner (`transport.delivery`,
 `inference`) knows the uncompressed size: it uses content of that size as it is, and decompresses
 shorter content. So each actor may use another compression, and no content, not even a malicious
 one, takes more memory than that size when it is decompressed.

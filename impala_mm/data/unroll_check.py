@@ -1,6 +1,6 @@
 """The check of what an actor's unroll contains, before it can spoil an update.
 
-The learner's server (`transport.endpoints`) calls it for each unroll: a choice that does not exist
+The learner's server (`transport.delivery`) calls it for each unroll: a choice that does not exist
 would end the learner, and a number that is not finite the run. Replay calls it for each unroll that
 it would store: one with NaN would be drawn again and again.
 """

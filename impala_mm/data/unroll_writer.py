@@ -1,6 +1,6 @@
 """Writing the steps of environments into unrolls, directly in the bytes that are sent.
 
-An actor's `Player` fills one writer for each of its groups of environments; with
+An actor's `UnrollPlayer` fills one writer for each of its groups of environments; with
 --inference=learner, the learner's `inference` does so. `data/trajectory.py` explains the entries
 that are written here.
 """

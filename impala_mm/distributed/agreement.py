@@ -14,8 +14,8 @@ from impala_mm.config.settings import Config
 from impala_mm.distributed import mpi
 from impala_mm.runtime import lifecycle, provenance
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.rank import process_rank
 from impala_mm.runtime.run_token import TokenFile
+from impala_mm.runtime.starter import process_rank
 
 _PACKAGES = ("dm-sonnet", "horovod", "numpy")
 

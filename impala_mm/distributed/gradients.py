@@ -1,9 +1,11 @@
 """Gradients of an algorithm's update: computed here, averaged over learners, then applied."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
@@ -12,7 +14,6 @@ from impala_mm.data import variable_names
 from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.distributed.minibatches import Metrics, MinibatchResult, Renewed
-from impala_mm.distributed.update_record import UpdateRecord
 
 Gradients = Sequence[tf.Tensor | tf.IndexedSlices | None]
 
@@ -213,7 +214,7 @@ class GradientReducer:
         self._record.clear()
 
     def read(self) -> list[tf.Tensor]:
-        """Return the record of this update, float32 tensors [N], for `update_record.summarize`.
+        """Return the record of this update, float32 tensors [N], for `summarize`.
 
         Its waiting is the time from gradients to their averages. It is nearly 0 on the slowest
         learner, for which the others wait. On a GPU it includes the rest of the backward pass,
@@ -315,3 +316,88 @@ def _refuse_unused(gradients: Gradients, variables: Sequence[tf.Variable]) -> No
             f"exchange.differentiate: the loss does not depend on {names}: leave them out of the "
             f"variables, or pass allow_unused=True, which leaves them unchanged"
         )
+
+
+class UpdateSummary(NamedTuple):
+    """The record of a complete update."""
+
+    total_norm: float  # sum of the averaged gradients' norms: not finite if one of them is not
+    gradients: float  # number of averaged gradients
+    clipped: float  # number of those that clipping changed
+    wait_seconds: float  # seconds of waiting for the other learners' gradients
+    own_faults: float  # number of this learner's own gradients that were not finite
+    largest_norm: float
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all averaged gradients are finite, the same on all learners."""
+        return math.isfinite(self.total_norm)
+
+    @property
+    def grad_norm(self) -> float:
+        """The largest norm; NaN if no gradient was averaged."""
+        if not self.is_finite:
+            return self.total_norm
+        return self.largest_norm if self.gradients else math.nan
+
+    @property
+    def clipped_share(self) -> float:
+        """The share of gradients that clipping changed; NaN if no gradient was averaged."""
+        return self.clipped / self.gradients if self.gradients else math.nan
+
+
+class UpdateRecord:
+    """The record of one update: norms of its gradients, clipping, seconds of waiting.
+
+    `GradientReducer` writes it, and `TrainStep` reads it at the end of the update. It lives in
+    variables and not in tensors, since an algorithm may average gradients within `tf.cond`,
+    `tf.while_loop` or a tf.function of its own: the tensors of such an inner graph cannot be used
+    outside it. Make it outside any tf.function, and keep it as long as a graph that writes to it is
+    used.
+    """
+
+    def __init__(self) -> None:
+        with tf.device("/CPU:0"):
+            # The first five fields of UpdateSummary, which are sums.
+            self._sums = tf.Variable(tf.zeros([5]), trainable=False, name="exchange_sums")
+            self._largest = tf.Variable(0.0, trainable=False, name="exchange_largest_norm")
+        self.variables = (self._sums, self._largest)
+
+    def clear(self) -> None:
+        """Start the record of the next update."""
+        with tf.device("/CPU:0"):
+            self._sums.assign(tf.zeros([5]))
+            self._largest.assign(0.0)
+
+    def add_gradient(self, norm: tf.Tensor, clipped: tf.Tensor) -> tf.Tensor:
+        """Add an averaged gradient; return whether it and all earlier ones are finite, bool []."""
+        with tf.device("/CPU:0"):
+            sums = self._sums.assign_add(tf.stack([norm, 1.0, clipped, 0.0, 0.0]))
+            self._largest.assign(tf.maximum(self._largest, norm))
+            return tf.math.is_finite(sums[0])
+
+    def add_wait(self, seconds: tf.Tensor) -> None:
+        """Add the seconds, float32 [], of one exchange with the other learners."""
+        with tf.device("/CPU:0"):
+            self._sums.assign_add(tf.stack([0.0, 0.0, 0.0, seconds, 0.0]))
+
+    def add_own(self, is_finite: tf.Tensor) -> None:
+        """Add whether this learner's own gradient was finite, where their average is not."""
+        with tf.device("/CPU:0"):
+            fault = 1.0 - tf.cast(is_finite, tf.float32)
+            self._sums.assign_add(tf.stack([0.0, 0.0, 0.0, 0.0, fault]))
+
+    def is_finite(self) -> tf.Tensor:
+        """Return whether all gradients of this update so far are finite, bool []."""
+        with tf.device("/CPU:0"):
+            return tf.math.is_finite(self._sums.read_value()[0])
+
+    def read(self) -> list[tf.Tensor]:
+        """Return the record as float32 tensors [N], of which `summarize` makes a summary."""
+        with tf.device("/CPU:0"):
+            return [self._sums.read_value(), self._largest.read_value()[tf.newaxis]]
+
+
+def summarize(values: np.ndarray) -> UpdateSummary:
+    """Return the summary of the values, float32 [N], that `UpdateRecord.read` returned."""
+    return UpdateSummary(*values.tolist())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from impala_mm.config import flags
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 # The command that builds Horovod and installs MPI; an installed package has no Makefile.
 _IS_CLONE = (Path(__file__).resolve().parents[2] / "Makefile").exists()

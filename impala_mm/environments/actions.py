@@ -82,7 +82,7 @@ class ActionSpec:
         if isinstance(self.parts, Part):  # `actions` may be a list, which is not a nest here
             return np.asarray(actions, self.parts.policy_dtype)
         pairs = zip(self.leaves, nests.flatten(actions), strict=True)
-        return self.pack([np.asarray(each, part.policy_dtype) for part, each in pairs])
+        return self.pack([np.asarray(leaf, part.policy_dtype) for part, leaf in pairs])
 
     def zeros(self, count: int) -> Any:
         """Return `count` actions of zeros: nest of NumPy arrays [count, ...]."""
@@ -93,8 +93,8 @@ class ActionSpec:
         import tensorflow as tf  # noqa: PLC0415
 
         read = [
-            part.features(each, first)
-            for part, each in zip(self.leaves, nests.flatten(action), strict=True)
+            part.features(leaf, first)
+            for part, leaf in zip(self.leaves, nests.flatten(action), strict=True)
         ]
         return read[0] if len(read) == 1 else tf.concat(read, -1)
 
@@ -103,8 +103,8 @@ class ActionSpec:
         if isinstance(self.parts, Part):
             return self.parts.to_environment(actions)
         arrays = [
-            part.to_environment(each)
-            for part, each in zip(self.leaves, nests.flatten(actions), strict=True)
+            part.to_environment(leaf)
+            for part, leaf in zip(self.leaves, nests.flatten(actions), strict=True)
         ]
         nest = self.pack(arrays)
         return [nests.row(nest, i) for i in range(len(arrays[0]))]

@@ -7,20 +7,23 @@ probably a mistake. It does not import TensorFlow, which takes seconds to load.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from gymnasium import spaces
 
 from impala_mm.config.messages import describe_error, join_lines, users_traceback
-from impala_mm.environments import gym_adapter, levels, masks, nests
+from impala_mm.environments import gym_adapter, masks, nests
 from impala_mm.environments.faults import FAILURES, format_traceback
-from impala_mm.environments.observation_check import find_problems
+from impala_mm.environments.levels import MadeLevel
+from impala_mm.environments.make import find_level
+from impala_mm.environments.observations import ObservationConversion
 from impala_mm.environments.spaces import SpaceConversion, read_spaces
 from impala_mm.environments.types import BadLevel, Options
 
 STEPS = 100
+_ROUNDING = 1e-6  # by which a number may exceed a bound, relative to it; the bound was rounded, too
 _SEED = 1
 _SLOW_RESET = 0.5  # seconds of a reset, from which on it is not repeated
 _TRUSTED = ("ale_py.", "impala_mm.")  # modules whose environments are not checked
@@ -82,10 +85,9 @@ class LevelCheck:
                     self._find("close", False, f"close raised {describe_error(error)}", error)
 
     def _check(self, until: float) -> bool:
-        given = self._options.env_kwargs, self._options.wrappers
-        level = self._call("the import", levels.find_level, self._level_name, *given)
-        entry_point = level.registered.entry_point if level.registered else None
-        if not any(given) and isinstance(entry_point, str) and entry_point.startswith(_TRUSTED):
+        level = self._call("the import", find_level, self._level_name, **self._options._asdict())
+        is_made = isinstance(level, MadeLevel)
+        if not is_made or (not self._options.is_changed and level.module.startswith(_TRUSTED)):
             return True
         self._environment = self._call("making it", level.open, False)
         actions = self._check_spaces()
@@ -115,7 +117,7 @@ class LevelCheck:
 
     def _check_spaces(self) -> spaces.Space:
         """Check both spaces; return the action space."""
-        found: dict[str, Any] = {}
+        read: dict[str, Any] = {}
         for name, example in (
             ("observation_space", "Box(low, high, shape)"),
             ("action_space", "Discrete(n)"),
@@ -127,7 +129,7 @@ class LevelCheck:
                     f"{what} {name}: set self.{name} in __init__ to a space of gymnasium, such as "
                     f"gymnasium.spaces.{example}"
                 )
-            found[name] = space
+            read[name] = space
         try:
             chosen = self._options
             how = chosen.width, chosen.height, chosen.convert_observations
@@ -135,8 +137,8 @@ class LevelCheck:
         except BadLevel as error:
             self._finds(Finding(True, str(error)))
             raise _Ended from None
-        self._observation_space = found["observation_space"]
-        return found["action_space"]
+        self._observation_space = read["observation_space"]
+        return read["action_space"]
 
     def _sample(self, actions: spaces.Space) -> Any:
         """Return a random action, among those that the mask allows."""
@@ -229,7 +231,8 @@ class LevelCheck:
             )
 
     def _check_observation(self, when: str, observation: Any) -> None:
-        for kind, is_error, sentence in find_problems(observation, self._observation_space):
+        problems = find_problems(observation, self._observation_space, self._spaces.observation)
+        for kind, is_error, sentence in problems:
             self._find(kind, is_error, f"{when} returned {sentence}")
 
     def _check_reward(self, when: str, reward: Any) -> None:
@@ -244,11 +247,11 @@ class LevelCheck:
         elif not math.isfinite(number):
             self._find("reward", True, f"{when} returned the reward {reward}, which must be finite")
 
-    def _call(self, what: str, function: Callable, *arguments: Any) -> Any:
+    def _call(self, what: str, function: Callable, *arguments: Any, **options: Any) -> Any:
         """Call the user's code; report an exception that it raises, and end the check."""
         self._starts(what, self._steps)
         try:
-            return function(*arguments)
+            return function(*arguments, **options)
         except BadLevel as error:
             cause = error.__cause__
             self._finds(Finding(True, str(error), users_traceback(cause) if cause else ""))
@@ -268,6 +271,77 @@ class LevelCheck:
             self._reported.add(kind)
             where = format_traceback(error) if error else ""
             self._finds(Finding(is_error, f"{self._level_name}: {sentence}", where))
+
+
+def find_problems(
+    observation: Any, space: spaces.Space, conversion: ObservationConversion
+) -> Iterator[tuple[str, bool, str]]:
+    """Yield (kind, is_error, sentence) of what is wrong with an observation.
+
+    An error is what a training cannot read; a mistake is what it converts. Problems of one kind are
+    reported once.
+    """
+    try:
+        parts = (np.asarray(part, np.float64) for part in conversion.read(observation))
+        if not all(np.isfinite(part).all() for part in parts):
+            raise ValueError("observation with NaN or infinity")
+    except ValueError as error:
+        yield "observation", True, str(error)
+    except FAILURES as error:  # such as None in place of a dictionary
+        shown = f"{_kind(observation)} and its space is {join_lines(space)[:120]}"
+        yield "observation", True, f"{shown} ({describe_error(error)[:120]})"
+    else:
+        yield from _find_mistakes(observation, space, "")
+
+
+def _find_mistakes(
+    observation: Any, space: spaces.Space, part: str
+) -> Iterator[tuple[str, bool, str]]:
+    """Yield what is probably a mistake in a part, such as "['map'][0]", of an observation."""
+    if isinstance(space, spaces.Dict):
+        for key, inner in space.spaces.items():
+            if key in observation:  # of a mask this is not certain
+                yield from _find_mistakes(observation[key], inner, f"{part}[{key!r}]")
+        return
+    if isinstance(space, spaces.Tuple):
+        for i, inner in enumerate(space.spaces):
+            yield from _find_mistakes(observation[i], inner, f"{part}[{i}]")
+        return
+    array, named = np.asarray(observation), f"observation{part}"
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        if array.dtype.kind not in "iu":
+            advice = "astype(np.int64)" if array.shape else "int(observation)"
+            shown = join_lines(observation)[:80]
+            yield "dtype", False, f"{named} {shown}, which is no integer: return {advice}"
+    elif isinstance(space, spaces.MultiBinary):
+        yield from _beyond(array, np.zeros(array.shape), np.ones(array.shape), named)
+    elif isinstance(space, spaces.Box):
+        if space.shape and not isinstance(observation, np.ndarray):
+            what = f"{named} that is a {type(observation).__name__}: return an array"
+            yield "array", False, f"{what}, np.array(observation, dtype=np.{space.dtype})"
+        elif space.shape and array.dtype != space.dtype:
+            loses = array.dtype.kind == "f" and space.dtype.kind in "biu"
+            what = f"{named} of {array.dtype}, and its space is of {space.dtype}"
+            what += ", in which fractions are lost" if loses else ""
+            yield "dtype", False, f"{what}: return observation.astype(np.{space.dtype})"
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        yield from _beyond(array, low, high, named)
+
+
+def _beyond(
+    array: np.ndarray, low: np.ndarray, high: np.ndarray, named: str
+) -> Iterator[tuple[str, bool, str]]:
+    """Yield the number that exceeds its bound the most; a training uses it as it is."""
+    numbers = array.astype(np.float64)
+    excess = np.maximum(low - numbers, numbers - high)
+    bound = np.where(numbers < low, low, high)
+    if (excess > _ROUNDING * np.maximum(np.abs(bound), 1)).any():
+        where = np.unravel_index(excess.argmax(), excess.shape)
+        side = "below" if numbers[where] < low[where] else "above"
+        at = f" at {[int(index) for index in where]}" if where else ""
+        what = f"{named} with {numbers[where]:g}{at}, which is {excess[where]:g} {side} its"
+        advice = "correct the space or the observation"
+        yield "bounds", False, f"{what} space's bound of {bound[where]:g}: {advice}"
 
 
 class _Ended(Exception):

@@ -18,8 +18,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from impala_mm.environments.process_end import describe_end, frames_of_stack, text_of
-from impala_mm.environments.types import OWN_LEVELS
+from impala_mm.config import user_modules
+from impala_mm.environments import BUILT_IN
+from impala_mm.environments.faults import describe_end, frames_of_stack, text_of
 
 _STUCK_SECONDS = 5.0  # seconds from which on a call counts as stuck
 _LATE_SECONDS = 0.5  # seconds that the process has to end by itself
@@ -55,7 +56,7 @@ class CheckProcess:
         """
         self._options, self._seconds, self._hides_gpus = dict(options), seconds, hides_gpus
         changed = options.get("env_kwargs") or options.get("env_wrappers")
-        self._left = [name for name in level_names if changed or name.lower() not in OWN_LEVELS]
+        self._left = [name for name in level_names if changed or name.lower() not in BUILT_IN]
         self._until = time.monotonic() + seconds
         self._result = Result([], [])
         self._process: subprocess.Popen | None = None
@@ -112,6 +113,7 @@ class CheckProcess:
         )
         given = {
             "path": sys.path,
+            "imports": user_modules.imported(),
             "levels": self._left,
             "options": self._options,
             "until": self._until,
@@ -194,6 +196,7 @@ def run_in_child(given: Mapping[str, Any]) -> None:
     # Shells let the programs that they start in the background ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(int(max(given["until"] - time.monotonic(), 0) + 10))
+    user_modules.import_all(given["imports"])
     from impala_mm.environments import check, types  # noqa: PLC0415
 
     def write(record: dict[str, Any]) -> None:

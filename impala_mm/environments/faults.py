@@ -4,6 +4,9 @@
 through a `FaultLog`.
 """
 
+import os
+import re
+import signal
 import textwrap
 import time
 import traceback
@@ -24,8 +27,8 @@ _RETURNED = {
 }
 # Files that read what an environment returned: an error there is the environment's fault, too.
 _READERS = ("gym_vector", "observations", "spaces", "gym_adapter")
-
-
+# Exit code of a worker process whose environments closed the connection by which it answers.
+CLOSED_CONNECTION = 84
 # What the code of an environment may raise: a program for people may end itself.
 FAILURES = (Exception, SystemExit)
 
@@ -50,8 +53,8 @@ def make_fault(
     occurred when its result was read, the fault names the place of the method's definition.
     """
     if isinstance(error, FaultElsewhere):
-        why = error.fault.text.partition(": ")[2]
-        return error.fault._replace(text=f"{where}: {why}", environment=environment)
+        reason = error.fault.text.partition(": ")[2]
+        return error.fault._replace(text=f"{where}: {reason}", environment=environment)
     frames = traceback.extract_tb(error.__traceback__)
     last, method, text = frames[-1] if frames else None, called[1], describe_error(error)
     kind = f"{type(error).__name__} at {last.filename}:{last.lineno}" if last else text
@@ -130,3 +133,29 @@ def _place_of_definition(environment: Any, method: str) -> str:
     if code is None or not is_users_file(code.co_filename):
         return ""
     return f'returned by File "{code.co_filename}", line {code.co_firstlineno}, in {method}'
+
+
+def describe_end(code: int) -> str:
+    """Return in words how a process ended, by the exit code that `subprocess` gives."""
+    if code == CLOSED_CONNECTION:
+        return "closed files and sockets that it did not open, such as by os.closerange"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was killed by {signal.Signals(-code).name}"
+
+
+def text_of(file: Any, start: int = 0) -> str:
+    """Return a file's content from `start` on, without moving its position, which is shared."""
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), size - start, start).decode(errors="replace")
+
+
+def frames_of_stack(stack: str) -> list[str]:
+    """Return faulthandler's frames of the user's code, the innermost last, as tracebacks do."""
+    places = re.findall(r'^  (File ".*", line \d+ in .*)$', stack, re.MULTILINE)
+    ours = [i for i, frame in enumerate(places) if str(Path(__file__).parent) in frame]
+    frames = places[: ours[0]] if ours else places
+    return [
+        *["Traceback (most recent call last):"][: len(frames)],
+        *(f"  {frame}" for frame in reversed(frames)),
+    ]

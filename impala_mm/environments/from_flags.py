@@ -6,8 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.config import flags
-from impala_mm.config.messages import users_traceback
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape, users_traceback
 from impala_mm.config.settings import Config
 from impala_mm.environments import nests
 from impala_mm.environments.choices import ChoiceSpec
@@ -71,7 +70,7 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
             ("actions", one.actions.describe(), other.actions.describe()),
             ("observation", one.observation, other.observation),
             ("frames per step", one.action_repeats, other.action_repeats),
-            ("action masks", *("offered" if each.masks else "none" for each in (one, other))),
+            ("action masks", *("offered" if spec.masks else "none" for spec in (one, other))),
         ):
             if mine != theirs:
                 hint = "; --full_action_space makes one network fit all games of Atari"

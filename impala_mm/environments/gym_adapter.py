@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -24,7 +24,7 @@ _RESET_ARGUMENTS = frozenset({"seed", "options"})
 def adapt(environment: Any) -> Any:
     """Return an environment with gymnasium's API: the same object if it has that."""
     if not all(callable(getattr(environment, name, None)) for name in ("reset", "step")):
-        return environment  # `Opener` refuses it
+        return environment  # `MadeLevel` refuses it
     spaces = (getattr(environment, f"{of}_space", None) for of in ("observation", "action"))
     is_modern = isinstance(environment, gymnasium.Env) and not any(map(_is_of_gym, spaces))
     if is_modern and _arguments_of_reset(environment) == _RESET_ARGUMENTS:
@@ -80,8 +80,8 @@ class AdaptedEnv(gymnasium.Env):
             seeds = getattr(self.adapted, "seed", None)
             if callable(seeds):
                 seeds(seed)
-        given = {"seed": seed, "options": options}
-        returned = self.adapted.reset(**{name: given[name] for name in self._arguments})
+        arguments = {"seed": seed, "options": options}
+        returned = self.adapted.reset(**{name: arguments[name] for name in self._arguments})
         return reset_of(returned, self.observation_space)
 
     def step(self, action: Any) -> Any:
@@ -120,6 +120,16 @@ def step_of(returned: Any) -> Any:
     return observation, reward, bool(done) and not cut, cut, info
 
 
+def find_method(environment: Any, name: str) -> Callable[..., Any] | None:
+    """Return the environment's method of this name, also one below wrappers, or None."""
+    find = getattr(environment, "get_wrapper_attr", None)
+    try:
+        method = find(name) if find else getattr(environment, name, None)
+    except AttributeError:
+        return None
+    return method if callable(method) else None
+
+
 def classic_registry() -> Mapping[str, Any]:
     """Return classic gym's registry; an empty one if gym is not installed."""
     with contextlib.redirect_stderr(io.StringIO()):  # each import prints a request to migrate
@@ -151,7 +161,7 @@ def refusals() -> tuple[type[Exception], ...]:
 
 def _arguments_of_reset(environment: Any) -> frozenset[str]:
     """Return which of gymnasium's arguments the reset takes; some wrappers pass on any."""
-    while any(each.kind is each.VAR_KEYWORD for each in _parameters(environment.reset).values()):
+    while any(p.kind is p.VAR_KEYWORD for p in _parameters(environment.reset).values()):
         if not hasattr(environment, "env"):
             return _RESET_ARGUMENTS
         environment = environment.env
@@ -184,9 +194,9 @@ def _as_gymnasium_space(space: Any) -> Any:
         theirs.MultiDiscrete: lambda: ours.MultiDiscrete(space.nvec, np.dtype(space.dtype).type),
         theirs.MultiBinary: lambda: ours.MultiBinary(space.n),
         theirs.Dict: lambda: ours.Dict(
-            {key: _as_gymnasium_space(each) for key, each in space.spaces.items()}
+            {key: _as_gymnasium_space(part) for key, part in space.spaces.items()}
         ),
-        theirs.Tuple: lambda: ours.Tuple([_as_gymnasium_space(each) for each in space.spaces]),
+        theirs.Tuple: lambda: ours.Tuple([_as_gymnasium_space(part) for part in space.spaces]),
     }
-    known = next((kind for kind in convert if isinstance(space, kind)), None)
-    return convert[known]() if known else space
+    their_kind = next((kind for kind in convert if isinstance(space, kind)), None)
+    return convert[their_kind]() if their_kind else space

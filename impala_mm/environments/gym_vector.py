@@ -14,14 +14,15 @@ import gymnasium
 import numpy as np
 
 from impala_mm.config.messages import describe_error
-from impala_mm.environments import goals, nests, render
+from impala_mm.environments import nests
 from impala_mm.environments.faults import FAILURES, make_fault
 from impala_mm.environments.gym_adapter import reset_of, step_of
 from impala_mm.environments.masks import RawMask, nothing_allowed, refuse_unexpected
-from impala_mm.environments.spaces import SpaceConversion
+from impala_mm.environments.spaces import SpaceConversion, judge_goals
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Fault, Step
 
 _RUNNING, _ENDED, _BROKEN = range(3)
+_LEAST_HEIGHT = 160  # of pictures of observations, in pixels: smaller ones are enlarged
 _RENDER_FPS = 30.0  # pictures a second, of environments that do not state a rate
 
 
@@ -79,7 +80,7 @@ class GymVector:
         except BaseException:
             self.close()
             raise
-        self._steps = [_repeating_step(each, spec.action_repeats) for each in self._environments]
+        self._steps = [_repeating_step(one, spec.action_repeats) for one in self._environments]
         if conversion.masks:
             read = conversion.masks.reader if opens else lambda _: lambda *_: None
             self._raw_masks += map(read, self._environments)
@@ -187,22 +188,22 @@ class GymVector:
             # Classic gym returns a list of pictures.
             frame = frame[-1] if isinstance(frame, list) and frame else frame
             if isinstance(frame, np.ndarray):
-                return render.picture_in_colours(self.spec.level_name, frame)
+                return picture_in_colours(self.spec.level_name, frame)
         images = [array for array in self._observation if array.ndim in {3, 4}]
         shown = (images or self._observation)[0]
-        return render.picture_of_observation(self.spec.level_name, shown[0])
+        return picture_of_observation(self.spec.level_name, shown[0])
 
     def judge_goals(
         self, environment: int, achieved: np.ndarray, desired: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return what one environment says of achieved goals under other desired ones.
 
-        Arguments and result are those of `goals.judge`. An environment that cannot say it is
+        Arguments and result are those of `spaces.judge_goals`. An environment that cannot say it is
         broken, and BadLevel is raised.
         """
         one = self._environments[environment]
         try:
-            return goals.judge(self.spec.level_name, one, achieved, desired)
+            return judge_goals(self.spec.level_name, one, achieved, desired)
         except BadLevel:
             self._states[environment] = _BROKEN
             self._returns[environment] = self._lengths[environment] = 0
@@ -210,9 +211,9 @@ class GymVector:
 
     def close(self) -> None:
         """Close all environments."""
-        for each in self._environments:
+        for environment in self._environments:
             with contextlib.suppress(Exception):
-                each.close()
+                environment.close()
 
     def blank(self, count: int) -> Step:
         """Return a step of `count` environments, of zeros in new arrays."""
@@ -344,3 +345,39 @@ def _repeating_step(environment: Any, repeats: int) -> Callable[[Any], tuple[Any
         return observation, total, terminated, truncated, info
 
     return several
+
+
+def picture_in_colours(level_name: str, drawn: np.ndarray) -> np.ndarray:
+    """Return a picture that an environment drew as uint8 [height, width, 3].
+
+    It may be grey, and have an alpha channel, which is left out; raise BadLevel for other shapes.
+    """
+    picture = drawn[..., None] if drawn.ndim == 2 else drawn
+    if picture.ndim != 3 or picture.shape[2] not in {1, 2, 3, 4}:
+        raise BadLevel(
+            f"{level_name} draws pictures of shape {list(drawn.shape)}: its render method must "
+            f"return [height, width, 3]"
+        )
+    channels = [0, 0, 0] if picture.shape[2] < 3 else [0, 1, 2]
+    return picture[..., channels].astype(np.uint8)
+
+
+def picture_of_observation(level_name: str, observation: np.ndarray) -> np.ndarray:
+    """Return an image observation as uint8 [height, width, 3]; raise BadLevel if it is no image.
+
+    Values of other types than uint8 are scaled so that the smallest is black and the largest white.
+    Of an image whose channels are not three colours, the last channel is shown.
+    """
+    image = observation[..., None] if observation.ndim == 2 else observation
+    if image.ndim != 3:
+        raise BadLevel(
+            f"{level_name} draws no pictures, and its observations {list(observation.shape)} are "
+            f"no images: give it a render method and the render mode rgb_array"
+        )
+    if image.shape[2] != 3:
+        image = np.repeat(image[..., -1:], 3, axis=2)
+    if image.dtype != np.uint8:
+        low, high = float(image.min()), float(image.max())
+        image = ((image - low) * (255 / max(high - low, 1e-9))).astype(np.uint8)
+    times = -(-_LEAST_HEIGHT // image.shape[0])
+    return image.repeat(times, axis=0).repeat(times, axis=1)

@@ -1,131 +1,339 @@
-"""Levels by name: which library has the id, how its environment is made, and what is similar.
+"""Levels whose environments are made one by one: by a class or function, with gymnasium's API.
 
-`make.py` calls `find_level`. Every environment that a `Level` opens has gymnasium's API.
+A suite names the maker of a level. Its environments are made with --env_kwargs, wrapped, and step
+in a `GymVector`, or in several in worker processes. It does not import TensorFlow where no spec is
+asked for: worker processes and the check do without it.
 """
 
-import copy
+import contextlib
 import difflib
-import importlib.util
-import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+import inspect
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
 
 import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from impala_mm.config import user_modules
-from impala_mm.config.environment_flags import FILE_SUFFIX
-from impala_mm.environments import gym_adapter, pickled, render
-from impala_mm.environments.opening import (
-    Opener,
-    find_callable,
-    import_module,
-    takes_render_mode,
+from impala_mm.config.auto import split_evenly
+from impala_mm.config.environment_flags import WrapperCall, json_text, read_kwargs, read_wrappers
+from impala_mm.config.messages import describe_error, error_message, is_users_file, join_lines
+from impala_mm.environments import Level, gym_adapter, masks
+from impala_mm.environments.spaces import SpaceConversion, read_spaces
+from impala_mm.environments.types import (
+    GENERAL_FLAGS,
+    BadLevel,
+    Environments,
+    EnvironmentSpec,
+    Options,
+    ReferenceScores,
 )
-from impala_mm.environments.types import OWN_LEVELS, BadLevel, Options
 
-if TYPE_CHECKING:
-    from impala_mm.environments.atari.games import Game
-
-gymnasium.register("impala_mm/Catch-v0", "impala_mm.environments.catch:Catch", reward_threshold=0.9)
-gymnasium.register(
-    "impala_mm/Memory-v0", "impala_mm.environments.memory:Memory", reward_threshold=0.95
+# What a constructor raises for arguments that it does not accept.
+_BAD_ARGUMENTS: tuple[type[Exception], ...] = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AssertionError,
+    AttributeError,
 )
-gymnasium.register(
-    "impala_mm/TMaze-v0", "impala_mm.environments.t_maze:TMaze", reward_threshold=0.95
-)
-if importlib.util.find_spec("ale_py"):
-    import ale_py
+# Whether the first info of a level had a mask, by the level and how it is made.
+_infos_with_mask: dict[str, bool] = {}
 
-    gymnasium.register_envs(ale_py)
-    for _version, _sticky in ((0, 0.25), (4, 0.0)):  # ale_py registers only the v5 of this game
-        gymnasium.register(
-            f"SurroundNoFrameskip-v{_version}",
-            "ale_py.env:AtariEnv",
-            kwargs=gymnasium.registry["ALE/Surround-v5"].kwargs
-            | {"repeat_action_probability": _sticky, "frameskip": 1},
+
+class MadeLevel(Level):
+    """A level whose environments a class or function makes."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[..., Any],
+        options: Options,
+        creator: Callable[[], Any] | None = None,
+        module: str = "",
+        reward_threshold: float | None = None,
+        scores: ReferenceScores | None = None,
+    ):
+        """Make environments by `make`, which takes the arguments in --env_kwargs.
+
+        `creator` returns the class or function behind `make`, if it is another one, by which it is
+        known whether it takes a render_mode; `module` is where that one is defined. BadLevel is
+        raised for wrappers that do not exist.
+        """
+        self.name, self.reward_threshold, self._scores = name, reward_threshold, scores
+        self._make, self._options = make, options
+        self._creator = creator or (lambda: make)
+        self.module = module or getattr(make, "__module__", "") or ""
+        self._kwargs = read_kwargs(options.env_kwargs)
+        self._wrappers = [(w, _find_wrapper(w)) for w in read_wrappers(options.env_wrappers)]
+
+    def open(self, renders: bool) -> Any:
+        """Return a new environment, one that draws pictures if it can and `renders` is set.
+
+        BadLevel is raised if the flags do not fit it.
+        """
+        mode = {"render_mode": "rgb_array"} if renders and _draws(self._creator()) else {}
+        environment = self._call({**self._kwargs, **mode})
+        try:
+            for call, wrapper in self._wrappers:
+                environment = self._wrap(call, wrapper, environment)
+            if self._options.discretization != "none":
+                environment = self._discretise(environment)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                environment.close()
+            raise
+        return environment
+
+    def conversion(self, has_masks: bool | None = None) -> SpaceConversion:
+        """Make one environment, read its spaces and close it; see if its first info has a mask.
+
+        If `has_masks` is given, another process knows whether the level offers masks: nothing is
+        reset. BadLevel is raised for a level that cannot be played with these options.
+        """
+        options, environment = self._options, self.open(False)
+        try:
+            sizes = options.width, options.height
+            conversion = read_spaces(self.name, environment, *sizes, options.convert_observations)
+            if has_masks is None and not conversion.masks:
+                has_masks = self._first_info_has_mask(environment)
+            if has_masks and not conversion.masks:
+                in_info = masks.MaskConversion(conversion.actions, "info")
+                conversion = conversion._replace(masks=in_info)
+        finally:
+            with contextlib.suppress(Exception):  # `check` warns of it
+                environment.close()
+        if conversion.masks:
+            masks.refuse_unsuitable(self.name, conversion.actions, self.repeats)
+        return conversion
+
+    @property
+    def repeats(self) -> int:
+        """The number of frames of a step."""
+        return self._options.num_action_repeats or 1
+
+    def spec(self) -> EnvironmentSpec:
+        """Return the spec; an environment is made and closed for it."""
+        return self._spec(self.conversion())
+
+    def make(
+        self, num_envs: int, seed: int, renders: bool = False, workers: int = 0
+    ) -> Environments:
+        """Return copies that step in this process, or in `workers` of their own."""
+        from impala_mm.environments import gym_vector  # noqa: PLC0415
+
+        conversion = self.conversion()
+        spec = self._spec(conversion)
+        if workers:
+            from impala_mm.environments import worker_vector  # noqa: PLC0415
+
+            sizes = split_evenly(num_envs, min(workers, num_envs))
+            options = self._options._asdict()
+            return worker_vector.WorkerVector(spec, conversion, options, sizes, seed, renders)
+        return gym_vector.GymVector(spec, conversion, self.open, num_envs, seed, renders)
+
+    def action_names(self) -> list[str]:
+        """Return the names that the environment has for its actions; empty if it has none."""
+        environment = self.open(False)
+        try:
+            innermost = getattr(environment, "unwrapped", environment)
+            meanings = getattr(innermost, "get_action_meanings", None)
+            return [str(name) for name in meanings()] if meanings else []
+        finally:
+            with contextlib.suppress(Exception):  # `check` warns of it
+                environment.close()
+
+    def numbers_of_choices(self) -> Callable[[Any], np.ndarray]:
+        """Return the function by which --discretization turns choices into numbers."""
+        environment = self.open(False)
+        environment.close()
+        return environment.action
+
+    def refuse_others_options(self) -> None:
+        """Raise BadLevel for options that only Atari's vector has."""
+        options, default = self._options, Options()
+        atari = [name for name in Options._fields[len(GENERAL_FLAGS) :] if name != "life_loss_ends"]
+        wrong = [name for name in atari if getattr(options, name) != getattr(default, name)]
+        if wrong:
+            changed = self.module.startswith("ale_py.") and options.is_changed
+            off = [f"--{name}={json.dumps(getattr(default, name))}" for name in wrong]
+            raise BadLevel(
+                f"{self.name}{' with --env_kwargs or --env_wrappers' if changed else ''}"
+                f" is not an Atari game, and {' and '.join(wrong)} "
+                f"{'works' if len(wrong) == 1 else 'work'} only with Atari games: give "
+                f"{' '.join(off)}"
+            )
+
+    def _spec(self, conversion: SpaceConversion) -> EnvironmentSpec:
+        import tensorflow as tf  # noqa: PLC0415
+
+        from impala_mm.environments.choices import ChoiceSpec  # noqa: PLC0415
+
+        note = conversion.observation.note
+        return EnvironmentSpec(
+            self.name,
+            tf.nest.map_structure(
+                lambda part: (
+                    ChoiceSpec(part.choices)
+                    if part.choices
+                    else tf.TensorSpec(part.shape, tf.as_dtype(part.dtype))
+                ),
+                conversion.observation.parts,
+            ),
+            conversion.actions,
+            self.repeats,
+            self.reward_threshold,
+            scores=self._scores,
+            masks=conversion.actions.mask_specs if conversion.masks else (),
+            without_goals=conversion.without_goals,
+            note=note
+            and f"{self.name} is read as images: {note} (--convert_observations=false leaves its "
+            f"observations as they are)",
         )
 
+    def _first_info_has_mask(self, environment: Any) -> bool:
+        """Return whether the info of the first reset has a mask; reset only once per process.
 
-_ATARI = re.compile(r"^ALE/|(NoFrameskip|Deterministic)-v\d$")
+        A reset that raises is left to the code that plays, which reports it.
+        """
+        key = f"{self.name} {self.module} {self._make} {self._options}"
+        if key not in _infos_with_mask:
+            info: Any = None
+            with contextlib.suppress(Exception):
+                reset = environment.reset(seed=0)
+                _, info = gym_adapter.reset_of(reset, environment.observation_space)
+            _infos_with_mask[key] = masks.is_in_info(info)
+        return _infos_with_mask[key]
+
+    def _call(self, kwargs: dict[str, Any]) -> Any:
+        try:
+            environment = self._make(**kwargs)
+        except gym_adapter.refusals() as error:
+            raise self._refusal(error_message(error)) from error
+        except _BAD_ARGUMENTS as error:
+            cause = _original(error)
+            # Without arguments it is a fault of the environment, unless the call itself fails.
+            if not self._kwargs and not (isinstance(cause, TypeError) and _is_of_call(cause)):
+                raise
+            hint = "" if self._kwargs else ": pass its arguments by --env_kwargs"
+            raise self._refusal(f"{describe_error(cause)}{hint}") from error
+        _refuse_others(environment, self.name)
+        return gym_adapter.adapt(environment)
+
+    def _refusal(self, reason: str) -> BadLevel:
+        flag = f" with --env_kwargs={json_text(self._kwargs)}" if self._kwargs else ""
+        return BadLevel(f"{self.name} cannot be made{flag}: {reason}")
+
+    def _wrap(self, call: WrapperCall, wrapper: Callable[..., Any], environment: Any) -> Any:
+        """Return an environment in a wrapper; raise BadLevel if the wrapper does not fit it."""
+        try:
+            wrapped = wrapper(environment, **call.kwargs)
+        except BadLevel as error:
+            raise BadLevel(f"{self.name}: {error}") from None
+        except _BAD_ARGUMENTS + gym_adapter.refusals() as error:
+            raise BadLevel(
+                f"--env_wrappers: {call.text} cannot wrap {self.name}: {describe_error(error)}"
+            ) from error
+        _refuse_others(wrapped, f"--env_wrappers: {call.text}")
+        return wrapped
+
+    def _discretise(self, environment: Any) -> Any:
+        """Return an environment with choices in place of a Box's numbers, by --discretization."""
+        options = self._options
+        try:
+            return Discretised(
+                environment, options.discretization, options.n_actions_per_dim, options.action_ratio
+            )
+        except BadLevel as error:
+            raise BadLevel(f"{self.name}: {error}") from None
 
 
-class Level(NamedTuple):
-    """A level that was found in a registry or in a module."""
+class Discretised(gymnasium.ActionWrapper):
+    """An environment whose action is a choice for each number of its Box."""
 
-    name: str  # as the user wrote it
-    open: Callable[[bool], Any]  # makes one environment; given True, one that draws pictures
-    reward_threshold: float | None = None
-    registered: gymnasium.envs.registration.EnvSpec | None = None  # in gymnasium's registry
+    def __init__(self, env: Any, spacing: str, choices: int, ratio: float):
+        """Offer this number of choices, spaced `lin` or `log` (see `places`)."""
+        super().__init__(env)
+        flag, space = f"--discretization={spacing}", env.action_space
+        if not isinstance(space, Box):
+            raise BadLevel(
+                f"{flag} makes choices of a Box's numbers, and the actions are "
+                f"{join_lines(space)}: leave it out"
+            )
+        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            raise BadLevel(
+                f"{flag} needs bounds, and the actions are {join_lines(space)}: limit them by "
+                f"--env_wrappers=MODULE:NAME, an ActionWrapper of yours whose space has bounds"
+            )
+        low, high = (np.ravel(ends).astype(np.float64) for ends in (space.low, space.high))
+        shares = places(spacing, choices, ratio)
+        self._numbers = low / 2 + high / 2 + (high / 2 - low / 2) * shares[:, None]  # [choices, D]
+        if space.dtype.kind in "iu":
+            self._numbers = np.rint(self._numbers)
+        self._box = space
+        one = low.size == 1
+        self.action_space = Discrete(choices) if one else MultiDiscrete([choices] * low.size)
 
-    def game(self, options: Options) -> "Game | None":
-        """Return the Atari game, or None if the C++ vector does not play this level."""
-        if self.registered is None or not importlib.util.find_spec("ale_py"):
-            return None
-        from impala_mm.environments.atari import games  # noqa: PLC0415
-
-        return games.read_game(self.name, self.registered, options)
+    def action(self, action: Any) -> np.ndarray:
+        """Return the numbers of the choices, as the Box has them."""
+        numbers = self._numbers[np.ravel(action), np.arange(self._numbers.shape[1])]
+        return numbers.astype(self._box.dtype).reshape(self._box.shape)
 
 
-def find_level(level_name: str, env_kwargs: str = "", env_wrappers: str = "") -> Level:
-    """Return the level of this name, from gymnasium, classic gym or a module; raise BadLevel.
+def places(spacing: str, choices: int, ratio: float) -> np.ndarray:
+    """Return where the numbers are, from -1 at the lower bound to 1 at the upper one.
 
-    Its environments are made with `env_kwargs` and wrapped by `env_wrappers` (see `Options`).
+    `lin` spaces them evenly. `log` has the middle, and on both sides of it distances that grow by
+    equal factors up to the bound: the largest is `ratio` times the least.
     """
-    given = env_kwargs, env_wrappers
-    if level_name.endswith(FILE_SUFFIX):
-        return Level(level_name, _factory_opener(level_name, pickled.load(level_name), given))
-    classic = level_name.startswith("gym:")
-    rest = level_name.removeprefix("gym:") if classic else level_name
-    module, _, name = rest.rpartition(":")
-    if module:
-        import_module(module, name, level_name)
-    else:
-        name = OWN_LEVELS.get(name.lower(), name)
-    if not classic and name in gymnasium.registry:
-        registered = gymnasium.registry[name]
-        opens = _opener(level_name, registered, given)
-        return Level(level_name, opens, registered.reward_threshold, registered)
-    if module and not classic and (factory := find_callable(module, name, level_name)):
-        return Level(level_name, _factory_opener(level_name, factory, given))
-    if classic and importlib.util.find_spec("gym") is None:
-        raise BadLevel(f"{level_name} needs classic gym: pip install gym==0.26.2")
-    theirs = gym_adapter.classic_registry()
-    if name in theirs:
-        spec = gym_adapter.gymnasiums_spec(name)
-        return Level(level_name, _opener(level_name, spec, given), spec.reward_threshold)
-    known = theirs if classic else [*gymnasium.registry, *theirs, *OWN_LEVELS]
-    if module:
-        known = _registered_by(module, theirs)
-    _refuse(level_name, module, name, known)
+    if spacing == "lin":
+        return np.linspace(-1, 1, choices)
+    if choices % 2 == 0:
+        raise BadLevel(
+            f"--n_actions_per_dim={choices}: --discretization=log needs an odd number, the middle "
+            f"and as many numbers on either side of it"
+        )
+    side = np.geomspace(1, 1 / ratio, choices // 2)  # from the bound to the middle
+    return np.concatenate([-side, [0], side[::-1]])
 
 
-def _opener(
-    level_name: str, registered: gymnasium.envs.registration.EnvSpec, given: tuple[str, str]
-) -> Opener:
-    """Return a function that makes the environment, without wrappers that only check its use."""
-    unchecked = copy.copy(registered)
-    unchecked.order_enforce = False
+def import_module(module: str, name: str, named: str) -> None:
+    """Import the module of an environment or a wrapper `name`; raise BadLevel if that fails.
 
-    def creator() -> Any:
-        creates: Any = registered.entry_point
-        if isinstance(creates, str):
-            creates = gymnasium.envs.registration.load_env_creator(creates)
-        return creates
-
-    # gymnasium takes environments of its own API alone, and wraps a time limit around them.
-    unchecked.entry_point = lambda **kwargs: gym_adapter.adapt(creator()(**kwargs))
-
-    def make(**kwargs: Any) -> Any:
-        made = gymnasium.make(unchecked, disable_env_checker=True, **kwargs)
-        if made.unwrapped.spec:
-            made.unwrapped.spec.entry_point = registered.entry_point
-        return made
-
-    return Opener(level_name, make, lambda: _draws(creator()), *given)
+    `named` is the level or the flag that names it.
+    """
+    try:
+        user_modules.import_module(module, after=f":{name}")
+    except user_modules.BadModule as error:
+        raise BadLevel(f"{named}: {error}") from error.__cause__
 
 
-def _factory_opener(level_name: str, factory: Callable[..., Any], given: tuple[str, str]) -> Opener:
-    return Opener(level_name, factory, lambda: _draws(factory), *given)
+def find_callable(module: str, name: str, level_name: str) -> Callable[..., Any] | None:
+    """Return a function or class of an imported module; None if it has nothing of this name.
+
+    BadLevel is raised for something else of this name.
+    """
+    maker = getattr(sys.modules[module], name, None)
+    if maker is not None and not callable(maker):
+        raise BadLevel(
+            f"{level_name}: {name} of {module} is {_what(maker)}, and not a function or class"
+        )
+    return maker
+
+
+def _find_wrapper(call: WrapperCall) -> Callable[..., Any]:
+    named = f"--env_wrappers={call.module}:{call.name}"
+    import_module(call.module, call.name, named)
+    wrapper = find_callable(call.module, call.name, named)
+    if wrapper is None:
+        close = difflib.get_close_matches(call.name, dir(sys.modules[call.module]), n=1, cutoff=0.6)
+        hint = f"; did you mean {call.module}:{close[0]}?" if close else ""
+        raise BadLevel(f"{named}: {call.module} has no function or class {call.name}{hint}")
+    return wrapper
 
 
 def _draws(creator: Callable[..., Any]) -> bool:
@@ -133,57 +341,50 @@ def _draws(creator: Callable[..., Any]) -> bool:
 
     A class that declares its render modes may refuse others; a function declares none.
     """
-    if isinstance(creator, type) and render.declared_modes(creator):
-        return render.can_render(creator) and takes_render_mode(creator, among_others=True)
-    return takes_render_mode(creator)
+    try:
+        parameters = inspect.signature(creator).parameters
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    # The metadata of a class of wrappers is a property, known only once there is an environment.
+    declared = getattr(creator, "metadata", None)
+    modes = declared.get("render_modes") if isinstance(declared, dict) else None
+    if isinstance(creator, type) and modes:
+        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        return "rgb_array" in modes and ("render_mode" in parameters or takes_any)
+    return "render_mode" in parameters
 
 
-def _registered_by(module: str, theirs: Mapping[str, Any]) -> list[str]:
-    """Return the ids whose environments are defined in the package of a module."""
-    package = module.partition(".")[0]
-    registered = [*gymnasium.registry.items(), *theirs.items()]
-    return [id_ for id_, spec in registered if _package_of(spec.entry_point) == package]
+def _original(error: Exception) -> BaseException:
+    """Return the environment's own error: gymnasium raises one of the same type from it."""
+    cause = error.__cause__
+    return cause if type(cause) is type(error) and str(cause) in str(error) else error
 
 
-def _package_of(entry_point: Any) -> str:
-    name = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", None)
-    return (name or "").partition(":")[0].partition(".")[0]
+def _is_of_call(error: BaseException) -> bool:
+    """Return whether a call had other arguments than its function takes: none of its code ran."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return "argument" in str(error) and not (frames and is_users_file(frames[-1].filename))
 
 
-def _refuse(level_name: str, module: str, name: str, known: Iterable[str]) -> NoReturn:
-    """Raise BadLevel: there is no such id, and these are similar.
-
-    `known` are the ids of `module` alone if the name has one.
-    """
-    prefix = level_name.removesuffix(name) if ":" in level_name else ""
-    spelt = {}  # lower case, with and without the part before a slash -> the id
-    for id_ in known:
-        spelt[id_.rpartition("/")[2].lower()] = id_
-    spelt |= {id_.lower(): id_ for id_ in known}
-    # ale_py has no Deterministic ids any more; NoFrameskip ids with our repeats are the same games.
-    wanted = name.lower().replace("deterministic", "noframeskip")
-    close = difflib.get_close_matches(wanted, spelt, n=3, cutoff=0.7)
-    near = list(dict.fromkeys(prefix + spelt[match] for match in close))
-    hint = f"; did you mean {' or '.join(near)}?"
-    if module:
-        ids = list(dict.fromkeys(spelt.values()))
-        other = f", and it has no function or class {name}" if name.isidentifier() else ""
-        if not near:
-            hint = (
-                f"; it registers {', '.join(ids[:5])}{', ...' if len(ids) > 5 else ''}"
-                if ids
-                else f': it must call gymnasium.register("{name}", ...) when it is imported'
-            )
-        raise BadLevel(
-            f"there is no environment {level_name}: {module} was imported from "
-            f"{user_modules.path_of(module)}, but it does not register "
-            f"{name or 'an empty id'}{other}{hint}"
+def _refuse_others(made: Any, maker: str) -> None:
+    """Raise BadLevel if an object that `maker` returned is no environment."""
+    if isinstance(made, gymnasium.vector.VectorEnv):
+        reason = ", a vector of environments: it must return a single one"
+    elif callable(getattr(made, "action_space", None)):  # by agent, as PettingZoo has it
+        reason = (
+            ", an environment of several agents, and a policy here plays for one: return a "
+            "gymnasium.Env around it that lets a rule or a policy of yours act for the others, or "
+            "whose Dict actions and observations have a part for each agent"
         )
-    if _ATARI.search(name) and not importlib.util.find_spec("ale_py"):
-        raise BadLevel(f"{level_name} needs ale-py: pip install 'impala_mm[environments]'")
-    if not near:
-        raise BadLevel(
-            f"there is no environment {level_name}; a level is the id of a gymnasium or gym "
-            "environment such as CartPole-v1 or ALE/Pong-v5, my_package:MyEnv-v0, catch or memory"
-        )
-    raise BadLevel(f"there is no environment {level_name}{hint}")
+    elif not all(callable(getattr(made, name, None)) for name in ("reset", "step")):
+        reason = ", which is no environment: it has no methods reset and step"
+    else:
+        return
+    raise BadLevel(f"{maker} returned {_what(made)}{reason}")
+
+
+def _what(thing: Any) -> str:
+    """Return what an object is, in a few words."""
+    if thing is None:
+        return "None"
+    return f"{join_lines(repr(thing))[:60]} ({type(thing).__name__})"

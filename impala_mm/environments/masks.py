@@ -26,7 +26,7 @@ from gymnasium import spaces
 from impala_mm.environments import nests
 from impala_mm.environments.action_parts import Part
 from impala_mm.environments.actions import ActionSpec
-from impala_mm.environments.methods import find_method
+from impala_mm.environments.gym_adapter import find_method
 from impala_mm.environments.types import BadLevel
 
 _KEY = "action_mask"  # of an info and of a Dict observation, as gymnasium and PettingZoo name it
@@ -44,11 +44,11 @@ class MaskConversion:
         self._actions, self._where = actions, where
         choices = [(part.choices, name) for part, name in _named_leaves(actions.parts, "")]
         # Of each part that has choices: those of its elements, and the element's name.
-        self._begins = [np.cumsum([0, *each[:-1]]) for each, _ in choices if each]
+        self._begins = [np.cumsum([0, *counts[:-1]]) for counts, _ in choices if counts]
         self._names = [
-            [f"{name}[{k}]" if len(each) > 1 else name for k in range(len(each))]
-            for each, name in choices
-            if each
+            [f"{name}[{k}]" if len(counts) > 1 else name for k in range(len(counts))]
+            for counts, name in choices
+            if counts
         ]
 
     def reader(self, environment: Any) -> RawMask:
@@ -173,14 +173,16 @@ def sample(
 
     `other` is an action, from which the numbers of each Box are taken.
     """
-    given = iter(masks)
+    remaining = iter(masks)
     leaves = []
     for part, numbers in zip(actions.leaves, nests.flatten(other), strict=True):
         if not part.choices:
             leaves.append(numbers)
             continue
-        each = np.split(next(given), np.cumsum(part.choices)[:-1])
-        chosen = np.array([random.choice(np.flatnonzero(allowed)) for allowed in each], np.int32)
+        elements = np.split(next(remaining), np.cumsum(part.choices)[:-1])
+        chosen = np.array(
+            [random.choice(np.flatnonzero(allowed)) for allowed in elements], np.int32
+        )
         leaves.append(part.to_environment(chosen.reshape(1, *part.shape))[0])
     return actions.pack(leaves)
 
@@ -199,18 +201,18 @@ def read_mask(actions: ActionSpec, raw: Any) -> list[np.ndarray]:
 
 def _vectors(parts: Any, raw: Any, name: str) -> Iterator[np.ndarray]:
     if isinstance(parts, dict):
-        given = {} if raw is None else raw
-        if not isinstance(given, Mapping) or not given.keys() <= parts.keys():
-            what = f"the keys {list(given)}" if isinstance(given, Mapping) else f"{type(raw)}"
+        masks = {} if raw is None else raw
+        if not isinstance(masks, Mapping) or not masks.keys() <= parts.keys():
+            what = f"the keys {list(masks)}" if isinstance(masks, Mapping) else f"{type(raw)}"
             raise ValueError(f"action mask{name} of {what} for an action of {sorted(parts)}")
         for key in sorted(parts):
-            yield from _vectors(parts[key], given.get(key), f"{name}[{key!r}]")
+            yield from _vectors(parts[key], masks.get(key), f"{name}[{key!r}]")
     elif isinstance(parts, tuple):
-        given = [None] * len(parts) if raw is None else raw
-        if not isinstance(given, list | tuple) or len(given) != len(parts):
+        masks = [None] * len(parts) if raw is None else raw
+        if not isinstance(masks, list | tuple) or len(masks) != len(parts):
             raise ValueError(f"action mask{name} that is not a tuple of {len(parts)} masks")
         for i, part in enumerate(parts):
-            yield from _vectors(part, given[i], f"{name}[{i}]")
+            yield from _vectors(part, masks[i], f"{name}[{i}]")
     elif parts.choices:
         yield np.ones(sum(parts.choices), bool) if raw is None else _vector(parts, raw, name)
     elif raw is not None and np.size(raw):
@@ -239,19 +241,19 @@ def _vector(part: Part, raw: Any, name: str) -> np.ndarray:
 def _joined(part: Part, raw: Any, name: str) -> np.ndarray:
     """Return a mask in lists or tuples as one array; the vectors of elements may be of any size."""
     vectors = list(_leaves(raw))
-    if len(vectors) > 1 and [np.size(each) for each in vectors] != list(part.choices):
+    if len(vectors) > 1 and [np.size(vector) for vector in vectors] != list(part.choices):
         raise ValueError(
             f"action mask{name} of vectors of {', '.join(str(np.size(v)) for v in vectors)}, and "
             f"{part} has the choices {', '.join(map(str, part.choices))}"
         )
-    return np.concatenate([np.atleast_1d(np.asarray(each)) for each in vectors])
+    return np.concatenate([np.atleast_1d(np.asarray(vector)) for vector in vectors])
 
 
 def _leaves(raw: Any) -> Iterator[Any]:
     """Yield the vectors in lists and tuples of these."""
     if isinstance(raw, list | tuple) and any(isinstance(e, list | tuple | np.ndarray) for e in raw):
-        for each in raw:
-            yield from _leaves(each)
+        for part in raw:
+            yield from _leaves(part)
     else:
         yield raw
 

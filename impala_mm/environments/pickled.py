@@ -11,6 +11,7 @@ from typing import Any
 
 from impala_mm.config import user_modules
 from impala_mm.config.messages import describe_error
+from impala_mm.environments import Suite
 from impala_mm.environments.types import BadLevel
 
 
@@ -33,3 +34,11 @@ def wrap(environment: Any, path: str) -> Any:
     for wrapper in load(path):  # type: ignore[attr-defined]
         environment = wrapper(environment)
     return environment
+
+
+class Files(Suite):
+    """Levels that are files."""
+
+    def maker(self, level: str) -> Callable[..., Any]:
+        """Return what a file holds."""
+        return load(level)

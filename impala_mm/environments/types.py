@@ -4,20 +4,12 @@ Environments step by the convention of `data/trajectory.py`: the end of an episo
 own, and the reset after it is another one.
 """
 
-import json
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from impala_mm.config.errors import BadEnvironment
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
-
-# Our own levels: the names that the flags accept, and their ids in gymnasium's registry.
-OWN_LEVELS = {
-    "catch": "impala_mm/Catch-v0",
-    "memory": "impala_mm/Memory-v0",
-    "tmaze": "impala_mm/TMaze-v0",
-}
 
 
 class ReferenceScores(NamedTuple):
@@ -63,58 +55,38 @@ class EnvironmentSpec(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of a level. All but those in `GENERAL_FLAGS` are for Atari only.
+    """Options of a level: flags for any level, then flags for Atari only, then Atari's others.
 
     `impala_mm/config/training_settings.py` explains those that are flags.
     """
 
     env_kwargs: str = ""  # arguments that environments are made with, a JSON object
     env_wrappers: str = ""  # around each environment, the outermost last
-    discretization: str = "none"  # of a Box's numbers: see `discretised`
+    discretization: str = "none"  # of a Box's numbers: see `levels.places`
     n_actions_per_dim: int = 11
     action_ratio: float = 30.0
     width: int = 0  # pixels to which images are resized; 0: not resized, but 84 for Atari
     height: int = 0
     num_action_repeats: int = 0  # frames per step; 0: the level's own number
     convert_observations: bool = True  # recognise images, and number many choices
+    # For Atari only:
     sticky_actions: float = -1  # probability that the last action is repeated; negative: the id's
     full_action_space: bool = False  # all 18 actions instead of the game's own
     fire_after_life_loss: bool = False  # press FIRE after each lost life, as a reset does
     no_reward_steps: int = 0  # steps without a reward before a game is truncated; 0: never
+    # No flags:
     life_loss_ends: bool = True  # a lost life ends the training episode
     max_frames: int = 0  # frames before a game is truncated; 0: the id's own limit
     no_ops: int = 30  # a game begins with at most this number of frames without an action
 
     @property
-    def wrappers(self) -> str:
-        """All wrappers around each environment, as --env_wrappers names them."""
-        if self.discretization == "none":
-            return self.env_wrappers
-        ratio = self.action_ratio
-        kwargs = {"spacing": self.discretization, "choices": self.n_actions_per_dim, "ratio": ratio}
-        own = f"impala_mm.environments.discretised:Discretised{json.dumps(kwargs)}"
-        return ",".join(filter(None, [self.env_wrappers, own]))
+    def is_changed(self) -> bool:
+        """Whether environments are made with arguments, or wrapped."""
+        return bool(self.env_kwargs or self.env_wrappers) or self.discretization != "none"
 
 
-# Options that are also flags of an experiment: those for any level, and those for Atari only.
-GENERAL_FLAGS = (
-    "env_kwargs",
-    "env_wrappers",
-    "discretization",
-    "n_actions_per_dim",
-    "action_ratio",
-    "width",
-    "height",
-    "num_action_repeats",
-    "convert_observations",
-)
-OPTION_FLAGS = (
-    *GENERAL_FLAGS,
-    "sticky_actions",
-    "full_action_space",
-    "fire_after_life_loss",
-    "no_reward_steps",
-)
+# Options that are also flags of an experiment: those for any level, and with them those for Atari.
+GENERAL_FLAGS, OPTION_FLAGS = Options._fields[:9], Options._fields[:13]
 
 
 class Step(NamedTuple):

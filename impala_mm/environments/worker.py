@@ -1,6 +1,6 @@
 """A process that steps some environments of a `WorkerVector`, by the vector's requests.
 
-`worker_process` starts it. It does not import TensorFlow, which takes seconds and 300 MB. It ends
+`worker_vector` starts it. It does not import TensorFlow, which takes seconds and 300 MB. It ends
 when the vector asks for it, or when the vector's process has ended, whatever its environments do.
 """
 
@@ -13,39 +13,17 @@ import select
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
-from impala_mm.environments import gym_vector, level_spaces, levels, nests
-from impala_mm.environments.faults import FAILURES, make_fault
-from impala_mm.environments.process_end import CLOSED_CONNECTION
-from impala_mm.environments.step_memory import SharedNest
-from impala_mm.environments.types import BadLevel, EnvironmentSpec, Fault, Options
+from impala_mm.config import user_modules
+from impala_mm.environments import gym_vector, nests
+from impala_mm.environments.faults import CLOSED_CONNECTION, FAILURES, make_fault
+from impala_mm.environments.make import made_level
+from impala_mm.environments.types import BadLevel, EnvironmentSpec, Fault
+from impala_mm.environments.worker_vector import Reply, SharedNest, Work
 
 # Requests to the process that runs the environments stop or end that process, not this one.
 _NOT_FOR_WORKERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-
-
-class Work(NamedTuple):
-    """The environments of one worker, and how they are made."""
-
-    level_name: str
-    options: dict[str, Any]  # fields of `Options`
-    total: int  # environments of the vector
-    first: int  # number of this worker's first environment
-    size: int  # environments of this worker
-    seed: int
-    renders: bool
-    has_masks: bool  # whether the level offers masks of its actions
-    opens: bool  # at the start; else each environment is opened when it is rebuilt
-
-
-class Reply(NamedTuple):
-    """The answer to a request."""
-
-    result: Any = None
-    faults: tuple[Fault, ...] = ()
-    bad_level: str = ""  # the message of a BadLevel that was raised
-    raised: Fault | None = None  # another exception
 
 
 def run(connection_file: int, life_file: int, stacks_file: int, memory_files: list[int]) -> None:
@@ -61,6 +39,7 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
     vector: list[gym_vector.GymVector] = []
 
     def open_vector() -> float:
+        user_modules.import_all(work.imports)
         vector.append(_open(work))
         return vector[0].picture_rate
 
@@ -98,11 +77,10 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
 
 def _open(work: Work) -> gym_vector.GymVector:
     """Make the environments, after one of which the spaces are read."""
-    options = Options(**work.options)
-    level = levels.find_level(work.level_name, options.env_kwargs, options.wrappers)
-    conversion = level_spaces.read_conversion(level, options, work.has_masks)
-    repeats = options.num_action_repeats or 1
-    spec = EnvironmentSpec(level.name, None, conversion.actions, repeats, level.reward_threshold)
+    level = made_level(work.level_name, **work.options)
+    conversion = level.conversion(work.has_masks)
+    actions, threshold = conversion.actions, level.reward_threshold
+    spec = EnvironmentSpec(level.name, None, actions, level.repeats, threshold)
     return gym_vector.GymVector(
         *(spec, conversion, level.open, work.size, work.seed, work.renders and not work.first),
         first=work.first,

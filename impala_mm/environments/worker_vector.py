@@ -8,22 +8,217 @@ gymnasium's AsyncVectorEnv has one process for each environment, and all of its 
 with the first exception in one of them.
 """
 
+import contextlib
+import json
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from impala_mm.config import user_modules
 from impala_mm.environments import nests
-from impala_mm.environments.faults import FaultElsewhere
+from impala_mm.environments.faults import (
+    FaultElsewhere,
+    describe_end,
+    frames_of_stack,
+    text_of,
+)
 from impala_mm.environments.gym_vector import blank_step
 from impala_mm.environments.spaces import SpaceConversion
-from impala_mm.environments.step_memory import SharedNest
-from impala_mm.environments.types import EnvironmentSpec, Episode, Fault, Step
-from impala_mm.environments.worker import Work
-from impala_mm.environments.worker_process import WorkerDied, WorkerProcess
+from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Fault, Step
 
+_END_SECONDS = 2.0  # seconds that a worker has to close its environments
+_ALIGNMENT = 64  # bytes of shared memory, a cache line
+_CHECK_SECONDS = 1.0  # seconds between two checks whether a busy worker still runs
+_STACK_SECONDS = 0.2  # seconds in which a worker writes where it is
+_START = (
+    "import json, signal, sys; signal.signal(signal.SIGINT, lambda *_: None); "
+    "signal.signal(signal.SIGUSR2, lambda *_: None); "  # until the worker answers it (`stack`)
+    "path, files = json.loads(sys.argv[1]); sys.path[:] = path; "
+    "from impala_mm.environments import worker; worker.run(*files)"
+)
 _vectors: "weakref.WeakSet[WorkerVector]" = weakref.WeakSet()
+
+
+class Work(NamedTuple):
+    """The environments of one worker, and how they are made."""
+
+    level_name: str
+    options: dict[str, Any]  # fields of `Options`
+    total: int  # environments of the vector
+    first: int  # number of this worker's first environment
+    size: int  # environments of this worker
+    seed: int
+    renders: bool
+    has_masks: bool  # whether the level offers masks of its actions
+    opens: bool  # at the start; else each environment is opened when it is rebuilt
+    imports: str  # what the vector's process has imported by --import
+
+
+class SharedNest:
+    """A nest of arrays that a vector and its workers share: the actions or the results of a step.
+
+    Steps are as large as their observations, so that they are not sent through a pipe: a worker
+    writes the rows of its environments where the vector reads them.
+    """
+
+    def __init__(self, like: Any, number: int | None = None):
+        """Share arrays like those of a nest, zeros at first; `number` is that of a file to join.
+
+        Every process has to pass a nest of the same shapes and types. Without `number`, a file is
+        created, which exists as long as a process holds it.
+        """
+        leaves = nests.flatten(like)
+        starts = np.cumsum([0, *(-(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT for leaf in leaves)])
+        size = max(int(starts[-1]), 1)
+        descriptor = os.memfd_create("impala_mm steps") if number is None else number
+        self._file = os.fdopen(descriptor, "r+b", buffering=0)
+        if number is None:
+            os.ftruncate(descriptor, size)
+        memory = mmap.mmap(descriptor, size)  # the arrays keep it open
+        self.arrays = [
+            np.ndarray(leaf.shape, leaf.dtype, memory, int(start))
+            for leaf, start in zip(leaves, starts, strict=False)
+        ]
+        self.nest = nests.pack(like, self.arrays)
+
+    @property
+    def number(self) -> int:
+        """The number of the open file, which another process may join."""
+        return self._file.fileno()
+
+    def rows(self, first: int, count: int) -> list[np.ndarray]:
+        """Return `count` rows of each array, from `first` on, in the order of `nests.flatten`."""
+        return [array[first : first + count] for array in self.arrays]
+
+    def close(self) -> None:
+        """Close the file; the memory lasts as long as an array is used."""
+        self._file.close()
+
+
+class Reply(NamedTuple):
+    """The answer to a request."""
+
+    result: Any = None
+    faults: tuple[Fault, ...] = ()
+    bad_level: str = ""  # the message of a BadLevel that was raised
+    raised: Fault | None = None  # another exception
+
+
+class WorkerDied(Exception):
+    """A worker process has ended; the message says how."""
+
+    def __init__(self, how: str, stack: str):
+        super().__init__(how)
+        self.how, self.stack = how, stack
+
+
+class WorkerProcess:
+    """A process that steps some environments of a vector."""
+
+    def __init__(self, work: Work, memory_files: list[int]):
+        """Start the process; `opened` waits until it has opened its environments."""
+        self.work = work
+        ours, theirs = socket.socketpair()
+        life, self._life = os.pipe()
+        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
+        files = [theirs.fileno(), life, self._stacks.fileno(), *memory_files]
+        passed = json.dumps([sys.path, [*files[:3], memory_files]])
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _START, passed], stdin=subprocess.DEVNULL, pass_fds=files
+        )
+        self._connection = Connection(os.dup(ours.fileno()))
+        for socket_end in (ours, theirs):
+            socket_end.close()
+        os.close(life)
+        self._is_waited_for = False  # the answer to a request was not received yet
+        self.send(work)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def send(self, request: Any) -> None:
+        """Send a request, which `receive` waits for; a process that has ended is noticed there."""
+        self._is_waited_for = True
+        with contextlib.suppress(OSError):
+            self._connection.send(request)
+
+    def receive(self) -> Reply:
+        """Wait for the answer to the request; raise WorkerDied, BadLevel or FaultElsewhere."""
+        try:
+            # A program that an environment started may hold the connection open after a crash.
+            while not self._connection.poll(_CHECK_SECONDS):
+                if self._process.poll() is not None:
+                    raise EOFError
+            reply: Reply = self._connection.recv()
+        except (EOFError, OSError):
+            raise self._death() from None
+        finally:
+            self._is_waited_for = False
+        if reply.bad_level:
+            raise BadLevel(reply.bad_level)
+        if reply.raised:
+            raise FaultElsewhere(reply.raised)
+        return reply
+
+    @property
+    def memory(self) -> int:
+        """The process's memory in bytes, of which it shares some with other processes."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE")
+        return 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request has no answer yet."""
+        return self._is_waited_for and not self._connection.poll(0)
+
+    def stack(self) -> list[str]:
+        """Return where the process is in the user's code, as lines of a traceback."""
+        try:
+            begin = os.fstat(self._stacks.fileno()).st_size
+            self._process.send_signal(signal.SIGUSR2)
+            time.sleep(_STACK_SECONDS)
+            return frames_of_stack(text_of(self._stacks, begin))
+        except ValueError:  # another thread has closed it (`end`)
+            return []
+
+    def close(self) -> None:
+        """Ask the process to close its environments and end."""
+        with contextlib.suppress(OSError):
+            self._connection.close()
+
+    def end(self) -> None:
+        """Wait for the process to end, after `close`; kill it if it does not."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        self._process.kill()
+        self._process.wait()
+        os.close(self._life)
+        self._stacks.close()
+
+    def _death(self) -> WorkerDied:
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:  # it closed the connection and still runs
+            self._process.kill()
+            code = self._process.wait()
+        stack = frames_of_stack(text_of(self._stacks))
+        return WorkerDied(describe_end(code), "\n".join(stack))
 
 
 class WorkerVector:
@@ -55,24 +250,23 @@ class WorkerVector:
         self._finished: list[Episode] = []
         self._rebuilds = 0
         self._workers: list[WorkerProcess | None] = []
+        self.picture_rate: float
         firsts, has_masks = np.cumsum([0, *sizes[:-1]]).tolist(), conversion.masks is not None
         self._works = [
-            Work(spec.level_name, options, total, first, count, seed, renders, has_masks, True)
+            Work(
+                *(spec.level_name, options, total, first, count, seed, renders, has_masks),
+                opens=True,
+                imports=user_modules.imported(),
+            )
             for first, count in zip(firsts, sizes, strict=True)
         ]
-        opened: list[float] = []  # the picture rate of each worker's environments
         _vectors.add(self)
         try:
             self._workers += map(self._start, self._works)
-            for number in range(len(sizes)):
-                opened.append(self._receive(number))
-        except WorkerDied as died:
-            self.close()
-            raise FaultElsewhere(self._fault_of(self._works[len(opened)], died)) from None
+            self.picture_rate, *_ = [self._answer(number) for number in range(len(sizes))]
         except BaseException:
             self.close()
             raise
-        self.picture_rate = opened[0]
 
     def reset(self) -> Step:
         """Reset all environments and drop their running episodes."""
@@ -80,9 +274,9 @@ class WorkerVector:
 
     def step(self, actions: Any) -> Step:
         """Step each environment, or reset it if its previous step ended an episode."""
-        given = nests.flatten(self.spec.actions.as_arrays(actions))
-        for array, each in zip(self._actions.arrays, given, strict=True):
-            array[:] = each
+        parts = nests.flatten(self.spec.actions.as_arrays(actions))
+        for array, part in zip(self._actions.arrays, parts, strict=True):
+            array[:] = part
         return self._play(False)
 
     def rebuild(self, environment: int) -> Step:
@@ -90,17 +284,10 @@ class WorkerVector:
         number = self._worker_of(environment)
         work = self._works[number]
         self._rebuilds += 1
-        try:
-            if self._workers[number] is None:
-                self._workers[number] = self._start(work._replace(opens=False))
-                self._receive(number)
-            worker = self._workers[number]
-            assert worker
-            worker.send(("rebuild", environment - work.first, self._rebuilds - 1))
-            return self._receive(number)
-        except WorkerDied as died:
-            self._lose(number)
-            raise FaultElsewhere(self._fault_of(work, died)) from None
+        if self._workers[number] is None:
+            self._workers[number] = self._start(work._replace(opens=False))
+            self._answer(number)
+        return self._answer(number, "rebuild", environment - work.first, self._rebuilds - 1)
 
     def episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call."""
@@ -110,27 +297,17 @@ class WorkerVector:
     def judge_goals(
         self, environment: int, achieved: np.ndarray, desired: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return what one environment says of goals (see `goals.judge`).
+        """Return what one environment says of goals (see `spaces.judge_goals`).
 
         Raises FaultElsewhere if its worker has ended: its environments are broken.
         """
         number = self._worker_of(environment)
-        worker, work = self._workers[number], self._works[number]
-        try:
-            if worker is None:
-                raise WorkerDied("has ended", "")
-            worker.send(("judge_goals", environment - work.first, achieved, desired))
-            return self._receive(number)
-        except WorkerDied as died:
-            self._lose(number)
-            raise FaultElsewhere(self._fault_of(work, died)) from None
+        index = environment - self._works[number].first
+        return self._answer(number, "judge_goals", index, achieved, desired)
 
     def picture(self) -> np.ndarray:
         """Return the picture that environment 0 draws, or else its observation as a picture."""
-        worker = self._workers[0]
-        assert worker
-        worker.send(("picture",))
-        return self._receive(0)
+        return self._answer(0, "picture")
 
     def close(self) -> None:
         """End the workers."""
@@ -160,6 +337,22 @@ class WorkerVector:
     def _start(self, work: Work) -> WorkerProcess:
         return WorkerProcess(work, [self._steps.number, self._actions.number])
 
+    def _answer(self, number: int, *request: Any) -> Any:
+        """Return a worker's answer to a request, or to that of its start.
+
+        If it has ended, its environments are broken, and FaultElsewhere is raised.
+        """
+        try:
+            worker = self._workers[number]
+            if worker is None:
+                raise WorkerDied("has ended", "")
+            if request:
+                worker.send(request)
+            return self._receive(number)
+        except WorkerDied as died:
+            self._lose(number)
+            raise FaultElsewhere(self._fault_of(self._works[number], died)) from None
+
     def _receive(self, number: int) -> Any:
         """Wait for the answer of a worker, take its faults and return its result."""
         worker = self._workers[number]
@@ -187,7 +380,8 @@ class WorkerVector:
                 ]
                 continue
             self._finished += [
-                each._replace(environment=work.first + each.environment) for each in episodes
+                episode._replace(environment=work.first + episode.environment)
+                for episode in episodes
             ]
         return self._now
 

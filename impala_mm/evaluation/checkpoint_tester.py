@@ -12,8 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.environments.types import OPTION_FLAGS
-from impala_mm.evaluation import games, results, statistics
-from impala_mm.evaluation.games import Evaluation, KeepPlaying
+from impala_mm.evaluation import games, results
+from impala_mm.evaluation.games import KeepPlaying
+from impala_mm.evaluation.results import Evaluation
 from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Damaged, Mismatch
@@ -109,7 +110,7 @@ class CheckpointTester:
             self._draw(result, row)
         except (OSError, tf.errors.OpError) as error:
             self._say(f"an evaluation could not be written ({error})")
-        deviation = statistics.number(row.get("deviation", float("nan")))
+        deviation = results.number(row.get("deviation", float("nan")))
         self._say(
             f"{result.level}: mean return {result.mean:.2f} (standard deviation {deviation}) of "
             f"{len(result.returns)} games at {result.frames:,.0f} frames"

@@ -1,4 +1,4 @@
-"""A video of one complete game: a viewer that writes the frames that it is shown.
+"""Viewers of the games of copy 0 while they are played: a window, and a video of one game.
 
 record_game(impala_mm.load_policy("runs/c"), "catch", Path("catch.mp4"), overlay=True)
 """
@@ -12,14 +12,63 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.config import flags
 from impala_mm.environments import from_flags
-from impala_mm.environments.action_names import action_names
+from impala_mm.environments.make import action_names
 from impala_mm.evaluation import games
+from impala_mm.evaluation.games import GameFrame
 from impala_mm.evaluation.video_writer import VideoFailed, VideoWriter, enlarge
-from impala_mm.evaluation.viewers import GameFrame
 from impala_mm.policy.core import PolicyCore
 
 _MOST_NUMBERS = 6  # of an action that the strip has room for
+
+
+class Window:
+    """A window that shows all games at normal speed; closing it does not end the games."""
+
+    needs_policy_output = False
+
+    def __init__(self, title: str, rate: float):
+        """Prepare a window that shows `rate` pictures per second."""
+        try:
+            import pygame  # noqa: PLC0415
+        except ImportError:
+            flags.refuse("--render needs pygame: pip install pygame-ce")
+        self._pygame, self._title, self._rate = pygame, title, rate
+        self._screen: Any = None
+        self._closed = False
+
+    def show(self, frame: GameFrame) -> None:
+        """Draw an observation and wait until it was shown for its time."""
+        pygame = self._pygame
+        if self._closed:
+            return
+        if self._screen is None:
+            self._open(frame.picture)
+        if any(event.type == pygame.QUIT for event in pygame.event.get()):
+            self.close()
+            return
+        surface = pygame.surfarray.make_surface(frame.picture.swapaxes(0, 1))
+        self._screen.blit(pygame.transform.scale(surface, self._screen.get_size()), (0, 0))
+        pygame.display.set_caption(f"{self._title}: return {frame.episode_return:.2f}")
+        pygame.display.flip()
+        self._clock.tick(self._rate)
+
+    def close(self) -> None:
+        """Close the window."""
+        self._closed = True
+        self._pygame.display.quit()
+
+    def _open(self, picture: np.ndarray) -> None:
+        pygame = self._pygame
+        height, width = picture.shape[:2]
+        times = max(1, 480 // height)
+        try:
+            pygame.display.init()
+            self._screen = pygame.display.set_mode((width * times, height * times))
+        except pygame.error as error:
+            flags.refuse(f"--render: no window can be opened on this machine ({error})")
+        self._clock = pygame.time.Clock()
 
 
 class GameVideo:

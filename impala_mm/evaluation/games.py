@@ -3,6 +3,9 @@
 Copies of the level play in parallel, each a number of games that is fixed beforehand. Taking the
 games that end first instead would favour short ones. The jobs `evaluate` and `evaluator` call this
 and record the results.
+
+The levels of a checkpoint are those that were asked for, else the run's own; a suite's name stands
+for all of its levels (`choose_levels`).
 """
 
 import contextlib
@@ -12,15 +15,22 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.config import flags
 from impala_mm.config.errors import BadEnvironment
+from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
-from impala_mm.environments import from_flags, nests, seeds
+from impala_mm.environments import SUITES, from_flags, nests, seeds, types
 from impala_mm.environments.faults import FAILURES, FaultLog, indented, make_fault
 from impala_mm.environments.make import level_spec, make_environments
-from impala_mm.environments.types import Environments, ReferenceScores, Step
-from impala_mm.evaluation import statistics
-from impala_mm.evaluation.viewers import GameFrame, Viewer
-from impala_mm.policy.core import PolicyCore
+from impala_mm.environments.types import Environments, Step
+from impala_mm.evaluation.results import Evaluation, Game
+from impala_mm.policy.core import (
+    PolicyCore,
+    blaming_settings,
+    config_for_playing,
+    why_unsuitable,
+)
+from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.runtime.log import Say
 
 IDLE_STEPS = 1000  # steps without reward after which a deterministic game of Atari is ended
@@ -30,46 +40,36 @@ NUM_ENVS = 16  # copies of a level that play at the same time, unless a flag say
 _FAULTS = 10  # broken environments that are rebuilt before the evaluation is given up
 
 
-class Game(NamedTuple):
-    """One complete game."""
-
-    episode_return: float  # raw
-    length: int  # steps
-    idle: bool  # whether it was ended because it brought no reward for long
-
-
-class Evaluation(NamedTuple):
-    """The games of one level, and how they were played."""
-
-    level: str
-    checkpoint: str  # the folder of the checkpoint
-    updates: int
-    frames: float  # frames that the policy was trained on
-    deterministic: bool
-    seed: int
-    num_envs: int
-    options: dict[str, Any]  # options of the environments
-    scores: ReferenceScores | None
-    returns: list[float]
-    lengths: list[int]  # in steps
-    idle: int  # number of games that were ended because they brought no reward for long
-
-    @property
-    def mean(self) -> float:
-        """The mean of the returns."""
-        return statistics.summarise(self.returns).mean
-
-    @property
-    def human_normalised(self) -> list[float]:
-        """The returns on a scale from 0 (random policy) to 1 (human); empty where not known."""
-        return statistics.normalised(self.returns, self.scores) if self.scores else []
-
-
 class Unplayable(BadEnvironment):
     """Environments failed too often; the message says how."""
 
 
-class Player(Protocol):
+class GameFrame(NamedTuple):
+    """One observation as it is shown to viewers."""
+
+    picture: np.ndarray  # uint8 [height, width, 3]
+    game: int  # 0 for the first
+    action: Any  # a nest of [...], chosen after it; None at a game's end
+    episode_return: float  # raw return of the game so far
+    # The policy's value estimate, if a viewer needs it: the action's if the algorithm computes it,
+    # else that of the observation.
+    value: float | None = None
+    policy: np.ndarray | None = None  # float32 [A]: probabilities of Discrete actions
+
+
+class Viewer(Protocol):
+    """A viewer, which is shown each observation of copy 0 in turn."""
+
+    needs_policy_output: bool  # whether it needs value and policy, which cost time
+
+    def show(self, frame: GameFrame) -> None:
+        """Show the next observation."""
+
+    def close(self) -> None:
+        """End the show; there are no more observations."""
+
+
+class GamePolicy(Protocol):
     """A policy that plays: a `policy.core.PolicyCore`, whose methods these are, or a teacher."""
 
     def initial_state(self, batch: int) -> Any:
@@ -155,7 +155,7 @@ def games_per_env(num_games: int, num_envs: int) -> np.ndarray:
 
 
 def play_games(
-    policy: Player,
+    policy: GamePolicy,
     environments: Environments,
     games_left: np.ndarray,
     explore: bool,
@@ -222,7 +222,6 @@ class ViewerFeed:
                 self._environments.picture(),
                 self._game,
                 action,
-                float(step.reward[0]),
                 self._return,
                 None if value is None else float(value),
                 output.policy[0].numpy() if output and discrete else None,
@@ -231,11 +230,8 @@ class ViewerFeed:
 
     def show_end(self, step: Step) -> None:
         """Show the last observation of a game; the reset after it belongs to the next game."""
-        reward = float(step.reward[0])
-        final = GameFrame(
-            self._environments.picture(), self._game, None, reward, self._return + reward
-        )
-        self._show(final)
+        total = self._return + float(step.reward[0])
+        self._show(GameFrame(self._environments.picture(), self._game, None, total))
         self._game, self._return = self._game + 1, 0.0
 
     def skip_game(self) -> None:
@@ -278,3 +274,50 @@ def rebuild_broken(environments: Environments, step: Step, log: FaultLog) -> Ste
         nests.copy_row(step.mask, i, row.mask)
         step.reward[i], step.first[i] = 0, True
     return step
+
+
+def changed_flags(config: Config, given: Sequence[str]) -> dict[str, Any]:
+    """Return the flags that replace the run's: the seed, and if given those of the environment.
+
+    --eval_epsilon and --import are others, if they are given.
+    """
+    named = [name for name in (*types.OPTION_FLAGS, "eval_epsilon", "imports") if name in given]
+    return {name: getattr(config, name) for name in named} | {"seed": config.seed}
+
+
+def choose_levels(
+    config: Config, given: Sequence[str], about: CheckpointInfo, say: Say
+) -> list[str]:
+    """Return the levels to play, without those of a suite that the network does not fit.
+
+    A level that was named and does not fit ends the program.
+    """
+    trained = about.settings["level_name"]
+    wanted = config.level_name if "level_name" in given else trained
+    named = [part.strip() for part in (config.test_levels or wanted).split(",")]
+    like = trained.split(",")[0].strip()
+    with blaming_settings(about.settings):
+        recorded = config_for_playing(about.settings, **changed_flags(config, given))
+    options = {name: getattr(recorded, name) for name in types.OPTION_FLAGS}
+    fitting, misfits = [], {}
+    for name in named:
+        of_suite = SUITES[name]().level_names(name, like) if name in SUITES else []
+        if of_suite:
+            say(f"checking which levels of {name} the network fits")
+        for level in of_suite or [name]:
+            misfit = why_unsuitable(about, level_spec(level, **options))
+            if misfit and not of_suite:
+                flags.refuse(misfit)
+            elif misfit:
+                misfits[level] = misfit
+            else:
+                fitting.append(level)
+    if misfits:
+        first = next(iter(misfits.values()))
+        if not fitting:
+            flags.refuse(f"none of {config.test_levels} fits: {first}")
+        say(
+            f"{len(misfits)} levels do not fit the network and are left out ({first}): "
+            f"{', '.join(misfits)}"
+        )
+    return fitting

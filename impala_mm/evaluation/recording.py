@@ -2,7 +2,7 @@
 
     player chooses ---> environments step ---> UnrollWriter ---> data set
 
-`jobs.record` and `teachers.collect` call this; `replay.data_set` says what is written.
+`jobs.record` and `teachers.playing` call this; `replay.data_set` says what is written.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,8 @@ from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments import from_flags
 from impala_mm.environments.faults import FaultLog
 from impala_mm.environments.types import Environments, EnvironmentSpec, Step
-from impala_mm.evaluation.games import Game, Player, rebuild_broken
+from impala_mm.evaluation.games import GamePolicy, rebuild_broken
+from impala_mm.evaluation.results import Game
 from impala_mm.replay.data_set import About, DataSetWriter
 from impala_mm.runtime.log import Say
 
@@ -52,7 +53,7 @@ class Played(NamedTuple):
 
 
 def record(
-    player: Player,
+    player: GamePolicy,
     environments: Environments,
     num_envs: int,
     unroll: UnrollSpec,

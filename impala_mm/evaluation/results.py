@@ -1,10 +1,10 @@
-"""The results of evaluations: tables on the screen, and lines of LOGDIR/evaluations.jsonl.
+"""The results of evaluations: statistics, tables on the screen, and LOGDIR/evaluations.jsonl.
 
 The file has a line for each level that was evaluated with a checkpoint:
 
     time, by              when, and by which job: test or evaluator
     level, checkpoint, updates, frames, deterministic, seed, num_envs, options
-                          what was played and how, see `games.Evaluation`
+                          what was played and how, see `Evaluation`
     returns, lengths      raw return and length in steps of each game
     idle                  number of games that were ended for lack of reward
     video                 path of the video of the first game, with --video_dir; it is relative to
@@ -21,12 +21,50 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from impala_mm.evaluation import statistics
-from impala_mm.evaluation.games import Evaluation
-from impala_mm.records.json_lines import read_json_lines
+import numpy as np
+
+from impala_mm.environments.types import ReferenceScores
+from impala_mm.records.run_contents import read_json_lines
 from impala_mm.runtime.safe_files import to_json
+
+_TRIMMED = 0.25  # share that the interquartile mean leaves out on each side
+
+
+class Game(NamedTuple):
+    """One complete game."""
+
+    episode_return: float  # raw
+    length: int  # steps
+    idle: bool  # whether it was ended because it brought no reward for long
+
+
+class Evaluation(NamedTuple):
+    """The games of one level, and how they were played."""
+
+    level: str
+    checkpoint: str  # the folder of the checkpoint
+    updates: int
+    frames: float  # frames that the policy was trained on
+    deterministic: bool
+    seed: int
+    num_envs: int
+    options: dict[str, Any]  # options of the environments
+    scores: ReferenceScores | None
+    returns: list[float]
+    lengths: list[int]  # in steps
+    idle: int  # number of games that were ended because they brought no reward for long
+
+    @property
+    def mean(self) -> float:
+        """The mean of the returns."""
+        return summarise(self.returns).mean
+
+    @property
+    def human_normalised(self) -> list[float]:
+        """The returns on a scale from 0 (random policy) to 1 (human); empty where not known."""
+        return normalised(self.returns, self.scores) if self.scores else []
 
 
 def path_of(logdir: Path) -> Path:
@@ -38,13 +76,13 @@ def make_row(result: Evaluation, by: str) -> dict[str, Any]:
     """Return the row of an evaluation; `by`: the job that made it, test or evaluator."""
     kept: dict[str, Any] = result._asdict()
     kept.pop("scores")
-    of_returns = statistics.summarise(result.returns)._asdict()
+    of_returns = summarise(result.returns)._asdict()
     row: dict[str, Any] = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "by": by} | kept
     # The deviation of a single game is NaN.
     row |= {name: value for name, value in of_returns.items() if math.isfinite(value)}
-    row["mean_length"] = statistics.summarise(result.lengths).mean
+    row["mean_length"] = summarise(result.lengths).mean
     if result.scores:
-        row["human_normalised"] = statistics.normalised([result.mean], result.scores)[0]
+        row["human_normalised"] = normalised([result.mean], result.scores)[0]
     return row
 
 
@@ -89,14 +127,11 @@ def level_table(result: Evaluation) -> str:
     }
     if result.scores:
         quantities["human-normalised"] = result.human_normalised
-    rows = [
-        [name, *map(statistics.number, statistics.summarise(values))]
-        for name, values in quantities.items()
-    ]
+    rows = [[name, *map(number, summarise(values))] for name, values in quantities.items()]
     head = [result.level, "mean", "median", "deviation", "least", "most"]
     how = "most likely actions" if result.deterministic else "actions sampled from the policy"
     lines = [
-        statistics.table(head, rows),
+        table(head, rows),
         f"complete games: {len(result.returns)}, {result.num_envs} at a time; {how}; seed "
         f"{result.seed}; checkpoint of {result.frames:,.0f} frames",
     ]
@@ -112,17 +147,70 @@ def overview_table(results: Sequence[Evaluation]) -> str:
     for result in results:
         score = float("nan")
         if result.scores:
-            (score,) = statistics.normalised([result.mean], result.scores)
+            (score,) = normalised([result.mean], result.scores)
             scores.append(score)
             pooled += result.human_normalised
-        rows.append([result.level, statistics.number(result.mean), statistics.number(score)])
-    lines = [statistics.table(["level", "mean return", "human-normalised"], rows)]
+        rows.append([result.level, number(result.mean), number(score)])
+    lines = [table(["level", "mean return", "human-normalised"], rows)]
     if scores:
-        of, number = statistics.summarise(scores), statistics.number
+        of = summarise(scores)
         lines.append(
             f"human-normalised over {len(scores)} games: median {number(of.median)}, mean "
             f"{number(of.mean)}, interquartile mean "
-            f"{number(statistics.interquartile_mean(pooled))} (of all {len(pooled)} games played, "
+            f"{number(interquartile_mean(pooled))} (of all {len(pooled)} games played, "
             f"pooled)"
         )
     return "\n".join(lines)
+
+
+class Summary(NamedTuple):
+    """The statistics of one quantity over games."""
+
+    mean: float
+    median: float
+    deviation: float  # sample standard deviation (n - 1); NaN for a single value
+    least: float
+    most: float
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """Return the statistics of one or more values."""
+    array = np.asarray(values, np.float64)
+    deviation = float(array.std(ddof=1)) if len(array) > 1 else float("nan")
+    return Summary(
+        float(array.mean()),
+        float(np.median(array)),
+        deviation,
+        float(array.min()),
+        float(array.max()),
+    )
+
+
+def normalised(values: Sequence[float], scores: ReferenceScores) -> list[float]:
+    """Return values human-normalised: 0 is a random policy's mean, 1 a human's."""
+    return [(value - scores.random) / (scores.human - scores.random) for value in values]
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """Return the mean without the lowest and highest quarter, each rounded down to full values."""
+    array = np.sort(np.asarray(values, np.float64))
+    cut = int(_TRIMMED * len(array))
+    return float(array[cut : len(array) - cut].mean())
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a text table whose first column is left-aligned and the others right-aligned."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def number(value: float) -> str:
+    """Return a number as text for a table; "-" for NaN."""
+    return "-" if np.isnan(value) else f"{value:,.2f}"

@@ -22,7 +22,7 @@ class VideoFailed(Exception):
 
 
 class VideoWriter:
-    """A writer of one video; as a context it leaves no file behind after an error."""
+    """A writer of one video."""
 
     def __init__(self, path: Path, fps: float = 30.0):
         self._path, self._fps = path, Fraction(fps).limit_denominator(1000)
@@ -36,18 +36,8 @@ class VideoWriter:
         self._stream: Any = None
         self._shape: tuple[int, ...] = ()
 
-    def __enter__(self) -> "VideoWriter":
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        self.discard() if kind else self.close()
-
     def add(self, frame: np.ndarray) -> None:
         """Add a frame: uint8 [H, W, 3], RGB, of the same size as all before."""
-        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-            raise VideoFailed(
-                f"a frame must be uint8 [H, W, 3], not {frame.dtype} {list(frame.shape)}"
-            )
         if self._shape and frame.shape != self._shape:
             raise VideoFailed(
                 f"a frame must be {list(self._shape)}, like the first one, not {list(frame.shape)}"

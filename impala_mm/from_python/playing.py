@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from impala_mm.config import flags, user_modules
 from impala_mm.config.errors import BadEnvironment, BadSettings, ImpalaError
 from impala_mm.config.messages import describe_error
-from impala_mm.runtime import tensorflow_import
+from impala_mm.runtime import lifecycle
 
 if TYPE_CHECKING:
-    from impala_mm.evaluation.games import Evaluation
+    from impala_mm.evaluation.results import Evaluation
     from impala_mm.policy.policy import Policy
 
 
@@ -34,7 +34,7 @@ def load_policy(
         raise BadSettings(f"level_name={level_name!r}: it must be a text, the id of a level")
     with flags.refusals_raised(), _environments_that_can_be_made():
         user_modules.refuse_foreign()
-        tensorflow_import.load()
+        lifecycle.import_tensorflow()
         from impala_mm.policy import policy  # noqa: PLC0415
 
         return policy.load_policy(os.fspath(logdir), best, level_name, **changes)
@@ -82,9 +82,9 @@ def _environments_that_can_be_made() -> Iterator[None]:
     except ImpalaError:
         raise
     except Exception as error:
-        from impala_mm.environments import opening  # noqa: PLC0415
+        from impala_mm.environments import levels  # noqa: PLC0415
 
         frames = traceback.extract_tb(error.__traceback__)
-        if not any(frame.filename == opening.__file__ for frame in frames):
+        if not any(frame.filename == levels.__file__ for frame in frames):
             raise
         raise BadEnvironment(f"the environment cannot be made: {describe_error(error)}") from error

@@ -5,7 +5,7 @@ the same time become one batch: each group's step is written into its unroll (`U
 network reads the newest entries of all groups, with core states that stay on its device
 (`StateTables`), and each call is answered with its group's actions. Complete unrolls enter the
 queue from which the learner takes its batches; the call that completed them is answered once the
-queue has room. `transport.endpoints` registers `answer`.
+queue has room. `transport.server` registers `answer`.
 
 In rounds (`transport.rounds`), a group that begins an unroll first waits for its turn: its call is
 answered that it must be repeated, and the repeat that gets the turn is the one that infers.
@@ -25,15 +25,14 @@ import tensorflow as tf
 from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
 from impala_mm.data.compression import decompress
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.step_codec import ArraysCodec, StepCodec
 from impala_mm.data.trajectory import Entry
 from impala_mm.data.unroll_check import choices_of, lacking_choice
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.types import Step
-from impala_mm.inference.environment_group import EnvironmentGroup, Turn
-from impala_mm.inference.state_tables import StateTables
+from impala_mm.inference.environment_group import EnvironmentGroup, StateTables, Turn
+from impala_mm.transport.connected_actors import EnvironmentNumbers
 from impala_mm.transport.delivery import DeliveryLedger
-from impala_mm.transport.environment_numbers import EnvironmentNumbers
 from impala_mm.transport.messages import (
     NO_POLICY,
     RUN_ENDED,
@@ -132,7 +131,7 @@ class BatchedInference:
     def answer(
         self, header: tf.Tensor, contents: tf.Tensor, episodes: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Take a step of a group of environments; see `endpoints.TakeMessage`.
+        """Take a step of a group of environments; see `server.TakeMessage`.
 
         `contents`, string [1], is the step; the answer is the group's next actions as bytes.
         The call waits until the unrolls that the step ended are in the queue.

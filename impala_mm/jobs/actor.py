@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from impala_mm.config import algorithm_settings, auto, flags
+from impala_mm.config import auto, flags, user_modules
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data import compression
@@ -88,7 +88,7 @@ def _play(setup: "_ActorSetup", ending: list[int]) -> int:
             say(f"error: {error}")
             setup.give_up(prepared.address() if prepared else setup.learners[setup.start], error)
     except (BadLevel, UserMistake) as error:  # found only when it plays
-        algorithm_settings.show_cause(error)
+        user_modules.show_cause(error)
         say(f"error: {error}")
         code = 2
     except (Refused, TooManyFaults) as error:

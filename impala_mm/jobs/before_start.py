@@ -7,7 +7,7 @@ import os
 import sys
 
 from impala_mm.config import auto, flags
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 from impala_mm.config.settings import Config
 from impala_mm.environments.check_process import CheckProcess
 from impala_mm.environments.types import GENERAL_FLAGS

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.actor.failures import FaultCounter
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Role
@@ -18,7 +18,7 @@ from impala_mm.environments import from_flags, seeds
 from impala_mm.environments.make import make_environments
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.monitor import LearnerMonitor
-from impala_mm.learner.setup import Start
+from impala_mm.learner.start import Start
 from impala_mm.runtime.heartbeat import Heartbeat
 
 
@@ -27,7 +27,7 @@ def run(
 ) -> dict[str, Any]:
     """Train until a limit is reached, or `meanwhile` stops it; return the last row of metrics."""
     # Its flags have what `auto` stands for in this run.
-    config, say, played = monitor.config, start.say, start.played
+    config, say, played = monitor.status.config, start.say, start.played
     assert played
     say(
         "--debug: everything is computed in this process, step by step, which is slow; "
@@ -42,7 +42,7 @@ def run(
     environments = make_environments(level, size, seed, **from_flags.environment_options(config))
     groups, heart = [(environments, size)], Heartbeat()
     faults = FaultCounter(groups, heart, say)
-    player = Player(
+    player = UnrollPlayer(
         copy.algorithm, groups, heart, lambda settings: start.tools.load_teachers(settings, spec)
     )
 
@@ -50,17 +50,17 @@ def run(
         copy.layout.assign_bytes(learner.newest_policy())
         return learner.updates
 
-    def play() -> list[tuple[bytes, int]]:
+    def play(timeout: float) -> list[tuple[bytes, int]]:
+        if timeout <= 0:
+            return []
+        meanwhile()
+        monitor.look_alone()
         contents = player.play(load_policy)
         faults.after_unroll(player.whole)
         learner.meter.add_episodes(level, player.episodes())
         return list(zip(contents, player.policies, strict=True))
 
-    def between() -> None:
-        meanwhile()
-        monitor.look_alone()
-
-    played.play, played.meanwhile = play, between
+    played.play = play
     try:
         return monitor.run_here()
     finally:

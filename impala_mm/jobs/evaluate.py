@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from impala_mm.config import auto, flags
-from impala_mm.config.errors import BadCheckpoint
+from impala_mm.config.errors import BadCheckpoint, BadEnvironment
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, log
@@ -21,8 +21,8 @@ from impala_mm.runtime.timing import Interval
 
 if TYPE_CHECKING:
     from impala_mm.environments.types import Environments
-    from impala_mm.evaluation.games import Evaluation, Game
-    from impala_mm.evaluation.viewers import Viewer
+    from impala_mm.evaluation.games import Viewer
+    from impala_mm.evaluation.results import Evaluation, Game
     from impala_mm.policy.core import PolicyCore
 
 _LINE_SECONDS = 3.0  # seconds between progress lines
@@ -35,15 +35,11 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     refuse_bad_flags(config)
     _check_display(config)
     load_tensorflow_to_play(config, intra=0)
-    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.evaluation import video_writer  # noqa: PLC0415
-    from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
 
     try:
         played = _Test(config, given, ending).run()
-    except BadCheckpoint as error:
-        flags.refuse(str(error))
-    except (BadLevel, Unplayable) as error:
+    except (BadCheckpoint, BadEnvironment) as error:
         flags.refuse(str(error))
     except video_writer.VideoFailed as error:
         flags.refuse(f"--video_dir: {error}")
@@ -87,14 +83,13 @@ class _Test:
 
     def run(self) -> bool:
         """Play all levels, print and record the results; return whether all games were played."""
-        from impala_mm.evaluation import levels as levels_to_play  # noqa: PLC0415
-        from impala_mm.evaluation import results  # noqa: PLC0415
+        from impala_mm.evaluation import games, results  # noqa: PLC0415
         from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
 
         frames = f"{self._about.frames:,.0f}"
         self._say(f"testing the checkpoint of {frames} frames, {self._path}")
-        levels = levels_to_play.choose_levels(self._config, self._given, self._about, self._say)
-        changes = levels_to_play.changed_flags(self._config, self._given)
+        levels = games.choose_levels(self._config, self._given, self._about, self._say)
+        changes = games.changed_flags(self._config, self._given)
         policy = PolicyCore(self._path, self._about, levels[0], **changes)
         played = []
         for level in levels:
@@ -182,24 +177,24 @@ def _viewers(
     config: Config, policy: "PolicyCore", level: str, failed: Callable[[str], None]
 ) -> "Callable[[Environments], Sequence[Viewer]] | None":
     """Return a function that makes the viewers of the first environment; None if there are none."""
-    from impala_mm.evaluation import game_video, viewers  # noqa: PLC0415
+    from impala_mm.evaluation import game_video  # noqa: PLC0415
 
     if not config.render and not config.video_dir:
         return None
 
     def made(playing: "Environments") -> "Sequence[Viewer]":
-        found: list[Viewer] = []
+        viewers: list[Viewer] = []
         if config.render:
-            found.append(viewers.Window(level, playing.picture_rate))
+            viewers.append(game_video.Window(level, playing.picture_rate))
         if config.video_dir:
             name_of = game_video.action_namer(policy, level)
             path = video_path(config, policy, level)
-            found.append(
+            viewers.append(
                 game_video.GameVideo(
                     path, playing.picture_rate, name_of, config.video_overlay, failed
                 )
             )
-        return found
+        return viewers
 
     return made
 

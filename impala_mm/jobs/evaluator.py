@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from impala_mm.config import auto, flags
+from impala_mm.config.errors import BadEnvironment
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.runtime import heartbeat, lifecycle, log
@@ -32,12 +33,9 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     lifecycle.remember_end_signals(ending, end)
     refuse_bad_flags(config)
     evaluate.load_tensorflow_to_play(config, intra=1)  # leaves the other cores to the run
-    from impala_mm.environments import types  # noqa: PLC0415
-    from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
-
     try:
         _follow(config, given, stop, lambda: ending != [signal.SIGUSR1])
-    except (types.BadLevel, Unplayable) as error:
+    except BadEnvironment as error:
         flags.refuse(str(error))
     lifecycle.exit_now(lifecycle.exit_code(ending))
 
@@ -54,7 +52,7 @@ def _follow(
     config: Config, given: Sequence[str], stop: threading.Event, at_once: Callable[[], bool]
 ) -> None:
     """Test checkpoints until `stop`; unless it is to be `at_once`, test the last one then."""
-    from impala_mm.evaluation import levels  # noqa: PLC0415
+    from impala_mm.evaluation import games  # noqa: PLC0415
     from impala_mm.evaluation.checkpoint_tester import CheckpointTester  # noqa: PLC0415
 
     say, alive = log.ProcessLogger("evaluator"), heartbeat.of_this_process()
@@ -65,8 +63,8 @@ def _follow(
 
     evaluator = CheckpointTester(
         Path(config.logdir),
-        lambda about: levels.choose_levels(config, given, about, say),
-        levels.changed_flags(config, given),
+        lambda about: games.choose_levels(config, given, about, say),
+        games.changed_flags(config, given),
         meanwhile=keep_playing,
         say=say,
         num_episodes=config.test_num_episodes,
@@ -84,7 +82,7 @@ def _follow(
             continue
         now = time.monotonic()
         if now - said >= _SAY_SECONDS and not stop.is_set():
-            say(f"waiting for {_awaited(evaluator.newest, config.logdir)}{_waited(now - since)}")
+            say(f"waiting for {_awaited(evaluator.newest, config.logdir, now - since)}")
             said = now
         stop.wait(_LOOK_SECONDS)
     if not at_once():
@@ -93,11 +91,7 @@ def _follow(
             say("ended before the last checkpoint was tested")
 
 
-def _awaited(newest: Any, logdir: str) -> str:
-    if not newest:
-        return f"a new checkpoint in {logdir}/checkpoints"
-    return f"a checkpoint after that of {newest.frames:,.0f} frames in {logdir}/checkpoints"
-
-
-def _waited(seconds: float) -> str:
-    return f", since {format_duration(seconds)}" if seconds >= _SAY_SECONDS else ""
+def _awaited(newest: Any, logdir: str, seconds: float) -> str:
+    which = f"checkpoint after that of {newest.frames:,.0f} frames" if newest else "new checkpoint"
+    since = f", since {format_duration(seconds)}" if seconds >= _SAY_SECONDS else ""
+    return f"a {which} in {logdir}/checkpoints{since}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm.config import algorithm_settings, auto, flags
+from impala_mm.config import auto, flags, user_modules
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
@@ -20,7 +20,7 @@ from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token, starter
 from impala_mm.runtime.log import BoundedLog, ProcessLogger, Say
-from impala_mm.runtime.rank import process_rank, widen_core_binding
+from impala_mm.runtime.starter import process_rank, widen_core_binding
 from impala_mm.runtime.timing import format_duration
 from impala_mm.transport.front import CONNECTIONS
 from impala_mm.transport.messages import PROTOCOL
@@ -28,8 +28,8 @@ from impala_mm.transport.messages import PROTOCOL
 if TYPE_CHECKING:
     from impala_mm.learner.learner import Learner
     from impala_mm.learner.monitor import LearnerMonitor
-    from impala_mm.learner.setup import Start
-    from impala_mm.learner.teaching import PolicyTools
+    from impala_mm.learner.phases import PolicyTools
+    from impala_mm.learner.start import Start
 
 # Seconds that a failed rank leaves rank 0 to print why: mpirun ends all ranks once one has failed.
 _LAST_WORDS_SECONDS = 5.0
@@ -41,8 +41,8 @@ def run(config: Config) -> NoReturn:
     """Train until the run or the user ends it."""
     _set_limits(config)
     began, here = time.monotonic(), process_rank()
-    if here.rank == 0:
-        tracking.refuse_unusable(config.track)
+    if here.rank == 0 and config.track:
+        tracking.make_tracker(config.track)
     say = ProcessLogger(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
@@ -157,12 +157,13 @@ def _train(
         heartbeat.report_learner_hosts(agreement.addresses)
     lifecycle.load_tensorflow()
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
-    from impala_mm.learner import batch_source, setup, teaching  # noqa: PLC0415
+    from impala_mm.learner import batch_source, phases, setup  # noqa: PLC0415
     from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
+    from impala_mm.learner.start import Start, find_levels_and_device  # noqa: PLC0415
     from impala_mm.learner.train_step import NotFinite  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
 
-    levels, device = setup.find_levels_and_device(config)
+    levels, device = find_levels_and_device(config)
     say(f"TensorFlow loaded ({time.monotonic() - began:.1f} s); trains on {device}")
     if config.xla and (why := devices.why_not_compiled()):
         flags.refuse(f"--xla: XLA does not compile for {device} here: {why}")
@@ -173,10 +174,18 @@ def _train(
         assert held
         if folder:
             heartbeat.report_learner_hosts(addresses)
-        tools = _policy_tools(lambda: bool(ending))
-        played = batch_source.PlayedHere() if config.debug else None
-        start = setup.Start(
-            config, levels, group, addresses, held, folder, began, outputs, tools, played
+        turns = batch_source.Turns() if config.debug else None
+        start = Start(
+            config,
+            levels,
+            group,
+            addresses,
+            held,
+            folder,
+            began,
+            outputs,
+            _policy_tools(lambda: bool(ending)),
+            turns,
         )
         monitor, learner = setup.build_learner(start)
 
@@ -197,7 +206,7 @@ def _train(
         say(f"error: {error}; {_resume_hint(config, folder)}")
         event_hook.call("end", f"error: {error}")
         return 1
-    except teaching.Stopped:
+    except phases.Stopped:
         code = _report_stop(folder, config, group, say, ending)
     except setup.FAILURES as error:
         code = 2 if isinstance(error, UserMistake) else code
@@ -224,7 +233,7 @@ def _run(
 def _report_failure(error: Exception, say: Say, hint: str, folder: RunFolder | None) -> None:
     """Print on rank 0 why all learners have failed, after the frames of a user's algorithm."""
     if folder:
-        algorithm_settings.show_cause(error)
+        user_modules.show_cause(error)
         say(f"error: {error}{hint}")
 
 
@@ -234,11 +243,10 @@ def _policy_tools(stopping: Callable[[], bool]) -> "PolicyTools":
     `stopping` returns whether the user wants the run to end.
     """
     from impala_mm.evaluation.recording import describe  # noqa: PLC0415
-    from impala_mm.learner.teaching import PolicyTools  # noqa: PLC0415
+    from impala_mm.learner.phases import PolicyTools  # noqa: PLC0415
     from impala_mm.policy.policy import load_policy  # noqa: PLC0415
-    from impala_mm.teachers.collect import collect  # noqa: PLC0415
     from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
-    from impala_mm.teachers.scores import mean_return  # noqa: PLC0415
+    from impala_mm.teachers.playing import collect, mean_return  # noqa: PLC0415
 
     return PolicyTools(load_policy, load_teachers, mean_return, collect, describe, stopping)
 

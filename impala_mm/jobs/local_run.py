@@ -52,7 +52,8 @@ def prepare(
     if "learner_hosts" not in given:
         config = dataclasses.replace(config, learner_hosts=_FREE_PORT)
     addresses = local_learner_addresses(config) if several else ports.parse_learner_hosts(config)
-    tracking.refuse_unusable(config.track)
+    if config.track:
+        tracking.make_tracker(config.track)
     flag_conflicts.refuse_before_loading(config, config.num_learners)
     learner.refuse_missing_checkpoint(config)
     _refuse_taken(config, addresses[: config.num_learners])

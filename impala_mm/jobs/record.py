@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from impala_mm.config import auto, flags
-from impala_mm.config.errors import BadCheckpoint
+from impala_mm.config.errors import BadCheckpoint, BadEnvironment
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.records import checkpoint
@@ -25,17 +25,13 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     lifecycle.remember_end_signals(ending)
     refuse_bad_flags(config)
     evaluate.load_tensorflow_to_play(config, intra=0)
-    from impala_mm.environments.types import BadLevel  # noqa: PLC0415
-    from impala_mm.evaluation.games import Unplayable  # noqa: PLC0415
     from impala_mm.replay.data_set import BadData  # noqa: PLC0415
 
     try:
         complete = _record(config, given, ending)
-    except BadCheckpoint as error:
-        flags.refuse(str(error))
     except BadData as error:
         flags.refuse(f"--record_dir: {error}")
-    except (BadLevel, Unplayable) as error:
+    except (BadCheckpoint, BadEnvironment) as error:
         flags.refuse(str(error))
     lifecycle.exit_now(0 if complete else lifecycle.exit_code(ending))
 
@@ -66,19 +62,19 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     from impala_mm.algorithms.interface import entry_spec  # noqa: PLC0415
     from impala_mm.environments import from_flags, seeds  # noqa: PLC0415
     from impala_mm.environments.make import make_environments  # noqa: PLC0415
-    from impala_mm.evaluation import games, levels, recording  # noqa: PLC0415
+    from impala_mm.evaluation import games, recording  # noqa: PLC0415
     from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
     from impala_mm.replay import data_set  # noqa: PLC0415
 
     say = log.ProcessLogger("record")
     path, about = checkpoint.find(config.checkpoint or config.logdir)
-    chosen = levels.choose_levels(config, given, about, say)
+    chosen = games.choose_levels(config, given, about, say)
     if len(chosen) > 1:
         flags.refuse(
             f"--mode=record plays one level: give one of {', '.join(chosen)} by --level_name"
         )
     (level,) = chosen
-    policy = PolicyCore(path, about, level, **levels.changed_flags(config, given))
+    policy = PolicyCore(path, about, level, **games.changed_flags(config, given))
     target, count = folder(config), config.episodes
     unroll = data_set.unroll_spec(entry_spec(policy.spec, ()), policy.config.unroll_length)
     described = recording.describe(policy.spec, unroll, policy.config, str(path))

@@ -4,7 +4,7 @@ from typing import NoReturn
 
 from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement, SettingsDiffer
-from impala_mm.runtime import lifecycle, tensorflow_import
+from impala_mm.runtime import lifecycle
 from impala_mm.runtime.log import ProcessLogger
 
 
@@ -14,7 +14,7 @@ def run(config: Config) -> NoReturn:
     agreement = Agreement(config)
     agreement.reach_through_mpi(say)
     say("loading TensorFlow")
-    tensorflow_import.load()
+    lifecycle.import_tensorflow()
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
     from impala_mm.learner import rehearsal  # noqa: PLC0415
 

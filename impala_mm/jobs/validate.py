@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from impala_mm.config import algorithm_settings, auto, flags, setting_files
-from impala_mm.config.errors import BadCheckpoint, UserMistake
+from impala_mm.config import auto, flags, setting_files, user_modules
+from impala_mm.config.errors import BadCheckpoint, BadEnvironment, UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
     actor,
@@ -143,7 +143,7 @@ def _check_functions(config: Config, made: "Agent") -> str:
         for update, batch in likes:
             TrainStep(made.algorithm, alone, config, values, update=update).trace(batch)
     except (contract.AlgorithmMistake, NothingCompiled) as error:
-        algorithm_settings.show_cause(error)
+        user_modules.show_cause(error)
         flags.refuse(str(error))
     if likes:
         return ""
@@ -210,8 +210,8 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     """
     from impala_mm.algorithms.features.guide import Guidance  # noqa: PLC0415
     from impala_mm.algorithms.features.teacher import Distillation  # noqa: PLC0415
-    from impala_mm.teachers.kinds import NoTeacher  # noqa: PLC0415
     from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
+    from impala_mm.teachers.teacher import NoTeacher  # noqa: PLC0415
 
     features = made.algorithm.features
     distillation, guidance = features.get(Distillation), features.get(Guidance)
@@ -267,8 +267,7 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
     else:
         evaluator.refuse_bad_flags(config)
     lifecycle.load_tensorflow(1, 1, "cpu")
-    from impala_mm.environments import types  # noqa: PLC0415
-    from impala_mm.evaluation.levels import changed_flags, choose_levels  # noqa: PLC0415
+    from impala_mm.evaluation.games import changed_flags, choose_levels  # noqa: PLC0415
     from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
 
     try:
@@ -282,7 +281,7 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
         if config.job_name == "evaluator":
             return f"{error}: an evaluator waits for the first checkpoint"
         flags.refuse(str(error))
-    except (BadCheckpoint, types.BadLevel) as error:
+    except (BadCheckpoint, BadEnvironment) as error:
         flags.refuse(str(error))
     return f"{' and '.join(levels)}, with {path} ({about.frames:,.0f} frames)"
 

@@ -7,11 +7,12 @@
 `sources` chooses one of them, and says what may be around it.
 """
 
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,19 +20,19 @@ import tensorflow as tf
 from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.replay.source import QueueClosed
-from impala_mm.runtime import devices, thread_names
+from impala_mm.runtime import devices, lifecycle
 from impala_mm.transport.rounds import Rounds
-from impala_mm.transport.server import Server
 
 RECORDED = -1  # key of recorded unrolls
 
 
-class BatchSource(Protocol):
+class BatchSource:
     """A source of batches, such as the actors' queue or a replay buffer.
 
     An algorithm may define a method `source(fresh)`, which returns its own: `fresh` is the source
     of the actors' new unrolls, --batch_size of them in each batch. It may ask `fresh` for several
     batches, for none, or mix them with its own; `impala_mm.data.batches` does so column by column.
+    It needs the methods `next` and `feedback`, and may have the others; it need not inherit them.
 
       * All its batches have the same shapes, since an update is compiled for them. They consist of
         tensors or NumPy arrays. In columns of weight 0, NaN and infinity are replaced by 0.
@@ -41,12 +42,6 @@ class BatchSource(Protocol):
       * One thread at a time calls its methods. `feedback` for a batch is called before the next
         call of `next`, and with several learners before the one after it: they ask for one batch
         ahead, while they train on the previous one.
-      * With the method `take_stored_steps()`, the steps that it returns, those of unrolls that were
-        stored since the last call and will be fresh in no batch, count as played, too.
-      * With the method `metrics()`, the numbers that it returns by key are added to those of each
-        update.
-      * With the method `filling()`, the unrolls that it has and those that its first batch needs,
-        both 0 once there was one, are shown while the learner waits for it.
       * With the methods `save(folder)` and `restore(folder)`, its contents are saved with every
         checkpoint, by each learner for itself, and restored when the run is resumed. `folder` is
         a `pathlib.Path`; training pauses while `save` writes, so that no copy in memory is needed.
@@ -63,9 +58,28 @@ class BatchSource(Protocol):
 
         A stop of the run waits for this call, so it should not take much longer.
         """
+        raise NotImplementedError
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Take the priorities that the algorithm gives to the unrolls with these keys."""
+        """Take the priorities of the unrolls with these keys; ignored if each is used once."""
+
+    def take_stored_steps(self) -> int:
+        """Return further steps that count as played.
+
+        They are those of unrolls that were stored since the last call and will be fresh nowhere.
+        """
+        return 0
+
+    def metrics(self) -> dict[str, float]:
+        """Return numbers by key that are added to those of each update."""
+        return {}
+
+    def filling(self) -> tuple[int, int]:
+        """Return the unrolls that it has and those that its first batch needs, for the user.
+
+        Both are 0 once there was one, or if that is not known.
+        """
+        return 0, 0
 
 
 class Composition:
@@ -153,53 +167,67 @@ class UnrollQueue:
         return contents.numpy().tolist(), versions.numpy().tolist()
 
 
-class QueueSource:
-    """A source of batches of new unrolls from the actors' queue, each used once.
+def _make_take(
+    queue: tf.queue.QueueBase, codec: UnrollCodec, size: int, device: str, pads: bool = False
+) -> Callable[[tf.Tensor], Batch]:
+    """Return a function that makes a batch of the oldest unrolls, numbered from 0, as a graph.
 
-    While one batch is trained on, the next is decoded and copied to the training device.
+    It takes `size` unrolls, or with `pads`, the number that it is given, and pads the batch.
     """
+    with tf.device("/CPU:0"):
+        taken = tf.Variable(0, trainable=False, dtype=tf.int64)
 
-    def __init__(self, server: Server, codec: UnrollCodec, batch_size: int, device: str = ""):
-        """Take unrolls from the server's queue; `device` is where batches go, if not to train."""
-        self._queue, self._codec, self._batch_size = server.queue, codec, batch_size
-        self._device = device or devices.training_device()
-        self._ahead = OneAhead()
-        threading.Thread(target=self._prefetch, name="prefetch", daemon=True).start()
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+    def take(count: tf.Tensor) -> Batch:
+        with tf.device("/CPU:0"):
+            contents, versions = queue.dequeue_many(count if pads else size)
+            column = tf.range(size)
+            if pads:
+                # Padding repeats the round's unrolls, whose numbers are harmless in any formula.
+                contents, versions = (tf.gather(x, column % count) for x in (contents, versions))
+            keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
+            fresh = column < count
+        return decode_batch(codec, contents, versions, keys, fresh, device)
+
+    return take
+
+
+class PrefetchedSource(BatchSource):
+    """A source whose next batch a thread prepares while the last one is trained on."""
+
+    def __init__(self, batches: Iterable[Batch], thread: str):
+        """Return these batches; `thread` is the name of the thread that makes them."""
+        self._ahead, name = OneAhead(), thread
+        threading.Thread(None, self._prefetch, name, [batches, name], daemon=True).start()
 
     def next(self, timeout: float) -> Batch | None:
-        """Return a batch of the queue's oldest unrolls, or None after `timeout` seconds."""
+        """Return the next batch, or None after `timeout` seconds."""
         return self._ahead.next(timeout)
 
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Ignore priorities, since every unroll is used once."""
-
-    def _prefetch(self) -> None:
+    def _prefetch(self, batches: Iterable[Batch], thread: str) -> None:
         """Prepare one batch after another until the run ends."""
-        thread_names.name_thread("prefetch")
-        size, device = self._batch_size, self._device
-        with tf.device("/CPU:0"):
-            taken = tf.Variable(0, trainable=False, dtype=tf.int64)
-
-        @tf.function(autograph=False)
-        def take() -> Batch:
-            with tf.device("/CPU:0"):
-                contents, versions = self._queue.dequeue_many(size)
-                keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
-                fresh = tf.fill([size], True)
-            return decode_batch(self._codec, contents, versions, keys, fresh, device)
-
-        while True:
-            try:
-                batch = take()
-            except (tf.errors.OutOfRangeError, tf.errors.CancelledError):  # the run has ended
-                return
-            except BaseException as error:
-                self._ahead.fail(error)
-                return
-            self._ahead.put(batch)
+        lifecycle.name_thread(thread)
+        try:
+            for batch in batches:
+                self._ahead.put(batch)
+        except (tf.errors.OutOfRangeError, tf.errors.CancelledError):  # the run has ended
+            return
+        except BaseException as error:
+            self._ahead.fail(error)
 
 
-class RoundSource:
+class QueueSource(PrefetchedSource):
+    """A source of batches of the oldest unrolls in the actors' queue, each used once."""
+
+    def __init__(
+        self, queue: tf.queue.QueueBase, codec: UnrollCodec, batch_size: int, device: str = ""
+    ):
+        """Take unrolls from the queue; `device` is where batches go, if not to train."""
+        take = _make_take(queue, codec, batch_size, device or devices.training_device())
+        super().__init__((take(tf.constant(batch_size)) for _ in itertools.count()), "prefetch")
+
+
+class RoundSource(BatchSource):
     """A source that returns each round as a batch, once it is over.
 
     A round whose actors have not sent all unrolls in time is padded to the full batch, since the
@@ -210,24 +238,8 @@ class RoundSource:
         self, rounds: Rounds, queue: tf.queue.QueueBase, codec: UnrollCodec, device: str = ""
     ):
         """Take unrolls from the queue; `device` is where batches go, if not to train."""
-        self._rounds, self._queue = rounds, queue
-        size, device = rounds.columns, device or devices.training_device()
-        with tf.device("/CPU:0"):
-            taken = tf.Variable(0, trainable=False, dtype=tf.int64)
-
-        @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
-        def take(count: tf.Tensor) -> Batch:
-            with tf.device("/CPU:0"):
-                contents, versions = queue.dequeue_many(count)
-                column = tf.range(size)
-                # Padding repeats the round's unrolls, whose numbers are harmless in any formula.
-                contents = tf.gather(contents, column % count)
-                versions = tf.gather(versions, column % count)
-                keys = taken.assign_add(size) - tf.range(size, 0, -1, tf.int64)
-                fresh = column < count
-            return decode_batch(codec, contents, versions, keys, fresh, device)
-
-        self._take = take
+        self._rounds, self._queue, size = rounds, queue, rounds.columns
+        self._take = _make_take(queue, codec, size, device or devices.training_device(), True)
 
     def next(self, timeout: float) -> Batch | None:
         """Return the first open round, or None if it lasts longer than `timeout`."""
@@ -239,76 +251,51 @@ class RoundSource:
                 self._queue.enqueue_many(list(zip(*held, strict=True)))
         return self._take(tf.constant(count))
 
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Ignore priorities, since every unroll is used once."""
+
+Turn = list[tuple[bytes, int]]  # unrolls: their bytes, and the policy version that played them
 
 
-class TurnQueue:
-    """The unrolls of the actor's last turn that are not used yet; the next turn begins after them.
+class Turns:
+    """The unrolls of the last turn that are not used yet; the next turn begins after them.
 
         actor plays E unrolls -> learner makes all updates that they allow -> actor plays E more
 
-    Each turn is a round of `transport.rounds`: the policy after those updates plays it. No thread
-    prepares anything, so no result depends on which of two threads is faster. An unroll is its
-    bytes and the policy version that played it.
+    The policy after those updates plays it. No thread prepares anything, so no result depends on
+    which of two threads is faster.
     """
 
-    def __init__(self, rounds: Rounds, queue: tf.queue.QueueBase):
-        """Take unrolls from the server's queue."""
-        self._rounds, self._unused = rounds, deque[tuple[bytes, int]]()
+    def __init__(self, play: Callable[[float], Turn] = lambda timeout: []):
+        """Take the turns of `play`, which returns no unrolls if one lasts longer than a timeout.
 
-        @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
-        def take(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            with tf.device("/CPU:0"):
-                return tuple(queue.dequeue_many(count))
+        With --debug it plays in this thread, and is set before training begins.
+        """
+        self.play, self._unused = play, deque[tuple[bytes, int]]()
 
-        self._take = take
-
-    def take_within(self, timeout: float, most: int) -> list[tuple[bytes, int]]:
-        """Return 1 to `most` unrolls, or none if the actor's turn lasts longer than `timeout`."""
+    def take_within(self, timeout: float, most: int) -> Turn:
+        """Return 1 to `most` unrolls, or none if the turn lasts longer than `timeout`."""
         if not self._unused:
-            count = self._rounds.close(timeout)
-            if count is None:
-                return []
-            contents, versions = self._take(tf.constant(count))
-            self._unused += zip(contents.numpy().tolist(), versions.numpy().tolist(), strict=True)
+            self._unused += self.play(timeout)
         return [self._unused.popleft() for _ in range(min(most, len(self._unused)))]
 
 
-class PlayedHere:
-    """The unrolls of environments in the learner's own process and thread, for --debug.
+def turns_of_actor(rounds: Rounds, queue: tf.queue.QueueBase) -> Turns:
+    """Return the turns of --deterministic_run: each is a round of the single actor."""
+    unrolls = UnrollQueue(queue)
 
-    They are played when they are asked for.
-    """
+    def play(timeout: float) -> Turn:
+        count = rounds.close(timeout)
+        return [] if count is None else list(zip(*unrolls.take(count), strict=True))
 
-    def __init__(self) -> None:
-        self._unused = deque[tuple[bytes, int]]()
-        # Both are set before training begins: the first returns new unrolls with the versions that
-        # played them, the second is called before each of its calls.
-        self.play: Callable[[], list[tuple[bytes, int]]] = list
-        self.meanwhile: Callable[[], None] = lambda: None
-
-    def take_within(self, timeout: float, most: int) -> list[tuple[bytes, int]]:
-        """Return 1 to `most` unrolls, or none if there is no time to play."""
-        if not self._unused and timeout > 0:
-            self.meanwhile()
-            self._unused += self.play()
-        return [self._unused.popleft() for _ in range(min(most, len(self._unused)))]
+    return Turns(play)
 
 
-class TurnSource:
+class TurnSource(BatchSource):
     """A source of batches of new unrolls, each used once."""
 
-    def __init__(
-        self,
-        turns: TurnQueue | PlayedHere,
-        codec: UnrollCodec,
-        batch_size: int,
-        device: str = "",
-    ):
+    def __init__(self, turns: Turns, codec: UnrollCodec, batch_size: int, device: str = ""):
         """Take unrolls from `turns`; `device` is where batches go, if not to train."""
         self._turns, self._batch_size = turns, batch_size
-        self._collected: list[tuple[bytes, int]] = []  # for the next batch
+        self._collected: Turn = []  # for the next batch
         self._taken = 0  # unrolls of all batches
         device = device or devices.training_device()
 
@@ -323,17 +310,13 @@ class TurnSource:
         """Return a batch of the oldest unrolls, or None after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while missing := self._batch_size - len(self._collected):
-            left = max(deadline - time.monotonic(), 0.0)
-            found = self._turns.take_within(left, missing)
-            if not found:
+            unrolls = self._turns.take_within(max(deadline - time.monotonic(), 0.0), missing)
+            if not unrolls:
                 return None
-            self._collected += found
+            self._collected += unrolls
         contents, versions = zip(*self._collected, strict=True)
         self._collected = []
         first, self._taken = self._taken, self._taken + self._batch_size
         with tf.device("/CPU:0"):
             keys = tf.constant(np.arange(first, self._taken))
             return self._decode(tf.constant(contents), tf.constant(versions, tf.int64), keys)
-
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Ignore priorities, since every unroll is used once."""

@@ -4,11 +4,13 @@
     refuse_for_algorithm      what shows once the algorithm is made
 
 `jobs.local_run`, `jobs.learner` and `jobs.validate` call the first one, `setup` and `jobs.validate`
-the second one. They end the program with exit code 2 and one sentence. What only one process can
-know (its addresses, its folder, its memory) is refused where it is used.
+the second one. They end the program with exit code 2 and the first sentence that a function here
+yields. What only one process can know (its addresses, its folder, its memory) is refused where it
+is used.
 """
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from impala_mm.config import auto, flags, replay_mix
@@ -26,13 +28,17 @@ def refuse_before_loading(config: Config, learners: int) -> None:
 
     `learners` is the number of learners that are started together.
     """
-    actors = _num_actors(config)
+    # The frontend says how many actors it starts; only a local run starts those of its flags.
+    is_counted = config.job_name or starter.ACTORS_VARIABLE in os.environ
+    actors = starter.num_actors() if is_counted else auto.num_actors(config)
     if config.job_name != "actor":  # an actor lacks the flags that are for learners only
-        _refuse_modes(config)
-    _refuse_not_repeatable(config, learners, actors)
-    _refuse_replay(config)
+        _refuse_first(_of_modes(config))
+    if config.deterministic_run:
+        _refuse_first(_of_repeating(config, learners, actors))
+    if config.replay:
+        _refuse_first(_of_replay(config))
     if not config.job_name:
-        _refuse_too_few_actors(config, learners, actors or 0)
+        _refuse_first(_of_few_actors(config, learners, actors or 0))
     if config.num_envs != flags.AUTO:
         try:
             auto.check_groups(config, config.num_envs)
@@ -55,154 +61,137 @@ def refuse_for_algorithm(
     _refuse_large_batch(config, UnrollCodec(algorithm.unroll).size, learners_here)
     if algorithm.rounds:
         num_envs = auto.num_envs(config, agent.spec.observation) if is_local else None
-        _refuse_unfilled_rounds(config, learners, actors, num_envs, is_local)
-        if algorithm.rounds_overlap:
-            _refuse_overlap(config)
+        _refuse_first(_of_rounds(config, learners, actors, num_envs, is_local))
+        if algorithm.rounds_overlap and config.deterministic_run:
+            flags.refuse(
+                f"--deterministic_run: with --algorithm={config.algorithm} actors play while the "
+                f"learner trains, so that it depends on their speed which policy plays: leave out "
+                f"--rounds_overlap, or --deterministic_run"
+            )
     if config.replay:
-        _refuse_replay_of(config, algorithm)
-    if why := phases.why_unsuitable(config, algorithm):
-        flags.refuse(why)
+        _refuse_first(_of_replay_with(config, algorithm))
+    if problem := phases.why_unsuitable(config, algorithm):
+        flags.refuse(problem)
 
 
-def _num_actors(config: Config) -> int | None:
-    """Return the number of actors that are started with the learners; None if it is not known."""
-    # The frontend says how many actors it starts; only a local run starts those of its flags.
-    if config.job_name or starter.ACTORS_VARIABLE in os.environ:
-        return starter.num_actors()
-    return auto.num_actors(config)
+def _refuse_first(conflicts: Iterator[str]) -> None:
+    if conflict := next(conflicts, ""):
+        flags.refuse(conflict)
 
 
-def _refuse_modes(config: Config) -> None:
-    """Refuse a mode without its flags."""
+def _of_modes(config: Config) -> Iterator[str]:
+    """Yield modes without their flags."""
     begin, _, end = config.profile.partition(":")
     if config.profile and not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
-        flags.refuse(
-            f"--profile={config.profile}: it must be two numbers of updates, such as 100:120"
-        )
+        yield f"--profile={config.profile}: it must be two numbers of updates, such as 100:120"
     if config.mode == "reincarnate" and not getattr(config, "teacher", ""):
-        flags.refuse(
+        yield (
             "--mode=reincarnate needs --teacher: the policy that the student learns from (to start "
             "from its weights, as --preset=reload does, leave --mode=reincarnate out)"
         )
     if (config.mode == "train_from") != bool(config.checkpoint):
-        flags.refuse("--mode=train_from and --checkpoint=FOLDER belong together: give both")
+        yield "--mode=train_from and --checkpoint=FOLDER belong together: give both"
     if config.reload_replay and not config.replay_save:
-        flags.refuse(
+        yield (
             "--reload_replay without --replay_save: a run that is resumed would lack what it began "
             "with: give both"
         )
 
 
-def _refuse_not_repeatable(config: Config, learners: int, actors: int | None) -> None:
-    """Refuse --deterministic_run with more than one learner or actor; None: not known yet."""
-    if not config.deterministic_run:
-        return
+def _of_repeating(config: Config, learners: int, actors: int | None) -> Iterator[str]:
+    """Yield what --deterministic_run cannot have; None: the number of actors is not known yet."""
     for count, noun in ((learners, "learner"), (actors, "actor")):
         if count not in {1, None}:
-            flags.refuse(
+            yield (
                 f"--deterministic_run: it takes one learner and one actor, since the order in "
                 f"which several work changes from run to run, and there are {count} {noun}s: "
                 f"use --num_{noun}s=1, or one row of the CSV"
             )
     if config.inference == "learner":
-        flags.refuse(
+        yield (
             "--deterministic_run: it takes an actor that chooses its own actions: use "
             "--inference=actor"
         )
 
 
-def _refuse_overlap(config: Config) -> None:
-    """Refuse rounds that overlap with updates in a run that shall be repeatable."""
-    if config.deterministic_run:
-        flags.refuse(
-            f"--deterministic_run: with --algorithm={config.algorithm} actors play while the "
-            f"learner trains, so that it depends on their speed which policy plays: leave out "
-            f"--rounds_overlap, or --deterministic_run"
-        )
-
-
-def _refuse_too_few_actors(config: Config, learners: int, actors: int) -> None:
-    """Refuse a run on this machine whose actors cannot feed all learners."""
+def _of_few_actors(config: Config, learners: int, actors: int) -> Iterator[str]:
+    """Yield why the actors of a run on this machine cannot feed all learners."""
     if config.rounds:
         num_envs = None if config.num_envs == flags.AUTO else config.num_envs
-        _refuse_unfilled_rounds(config, learners, actors, num_envs, is_local=True)
+        yield from _of_rounds(config, learners, actors, num_envs, is_local=True)
     if config.inference == "learner" and 0 < actors < learners:
-        flags.refuse(
+        yield (
             f"--inference=learner: {actors} actors cannot feed {learners} learners, since each "
             f"stays with its own: --num_actors={learners} or more"
         )
 
 
-def _refuse_unfilled_rounds(
+def _of_rounds(
     config: Config, learners: int, actors: int, num_envs: int | None, is_local: bool
-) -> None:
-    """Refuse actors that cannot fill the rounds of learners; None: their sizes are not known."""
-    why = ""
+) -> Iterator[str]:
+    """Yield why actors cannot fill the rounds of learners; None: their sizes are not known."""
     if too_few := why_too_few(learners, actors):
         rows = "" if is_local else ", or more rows of actors in the CSV"
-        why = f"{too_few}: use --num_actors={learners}{rows}"
-    elif num_envs is not None:
-        why = why_unfit(config.batch_size, num_envs)
-    if why:
-        flags.refuse(f"--algorithm={config.algorithm}: {why}")
+        yield f"--algorithm={config.algorithm}: {too_few}: use --num_actors={learners}{rows}"
+    if num_envs is not None and (unfit := why_unfit(config.batch_size, num_envs)):
+        yield f"--algorithm={config.algorithm}: {unfit}"
 
 
-def _refuse_replay(config: Config) -> None:
-    """Refuse --replay where the flags alone show that it cannot work."""
-    if not config.replay:
-        return
-    _refuse_replay_in_rounds(config, config.rounds)
-    if config.replay_save and config.replay_spill:
-        flags.refuse(
-            f"--replay_save and --replay_spill={config.replay_spill}: give one of them, since the "
-            f"spill keeps the replay, too"
+def _of_replay(config: Config) -> Iterator[str]:
+    """Yield why --replay cannot work, as far as the flags alone show."""
+    given, spill = f"--replay={config.replay}", config.replay_spill
+    if config.rounds:
+        yield _of_newest_policy(config)
+    if config.replay_save and spill:
+        yield (
+            f"--replay_save and --replay_spill={spill}: give one of them, since the spill keeps "
+            f"the replay, too"
         )
     mix = replay_mix.parse(config.replay)
-    if config.replay_spill and any(p.options.get("insertion") == "elite" for p in mix.replays):
-        flags.refuse(
-            f"--replay={config.replay} and --replay_spill={config.replay_spill}: insertion=elite "
-            f"keeps old unrolls here and there, and with each the whole file in which it lies: "
-            f"use insertion=oldest, or leave out --replay_spill"
+    if spill and any(part.options.get("insertion") == "elite" for part in mix.replays):
+        yield (
+            f"{given} and --replay_spill={spill}: insertion=elite keeps old unrolls here and "
+            f"there, and with each the whole file in which it lies: use insertion=oldest, or leave "
+            f"out --replay_spill"
         )
-    if why := replay_mix.why_unsuitable(mix, config.batch_size, config.replay_ratio):
-        flags.refuse(f"--replay={config.replay}: {why}")
+    if unsuitable := replay_mix.why_unsuitable(mix, config.batch_size, config.replay_ratio):
+        yield f"{given}: {unsuitable}"
     least = min(part.capacity for part in mix.replays)
     if config.replay_min > least:
-        flags.refuse(
-            f"--replay_min={config.replay_min}: --replay={config.replay} has room for {least} "
-            f"unrolls: lower replay_min or raise the capacity"
+        yield (
+            f"--replay_min={config.replay_min}: {given} has room for {least} unrolls: lower "
+            f"replay_min or raise the capacity"
         )
 
 
-def _refuse_replay_in_rounds(config: Config, rounds: bool) -> None:
-    """Refuse --replay for an algorithm with rounds."""
-    if rounds:
-        flags.refuse(
-            f"--replay={config.replay}: --algorithm={config.algorithm} learns only from unrolls of "
-            f"its newest policy: leave --replay out, or use --algorithm=impala"
-        )
+def _of_newest_policy(config: Config) -> str:
+    return (
+        f"--replay={config.replay}: --algorithm={config.algorithm} learns only from unrolls of "
+        f"its newest policy: leave --replay out, or use --algorithm=impala"
+    )
 
 
-def _refuse_replay_of(config: Config, algorithm: "Algorithm") -> None:
-    """Refuse --replay for an algorithm that cannot use it."""
+def _of_replay_with(config: Config, algorithm: "Algorithm") -> Iterator[str]:
+    """Yield why an algorithm cannot use --replay."""
     from impala_mm.algorithms.interface import defines  # noqa: PLC0415
 
-    _refuse_replay_in_rounds(config, algorithm.rounds)
+    if algorithm.rounds:
+        yield _of_newest_policy(config)
     given = f"--replay={config.replay}: --algorithm={config.algorithm}"
     if defines(algorithm.source):
-        flags.refuse(f"{given} has a source of its own: leave --replay out")
+        yield f"{given} has a source of its own: leave --replay out"
     mix = replay_mix.parse(config.replay)
     statistics = ["normalize_observations", "subtract_mean_image", "normalize_rewards"]
     on = [f"--{name}" for name in statistics if getattr(config, name)]
     if on and not mix.queue.share:
-        flags.refuse(
+        yield (
             f"--replay={config.replay}: {' and '.join(on)} would learn nothing, since new unrolls "
             f"alone are counted and this mix has none: add a queue, such as queue:0.5, or start a "
             f"new run with {' '.join(f'{flag}=false' for flag in on)}"
         )
-    if mix.needs_features and not defines(algorithm.compare_features):
-        kinds = [part.kind for part in mix.replays if part.kind in replay_mix.WITH_FEATURES]
-        flags.refuse(
+    kinds = mix.who_need("features")
+    if kinds and not defines(algorithm.compare_features):
+        yield (
             f"{given} records no features, which {' and '.join(kinds)} compare: use uniform or "
             f"prioritised instead"
         )

@@ -21,17 +21,16 @@ import tensorflow as tf
 from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch
-from impala_mm.distributed import consistency
-from impala_mm.distributed.group import LearnerGroup
+from impala_mm.data.variables import ParameterLayout
+from impala_mm.distributed.group import LearnerGroup, check_variables
 from impala_mm.learner import phases
 from impala_mm.learner.batch_source import BatchSource, Composition
 from impala_mm.learner.lockstep import AgreedStep, Lockstep
-from impala_mm.learner.own_state import JointSaves, OwnState
+from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.train_step import StepResult, TrainStep, UpdateProfiler
 from impala_mm.records.metrics import Meter
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 from impala_mm.transport.server import Server
 
 _LOCK_SECONDS = 1.0  # seconds that other threads wait for a running update
@@ -76,9 +75,9 @@ class Learner(threading.Thread):
         own_state: OwnState | None = None,
     ):
         super().__init__(name="training", daemon=True)
-        self._config, self._algorithm, self._group = config, algorithm, group
-        self._source, self._server, self._layout = source, server, layout
-        self._limits, self._repeats, self._profiler = limits, action_repeats, profiler
+        self.config, self.algorithm, self.group = config, algorithm, group
+        self._source, self.server, self._layout = source, server, layout
+        self.limits, self._repeats, self._profiler = limits, action_repeats, profiler
         watched, values = algorithm.variables.watched, layout.values
         self._train_step = TrainStep(algorithm, group, config, values, watched)
         # Updates from recorded games with which the run begins, and those that were made.
@@ -104,18 +103,18 @@ class Learner(threading.Thread):
         self.weight_size = 0.0  # of the last update, see `StepResult`
         self.sync_checks, self.sync_repairs = 0, 0
         self.actions: Any = None  # nest of [T+overlap, B, ...], of the last batch
-        # The saves of what each learner keeps for itself; None if it has nothing.
-        self.own_saves = JointSaves(own_state, group) if own_state else None
+        self.own_state = own_state or None  # None: this learner has nothing to save for itself
+        self.save_own_state: Callable[[], None] = lambda: None  # together with all learners
         self.end_reason = ""  # why it ended or will end; empty if another learner knows
         self.failure: BaseException | None = None
 
     def run(self) -> None:
         """Make steps until a limit is reached or a learner stops; then save the own state."""
-        thread_names.name_thread("training")
+        lifecycle.name_thread("training")
         try:
             # If another learner's source failed, that learner does not take part in saving.
             if not self._train():
-                self._save_own_state()
+                self.save_own_state()
         except BaseException as error:
             self.failure = error
             self.end_reason = f"{type(error).__name__}: {root_message(error)}"
@@ -129,16 +128,16 @@ class Learner(threading.Thread):
             self._clock.begin_to_wait()
             agreed = self._lockstep.next(timeout=0.2)
             ready = agreed.ready if agreed else self._lockstep.ready
-            self._clock.end_waiting(agreed is not None, ready if self._group.size > 1 else None)
+            self._clock.end_waiting(agreed is not None, ready if self.group.size > 1 else None)
             if agreed is None:
-                if self._group.size == 1 and self._lockstep.takes_save():
-                    self._save_own_state()
+                if self.group.size == 1 and self._lockstep.takes_save():
+                    self.save_own_state()
                 continue
             if agreed.batch is None or self._reaches_limit(agreed.episode_return):
                 return agreed.failed
             self._step(agreed, agreed.batch)
             if agreed.saves:
-                self._save_own_state()
+                self.save_own_state()
         return False
 
     def _step(self, agreed: AgreedStep, batch: Batch) -> None:
@@ -150,9 +149,9 @@ class Learner(threading.Thread):
 
     def _reaches_limit(self, episode_return: float) -> bool:
         """Return whether a limit is reached, equally on all learners; if so, set `end_reason`."""
-        why = self._limits.why_reached(self.frames, episode_return)
-        self.end_reason = why or self.end_reason
-        return bool(why)
+        reason = self.limits.why_reached(self.frames, episode_return)
+        self.end_reason = reason or self.end_reason
+        return bool(reason)
 
     def _update(self, agreed: AgreedStep, batch: Batch) -> StepResult:
         """Make one update together with the other learners, and count it."""
@@ -163,7 +162,7 @@ class Learner(threading.Thread):
             train_step = self._offline_step if offline else self._train_step
             assert train_step
             result = train_step(
-                batch, self.frames, self._limits.frames, agreed.episode_return, self.updates
+                batch, self.frames, self.limits.frames, agreed.episode_return, self.updates
             )
             self.variables_complete = True
             self.updated_at = time.monotonic()
@@ -185,52 +184,42 @@ class Learner(threading.Thread):
     def _publish(self, values: list[tf.Tensor]) -> None:
         """Publish the acting variables' values, which are packed when an actor asks for them."""
         if not self.offline_left:
-            self._server.publish(self.updates, lambda: self._layout.pack(values), values)
+            self.server.publish(self.updates, lambda: self._layout.pack(values), values)
 
     def _measure(self, agreed: AgreedStep, batch: Batch, metrics: dict[str, float]) -> None:
         """Add the last update, and what actors have reported, to the meter."""
         values = metrics | self._composition.of(batch, self.updates - 1)
-        values |= getattr(self._source, "metrics", dict)()
-        values["queue_fill"] = self._server.fill()
-        values |= self._server.inference_metrics()
+        values |= self._source.metrics()
+        values["queue_fill"] = self.server.fill()
+        values |= self.server.inference_metrics()
         self.meter.add(values, agreed.own_steps)
-        for report in self._server.take_reports():
+        for report in self.server.actors.take_reports():
             self.meter.add_episodes(report.level, report.episodes)
             self.meter.add_actor_times(report.times)
         self.actions = batch.unrolls.action
 
-    def _save_own_state(self) -> None:
-        if self.own_saves:
-            self.own_saves.save(self.updates)
-
     def _check_sync(self) -> int:
         """Compare the learners' variables if it is time; return how many were repaired."""
-        every = self._config.check_sync_every
-        if self._group.size == 1 or not every or self.updates % every:
+        every = self.config.check_sync_every
+        if self.group.size == 1 or not every or self.updates % every:
             return 0
-        variables = self._algorithm.variables
-        repaired = consistency.check_variables(
-            self._group, [*variables.trained, *variables.carried]
-        )
+        variables = self.algorithm.variables
+        repaired = check_variables(self.group, [*variables.trained, *variables.carried])
         self.sync_checks += 1
         self.sync_repairs += repaired
         return repaired
 
     # -- what the main thread calls and reads
 
-    def start_training(self, mean_return: Callable[[], float]) -> None:
-        """Start the thread; `mean_return` is called on rank 0."""
-        self.prepare_training(mean_return)
-        self.start()
-
     def prepare_training(self, mean_return: Callable[[], float]) -> None:
-        """Publish the first parameters; afterwards `run` can be called."""
+        """Publish the first parameters; afterwards the thread can be started, or `run` called.
+
+        `mean_return` is called on rank 0.
+        """
         self._publish(self._layout.values())
-        if self.own_saves:
-            self.own_saves.saved_at = self.updates
-        overlap = self._algorithm.unroll.overlap
+        overlap = self.algorithm.unroll.overlap
         self._lockstep = Lockstep(
-            self._source, self._group, overlap, mean_return, self._begin_update
+            self._source, self.group, overlap, mean_return, self._begin_update
         )
         if self._asked_to_end.is_set():
             self._lockstep.stop()
@@ -241,7 +230,7 @@ class Learner(threading.Thread):
 
     def _begin_update(self) -> None:
         if not self.offline_left:
-            self._server.begin_update()
+            self.server.begin_update()
 
     def stop(self, reason: str) -> None:
         """End the training of all learners after one or two more steps."""
@@ -280,7 +269,7 @@ class Learner(threading.Thread):
 
     def filling(self) -> tuple[int, int]:
         """Return the unrolls in the replay, and those that the first update needs; 0, 0: none."""
-        return getattr(self._source, "filling", lambda: (0, 0))()
+        return self._source.filling()
 
 
 class _Clock:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.records.host_use import HostUse
 from impala_mm.records.metrics import MeterReading
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 from impala_mm.transport.client import Client, Refused, Unreachable
-from impala_mm.transport.rebalancing import LearnerLoad
+from impala_mm.transport.connected_actors import LearnerLoad
 
 _REPORT_SECONDS = 1.0
 _LATE_SECONDS = 10.0  # without reports, after which the other learners are called
@@ -124,7 +124,7 @@ class ReportExchange(threading.Thread):
 
     def run(self) -> None:
         """Exchange reports until all learners are done."""
-        thread_names.name_thread("reports")
+        lifecycle.name_thread("reports")
         try:
             done = False
             while not done:
@@ -187,7 +187,7 @@ class SilentLearners:
         return f"learner{s} {ranks} ({addresses} {has} not answered for {seconds:.0f} s)"
 
     def _call_all(self) -> None:
-        thread_names.name_thread("silence")
+        lifecycle.name_thread("silence")
         self._silent = [rank for rank, at in self._others.items() if not self._answers(at)]
 
     def _answers(self, address: str) -> bool:

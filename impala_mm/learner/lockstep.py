@@ -24,7 +24,7 @@ import tensorflow as tf
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.batch_source import BatchSource
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 
 
 class AgreedStep(NamedTuple):
@@ -105,7 +105,7 @@ class Lockstep:
 
     def _run(self) -> None:
         """Agree on one step after another until all learners stop."""
-        thread_names.name_thread("lockstep")
+        lifecycle.name_thread("lockstep")
         going = True
         while going:
             agreed = self._agree()
@@ -163,5 +163,4 @@ class Lockstep:
         self.has_received = True
         self._has_batch()
         new = ~np.asarray(batch.unrolls.first)[self._overlap :]  # [T, B]
-        stored = getattr(self._source, "take_stored_steps", lambda: 0)()
-        return int((new & batch.played).sum()) + stored
+        return int((new & batch.played).sum()) + self._source.take_stored_steps()

@@ -1,124 +1,156 @@
 """The work of a learner's main thread while another thread trains.
 
-It exchanges status reports with the other learners once a second (`learner_reports`), and calls
-what looks after the learner (`watching`), one after another. Rank 0 alone keeps the records: rows
-of metrics and progress lines (`row_writer`), checkpoints (`checkpointing`).
+It exchanges status reports with the other learners once a second (`learner_reports`), and watches
+the learner (`watching`). Rank 0 alone keeps the records (`RecordKeeper`): rows of metrics and
+progress lines (`row_writer`), checkpoints (`checkpointing`).
 """
 
 import dataclasses
-import functools
+import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config.errors import BadCheckpoint
-from impala_mm.config.settings import Config
-from impala_mm.distributed.group import LearnerGroup
-from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner import resume
-from impala_mm.learner.checkpointing import Saves
-from impala_mm.learner.first_unroll import FirstUnroll, NoUnrollComes
-from impala_mm.learner.learner import Learner, RunLimits
+from impala_mm.learner.checkpointing import Checkpointing, JointSaves
 from impala_mm.learner.learner_reports import FIRST_UPDATE_SECONDS, ReportExchange
 from impala_mm.learner.own_state import reload_source
-from impala_mm.learner.row_writer import Rows, RowWriter
-from impala_mm.learner.run_status import COMMON_FAILURES, RunStatus, RunTime
+from impala_mm.learner.row_writer import RowWriter
+from impala_mm.learner.run_status import COMMON_FAILURES, RunStatus
 from impala_mm.learner.train_step import VariablesNotFinite, describe_not_finite
-from impala_mm.learner.watching import (
-    FirstUnrollWatch,
-    FolderWatch,
-    Records,
-    SilentActors,
-    StallReports,
-    TimeLimit,
-    WorkBeat,
-)
-from impala_mm.records.checkpoint import Mismatch
-from impala_mm.records.metrics import MetricsAggregator
-from impala_mm.runtime import lifecycle, starter
-from impala_mm.runtime.log import Say
-from impala_mm.transport.server import Server
+from impala_mm.learner.watching import FirstUnroll, NoUnrollComes, StallReports, WorkBeat
+from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
+from impala_mm.records.metrics_writer import MetricsWriter
+from impala_mm.records.outputs import RunOutputs
+from impala_mm.records.run_checkpoints import Checkpoints
+from impala_mm.records.run_folder import RunFolder
+from impala_mm.runtime import lifecycle, provenance
 
 _END_SECONDS = 10.0  # seconds that learners wait for each other at the end
+_SILENT_SECONDS = 60  # seconds without anything from an actor, see `Server.forget_silent`
+_LOOKS_FOR_FOLDER = 6  # half a second apart, until a folder counts as lost
 
 
 class LearnerLost(Exception):
     """Another learner has failed or cannot be reached; the message says what is known."""
 
 
-class LearnerMonitor:
-    """The start, the watch over, and the end of one learner's training."""
+class Records(NamedTuple):
+    """The records that rank 0 writes; the other learners write none."""
+
+    metrics_writer: MetricsWriter
+    checkpointing: Checkpointing
+    outputs: RunOutputs
+    folder: RunFolder
+
+    @classmethod
+    def make(
+        cls, status: RunStatus, folder: RunFolder, outputs: RunOutputs, made_of: dict[str, Any]
+    ) -> "Records":
+        """Return the records of a run in its folder; `made_of` is that of the agent."""
+        config, variables = status.config, status.learner.algorithm.variables
+        keep, most = config.keep_checkpoints, config.checkpoint_max_gb * 1e9
+        checkpoints = Checkpoints(folder.path, variables, keep, most, status.say)
+        settings, versions = dataclasses.asdict(config), provenance.versions()
+        about = CheckpointInfo(status.group.size, settings, made_of, versions)
+        checkpointing = Checkpointing(status, checkpoints, about, outputs.event_hook)
+        writer = MetricsWriter(folder.path, status.say, outputs.tracked)
+        return cls(writer, checkpointing, outputs, folder)
+
+    def add_measured(self, status: RunStatus, measured: dict[str, float]) -> None:
+        """Write the teachers' mean returns, which were measured before the first update."""
+        learner, seconds = status.learner, round(status.seconds, 3)
+        counts = {"frames": learner.frames, "steps": learner.steps, "updates": learner.updates}
+        self.metrics_writer.write(counts | {"seconds": seconds} | measured)
+        # A replay that was reloaded is in no checkpoint before the learners save their own states:
+        # until then the run begins anew.
+        if not (learner.updates or status.config.reload_replay):
+            self.checkpointing.save_start()
+
+
+class RecordKeeper:
+    """Rank 0's records while it trains; if the run's folder is lost, they continue in another."""
 
     def __init__(
         self,
-        config: Config,
-        group: LearnerGroup,
-        algorithm: Algorithm,
-        learner: Learner,
-        server: Server,
-        levels: dict[str, EnvironmentSpec],
-        limits: RunLimits,
-        records: Records | None,
-        say: Say,
+        status: RunStatus,
+        records: Records,
+        first_unroll: FirstUnroll,
         note: Callable[[], str] = str,
-        silence: Callable[[float], str] = lambda reported_at: "",
     ):
-        """Watch a learner; rank 0 prints what `note` returns after the first update.
+        """Keep the records; what `note` returns is printed after the first update's line."""
+        self._status, self._records, self._first_unroll = status, records, first_unroll
+        self._rows = RowWriter(status, records.metrics_writer, note)
+        self._stalls = StallReports(status, first_unroll, records.outputs.event_hook)
+        self._looking = threading.Lock()
+        self.lost = ""  # what happened to the run's folder, if it is not there any more
 
-        `silence` returns which learners have not answered since the last reports, see
-        `SilentLearners.describe`.
+    def begin(self) -> None:
+        """Begin before the first update."""
+        status = self._status
+        settings = dataclasses.asdict(status.config) | {"num_learners": status.group.size}
+        self._records.metrics_writer.write_settings(settings, status.learner.frames)
+        self._rows.begin()
+        self._records.checkpointing.begin()
+
+    def look(self, now: float) -> None:
+        """Write what is due."""
+        self.find_new_folder()  # before anything is written
+        self._rows.look(now)
+        self._first_unroll.say_due_line()
+        self._stalls.look(now)
+        self._records.checkpointing.look(now, self._records.folder.path)
+
+    def end(self) -> dict[str, Any]:
+        """Write the last row, and return it; save the last state, if the training did not fail."""
+        learner = self._status.learner
+        self.find_new_folder()
+        row = self._rows.write()
+        if learner.failure is None and not learner.is_alive():
+            self._records.checkpointing.end()
+        return row
+
+    def find_new_folder(self) -> str:
+        """Return the new folder, or "" while the run has its own one: not removed or replaced.
+
+        It is also called when all learners save their own states, in the training thread.
         """
-        self.config, self._group, self._algorithm = config, group, algorithm
-        self._learner, self._server, self._limits = learner, server, limits
-        self._records = records
-        self._aggregator = MetricsAggregator(
-            {name: spec.scores for name, spec in levels.items()}, group.size
-        )
-        self._status = status = RunStatus(config, group, learner, server, self._aggregator)
-        self.spent = RunTime(lambda: status.has_received)
+        records, folder = self._records, self._records.folder
+        with self._looking:
+            if not self.lost and (reason := _why_lost(folder)):
+                path = folder.begin_beside()
+                for writer in (records.outputs, records.metrics_writer, records.checkpointing):
+                    writer.move(path)
+                self.lost = f"{reason} during the run"
+                self._status.say(
+                    f"error: {self.lost}: the run ends, and saves its last state to {folder.path}"
+                )
+                self._status.learner.stop(self.lost)
+            return str(folder.path) if self.lost else ""
+
+
+def _why_lost(folder: RunFolder) -> str:
+    """Return `why_lost` of a folder, if it says the same for some seconds: a mount may return."""
+    for _ in range(_LOOKS_FOR_FOLDER):
+        reason = folder.why_lost()
+        if not reason:
+            return ""
+        time.sleep(0.5)
+    return reason
+
+
+class LearnerMonitor:
+    """The start, the watch over, and the end of one learner's training."""
+
+    def __init__(self, status: RunStatus, records: Records | None, note: Callable[[], str] = str):
+        """Watch the learner of this status; rank 0 prints `note()` after the first update."""
+        self.status, self._learner, self._records = status, status.learner, records
         self.finished = ""  # why a resumed run has nothing left to do
-        has_source = defines(algorithm.source)
-        first_unroll = FirstUnroll(starter.num_actors(), has_source)
-        waiting = FirstUnrollWatch(first_unroll, learner, status, say)
-        self._beat = WorkBeat(learner, status)
-        # All that is done several times a second, in this order.
-        self._looks: list[Callable[[float], None]] = [
-            self._beat.look,
-            TimeLimit(limits.seconds, self.spent, learner).look,
-            waiting.look,
-            SilentActors(server, say).look,
-        ]
-        self._rows: Rows | None = None
-        self._saves: Saves | None = None
-        self._folder: FolderWatch | None = None
-        if records:
-            missing = functools.partial(_missing_learners, silence, status)
-            writer = RowWriter(
-                config, group, learner, server, status, self._aggregator, limits, missing
-            )
-            trained = algorithm.variables.trained
-            self._rows = Rows(writer, records.metrics_writer, trained, self.spent, say, note)
-            self._saves = Saves(
-                records.checkpointing,
-                records.folder,
-                learner,
-                self.spent,
-                self._aggregator.mean_return,
-                self._beat.during,
-                config.save_checkpoint_secs,
-            )
-            self._folder = FolderWatch(records, learner, say)
-            event_hook = records.outputs.event_hook
-            self._looks += [
-                self._folder.look,
-                self._rows.look,
-                waiting.say_due_line,
-                StallReports(learner, status, waiting, missing, event_hook, say).look,
-                self._saves.look,
-            ]
+        self._beat, self._first_unroll = WorkBeat(status), FirstUnroll(status)
+        self._keeper = records and RecordKeeper(status, records, self._first_unroll, note)
 
     def resume(self) -> bool:
         """Load rank 0's newest checkpoint on all learners; return whether the run has one.
@@ -126,6 +158,7 @@ class LearnerMonitor:
         Raises Mismatch if it belongs to a different network or level, or if no checkpoint is
         intact, and VariablesNotFinite if its variables are not finite.
         """
+        learner, status = self._learner, self.status
         about, started_from, mismatch = None, None, ""
         if self._records:
             try:
@@ -133,37 +166,35 @@ class LearnerMonitor:
                 started_from = self._records.checkpointing.started_from
             except BadCheckpoint as error:
                 mismatch = str(error)
-        found = self._group.gather((about, started_from, mismatch), "resume")[0]
-        about, started_from, mismatch = found
+        restored = status.group.gather((about, started_from, mismatch), "resume")[0]
+        about, started_from, mismatch = restored
         if mismatch:
             raise Mismatch(mismatch)
-        variables = self._algorithm.variables
-        self._group.broadcast([*variables.trained, *variables.carried])
+        variables = learner.algorithm.variables
+        status.group.broadcast([*variables.trained, *variables.carried])
         if bad := describe_not_finite(variables.watched):
             if about:
-                path = f"{self.config.logdir}/checkpoints/{about.updates:010d}"
+                path = f"{status.config.logdir}/checkpoints/{about.updates:010d}"
                 raise VariablesNotFinite(
                     f"the checkpoint is not finite: {bad}: remove {path}, and the run resumes from "
                     f"the one before it"
                 )
             raise VariablesNotFinite(f"the weights with which the run starts are not finite: {bad}")
-        learner = self._learner
-        own_state = learner.own_saves.state if learner.own_saves else None
-        if own_state and about:
-            own_state.restore(about)
-        if started_from and self.config.reload_replay:
+        if learner.own_state and about:
+            learner.own_state.restore(about)
+        if started_from and status.config.reload_replay:
             path, other = started_from
-            reload_source(own_state, path, other, self._group)
+            reload_source(learner.own_state, path, other, status.group)
         if about:
             learner.updates, learner.steps = about.updates, about.steps
             learner.offline_updates = about.offline_updates
-            self.spent.seconds, self.spent.counted = about.seconds, about.limited_seconds
-            self.finished = resume.why_finished(about, self._limits)
+            status.seconds, status.counted = about.seconds, about.limited_seconds
+            self.finished = resume.why_finished(about, learner.limits)
         return about is not None
 
     def exit_code(self, signals: list[int]) -> int:
         """Return the exit code after these signals; 2 if the folder is lost: no restart helps."""
-        if self._folder and self._folder.lost:
+        if self._keeper and self._keeper.lost:
             return 2
         if self.finished:
             return 0
@@ -174,7 +205,7 @@ class LearnerMonitor:
         """Why the last checkpoint is not in the run's own folder, as far as this learner saves."""
         if self._records and not self._records.checkpointing.saved:
             return "the last checkpoint could not be written"
-        return self._folder.lost if self._folder else ""
+        return self._keeper.lost if self._keeper else ""
 
     def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """Watch until training ends; return the last row of metrics.
@@ -182,72 +213,70 @@ class LearnerMonitor:
         `meanwhile` is called several times a second. Raises the exception that ended this learner's
         training, or LearnerLost if another learner has failed.
         """
-        learner = self._learner
-        exchange = ReportExchange(self._group, self._status.report, self._status.receive)
-        self.begin()
-        learner.start_training(self._mean_return)
-        self._status.reported_at = time.monotonic()
+        learner, status = self._learner, self.status
+        exchange = ReportExchange(status.group, status.report, status.receive)
+        self._begin()
+        learner.prepare_training(status.mean_return)
+        learner.start()
+        status.reported_at = time.monotonic()
         exchange.start()
-        while learner.is_alive() and not exchange.failure and not self._status.why_lost():
+        while learner.is_alive() and not exchange.failure and not status.why_lost():
             learner.join(0.1)
             meanwhile()
-            self.look()
+            self._look()
         lost = self._wait_for_all_to_end(exchange)
-        return self.end(lost, exchange.failure)
+        return self._end(lost, exchange.failure)
 
     def run_here(self) -> dict[str, Any]:
         """Train in this thread; return the last row. The source of batches calls `look_alone`."""
-        self.begin()
-        self._learner.prepare_training(self._mean_return)
+        self._begin()
+        self._learner.prepare_training(self.status.mean_return)
         self._learner.run()
-        return self.end()
+        return self._end()
 
     def look_alone(self) -> None:
         """Look after the learner between two updates, without a thread for reports."""
-        self._status.receive([self._status.report()])
+        self.status.receive([self.status.report()])
         if self._learner.has_received:
-            self.look()
+            self._look()
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Begin the records, before the first update."""
         learner = self._learner
-        self.spent.begin()
-        if self._records:
-            settings = dataclasses.asdict(self.config) | {"num_learners": self._group.size}
-            self._records.metrics_writer.write_settings(settings, learner.frames)
-        self._aggregator.start(learner.frames, learner.steps, learner.updates)
-        if self._rows:
-            self._rows.begin()
-        if self._saves and self._folder:
-            self._saves.begin(self._folder.find_new)
+        self.status.begin_time()
+        self.status.aggregator.start(learner.frames, learner.steps, learner.updates)
+        if self._keeper:
+            self._keeper.begin()
+        if learner.own_state:
+            keeps = self._records.checkpointing if self._records else None
+            find_new_folder = self._keeper.find_new_folder if self._keeper else str
+            learner.save_own_state = JointSaves(learner, keeps, find_new_folder).save
 
-    def look(self) -> None:
-        """Call all that looks after the learner."""
-        now = time.monotonic()
-        for look in self._looks:
-            look(now)
+    def _look(self) -> None:
+        """Do what is to be done several times a second."""
+        now, status = time.monotonic(), self.status
+        self._beat.look(now)
+        status.count_time(now)
+        if status.counted >= (most := self._learner.limits.seconds):
+            self._learner.stop(f"reached --max_seconds={most:g} after the first unroll")
+        self._first_unroll.look()
+        status.server.forget_silent(_SILENT_SECONDS)
+        if self._keeper:
+            self._keeper.look(now)
 
-    def end(self, lost: str = "", of_reports: BaseException | None = None) -> dict[str, Any]:
+    def _end(self, lost: str = "", of_reports: BaseException | None = None) -> dict[str, Any]:
         """End the records and the server; return the last row, or raise what ended the training.
 
         `lost` says why another learner failed, and `of_reports` is what ended their reports.
         """
-        learner, row = self._learner, dict[str, Any]()
-        self.spent.count_all(time.monotonic())
-        if self._folder:
-            self._folder.find_new()
-        if self._rows:
-            row = self._rows.write()
-        if self._saves and learner.failure is None and not learner.is_alive():
-            self._saves.end()
-        self._server.close()
+        status = self.status
+        status.count_time(time.monotonic(), is_training=False)
+        row = self._keeper.end() if self._keeper else {}
+        status.server.close()
         self._raise_failure(lost, of_reports)
-        reasons = [
-            self._status.no_unroll_comes,
-            *(report.no_unroll_comes for report in self._status.reports),
-        ]
-        if why := next(filter(None, reasons), ""):
-            raise NoUnrollComes(why)
+        reasons = [status.no_unroll_comes, *(report.no_unroll_comes for report in status.reports)]
+        if reason := next(filter(None, reasons), ""):
+            raise NoUnrollComes(reason)
         return row
 
     def _raise_failure(self, lost: str, of_reports: BaseException | None) -> None:
@@ -261,20 +290,18 @@ class LearnerMonitor:
 
     def _wait_for_all_to_end(self, exchange: ReportExchange) -> str:
         """Wait until all learners have ended; return why another one failed, or an empty string."""
-        if self._status.endless:
-            return self._status.endless
-        learner = self._learner
+        learner, status = self._learner, self.status
+        if status.endless:
+            return status.endless
         # If another learner failed within a step, this one may wait in the all-reduce for ever.
-        learner.join(
-            1.0 if self._status.other_learners_failure() or exchange.failure else _END_SECONDS
-        )
+        learner.join(1.0 if status.other_learners_failure() or exchange.failure else _END_SECONDS)
         failed_here = learner.failure and not isinstance(learner.failure, COMMON_FAILURES)
         until = time.monotonic() + FIRST_UPDATE_SECONDS
         together = exchange.finish(
-            2.0 if failed_here or self._status.other_learners_failure() else _END_SECONDS,
+            2.0 if failed_here or status.other_learners_failure() else _END_SECONDS,
             lambda: time.monotonic() < until and self._may_be_saving(),
         )
-        if failed := self._status.other_learners_failure():
+        if failed := status.other_learners_failure():
             return failed
         if learner.failure and not _is_of_horovod(learner.failure):
             return ""  # `run` raises it
@@ -283,35 +310,19 @@ class LearnerMonitor:
     def _may_be_saving(self) -> bool:
         """Return whether nothing hangs or has failed, so that learners may still be saving."""
         self._beat.look(time.monotonic())
-        learner, silent = self._learner, time.monotonic() - self._status.reported_at
-        fails = learner.failure or self._status.other_learners_failure()
+        learner, silent = self._learner, time.monotonic() - self.status.reported_at
+        fails = learner.failure or self.status.other_learners_failure()
         return silent < _END_SECONDS and not fails and not learner.variables_lock.locked()
 
     def wait_for_all_to_save(self) -> None:
         """Wait until all learners get here: one that exits earlier could end rank 0."""
-        self._beat.during(lambda: self._group.gather(None, "saved"))
+        self.status.heartbeat.beat_during(lambda: self.status.group.gather(None, "saved"))
 
     @property
     def end_reason(self) -> str:
         """The reason why training ended, from the first learner that knows it."""
-        reasons = [
-            self._learner.end_reason,
-            *(report.end_reason for report in self._status.reports),
-        ]
+        reasons = [self._learner.end_reason, *(r.end_reason for r in self.status.reports)]
         return next(filter(None, reasons), "another learner stopped")
-
-    def _mean_return(self) -> float:
-        """Return rank 0's mean return, which no longer changes once it ends the run."""
-        self._aggregator.collect(0, self._learner.meter)
-        mean_return = self._aggregator.mean_return()
-        if mean_return >= self._limits.episode_return:
-            self._aggregator.close()
-        return mean_return
-
-
-def _missing_learners(silence: Callable[[float], str], status: RunStatus) -> str:
-    """Return which learners have not answered since the last reports, or ""."""
-    return silence(status.reported_at)
 
 
 def _is_of_horovod(failure: BaseException) -> bool:

@@ -9,7 +9,6 @@ An algorithm with a source of its own, such as SAC, has its own for recorded gam
 """
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,12 +18,11 @@ import tensorflow as tf
 from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config.errors import UserMistake
 from impala_mm.data import batches
-from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
-from impala_mm.learner.batch_source import RECORDED, BatchSource, place_unrolls
+from impala_mm.learner.batch_source import RECORDED, BatchSource, PrefetchedSource, place_unrolls
 from impala_mm.replay.recorded_games import RecordedGames
-from impala_mm.runtime import devices, machine, thread_names
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime import devices, machine
+from impala_mm.runtime.starter import process_rank
 
 _KEPT_BYTES = 256e6  # of unrolls that a source keeps in memory
 _AT_ONCE = 256  # unrolls that are decoded together, for arrays of all
@@ -48,8 +46,8 @@ class _Recorded:
 
     def content(self, number: int) -> bytes:
         """Return what `cut` does; since that takes longer than many an update, keep what fits."""
-        if found := self._kept.get(number):
-            return found
+        if kept := self._kept.get(number):
+            return kept
         content = self.cut(number)
         if len(content) * len(self._kept) < _KEPT_BYTES:
             self._kept[number] = content
@@ -75,11 +73,8 @@ class _Recorded:
         return entries, self._algorithm.start_after(before)
 
 
-class OfflineSource:
-    """A source of batches of recorded unrolls, in random order, each unroll once in each pass.
-
-    While one batch is trained on, the next is decoded and copied to the training device.
-    """
+class OfflineSource(PrefetchedSource):
+    """A source of batches of recorded unrolls, in random order, each unroll once in each pass."""
 
     def __init__(
         self,
@@ -95,47 +90,35 @@ class OfflineSource:
 
         `share` (r, n): every n-th unroll, from number r on; all learners have the same `seed`.
         """
-        self._games, self._recorded = games, _Recorded(games, algorithm)
-        self._columns, self._batches = columns, batches
-        self._order = itertools.islice(self._draw(seed), share[0], None, share[1])
-        self._device = device or devices.training_device()
-        self._ahead = OneAhead()
-        threading.Thread(target=self._prefetch, name="offline", daemon=True).start()
+        order = itertools.islice(_draw(len(games), seed), share[0], None, share[1])
+        recorded, device = _Recorded(games, algorithm), device or devices.training_device()
 
-    def next(self, timeout: float) -> Batch | None:
-        """Return the next batch, or None after `timeout` seconds."""
-        return self._ahead.next(timeout)
-
-    def _draw(self, seed: list[int]) -> Iterator[int]:
-        """Yield the numbers of unrolls, pass by pass."""
-        random = np.random.default_rng(seed)
-        while True:
-            yield from random.permutation(len(self._games)).tolist()
-
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        """Ignore priorities."""
-
-    def _prefetch(self) -> None:
-        thread_names.name_thread("offline")
-        size = self._columns
-
-        @tf.function(input_signature=[tf.TensorSpec([size], tf.string)], autograph=False)
+        @tf.function(input_signature=[tf.TensorSpec([columns], tf.string)], autograph=False)
         def decode(contents: tf.Tensor) -> Batch:
             with tf.device("/CPU:0"):
-                entries, start = self._recorded.decode(contents)
-                keys, versions = tf.fill([size], tf.constant(RECORDED, tf.int64)), tf.zeros([size])
-                rest = keys, tf.ones([size]), tf.cast(versions, tf.int64), tf.fill([size], False)
-            return Batch(*place_unrolls(entries, start, self._device), *rest)
+                entries, start = recorded.decode(contents)
+                keys, versions = (
+                    tf.fill([columns], tf.constant(n, tf.int64)) for n in (RECORDED, 0)
+                )
+                rest = keys, tf.ones([columns]), versions, tf.fill([columns], False)
+            return Batch(*place_unrolls(entries, start, device), *rest)
 
-        try:
-            for _ in range(self._batches) if self._batches is not None else itertools.count():
-                numbers = itertools.islice(self._order, size)
-                contents = [self._recorded.content(number) for number in numbers]
+        def make() -> Iterator[Batch]:
+            for _ in range(batches) if batches is not None else itertools.count():
+                numbers = itertools.islice(order, columns)
+                contents = [recorded.content(number) for number in numbers]
                 with tf.device("/CPU:0"):
                     batch = decode(tf.constant(contents))
-                self._ahead.put(batch)
-        except BaseException as error:
-            self._ahead.fail(error)
+                yield batch
+
+        super().__init__(make(), "offline")
+
+
+def _draw(count: int, seed: list[int]) -> Iterator[int]:
+    """Yield the numbers of this many unrolls, pass by pass."""
+    random = np.random.default_rng(seed)
+    while True:
+        yield from random.permutation(count).tolist()
 
 
 def all_unrolls(
@@ -152,11 +135,11 @@ def all_unrolls(
     # With fewer unrolls than learners, some take all.
     numbers = range(len(games))[share[0] :: share[1]] or range(len(games))
     learners = process_rank().local_size
-    if why := machine.why_too_many_unrolls(
+    if problem := machine.why_too_many_unrolls(
         learners * len(numbers), UnrollCodec(algorithm.unroll).size
     ):
         of = f" for {learners} learners" * (learners > 1)
-        raise UserMistake(f"recorded games{of}: {why}; give fewer of them")
+        raise UserMistake(f"recorded games{of}: {problem}; give fewer of them")
     held = batches.zeros(algorithm.unroll, len(numbers))
     for begin in range(0, len(numbers), _AT_ONCE):
         meanwhile()
@@ -173,7 +156,7 @@ def all_unrolls(
     return held
 
 
-class PhasedSource:
+class PhasedSource(BatchSource):
     """A source that returns recorded batches first, and then those of another source.
 
     Recorded columns may be beside the columns of these.
@@ -219,18 +202,15 @@ class PhasedSource:
 
     def take_stored_steps(self) -> int:
         """Return the steps that the other source has stored."""
-        return self._ask("take_stored_steps", int)
+        return self._online.take_stored_steps()
 
     def filling(self) -> tuple[int, int]:
         """Return how far the other source is filled, once it is asked for batches."""
-        return (0, 0) if self._offline else self._ask("filling", lambda: (0, 0))
+        return (0, 0) if self._offline else self._online.filling()
 
     def metrics(self) -> dict[str, float]:
         """Return the other source's metrics, once it is asked for batches."""
-        return {} if self._offline else self._ask("metrics", dict)
-
-    def _ask(self, name: str, default: Any) -> Any:
-        return getattr(self._online, name, default)()
+        return {} if self._offline else self._online.metrics()
 
 
 def _joined(own: Batch, recorded: Batch) -> Batch:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
-from impala_mm.learner.batch_source import BatchSource, PlayedHere, TurnQueue, UnrollQueue
+from impala_mm.learner.batch_source import BatchSource, Turns, UnrollQueue
 from impala_mm.replay.shard import Share
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.steps import StepReplay
@@ -31,7 +31,7 @@ class BadSource(Exception):
     """A source returns what an update cannot use; the message says what."""
 
 
-class OwnSource:
+class OwnSource(BatchSource):
     """The batches of the replay, or of an algorithm's own source, on the training device.
 
     Priorities are passed on before the next batch is asked for, by the same thread.
@@ -40,7 +40,7 @@ class OwnSource:
     def __init__(
         self,
         make: Callable[[Any], Any],
-        fresh: BatchSource | UnrollQueue | TurnQueue | PlayedHere,
+        fresh: BatchSource | UnrollQueue | Turns,
         unroll: UnrollSpec,
         device: str,
     ):
@@ -160,39 +160,36 @@ class OwnSource:
                 raise TypeError(f"it is a {type(batch).__name__}")
             tf.nest.assert_same_structure(self._like, batch, check_types=False)
             leaves = tf.nest.flatten(batch)
-            found = [(tuple(leaf.shape), tf.as_dtype(leaf.dtype)) for leaf in leaves]
+            returned = [(tuple(leaf.shape), tf.as_dtype(leaf.dtype)) for leaf in leaves]
         except (TypeError, ValueError, AttributeError) as error:
             raise BadSource(
                 f"the algorithm's source returned no Batch of tensors or arrays like those of the "
                 f"actors' queue: {str(error).splitlines()[0]}"
             ) from None
-        if not self._first:
-            self._check_first(found)
-            self._first = found
-        for name, now, before in zip(self._names, found, self._first, strict=True):
-            if now != before:
+        # The first batch must fit the algorithm's unrolls, and the others are like the first one.
+        expected = self._first or self._expected(returned)
+        hint = (
+            ": an update is compiled for the shapes of the first batch, so every batch needs as "
+            "many columns (impala_mm.data.batches.padded adds columns of weight 0)"
+        )
+        for name, has, needs in zip(self._names, returned, expected, strict=True):
+            if has != needs:
                 raise BadSource(
-                    f"the algorithm's source returned {name} {_describe(*now)}, after "
-                    f"{_describe(*before)} in its first batch: an update is compiled for one "
-                    f"shape, so every batch needs as many columns (impala_mm.data.batches.padded "
-                    f"adds columns of weight 0)"
+                    f"the algorithm's source returned {name} {_describe(*has)} instead of "
+                    f"{_describe(*needs)}{hint if self._first else ''}"
                 )
+        self._first = returned
 
-    def _check_first(self, found: list[tuple[Any, ...]]) -> None:
-        """Raise BadSource if the first batch does not fit the algorithm's unrolls."""
-        specs = tf.nest.flatten(self._like)
+    def _expected(self, returned: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return the shape and type that each leaf must have in a batch of so many columns."""
         timed = len(tf.nest.flatten(self._like.unrolls))
-        columns = found[-1][0][:1]  # (B,), from `fresh`
-        for i, (name, (shape, dtype), spec) in enumerate(
-            zip(self._names, found, specs, strict=True)
-        ):
-            steps = shape[:1] if i < timed else ()
-            expected = (*steps, *columns, *spec.shape)
-            if shape != expected or dtype != spec.dtype:
-                raise BadSource(
-                    f"the algorithm's source returned {name} {_describe(shape, dtype)} instead of "
-                    f"{_describe(expected, spec.dtype)}"
-                )
+        columns = returned[-1][0][:1]  # (B,), from `fresh`
+        return [
+            ((*(shape[:1] if i < timed else ()), *columns, *spec.shape), spec.dtype)
+            for i, ((shape, _), spec) in enumerate(
+                zip(returned, tf.nest.flatten(self._like), strict=True)
+            )
+        ]
 
     def _place(self, batch: Batch) -> Batch:
         """Return a batch of tensors: its entries on the training device, the rest on the CPU."""

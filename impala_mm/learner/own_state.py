@@ -15,9 +15,8 @@ themselves while training pauses, so that none is held in memory twice.
 import contextlib
 import hashlib
 import shutil
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ import tensorflow as tf
 
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.learner.own_source import OwnSource
-from impala_mm.records import checkpoint, durable_folder, saved_variables
+from impala_mm.records import checkpoint, saved_variables
 from impala_mm.records.checkpoint import CheckpointInfo, all_in
 from impala_mm.replay.shard import Share
 from impala_mm.runtime.log import Say
@@ -79,16 +78,16 @@ class OwnState:
             for folder in (self._folder.parent, self._folder):
                 folder.mkdir(exist_ok=True)
             work.mkdir()
-            durable_folder.refuse_full_disk(work, self._bytes)
+            checkpoint.refuse_full_disk(work, self._bytes)
             if self._source:
                 (work / "source").mkdir()
                 self._source.save(work / "source")
             if self._variables:
                 local = saved_variables.tree(saved_variables.keyed("local", self._variables))
                 tf.train.Checkpoint(**local).write(str(work / "variables"))
-            self._bytes = durable_folder.size(work)
+            self._bytes = checkpoint.size(work)
             shutil.rmtree(final, ignore_errors=True)  # left by a run that was resumed before it
-            durable_folder.finish(work, final, {"update": update})
+            checkpoint.finish(work, final, {"update": update})
             return Saved(_digest(final))
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(work, ignore_errors=True)
@@ -99,21 +98,17 @@ class OwnState:
             return Saved("", f"{type(error).__name__}: {error}")
 
     def prune(self, kept: Sequence[int]) -> None:
-        """Delete the states of all updates but these, of former learners as well."""
-        for folder in [self._folder, *self._of_former_learners()]:
+        """Delete the states of all updates but these, also of learners that the run has no more."""
+        for folder in self._folder.parent.glob("learner-*"):
+            rank = folder.name.removeprefix("learner-")
+            is_former = rank.isdecimal() and int(rank) >= self._size
+            if not (is_former or folder == self._folder):
+                continue
             for path in all_in(folder):
                 if int(path.name) not in kept:
                     shutil.rmtree(path, ignore_errors=True)
-        for folder in self._of_former_learners():
-            if not all_in(folder):
+            if is_former and not all_in(folder):
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def _of_former_learners(self) -> list[Path]:
-        """Return the folders on this host of learners that the run has no more."""
-        by_rank = {
-            p.name.removeprefix("learner-"): p for p in self._folder.parent.glob("learner-*")
-        }
-        return [p for rank, p in by_rank.items() if rank.isdecimal() and int(rank) >= self._size]
 
     def restore_source(self, path: Path, about: CheckpointInfo) -> str:
         """Let the source restore what belongs to the checkpoint at a path, that of another run.
@@ -138,7 +133,7 @@ class OwnState:
         try:
             missing = self._restore(about)
         except _Unusable as error:
-            self._say(f"starts with {self._fresh()}: {error}")
+            self._say(f"starts with {self._what('an empty', 'fresh')}: {error}")
             return
         if missing:
             self._say(f"starts without a part of its {self._noun}: {missing}")
@@ -147,18 +142,12 @@ class OwnState:
     def _say_restored(self, about: CheckpointInfo) -> None:
         """Print what was restored."""
         saved_by = len(about.own_states)
-        if self._is_dealt(saved_by):
-            self._say(f"restored its {self._noun} (from what {saved_by} learners saved)")
-            if self._variables:
-                self._say(f"starts with fresh local variables, since {saved_by} learners saved")
+        if not self._is_dealt(saved_by):
+            megabytes = checkpoint.size(self._path(about.updates)) / 1e6
+            self._say(f"restored {self._what('its', 'its')} ({megabytes:,.1f} MB)")
             return
-        megabytes = durable_folder.size(self._path(about.updates)) / 1e6
-        self._say(f"restored {self._what()} ({megabytes:,.1f} MB)")
-        if self._source and saved_by > self._size:
-            self._say(
-                f"{saved_by} learners saved a {self._noun} each, which this algorithm does not "
-                f"deal out: {saved_by - self._size} of them not used by {self._size}"
-            )
+        fresh = "; its local variables are fresh" if self._variables else ""
+        self._say(f"restored its {self._noun} (from what {saved_by} learners saved){fresh}")
 
     def _is_dealt(self, saved_by: int) -> bool:
         """Return whether another number of learners saved, so that shares are restored."""
@@ -166,22 +155,17 @@ class OwnState:
 
     def _restore(self, about: CheckpointInfo) -> str:
         """Load the state; return which parts of the source are missing. Raises _Unusable."""
-        path, saved_by = self._path(about.updates), len(about.own_states)
-        if not about.own_states:
+        saved_by = len(about.own_states)
+        if not saved_by:
             raise _Unusable("the checkpoint was saved without any")
         if self._is_dealt(saved_by):
             with _unusable_if_it_fails(f"what {saved_by} learners saved"):
                 return self._restore_shares(about)
-        if self._rank >= len(about.own_states):
-            raise _Unusable(f"the checkpoint was saved by {len(about.own_states)} learners")
-        if not about.own_states[self._rank]:
-            raise _Unusable("it could not be saved with the checkpoint")
-        if not path.is_dir():
-            raise _Unusable(f"{path} does not exist on this host")
+        if self._rank >= saved_by:
+            raise _Unusable(f"the checkpoint was saved by {saved_by} learners")
+        path = self._path(about.updates)
         with _unusable_if_it_fails(str(path)):
-            durable_folder.verify(path)
-            if _digest(path) != about.own_states[self._rank]:
-                raise _Unusable(f"{path} belongs to another checkpoint of update {about.updates}")
+            self._verify(path, about, self._rank)
             named = saved_variables.keyed("local", self._variables)
             saved_variables.check_shapes(path, named)
             if self._source:
@@ -199,73 +183,33 @@ class OwnState:
         for rank, first, of in deal_out(len(about.own_states), self._size, self._rank):
             path = self._folder.parent / f"learner-{rank}" / self._path(about.updates).name
             try:
-                if not path.is_dir():
-                    raise _Unusable(f"{path} does not exist on this host")
-                durable_folder.verify(path)
-                if _digest(path) != about.own_states[rank]:
-                    raise _Unusable(f"{path} belongs to another checkpoint")
+                self._verify(path, about, rank)
                 shares.append(Share(_source_in(path), first, of))
-            except (durable_folder.Damaged, _Unusable, OSError) as error:
+            except (checkpoint.Damaged, _Unusable, OSError) as error:
                 problems.append(str(error))
         if not shares and problems:
             raise _Unusable("; ".join(problems))
         self._source.restore_shares(shares)
         return "; ".join(problems)
 
+    def _verify(self, path: Path, about: CheckpointInfo, rank: int) -> None:
+        """Raise _Unusable or Damaged unless a path has what a learner saved with a checkpoint."""
+        if not about.own_states[rank]:
+            raise _Unusable("it could not be saved with the checkpoint")
+        if not path.is_dir():
+            raise _Unusable(f"{path} does not exist on this host")
+        checkpoint.verify_files(path)
+        if _digest(path) != about.own_states[rank]:
+            raise _Unusable(f"{path} belongs to another checkpoint of update {about.updates}")
+
     def _path(self, update: int) -> Path:
         return self._folder / f"{update:010d}"
 
-    def _what(self) -> str:
-        """Return what this learner saves, in words."""
-        both = (
-            f"its {self._noun}" * bool(self._source),
-            "its local variables" * bool(self._variables),
-        )
-        return " and ".join(filter(None, both))
-
-    def _fresh(self) -> str:
-        """Return what this learner starts with if nothing can be restored, in words."""
-        both = (
-            f"an empty {self._noun}" * bool(self._source),
-            "fresh local variables" * bool(self._variables),
-        )
-        return " and ".join(filter(None, both))
-
-
-class JointSaves:
-    """The saves of the learners' own states, which all of them make after the same update."""
-
-    def __init__(self, state: OwnState, group: LearnerGroup):
-        self.state, self._group = state, group
-        self.saved_at: int | None = None  # update
-        self._moved_to = ""  # the folder where the run goes on, see `find_new_folder`
-        # Set by rank 0's monitor. The first is called when all learners saved their own states,
-        # with the results by rank and the time.monotonic() when updates stopped for it. The second
-        # returns the updates whose states stay, and the third the folder where the run goes on if
-        # its own one was removed, or "".
-        self.take_snapshot: Callable[[list[Saved], float], None] | None = None
-        self.kept_updates: Callable[[], list[int]] = list
-        self.find_new_folder: Callable[[], str] = str
-
-    def save(self, updates: int) -> None:
-        """Save the state together with all learners; then take rank 0's snapshot.
-
-        Updates pause meanwhile. Nothing is done if no update was made since the last save.
-        """
-        begin = time.monotonic()
-        moved = self._group.gather(self.find_new_folder(), "folder")[0]
-        if moved != self._moved_to:
-            self._moved_to, self.saved_at = moved, None
-            self.state.move(Path(moved))
-        if updates == self.saved_at:
-            return
-        saved = self.state.save(updates)
-        everyones = self._group.gather((saved, self.kept_updates()), "own_states")
-        # The checkpoint of the last save may be being written now, and is then not among the kept.
-        last, self.saved_at = self.saved_at, updates
-        self.state.prune([*everyones[0][1], last or 0, updates])
-        if self.take_snapshot:
-            self.take_snapshot([each for each, _ in everyones], begin)
+    def _what(self, source: str, variables: str) -> str:
+        """Return what this learner keeps, in words, each part after its article."""
+        parts = [f"{source} {self._noun}"] if self._source else []
+        parts += [f"{variables} local variables"] if self._variables else []
+        return " and ".join(parts)
 
 
 def reload_source(
@@ -275,9 +219,9 @@ def reload_source(
 
     Raises Mismatch, on all learners alike, if one cannot: the user has asked for it.
     """
-    why = own.restore_source(path, about) if own else "it has no replay that is saved"
-    everyones = group.gather(why, "reload_source")
-    if problems := [f"learner {rank}: {why}" for rank, why in enumerate(everyones) if why]:
+    problem = own.restore_source(path, about) if own else "it has no replay that is saved"
+    everyones = group.gather(problem, "reload_source")
+    if problems := [f"learner {rank}: {text}" for rank, text in enumerate(everyones) if text]:
         raise checkpoint.Mismatch(
             f"--reload_replay: {problems[0]}: leave it out, or give the newest checkpoint of a run "
             f"with --replay_save and the same unrolls, whose folder is on each learner's host"
@@ -305,7 +249,7 @@ def _unusable_if_it_fails(what: str) -> Iterator[None]:
     """Raise _Unusable in place of any other exception while `what` is restored."""
     try:
         yield
-    except (durable_folder.Damaged, checkpoint.Mismatch, OSError) as error:
+    except (checkpoint.Damaged, checkpoint.Mismatch, OSError) as error:
         raise _Unusable(str(error)) from None
     except _Unusable:
         raise

@@ -17,19 +17,16 @@ from impala_mm.config import flags, replay_mix
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.learner.batch_source import PlayedHere, TurnQueue, UnrollQueue, decode_batch
+from impala_mm.learner.batch_source import Turns, UnrollQueue, decode_batch
 from impala_mm.learner.own_source import OwnSource
-from impala_mm.replay.contents import unpack
-from impala_mm.replay.elite import Features, Measures
-from impala_mm.replay.limiter import RateLimiter
-from impala_mm.replay.mixer import Columns
-from impala_mm.replay.parts import make_replay
+from impala_mm.replay.mixer import Columns, Mixer, RateLimiter
+from impala_mm.replay.samplers import Features, Measures, SamplerSetup, make_replay
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.spill import Owner, Spill, folder_of, stored_bytes
-from impala_mm.replay.store import StoredUnroll
+from impala_mm.replay.store import StoredUnroll, unpack
 from impala_mm.runtime import devices, machine
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.rank import ProcessRank
+from impala_mm.runtime.starter import ProcessRank
 
 
 class Position(NamedTuple):
@@ -49,7 +46,7 @@ class Run(NamedTuple):
 def make_own_source(
     config: Config,
     algorithm: Algorithm,
-    queue: UnrollQueue | TurnQueue | PlayedHere,
+    queue: UnrollQueue | Turns,
     codec: UnrollCodec,
     position: Position,
     run: Run,
@@ -64,11 +61,8 @@ def make_own_source(
     for line in _unused_spills(config, here) if here.local_rank == 0 else []:
         say(line)
 
-    def make(queue: UnrollQueue | TurnQueue | PlayedHere) -> ReplaySource:
-        return make_source(
-            *(config, algorithm, queue, codec, device, position, most),
-            *(here.rank, run, say, _half_of_memory(here)),
-        )
+    def make(queue: UnrollQueue | Turns) -> ReplaySource:
+        return make_source(config, algorithm, queue, codec, device, position, run, here, say)
 
     try:
         return OwnSource(make, queue, algorithm.unroll, device)
@@ -149,47 +143,46 @@ def describe(config: Config, codec: UnrollCodec, most_bytes: float) -> list[str]
 def make_source(
     config: Config,
     algorithm: Algorithm,
-    queue: UnrollQueue | TurnQueue | PlayedHere,
+    queue: UnrollQueue | Turns,
     codec: UnrollCodec,
     device: str,
     position: Position,
-    most_bytes: float,
-    rank: int,
     run: Run,
+    here: ProcessRank,
     say: Say,
-    memory_bytes: float = math.inf,
 ) -> ReplaySource:
-    """Return the source of batches on `device`, whose replays take up to `most_bytes`.
+    """Return the source of batches on `device`; raise UserMistake if --replay_spill cannot be used.
 
-    If --replay_spill cannot be written any more, they take up to `memory_bytes` of memory. Raises
-    UserMistake if it cannot be used.
+    If that cannot be written any more, the replays take half of the memory.
     """
     mix = replay_mix.parse(config.replay)
     columns = replay_mix.split_columns(mix, config.batch_size)
     ratio = replay_mix.updates_per_unroll(mix, config.batch_size, config.replay_ratio)
     minimum = max(config.replay_min or config.batch_size, columns[0])
-    random = np.random.default_rng([config.seed, rank])
-    measures = _make_measures(algorithm, codec, position) if mix.needs_features else None
-    replays = [
-        make_replay(part, number, most, random, measures)
-        for part, number, most in zip(
-            mix.replays, columns[1:], _memory_shares(mix, most_bytes), strict=True
-        )
-    ]
-    return ReplaySource(
-        queue,
+    random = np.random.default_rng([config.seed, here.rank])
+    compares = mix.who_need("features")
+    measures = _make_measures(algorithm, codec, position) if compares else None
+    shares = _memory_shares(mix, memory(config, here))
+    mixer = Mixer(
         codec,
-        _make_decode(codec, device),
-        replays,
-        columns[0],
+        [
+            make_replay(SamplerSetup(part, share, random, measures))
+            for part, share in zip(mix.replays, shares, strict=True)
+        ],
+        columns,
         RateLimiter(ratio, minimum),
         config.replay_overflow,
         position.progress,
         algorithm.unroll.overlap,
         say,
-        _make_spill(config, codec, max(part.capacity for part in mix.replays), rank, run, say),
+    )
+    return ReplaySource(
+        queue,
+        mixer,
+        _make_decode(codec, device),
+        _make_spill(config, codec, max(part.capacity for part in mix.replays), here.rank, run, say),
         _make_first_priorities(algorithm, codec, mix),
-        memory_bytes,
+        _half_of_memory(here),
     )
 
 
@@ -197,9 +190,7 @@ def _make_first_priorities(
     algorithm: Algorithm, codec: UnrollCodec, mix: replay_mix.Mix
 ) -> Callable[[Sequence[bytes]], np.ndarray] | None:
     """Return the function from unrolls to their first priorities, if it is needed and known."""
-    if not defines(algorithm.first_priorities) or "prioritised" not in {
-        part.kind for part in mix.replays
-    }:
+    if not (defines(algorithm.first_priorities) and mix.who_need("priorities")):
         return None
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)

@@ -39,8 +39,8 @@ def recorded_flags(config: Config, logdir: str) -> dict[str, Any] | None:
     With --mode=train_from, a new run keeps to those of the run whose weights it starts with. None:
     there is no such run.
     """
-    if logdir and (found := run_folder.recorded_settings(Path(logdir))):
-        return found
+    if logdir and (recorded := run_folder.recorded_settings(Path(logdir))):
+        return recorded
     if config.mode == "train_from":
         with contextlib.suppress(checkpoint.Damaged, checkpoint.Missing):  # refused later
             return checkpoint.find(config.checkpoint)[1].settings
@@ -71,8 +71,8 @@ def check_teacher(about: CheckpointInfo, config: Config, where: str) -> None:
             f"--teacher={teacher}: the run in {where} had no teacher: leave it out, or start "
             f"another run with these weights (--mode=train_from --checkpoint={where})"
         )
-    known = config.teacher_return != UNKNOWN
-    if teacher != former and config.follows_score and not known:
+    is_measured = config.teacher_return != UNKNOWN
+    if teacher != former and config.follows_score and not is_measured:
         raise Mismatch(
             f"--teacher={teacher}: the run in {where} learns from {former}, whose mean return its "
             f"checkpoint has: give that teacher, or the mean return of yours by --teacher_return"
@@ -182,14 +182,14 @@ def resume_messages(about: CheckpointInfo, config: Config, learners: int) -> lis
 
 def why_finished(about: CheckpointInfo, limits: RunLimits) -> str:
     """Return why a run is finished, and which flag would continue it; empty if it is not."""
+    mean_return = about.episode_return
     if about.frames >= limits.frames:
-        why = f"it has reached its {limits.frames:,.0f} frames"
-        return f"{why}; a higher --total_environment_frames continues it"
-    known = about.episode_return
-    if known is not None and known >= limits.episode_return:
-        why = f"it has reached its mean return of {limits.episode_return:g} ({known:.2f})"
-        return f"{why}; a higher --stop_at_return continues it"
-    if about.limited_seconds >= limits.seconds:
-        why = f"it has reached its {limits.seconds:g} seconds"
-        return f"{why}; a higher --max_seconds continues it"
-    return ""
+        reached, flag = f"{limits.frames:,.0f} frames", "total_environment_frames"
+    elif mean_return is not None and mean_return >= limits.episode_return:
+        reached = f"mean return of {limits.episode_return:g} ({mean_return:.2f})"
+        flag = "stop_at_return"
+    elif about.limited_seconds >= limits.seconds:
+        reached, flag = f"{limits.seconds:g} seconds", "max_seconds"
+    else:
+        return ""
+    return f"it has reached its {reached}; a higher --{flag} continues it"

@@ -1,20 +1,18 @@
-"""The rows of metrics of all learners, progress lines and histograms: `monitor` calls `Rows`."""
+"""The rows of metrics of all learners, progress lines and histograms; `monitor` calls it."""
 
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.config.settings import Config
 from impala_mm.data import variable_names
 from impala_mm.data.trajectory import leaf_names
-from impala_mm.distributed.group import LearnerGroup
-from impala_mm.learner.learner import Learner, RunLimits, between_updates
-from impala_mm.learner.run_status import RunStatus, RunTime
+from impala_mm.learner.learner import between_updates
+from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.train_step import ADVICE
 from impala_mm.records.bottleneck import (
     VerdictWriter,
@@ -26,12 +24,9 @@ from impala_mm.records.bottleneck import (
     progress_line,
 )
 from impala_mm.records.host_use import HostRows
-from impala_mm.records.metrics import MetricsAggregator
+from impala_mm.records.metrics import EtaEstimator
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.throughput import EtaEstimator
-from impala_mm.runtime.log import Say
 from impala_mm.runtime.timing import Interval
-from impala_mm.transport.server import Server
 
 _ROW_SECONDS = 2.0  # seconds between rows of metrics
 _HOSTS_SECONDS = 10.0  # seconds between rows of what hosts use
@@ -85,78 +80,91 @@ class Divergence:
 
 
 class RowWriter:
-    """The rows of one run, each with a verdict on what limits it."""
+    """The rows of metrics of one run, and the lines and warnings that follow from them."""
 
     def __init__(
-        self,
-        config: Config,
-        group: LearnerGroup,
-        learner: Learner,
-        server: Server,
-        status: RunStatus,
-        aggregator: MetricsAggregator,
-        limits: RunLimits,
-        silence: Callable[[], str] = str,
+        self, status: RunStatus, metrics_writer: MetricsWriter, note: Callable[[], str] = str
     ):
-        """Make rows of what `status` and `aggregator` hold of all learners.
-
-        `silence` returns which learners have not answered since the last reports, or "".
-        """
-        self._config, self._group, self.learner = config, group, learner
-        self._server, self.status, self._aggregator = server, status, aggregator
-        self._silence = silence
+        """Write rows; what `note` returns is printed after the first update's line."""
+        self._status, self._metrics_writer, self._note = status, metrics_writer, note
+        limits = status.learner.limits
         self._eta_estimator = EtaEstimator(limits.frames, limits.seconds)
-        self.eta: float | None = None  # seconds until a limit, once they can be estimated
+        self._eta: float | None = None  # seconds until a limit, once they can be estimated
         self._verdicts, self._host_rows = VerdictWriter(), HostRows()
         self._verdict = ""  # of the last row with an update; it and the ETA hold until the next one
+        self._divergence = Divergence()
+        self.begin()
 
-    def write(
-        self, metrics_writer: MetricsWriter, seconds: float, counted_seconds: float
-    ) -> dict[str, Any]:
-        """Write a row of metrics and return it.
+    def begin(self) -> None:
+        """Begin with training, which may go on after some updates."""
+        self._began, self._updates = time.monotonic(), self._status.learner.updates
+        self._first_line_due = True  # until the first update has been printed
+        self._row, self._line = Interval(_ROW_SECONDS), Interval(_LINE_SECONDS)
+        self._hosts = Interval(_HOSTS_SECONDS)
 
-        `seconds` are those of training, and `counted_seconds` those that --max_seconds limits.
-        """
-        learner = self.learner
+    def look(self, now: float) -> None:
+        """Write the rows, lines and histograms that are due."""
+        status, learner = self._status, self._status.learner
+        first = self._first_line_due and learner.updates > self._updates
+        if self._row.due(now) or first:
+            row, offline = self.write(), learner.offline_left
+            if (self._line.due(now) or first) and (offline or status.has_received):
+                self._first_line_due = self._first_line_due and not first
+                line = offline_line(row, offline, learner.offline_planned) if offline else ""
+                status.say(line or progress_line(row, self._eta))
+                if first and (note := self._note()):
+                    status.say(note)
+        if self._hosts.due(now):
+            self._write_hosts()
+        if learner.actions is not None and self._metrics_writer.wants_histograms(now - self._began):
+            self._write_histograms()
+
+    def write(self) -> dict[str, Any]:
+        """Write a row now and return it; print what is wrong in it."""
+        status, learner, aggregator = self._status, self._status.learner, self._status.aggregator
         # The counts are read first, so that the meter has measured these steps at least.
         frames, steps, updates = learner.frames, learner.steps, learner.updates
-        self._aggregator.collect(0, learner.meter)
+        aggregator.collect(0, learner.meter)
         row = {
             "frames": frames,
             "steps": steps,
             "updates": updates,
-            "seconds": round(seconds, 3),
-            "unrolls_dropped": sum(report.dropped for report in self.status.reports),
-            "environment_faults": sum(report.faults for report in self.status.reports),
-            **self._aggregator.row(frames, steps, updates, learner.updated_at),
+            "seconds": round(status.seconds, 3),
+            "unrolls_dropped": sum(report.dropped for report in status.reports),
+            "environment_faults": sum(report.faults for report in status.reports),
+            **aggregator.row(frames, steps, updates, learner.updated_at),
         }
-        if self._server.rounds:
-            row["unrolls_padded"] = sum(report.padded for report in self.status.reports)
-        if self._config.check_sync_every and self._group.size > 1:
+        if status.server.rounds:
+            row["unrolls_padded"] = sum(report.padded for report in status.reports)
+        if status.config.check_sync_every and status.group.size > 1:
             row |= {"sync_checks": learner.sync_checks, "sync_repairs": learner.sync_repairs}
-        row |= self.status.actor_counts()
+        row |= status.actor_counts()
         if learner.offline_updates and learner.offline_updates == updates:
             row["offline_updates"] = learner.offline_updates
         row["verdict"] = self._judge(row)
-        if not self._aggregator.throughput.is_between_updates:
+        if not aggregator.throughput.is_between_updates:
             self._verdict = row["verdict"]
-            self.eta = self._eta_estimator.update(row, counted_seconds)
-        metrics_writer.write(row)
+            self._eta = self._eta_estimator.update(row, status.counted)
+        self._metrics_writer.write(row)
+        for warning in self._divergence.describe(row, learner.weight_size):
+            status.say(warning)
         return row
 
-    def write_hosts(self, metrics_writer: MetricsWriter, seconds: float) -> None:
-        """Write a row of what the run uses on each host; `seconds` are those of training."""
-        reports = [report.hosts for report in self.status.reports]
+    def _write_hosts(self) -> None:
+        """Write a row of what the run uses on each host."""
+        status = self._status
+        reports = [report.hosts for report in status.reports]
         learners, actors = [hosts[0] for hosts in reports], [hosts[1:] for hosts in reports]
         parts = [*learners, *itertools.chain(*actors)]
-        progress = {"frames": self.learner.frames, "seconds": round(seconds, 3)}
-        metrics_writer.write_hosts(progress | self._host_rows.make(parts))
+        progress = {"frames": status.learner.frames, "seconds": round(status.seconds, 3)}
+        self._metrics_writer.write_hosts(progress | self._host_rows.make(parts))
 
     def _judge(self, row: dict[str, Any]) -> str:
         """Return the verdict of a row."""
-        learner, throughput = self.learner, self._aggregator.throughput
-        alone = not row["actors"] and learner.has_received and not self._server.has_received
-        if silent := self._silence():
+        status, learner = self._status, self._status.learner
+        throughput = status.aggregator.throughput
+        alone = not row["actors"] and learner.has_received and not status.server.has_received
+        if silent := status.silence():
             return describe_silence(silent)
         if learner.offline_left:
             return describe_without_actors(row, offline=True)
@@ -165,76 +173,20 @@ class RowWriter:
                 return self._verdict
             if not (row["updates_per_second"] or learner.variables_complete):
                 return describe_running_update(not throughput.has_updated)
-        if self._config.deterministic_run and row["frames_per_second"]:
+        if status.config.deterministic_run and row["frames_per_second"]:
             return describe_turns(row)
-        progress = [report.round_progress for report in self.status.reports]
-        filling = self.status.filling()
-        return self._verdicts.update(row, row["actors"], alone, progress, filling)
+        progress = [report.round_progress for report in status.reports]
+        return self._verdicts.update(row, row["actors"], alone, progress, status.filling())
 
-    def write_histograms(
-        self, metrics_writer: MetricsWriter, trained: Sequence[tf.Variable], seconds: float
-    ) -> None:
-        """Write histograms of the trained variables and the last batch's actions, if it is time."""
-        if not metrics_writer.wants_histograms(seconds):
-            return
-        with between_updates(self.learner) as paused:
+    def _write_histograms(self) -> None:
+        """Write histograms of the trained variables and the last batch's actions."""
+        learner = self._status.learner
+        with between_updates(learner) as paused:
             if not paused:
                 return
+            trained = learner.algorithm.variables.trained
             named = {f"variables/{variable_names.of(v)}": v.numpy() for v in trained}
-        actions = self.learner.actions
+        actions = learner.actions
         names = leaf_names(actions, "actions", "/")
         named |= {n: np.asarray(a) for n, a in zip(names, tf.nest.flatten(actions), strict=True)}
-        metrics_writer.write_histograms(self.learner.frames, named)
-
-
-class Rows:
-    """The rows of metrics that are due, and the lines and warnings that follow from them."""
-
-    def __init__(
-        self,
-        writer: RowWriter,
-        metrics_writer: MetricsWriter,
-        trained: Sequence[tf.Variable],
-        spent: RunTime,
-        say: Say,
-        note: Callable[[], str] = str,
-    ):
-        """Write rows; what `note` returns is printed after the first update's line."""
-        self._writer, self._metrics_writer, self._trained = writer, metrics_writer, trained
-        self._spent, self._say, self._note = spent, say, note
-        self._divergence = Divergence()
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin with training, which may go on after some updates."""
-        self._began, self._updates = time.monotonic(), self._writer.learner.updates
-        self._first_line_due = True  # until the first update has been printed
-        self._row, self._line = Interval(_ROW_SECONDS), Interval(_LINE_SECONDS)
-        self._hosts = Interval(_HOSTS_SECONDS)
-
-    def look(self, now: float) -> None:
-        """Write the rows, lines and histograms that are due."""
-        learner, status = self._writer.learner, self._writer.status
-        first = self._first_line_due and learner.updates > self._updates
-        if self._row.due(now) or first:
-            row, offline = self.write(), learner.offline_left
-            if (self._line.due(now) or first) and (offline or status.has_received):
-                self._first_line_due = self._first_line_due and not first
-                planned = learner.offline_planned
-                line = offline_line(row, offline, planned) if offline else ""
-                self._say(line or progress_line(row, self._writer.eta))
-                if first and (note := self._note()):
-                    self._say(note)
-        if self._hosts.due(now):
-            self._writer.write_hosts(self._metrics_writer, self._spent.seconds)
-        if learner.actions is not None:
-            seconds = now - self._began
-            self._writer.write_histograms(self._metrics_writer, self._trained, seconds)
-
-    def write(self) -> dict[str, Any]:
-        """Write a row now and return it; print what is wrong in it."""
-        spent = self._spent
-        row = self._writer.write(self._metrics_writer, spent.seconds, spent.counted)
-        for warning in self._divergence.describe(row, self._writer.learner.weight_size):
-            self._say(warning)
-        return row
+        self._metrics_writer.write_histograms(learner.frames, named)

@@ -4,7 +4,6 @@
 """
 
 import time
-from typing import Any, NamedTuple
 
 from impala_mm.algorithms.agent import Agent, config_for_acting, make_agent
 from impala_mm.algorithms.interface import Role
@@ -13,9 +12,9 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.data.unroll_check import UnrollCheck
 from impala_mm.inference.batched_inference import BatchedInference
+from impala_mm.learner.start import Start
 from impala_mm.runtime import devices, ports, starter
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.rank import process_rank
 from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
@@ -31,28 +30,21 @@ def queue_capacity(config: Config, agent: Agent) -> int:
     return capacity
 
 
-class Place(NamedTuple):
-    """The place where a learner listens, and the token of its actors."""
-
-    address: str  # by which actors reach it
-    held: ports.HeldAddress
-    token: str  # that its actors must have
-
-
 def listen(
+    start: Start,
     config: Config,
     agent: Agent,
-    place: Place,
-    identity: dict[str, Any],
+    run_id: str,
+    inference: str,
+    token: str,
     capacity: int,
-    began: float,
-    say: Say,
 ) -> Server:
-    """Return a server that listens at this place; print where.
+    """Return a server that listens where this learner does; print where.
 
-    `identity` is what it answers to the hello of an actor, and `began` when the process did.
+    `inference` says where actions are chosen, and its actors must have the `token`.
     """
-    address, held, token = place
+    held, say, rank = start.held, start.say, start.group.rank
+    address = start.addresses[rank]  # by which actors reach it
     if not starter.is_local_run() and (warning := ports.loopback_warning(held.address)):
         say(warning)
     if config.transport_security == "none":
@@ -60,26 +52,27 @@ def listen(
             f"--transport_security=none: what actors send and receive is not encrypted, and "
             f"whoever reaches {held.address} can slow this learner down or end it"
         )
-    inference = _build_inference(config, agent) if identity["inference"] == "learner" else None
-    rounds, unroll = _make_rounds(config, agent, say), agent.algorithm.unroll
+    unroll = agent.algorithm.unroll
+    changed = {"run_id": run_id, "learners": start.addresses, "inference": inference}
     try:
         server = Server(
             address,
             held,
             token,
-            identity,
+            agent.identity | changed,
             capacity,
             say,
-            inference,
+            _build_inference(config, agent, rank) if inference == "learner" else None,
             UnrollCodec(unroll).size,
-            rounds,
+            _make_rounds(config, agent, say),
             config.transport_security == "auto",
             UnrollCheck(unroll, agent.spec.actions).mistake,
         )
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")
+    server.actors.rank = rank
     reached = f"; actors reach it at {address}" if address != held.address else ""
-    say(f"listening at {held.address}{reached} ({time.monotonic() - began:.1f} s)")
+    say(f"listening at {held.address}{reached} ({time.monotonic() - start.began:.1f} s)")
     return server
 
 
@@ -98,8 +91,7 @@ def _make_rounds(config: Config, agent: Agent, say: Say) -> Rounds | None:
     return None
 
 
-def _build_inference(config: Config, agent: Agent) -> BatchedInference:
+def _build_inference(config: Config, agent: Agent, rank: int) -> BatchedInference:
     """Return inference with a copy of the network, which does not change during an update."""
-    own = config_for_acting(config)
-    copy = make_agent(own, process_rank().rank, agent.levels, Role.INFERENCE)
+    copy = make_agent(config_for_acting(config), rank, agent.levels, Role.INFERENCE)
     return BatchedInference(copy.algorithm, copy.layout, devices.training_device())

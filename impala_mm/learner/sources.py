@@ -16,19 +16,19 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.learner import replay_source
 from impala_mm.learner.batch_source import (
     BatchSource,
-    PlayedHere,
     QueueSource,
     RoundSource,
-    TurnQueue,
+    Turns,
     TurnSource,
     UnrollQueue,
+    turns_of_actor,
 )
 from impala_mm.learner.offline_source import PhasedSource
 from impala_mm.learner.own_source import BadSource, OwnSource
 from impala_mm.learner.replay_source import Position, Run
 from impala_mm.runtime import devices
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 from impala_mm.transport.server import Server
 
 
@@ -47,57 +47,41 @@ def make_sources(
     position: Position,
     run: Run,
     say: Say,
-    played: PlayedHere | None = None,
+    turns: Turns | None = None,
 ) -> Sources:
     """Return the sources that the flags and the algorithm ask for.
 
-    With --debug, the new unrolls are those of `played`.
+    With --debug, the new unrolls are those of `turns`.
     """
+    codec = UnrollCodec(algorithm.unroll)
     saved: OwnSource | None = None
+    if server.rounds and not algorithm.rounds:  # those of --deterministic_run
+        turns = turns_of_actor(server.rounds, server.queue)
+
+    def make_fresh(device: str = "") -> BatchSource:
+        """Return the source of new unrolls, on `device` if not where it is trained."""
+        if turns:
+            return TurnSource(turns, codec, config.batch_size, device)
+        if server.rounds:
+            return RoundSource(server.rounds, server.queue, codec, device)
+        return QueueSource(server.queue, codec, config.batch_size, device)
+
     read: BatchSource
-    if config.replay:
-        codec = UnrollCodec(algorithm.unroll)
-        queue: UnrollQueue | TurnQueue | PlayedHere = played or UnrollQueue(server.queue)
-        if server.rounds:  # of --deterministic_run: algorithms with rounds of their own are refused
-            queue = TurnQueue(server.rounds, server.queue)
+    if config.replay:  # algorithms with rounds of their own are refused
+        queue = turns or UnrollQueue(server.queue)
         read = own = replay_source.make_own_source(
             config, algorithm, queue, codec, position, run, process_rank(), say
         )
         saved = own if config.replay_save else None
     elif defines(algorithm.source):
-        read = saved = _make_own(
-            config, algorithm, _make_fresh(config, algorithm, server, played, "/CPU:0")
-        )
+        # It keeps new unrolls in main memory; what it returns is copied to the training device.
+        try:
+            read = saved = OwnSource(
+                algorithm.source, make_fresh("/CPU:0"), algorithm.unroll, devices.training_device()
+            )
+        except BadSource as error:
+            flags.refuse(f"--algorithm={config.algorithm}: {error}")
     else:
-        read = _make_fresh(config, algorithm, server, played)
+        read = make_fresh()
     phased = PhasedSource(read) if config.uses_recorded_games else None
     return Sources(phased or read, saved, phased)
-
-
-def _make_fresh(
-    config: Config,
-    algorithm: Algorithm,
-    server: Server,
-    played: PlayedHere | None,
-    device: str = "",
-) -> BatchSource:
-    """Return the source of new unrolls, on `device` if not where it is trained.
-
-    An own source keeps them in main memory; what it returns is copied to the training device.
-    """
-    codec, rounds = UnrollCodec(algorithm.unroll), server.rounds
-    if played:
-        return TurnSource(played, codec, config.batch_size, device)
-    if rounds and algorithm.rounds:
-        return RoundSource(rounds, server.queue, codec, device)
-    if rounds:  # those of --deterministic_run
-        return TurnSource(TurnQueue(rounds, server.queue), codec, config.batch_size, device)
-    return QueueSource(server, codec, config.batch_size, device)
-
-
-def _make_own(config: Config, algorithm: Algorithm, fresh: BatchSource) -> OwnSource:
-    """Return the algorithm's own source, around this one."""
-    try:
-        return OwnSource(algorithm.source, fresh, algorithm.unroll, devices.training_device())
-    except BadSource as error:
-        flags.refuse(f"--algorithm={config.algorithm}: {error}")

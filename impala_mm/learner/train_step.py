@@ -17,9 +17,8 @@ from impala_mm.algorithms.interface import Algorithm, Context
 from impala_mm.config.settings import Config
 from impala_mm.data import variable_names
 from impala_mm.data.trajectory import Batch
-from impala_mm.distributed.gradients import GradientReducer, half_squares
+from impala_mm.distributed.gradients import GradientReducer, half_squares, summarize
 from impala_mm.distributed.group import LearnerGroup
-from impala_mm.distributed.update_record import summarize
 from impala_mm.runtime.log import Say
 
 ADVICE = (
@@ -144,14 +143,14 @@ class TrainStep:
         Raises GradientNotFinite or VariablesNotFinite, on all learners alike.
         """
         with tf.device("/CPU:0"):
-            known = tf.constant([frames, total, episode_return], tf.float32)
+            schedule = tf.constant([frames, total, episode_return], tf.float32)
             # TensorFlow keeps the tensor of each Python number for ever, of NumPy's it does not.
             number = tf.constant(np.int64(updates))
         if self._graph is None:
             # With --debug, each operation is computed where it stands.
             eager = tf.config.functions_run_eagerly()
             self._graph = self._trace if eager else self.trace(batch)
-        numbers, priorities, acting_values = self._graph(batch, known, number)
+        numbers, priorities, acting_values = self._graph(batch, schedule, number)
         numbers, count = numbers.numpy(), len(self._names)
         recorded, (halved, of_others) = summarize(numbers[count:-2]), numbers[-2:].tolist()
         metrics = dict(zip(self._names, numbers[:count].tolist(), strict=True))
@@ -188,14 +187,14 @@ class TrainStep:
         It is a concrete function, which is called directly: its look-up costs as much as the call.
         Raises AlgorithmMistake, on all learners alike, and NothingCompiled.
         """
-        known, number = tf.TensorSpec([3], tf.float32), tf.TensorSpec([], tf.int64)
+        schedule, number = tf.TensorSpec([3], tf.float32), tf.TensorSpec([], tf.int64)
         function = tf.function(self._trace, autograph=False)
-        traced = function.get_concrete_function(batch, known, number)
+        traced = function.get_concrete_function(batch, schedule, number)
         contract.check_assigned(self._algorithm, self._update, traced, self._exchange)
         return traced
 
     def _trace(
-        self, batch: Batch, known: tf.Tensor, number: tf.Tensor
+        self, batch: Batch, schedule: tf.Tensor, number: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Build the graph: (float32 [N], priorities, acting values).
 
@@ -203,7 +202,7 @@ class TrainStep:
         """
         reducer = self._exchange
         reducer.begin(number)
-        context = Context(*tf.unstack(known))
+        context = Context(*tf.unstack(schedule))
         metrics, priorities = self._update(self._algorithm, batch, context, reducer)
         if self._config.xla and not reducer.differentiated:
             raise NothingCompiled(

@@ -15,7 +15,7 @@ import tensorflow as tf
 from impala_mm.algorithms import agent, contract, registry
 from impala_mm.algorithms.interface import PolicyOutput, Role, defines
 from impala_mm.algorithms.parts import networks
-from impala_mm.config import auto, command_line, flag_values
+from impala_mm.config import auto, command_line, flag_values, user_modules
 from impala_mm.config.algorithm_settings import BadAlgorithm
 from impala_mm.config.errors import ImpalaError, UserMistake
 from impala_mm.config.flags import info
@@ -72,8 +72,8 @@ class PolicyCore:
         options = from_flags.environment_options(self.config)
         for name in self.config.level_name.split(","):
             read = spec or level_spec(name.strip(), **options)
-            if why := why_unsuitable(about, read):
-                raise checkpoint.Mismatch(why)
+            if reason := why_unsuitable(about, read):
+                raise checkpoint.Mismatch(reason)
         if self.config.agent_name == "auto":
             # `auto` may have stood for another network in the version that trained the policy.
             recorded = about.made_of["--agent_name"]
@@ -208,14 +208,14 @@ def blaming_settings(recorded: dict[str, Any]) -> Iterator[None]:
             raise
         algorithm = recorded.get("algorithm", Config.algorithm)
         if not isinstance(algorithm, str):
-            why = f"--algorithm={algorithm}: it needs text"
+            reason = f"--algorithm={algorithm}: it needs text"
         else:
-            why = flag_values.why_refused(recorded, Config.of_algorithm(algorithm))
-        if not why:
+            reason = flag_values.why_refused(recorded, Config.of_algorithm(algorithm))
+        if not reason:
             raise
         raise checkpoint.Mismatch(
-            f"the run has recorded flags that cannot be used ({why}): its checkpoint is damaged or "
-            f"of another version: copy it again, or give another one"
+            f"the run has recorded flags that cannot be used ({reason}): its checkpoint is damaged "
+            f"or of another version: copy it again, or give another one"
         ) from None
 
 
@@ -223,18 +223,21 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
     """Return a run's recorded flags with these changes, in float32 for a CPU.
 
     `env_kwargs` may be a dictionary. Raises BadSettings for changes that the command line refuses,
-    and checkpoint.Mismatch if there is no module of the run's algorithm.
+    and checkpoint.Mismatch if its modules cannot be imported.
     """
     algorithm = recorded.get("algorithm", Config.algorithm)
     try:
+        user_modules.import_all(changes.get("imports", recorded.get("imports", "")))
         settings = Config.of_algorithm(algorithm)
+    except user_modules.BadModule as error:
+        raise checkpoint.Mismatch(f"the run's {error}") from error.__cause__
     except BadAlgorithm as error:
         raise checkpoint.Mismatch(f"the run's --algorithm={algorithm}: {error}") from error
-    known = {f.name for f in dataclasses.fields(settings)}
-    kept = {name: value for name, value in recorded.items() if name in known}
+    names = {f.name for f in dataclasses.fields(settings)}
+    kept = {name: value for name, value in recorded.items() if name in names}
     kept.setdefault("convert_observations", False)  # as earlier versions did, which lack the flag
     kept = auto.former_defaults(settings) | kept
-    asked, given = command_line.parse_settings(changes | {"algorithm": algorithm}, Config)
-    changes = {name: getattr(asked, name) for name in given if name != "algorithm"}
+    asked, named = command_line.parse_settings(changes | {"algorithm": algorithm}, Config)
+    changes = {name: getattr(asked, name) for name in named if name != "algorithm"}
     config = dataclasses.replace(settings(**kept), **{"precision": "float32"} | changes)
     return dataclasses.replace(config, level_name=level_name) if level_name else config

@@ -22,9 +22,9 @@ from impala_mm.config.errors import BadSettings
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, nests
 from impala_mm.environments.choices import ChoiceSpec
-from impala_mm.environments.make import numbers_of_choices, observation_conversion
+from impala_mm.environments.make import made_level
 from impala_mm.environments.observations import ObservationConversion
-from impala_mm.policy import export_folders, saved_model
+from impala_mm.policy import exports
 from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint, saved_variables
 
@@ -147,16 +147,19 @@ class Policy(PolicyCore):
         about = self.portable_about()
         saved_variables.save_weights(self.algorithm.variables, self.path, target, about, half)
 
-    def export(self, folder: str | Path) -> None:
+    def export(self, folder: str | Path, export_format: str = "saved_model") -> None:
         """Write the policy as a SavedModel, which needs only TensorFlow, as --mode=export does.
 
-        An earlier export is replaced. Raises BadSettings if the folder holds anything else.
+        `export_format` is the name of another format that `impala_mm.policy.register` has added. An
+        earlier SavedModel is replaced. Raises BadSettings if the folder holds anything else.
         """
+        if export_format not in exports.EXPORTS:
+            raise BadSettings(exports.EXPORTS.unknown(export_format))
         target = Path(folder).resolve()
-        if wrong := export_folders.why_not_replaceable(target):
+        if wrong := exports.why_not_replaceable(target):
             raise BadSettings(f"{target}: {wrong}")
-        with export_folders.replace(target) as work:
-            saved_model.write_saved_model(self, work)
+        with exports.replace(target) as work:
+            exports.EXPORTS[export_format](self, work)
 
     def _recall(self, batch: int, starts: Sequence[bool] | None) -> tuple[Memory, Any]:
         """Return what is remembered of `batch` environments, and which of them begin an episode."""
@@ -173,12 +176,12 @@ class Policy(PolicyCore):
     ) -> Entry:
         """Return the entries [B, ...] of B observations."""
         batch = len(rows)
-        for what, given in (("rewards", rewards), ("starts", first), ("action_masks", masks)):
-            if given is not None and len(given) != batch:
-                raise ValueError(f"{batch} observations, but {len(given)} {what}")
-        given = [None] * batch if masks is None else masks
+        for what, argument in (("rewards", rewards), ("starts", first), ("action_masks", masks)):
+            if argument is not None and len(argument) != batch:
+                raise ValueError(f"{batch} observations, but {len(argument)} {what}")
+        raw = [None] * batch if masks is None else masks
         seen = _stack([self._read(row) for row in rows])
-        allowed = _stack([self._read_mask(*each) for each in zip(rows, given, strict=True)])
+        allowed = _stack([self._read_mask(row, mask) for row, mask in zip(rows, raw, strict=True)])
         rewards = np.zeros(batch, np.float32) if rewards is None else rewards
         return self.entry(seen, rewards, memory.action, first, allowed)
 
@@ -189,8 +192,9 @@ class Policy(PolicyCore):
             return chosen
         if self._numbers is None:
             options = from_flags.environment_options(self.config)
-            self._numbers = numbers_of_choices(self.spec.level_name, **options)
-        return np.stack([self._numbers(each) for each in chosen])
+            level = made_level(self.spec.level_name, **options)
+            self._numbers = level.numbers_of_choices()
+        return np.stack([self._numbers(action) for action in chosen])
 
     def _rows(self, observations: Any) -> Sequence[Any]:
         """Return observations as a sequence of them.
@@ -215,7 +219,8 @@ class Policy(PolicyCore):
     def _converts(self) -> ObservationConversion:
         if self._conversion is None:
             options = from_flags.environment_options(self.config)
-            self._conversion = observation_conversion(self.spec.level_name, **options)
+            level = made_level(self.spec.level_name, **options)
+            self._conversion = level.conversion().observation
         return self._conversion
 
     def _read(self, observation: Any) -> Any:

@@ -28,6 +28,10 @@ _FULL = 0.5  # fill level of the queue from which actors have to wait
 # else to be as fast as now.
 _MOST_FACTOR = 5.0
 
+_OF_ACTORS = ("waiting", "acting", "stepping", "policy_wait")
+_UNKNOWN = "bottleneck: not known yet"
+_FASTER = "a GPU or another learner would help"
+
 # Metrics by which one sees how well a student learns from recorded games.
 _OFFLINE = ("kl_teacher_pi", "cloning_loss")
 
@@ -75,19 +79,18 @@ def describe_bottleneck(
     """
     if actors == 0:
         return "bottleneck: actors (none is connected); they may still be starting, see their logs"
-    arrived, columns = round_progress
-    wait = row.get("wait_share")
-    trains = max(row["frames_per_second"], row.get("updates_per_second", 0.0)) > 0
-    if filling[1] and not trains:
+    times = _Times(row)
+    if filling[1] and not times.trains:
         return f"bottleneck: actors ({describe_filling(filling)})"
-    if wait is None:
-        return "bottleneck: not known yet"
-    if columns and not trains:
+    if "wait_share" not in row:
+        return _UNKNOWN
+    arrived, columns = round_progress
+    if columns and not times.trains:
         return (
             f"bottleneck: actors (a round is being played: {arrived} of its {columns} unrolls have "
             f"arrived)"
         )
-    return _slow_learner(row, wait, trains) or _overall_bottleneck(row, wait, trains, actors)
+    return _slow_learner(times) or _overall_bottleneck(times, actors)
 
 
 def describe_filling(filling: tuple[int, int]) -> str:
@@ -112,7 +115,7 @@ def describe_silence(silent: str) -> str:
 def describe_turns(row: dict[str, Any]) -> str:
     """Return the verdict for a run of --deterministic_run, in which one of two always waits."""
     if "wait_share" not in row:
-        return "bottleneck: not known yet"
+        return _UNKNOWN
     return (
         f"bottleneck: --deterministic_run (the actor plays while the learner waits, "
         f"{row['wait_share']:.0%} of the time, and waits while it trains)"
@@ -124,98 +127,133 @@ def describe_without_actors(row: dict[str, Any], offline: bool = False) -> str:
 
     `offline`: from recorded games instead.
     """
-    what = "recorded games" if offline else "the algorithm's own source"
-    wait = row.get("wait_share")
-    if wait is None:
-        return "bottleneck: not known yet"
-    several = _several_learners(row)
-    if wait > _LEARNERS_WAIT:
-        whose = "the learners wait" if several else "the learner waits"
-        time = "their time" if several else "its time"
+    if "wait_share" not in row:
+        return _UNKNOWN
+    times, what = _Times(row), "recorded games" if offline else "the algorithm's own source"
+    if times.wait > _LEARNERS_WAIT:
         return (
-            f"bottleneck: source ({whose} {wait:.0%} of {time} for batches of {what}"
+            f"bottleneck: source ({times.waits} for batches of {what}"
             f"{'' if offline else '; no actor is connected'}); a faster source would help"
         )
-    exchange = row.get("exchange_share", 0.0)
-    if several and exchange > _EXCHANGE:
-        return f"bottleneck: all-reduce ({exchange:.0%} of the learners' time)"
+    if times.several and times.exchange > _EXCHANGE:
+        return f"bottleneck: all-reduce ({times.exchange:.0%} of the learners' time)"
     return (
-        f"bottleneck: learner{'s' * several} ({row['train_share']:.0%} of the time is training, on "
-        f"batches of {what}); a GPU or another learner would help"
+        f"bottleneck: {times.learners} ({times.train:.0%} of the time is training, on batches of "
+        f"{what}); {_FASTER}"
     )
 
 
-def _overall_bottleneck(row: dict[str, Any], wait: float, trains: bool, actors: int | None) -> str:
-    """Return the verdict for a run whose learners all behave alike."""
-    held = row.get("actor/waiting_share", 0.0)
-    is_sent = held <= _ACTORS_WAIT or _share_busy_cores(row)  # else the network is slow
-    if row.get("actor/policy_wait_share", 0.0) and trains and is_sent:
-        return _taking_turns(row, wait, actors)
-    if wait > _LEARNERS_WAIT:
-        return _starving(row, wait, trains, actors)
-    if row.get("queue_fill", 0.0) <= _FULL:
-        return "balanced: learner and actors keep pace"
-    evidence = f"it trains {row['train_share']:.0%} of its time"
-    if _several_learners(row):
-        evidence = (
-            f"they train {row['train_share']:.0%} of their time and wait for each other "
-            f"{row.get('exchange_share', 0.0):.0%}"
+class _Times:
+    """The shares of time in a row of metrics, and the words in which they are evidence."""
+
+    def __init__(self, row: dict[str, Any]):
+        self.row = row
+        self.wait, self.train = row.get("wait_share", 0.0), row.get("train_share", 0.0)
+        self.exchange = row.get("exchange_share", 0.0)
+        self.held, self.acting = (row.get(f"actor/{name}_share", 0.0) for name in _OF_ACTORS[:2])
+        self.stepping, self.policy_wait = (
+            row.get(f"actor/{name}_share", 0.0) for name in _OF_ACTORS[2:]
         )
-    advice = "a GPU or another learner would help"
-    if "replay_share" in row:
-        less = "a smaller --updates_per_step" if _is_sac(row) else "fewer old unrolls in --replay"
+        self.trains = max(row["frames_per_second"], row.get("updates_per_second", 0.0)) > 0
+        self.several = len(self.by_learner("wait_share")) > 1
+        self.learners = "learners" if self.several else "learner"
+        self.their = "their" if self.several else "its"
+        # SAC has a replay and flags of its own.
+        self.is_sac = {"q/value", "optimizer_steps"} <= row.keys()
+        self.replays = "replay_share" in row
+        # Whether all actors share the learners' hosts, and no core is idle.
+        self.shares_busy_cores = (
+            row.get("actors_elsewhere") == 0 and row.get("idle_cores", _IDLE) < _IDLE
+        )
+
+    def by_learner(self, name: str) -> dict[int, float]:
+        """Return each learner's own value of a metric, by rank."""
+        begin = f"{name}/learner"
+        return {int(k.removeprefix(begin)): v for k, v in self.row.items() if k.startswith(begin)}
+
+    @property
+    def waits(self) -> str:
+        """How long learners wait for their batches."""
+        verb = "wait" if self.several else "waits"
+        return f"the {self.learners} {verb} {self.wait:.0%} of {self.their} time"
+
+    @property
+    def actors_main_work(self) -> str:
+        """What actors spend most of their time on; empty where that is not known."""
+        most = max(self.stepping, self.acting)
+        where = "in environments" if self.stepping > self.acting else "computing actions"
+        return f", actors spend {most:.0%} of theirs {where}" if most else ""
+
+    @property
+    def busy_cores(self) -> str:
+        """Advice to add hosts, if all actors share the learners' hosts and no core is idle."""
+        whose = "the learners' machines' cores" if self.several else "this machine's cores"
+        return f"; {whose} are busy, add hosts" if self.shares_busy_cores else ""
+
+
+def _overall_bottleneck(times: _Times, actors: int | None) -> str:
+    """Return the verdict for a run whose learners all behave alike."""
+    is_sent = times.held <= _ACTORS_WAIT or times.shares_busy_cores  # else the network is slow
+    if times.policy_wait and times.trains and is_sent:
+        return _taking_turns(times, actors)
+    if times.wait > _LEARNERS_WAIT:
+        return _starving(times, actors)
+    if times.row.get("queue_fill", 0.0) <= _FULL:
+        return "balanced: learner and actors keep pace"
+    evidence = f"it trains {times.train:.0%} of its time"
+    if times.several:
+        evidence = (
+            f"they train {times.train:.0%} of their time and wait for each other "
+            f"{times.exchange:.0%}"
+        )
+    advice = _FASTER
+    if times.replays:
+        less = "a smaller --updates_per_step" if times.is_sac else "fewer old unrolls in --replay"
         advice = f"a GPU, another learner or {less} would help"
-    if held > _ACTORS_WAIT:  # otherwise actors wait little, or their times are not known yet
-        evidence += f", actors wait {held:.0%} of theirs"
-        advice += _fewer_actors(held, actors)
-    return f"bottleneck: learner{'s' if _several_learners(row) else ''} ({evidence}); {advice}"
+    if times.held > _ACTORS_WAIT:  # otherwise actors wait little, or their times are not known yet
+        evidence += f", actors wait {times.held:.0%} of theirs"
+        advice += _fewer_actors(times.held, actors)
+    return f"bottleneck: {times.learners} ({evidence}); {advice}"
 
 
-def _taking_turns(row: dict[str, Any], wait: float, actors: int | None) -> str:
+def _taking_turns(times: _Times, actors: int | None) -> str:
     """Return the verdict for rounds, which actors play and the learner trains on in turn.
 
     Whichever takes longer is the bottleneck.
     """
-    actors_wait = f"actors wait for the next policy {row['actor/policy_wait_share']:.0%} of"
-    several = _several_learners(row)
-    if wait < row["train_share"]:
-        who = "the learners train" if several else "the learner trains"
-        whose = "their time" if several else "its time"
+    actors_wait = f"actors wait for the next policy {times.policy_wait:.0%} of theirs"
+    if times.wait < times.train:
+        verb = "train" if times.several else "trains"
         return (
-            f"bottleneck: learner{'s' if several else ''} ({who} {row['train_share']:.0%} of "
-            f"{whose}, {actors_wait} theirs); a GPU or another learner would help"
+            f"bottleneck: {times.learners} (the {times.learners} {verb} {times.train:.0%} of "
+            f"{times.their} time, {actors_wait}); {_FASTER}"
         )
-    waits = f"the learner waits {wait:.0%} of its time for the round's unrolls"
-    if several:
-        waits = f"the learners wait {wait:.0%} of their time for the round's unrolls"
     now = "" if actors is None else f" ({actors} now)"
     return (
-        f"bottleneck: actors ({waits}, {actors_wait} theirs{_actors_main_work(row)}); more actors "
-        f"with fewer --num_envs each would help{now}{_busy_cores(row)}"
+        f"bottleneck: actors ({times.waits} for the round's unrolls, {actors_wait}"
+        f"{times.actors_main_work}); more actors with fewer --num_envs each would help"
+        f"{now}{times.busy_cores}"
     )
 
 
-def _starving(row: dict[str, Any], wait: float, trains: bool, actors: int | None) -> str:
+def _starving(times: _Times, actors: int | None) -> str:
     """Return the verdict for learners that wait for unrolls."""
-    held, acting = row.get("actor/waiting_share", 0.0), row.get("actor/acting_share", 0.0)
-    waits = f"the learner waits {wait:.0%} of its time"
-    if _several_learners(row):
-        waits = f"the learners wait {wait:.0%} of their time"
-    if not trains:
+    if not times.trains:
         return "bottleneck: actors (no unrolls arrive); check the actors' logs or add actors"
-    if "inference_batch" in row and acting > _INFERENCE:
+    waits, held = times.waits, times.held
+    if "inference_batch" in times.row and times.acting > _INFERENCE:
         return (
-            f"bottleneck: inference ({waits} for unrolls, actors wait {acting:.0%} of theirs for "
-            f"the learner's actions); a GPU, more --num_envs or --inference=actor would help"
+            f"bottleneck: inference ({waits} for unrolls, actors wait {times.acting:.0%} of theirs "
+            f"for the learner's actions); a GPU, more --num_envs or --inference=actor would help"
         )
-    if held > _ACTORS_WAIT and _share_busy_cores(row):
+    if held > _ACTORS_WAIT and times.shares_busy_cores:
         return (
             f"bottleneck: cores ({waits} for unrolls, actors wait {held:.0%} of theirs to send "
             f"them; all share busy cores); fewer processes or actors on other hosts would help"
         )
     # A full queue is not what a slow network leaves.
-    mixes = "replay_share" in row and not _is_sac(row)
-    if held > _ACTORS_WAIT and mixes and row.get("queue_fill", 0.0) > _FULL:
+    is_full = times.row.get("queue_fill", 0.0) > _FULL
+    if held > _ACTORS_WAIT and times.replays and not times.is_sac and is_full:
         return (
             f"bottleneck: replay ({waits} for batches, actors wait {held:.0%} of theirs to send "
             f"unrolls); a faster disk for --replay_spill, or fewer old unrolls in --replay (elite "
@@ -227,38 +265,11 @@ def _starving(row: dict[str, Any], wait: float, trains: bool, actors: int | None
             f"them); fewer bytes (--parameter_dtype=float16, a larger --min_pull_secs), more "
             f"learners on other hosts or a faster link would help"
         )
-    needed = _needed_actors(wait, actors)
-    if "replay_share" in row:
-        flag = "--updates_per_step" if _is_sac(row) else "--replay_ratio"
+    needed = _needed_actors(times.wait, actors)
+    if times.replays:
+        flag = "--updates_per_step" if times.is_sac else "--replay_ratio"
         needed += f", or a larger {flag}, which trains more on each unroll"
-    return f"bottleneck: actors ({waits}{_actors_main_work(row)}); {needed}{_busy_cores(row)}"
-
-
-def _is_sac(row: dict[str, Any]) -> bool:
-    """Return whether the algorithm is SAC, whose replay and flags are its own."""
-    return {"q/value", "optimizer_steps"} <= row.keys()
-
-
-def _actors_main_work(row: dict[str, Any]) -> str:
-    """Return what actors spend most of their time on, or nothing where that is not known."""
-    steps, acts = (row.get(f"actor/{name}_share", 0.0) for name in ("stepping", "acting"))
-    if not max(steps, acts):
-        return ""
-    where = "in environments" if steps > acts else "computing actions"
-    return f", actors spend {max(steps, acts):.0%} of theirs {where}"
-
-
-def _share_busy_cores(row: dict[str, Any]) -> bool:
-    """Return whether all actors share the learners' hosts, and no core is idle."""
-    return row.get("actors_elsewhere") == 0 and row.get("idle_cores", _IDLE) < _IDLE
-
-
-def _busy_cores(row: dict[str, Any]) -> str:
-    """Return advice to add hosts if all actors share the learners' hosts and no core is idle."""
-    if not _share_busy_cores(row):
-        return ""
-    whose = "the learners' machines' cores" if _several_learners(row) else "this machine's cores"
-    return f"; {whose} are busy, add hosts"
+    return f"bottleneck: actors ({waits}{times.actors_main_work}); {needed}{times.busy_cores}"
 
 
 def _needed_actors(wait: float, actors: int | None) -> str:
@@ -290,17 +301,19 @@ def _actors_for(rate: float, rate_of_one: float) -> int:
     return math.ceil(rate / rate_of_one * _ALMOST)
 
 
-def _slow_learner(row: dict[str, Any], wait: float, trains: bool) -> str:
+def _slow_learner(times: _Times) -> str:
     """Return the verdict if learners wait for one of them, or all of them for the all-reduce.
 
     Return an empty string otherwise.
     """
-    waits, exchanges = _by_learner(row, "wait_share"), _by_learner(row, "exchange_share")
+    waits, exchanges = times.by_learner("wait_share"), times.by_learner("exchange_share")
     if len(waits) < 2:
         return ""
     most, least = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
     if waits[most] > _LEARNERS_WAIT and waits[most] > 2 * waits[least]:
-        evidence = f"it waits {waits[most]:.0%} of its time for unrolls" if trains else "no unrolls"
+        evidence = (
+            f"it waits {waits[most]:.0%} of its time for unrolls" if times.trains else "no unrolls"
+        )
         return (
             f"bottleneck: learner {most} ({evidence}, the other learners wait for it); "
             f"assign actors to it"
@@ -311,23 +324,13 @@ def _slow_learner(row: dict[str, Any], wait: float, trains: bool) -> str:
             f"bottleneck: learner {least} (the slowest: learner {most} waits for it "
             f"{exchanges[most]:.0%} of its time); a faster machine for it would help"
         )
-    if exchanges[least] > max(_EXCHANGE, wait):
+    if exchanges[least] > max(_EXCHANGE, times.wait):
         return (
-            f"bottleneck: all-reduce ({row['exchange_share']:.0%} of the learners' time); a larger "
+            f"bottleneck: all-reduce ({times.exchange:.0%} of the learners' time); a larger "
             f"--batch_size or fewer learners would help; for a large network also "
             f"--gradient_dtype=float16 or a faster link"
         )
     return ""
-
-
-def _several_learners(row: dict[str, Any]) -> bool:
-    return len(_by_learner(row, "wait_share")) > 1
-
-
-def _by_learner(row: dict[str, Any], name: str) -> dict[int, float]:
-    """Return each learner's own value of a metric, by rank."""
-    begin = f"{name}/learner"
-    return {int(k.removeprefix(begin)): v for k, v in row.items() if k.startswith(begin)}
 
 
 _ROWS = 4  # measured rows, one every 2 s, that must name the same bottleneck before advice is given

@@ -8,21 +8,24 @@
 
 This module finds a checkpoint and reads its description, without TensorFlow; `saved_variables`
 reads and writes the variables. `run_checkpoints` has those of a run: `learner.checkpointing` saves
-them, and resumes from the newest intact one.
+them, and resumes from the newest intact one. `finish` and `verify_files` serve other folders, too:
+`learner.own_state` keeps what each learner has for itself in such ones.
 """
 
 import contextlib
 import difflib
+import hashlib
 import math
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_mm.config import environment_flags
 from impala_mm.config.errors import BadCheckpoint, ImpalaError, UserMistake
-from impala_mm.records import durable_folder
-from impala_mm.records.durable_folder import Damaged
-from impala_mm.runtime.safe_files import from_json
+from impala_mm.runtime import safe_files
+from impala_mm.runtime.safe_files import from_json, to_json
 
 MILESTONES = 10  # milestone checkpoints over the total frames of a run
 
@@ -53,6 +56,10 @@ class CheckpointInfo(NamedTuple):
         return self.seconds if self.counted_seconds is None else self.counted_seconds
 
 
+class Damaged(UserMistake, BadCheckpoint):
+    """A folder's files differ from what was written; the message says how."""
+
+
 class Mismatch(UserMistake, BadCheckpoint):
     """A checkpoint does not fit the network or run; the message says why."""
 
@@ -70,7 +77,7 @@ def verify(path: Path) -> CheckpointInfo:
     about = read(path)
     if about is None:
         raise Damaged(f"{path} has no about.json that can be read")
-    durable_folder.verify(path)
+    verify_files(path)
     return about
 
 
@@ -147,7 +154,7 @@ def _has_possible_values(about: CheckpointInfo) -> bool:
     )
 
 
-_SHIPPED = Path(__file__).resolve().parents[1] / "policies"
+_SHIPPED = Path(__file__).resolve().parents[1] / "shipped_policies"
 
 
 def shipped_names() -> list[str]:
@@ -199,3 +206,89 @@ def _hint(path: Path) -> str:
     near = difflib.get_close_matches(str(path), names, n=1)
     meant = f"; did you mean {near[0]}?" if near else ""
     return f"{meant} (policies of this package: {', '.join(names)})"
+
+
+def finish(work: Path, final: Path, about: dict[str, Any]) -> None:
+    """Rename the folder `work` to `final` once all that it holds is on the disk.
+
+    `about` and each file's size and SHA-256 are written to its about.json. Raises OSError.
+    """
+    paths = describe_files(work, about)
+    for path in [*paths, work / "about.json", work]:
+        _flush_to_disk(path)
+    work.rename(final)
+    _flush_to_disk(final.parent)
+
+
+def describe_files(folder: Path, about: dict[str, Any]) -> list[Path]:
+    """Write `about` and the files' sizes and SHA-256 to a folder's about.json; return the files."""
+    paths = sorted(folder.rglob("*"))
+    files = {str(p.relative_to(folder)): _fingerprint(p) for p in paths if p.is_file()}
+    (folder / "about.json").write_text(to_json(about | {"files": files}))
+    return paths
+
+
+def change(folder: Path, numbers: dict[str, Any]) -> None:
+    """Replace numbers of a folder's about.json; raise OSError, and ValueError if it is damaged."""
+    path = folder / "about.json"
+    about = from_json(path.read_text())
+    if about | numbers != about:
+        safe_files.write_whole(path, to_json(about | numbers).encode())
+
+
+def verify_files(path: Path) -> None:
+    """Raise Damaged if a file differs from the description in about.json, or cannot be read."""
+    try:
+        files = from_json((path / "about.json").read_text())["files"]
+        sizes = {name: int(size) for name, (size, _) in files.items()}
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError):
+        raise Damaged(f"{path} has no about.json that can be read") from None
+    for name, written in files.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise Damaged(f"{path}/about.json names a file elsewhere: {name}")
+        try:
+            found = _fingerprint(path / name)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise Damaged(f"{path / name} cannot be read: {why}") from None
+        if found != written:
+            what = "cut short" if found[0] < sizes[name] else "changed"
+            raise Damaged(f"{path / name} is {what} since it was written")
+
+
+def size(path: Path) -> int:
+    """Return the number of bytes of a folder's files; those that vanish meanwhile do not count."""
+    total = 0
+    for each in path.rglob("*"):
+        try:
+            total += each.stat().st_size if each.is_file() else 0
+        except OSError:
+            continue
+    return total
+
+
+def refuse_full_disk(folder: Path, needed: int) -> None:
+    """Raise OSError if the disk of an existing folder has less than `needed` bytes free."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(
+            f"the disk of {folder.parent} has {free / 1e6:,.1f} MB free, and the last save took "
+            f"{needed / 1e6:,.1f} MB"
+        )
+
+
+def _fingerprint(path: Path) -> list[Any]:
+    """Return a file's [size in bytes, SHA-256]. Raises OSError, and ValueError for a pipe."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no file")
+    with path.open("rb") as file:
+        return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+
+
+def _flush_to_disk(path: Path) -> None:
+    """Wait until what was written to this file or folder is on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,17 +1,19 @@
 """The measurements of learners: each has a Meter, and rank 0 makes rows of all their readings.
 
 training thread -> Meter -> (reports of all learners) -> MetricsAggregator -> rows
+
+`Throughput` counts from the end of one update to that of another. An update may take longer than
+the time between two rows: counted over the time between rows, the rate would then be 0 in one row
+and too high in the next one.
 """
 
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from impala_mm.records.throughput import Progress, Throughput
 
 _GAMES = 100  # games over which returns are averaged
 # The parts of an actor's time while it plays: computing actions, stepping environments, waiting for
@@ -26,10 +28,10 @@ LEARNER_TIMES = ("wait", "exchange", "train", "rest")
 class MeterReading(NamedTuple):
     """The contents of a Meter, which learners send to each other."""
 
-    sums: dict[str, float]  # sums over updates of the values that are averaged
-    counts: dict[str, int]  # updates in each sum: those that measured the value
-    times: dict[str, float]  # seconds, by name
-    actor_times: dict[str, float]  # seconds summed over its actors, by name
+    sums: Counter  # sums over updates of the values that are averaged
+    counts: Counter  # updates in each sum: those that measured the value
+    times: Counter  # seconds, by name
+    actor_times: Counter  # seconds summed over its actors, by name
     # Whether the first update ended during this reading; earlier times are then discarded.
     first_update_ended: bool
     steps: int  # environment steps that this learner trained on
@@ -52,12 +54,9 @@ class Meter:
         A value that is NaN was not measured in this update, and does not count in the average.
         """
         with self._lock:
-            sums, counts = self._reading.sums, self._reading.counts
-            for name, value in metrics.items():
-                if math.isnan(value):
-                    continue
-                sums[name] = sums.get(name, 0.0) + float(value)
-                counts[name] = counts.get(name, 0) + 1
+            measured = {name: float(x) for name, x in metrics.items() if not math.isnan(x)}
+            self._reading.sums.update(measured)
+            self._reading.counts.update(measured.keys())
             self._reading = self._reading._replace(steps=self._reading.steps + steps)
 
     def add_times(self, **seconds: float) -> None:
@@ -69,10 +68,9 @@ class Meter:
         with self._lock:
             if self._began_at == math.inf and "train" in seconds:
                 self._began_at = time.monotonic()
-                self._reading = self._reading._replace(times={}, first_update_ended=True)
+                self._reading = self._reading._replace(times=Counter(), first_update_ended=True)
                 return
-            for name, value in seconds.items():
-                self._reading.times[name] = self._reading.times.get(name, 0.0) + value
+            self._reading.times.update(seconds)
             self.waited += seconds.get("wait", 0.0)
             self.timed += sum(seconds.values())
 
@@ -83,10 +81,8 @@ class Meter:
         for it.
         """
         with self._lock:
-            if seconds["playing"] > time.monotonic() - self._began_at:
-                return
-            for name, value in seconds.items():
-                self._reading.actor_times[name] = self._reading.actor_times.get(name, 0.0) + value
+            if seconds["playing"] <= time.monotonic() - self._began_at:
+                self._reading.actor_times.update(seconds)
 
     def add_episodes(self, level: str, episodes: np.ndarray) -> None:
         """Add K episodes, float32 [K, 3]: (1 for a complete game else 0, return, steps)."""
@@ -101,7 +97,7 @@ class Meter:
 
 
 def _empty_reading() -> MeterReading:
-    return MeterReading({}, {}, {}, {}, False, 0, [])
+    return MeterReading(Counter(), Counter(), Counter(), Counter(), False, 0, [])
 
 
 class MetricsAggregator:
@@ -133,15 +129,12 @@ class MetricsAggregator:
         """Add a learner's reading."""
         with self._lock:
             reading = self._readings[rank]
-            for name, value in part.sums.items():
-                reading.sums[name] = reading.sums.get(name, 0.0) + value
-                reading.counts[name] = reading.counts.get(name, 0) + part.counts[name]
+            reading.sums.update(part.sums)
+            reading.counts.update(part.counts)
             if part.first_update_ended:
                 reading.times.clear()
-            for name, value in part.times.items():
-                reading.times[name] = reading.times.get(name, 0.0) + value
-            for name, value in part.actor_times.items():
-                reading.actor_times[name] = reading.actor_times.get(name, 0.0) + value
+            reading.times.update(part.times)
+            reading.actor_times.update(part.actor_times)
             self._steps[rank] += part.steps
             for level, episodes in [] if self._closed else part.episodes:
                 for is_whole_game, episode_return, steps in episodes.tolist():
@@ -228,17 +221,109 @@ def _averages(parts: list[MeterReading], seconds: float) -> dict[str, float]:
     queue, which is not typical.
     """
     row: dict[str, float] = {}
-    times = {name: sum(part.times.get(name, 0.0) for part in parts) for name in LEARNER_TIMES}
+    times = {name: sum(part.times[name] for part in parts) for name in LEARNER_TIMES}
     total = sum(times.values())
     if total and total >= _KNOWN_SHARE * seconds * len(parts):
         row |= {f"{name}_share": value / total for name, value in times.items()}
-    if playing := sum(part.actor_times.get("playing", 0.0) for part in parts):
+    if playing := sum(part.actor_times["playing"] for part in parts):
         for name in ACTOR_TIMES:
-            spent = sum(part.actor_times.get(name, 0.0) for part in parts)
+            spent = sum(part.actor_times[name] for part in parts)
             # Without rounds, no actor ever waits for a policy.
             if spent or name != "policy_wait":
                 row[f"actor/{name}_share"] = spent / playing
     for name in {name for part in parts for name in part.sums}:
-        count = sum(part.counts.get(name, 0) for part in parts)
-        row[name] = sum(part.sums.get(name, 0.0) for part in parts) / count
+        row[name] = sum(part.sums[name] for part in parts) / sum(
+            part.counts[name] for part in parts
+        )
     return row
+
+
+# Mean times between updates without a new one, after which a run is at a standstill.
+_LATE = 3.0
+
+
+class Progress(NamedTuple):
+    """The frames, steps and updates of a run so far."""
+
+    frames: float
+    steps: float
+    updates: int
+    at: float  # time.monotonic() when its last update ended
+
+
+class Throughput:
+    """The frames, steps and updates per second of a run."""
+
+    def __init__(self, begin: Progress):
+        """Count from `begin`, whose `at` is now."""
+        self._counted = begin
+        self._update_seconds = 0.0  # mean time between the last updates that were counted
+        self._rates = dict.fromkeys(("frames", "steps", "updates"), 0.0)
+        self.is_between_updates = False  # no update has ended since the last one counted, but will
+        self.has_updated = False  # an update was counted
+
+    def count(self, progress: Progress) -> dict[str, float]:
+        """Return the rates by their metrics' names.
+
+        They are those up to the last update. Between two updates they stay as they are, and they
+        are 0 while the next one takes `_LATE` times as long as those before.
+        """
+        last = self._counted
+        if progress[:3] != last[:3]:
+            seconds = max(progress.at - last.at, 1e-9)
+            done = {name: getattr(progress, name) - getattr(last, name) for name in self._rates}
+            self._rates = {name: number / seconds for name, number in done.items()}
+            self._update_seconds = seconds / max(done["updates"], 1)
+            self._counted, self.has_updated, self.is_between_updates = progress, True, False
+        else:
+            late = time.monotonic() - last.at > _LATE * self._update_seconds
+            self.is_between_updates = self.has_updated and not late
+            if late:
+                self._rates = dict.fromkeys(self._rates, 0.0)
+        return {f"{name}_per_second": rate for name, rate in self._rates.items()}
+
+
+_ROWS = 6  # rows of metrics over which the rate is averaged
+# The largest difference between the mean rates of the older and the newer half of these rows, as a
+# share of the mean, for a rate to become stable and to stay so. With one threshold the ETA would
+# appear and disappear.
+_BECOMES_STABLE, _STAYS_STABLE = 0.25, 0.5
+
+
+class EtaEstimator:
+    """An estimate of the seconds until a run ends, made once its rate is stable.
+
+    The run ends at its total frames or its maximum of seconds, whichever comes first. A mean return
+    that ends it earlier cannot be foreseen.
+    """
+
+    def __init__(self, total_frames: float, max_seconds: float):
+        """Take the run's limits; those of a resumed run include what it trained before."""
+        self._total_frames, self._max_seconds = total_frames, max_seconds
+        self._rates: deque[float] = deque(maxlen=_ROWS)  # frames per second, the newest last
+        self._stable = False
+
+    def update(self, row: dict[str, Any], seconds: float) -> float | None:
+        """Take the next row of metrics; return the seconds left, or None while rates vary.
+
+        `seconds` are those that count towards the maximum.
+        """
+        by_seconds = max(self._max_seconds - seconds, 0.0)
+        if not row["frames"] and row.get("updates_per_second"):  # no unroll counts as played
+            return by_seconds if math.isfinite(by_seconds) else None
+        self._rates.append(row["frames_per_second"])
+        rate = sum(self._rates) / len(self._rates)
+        self._stable = self._is_stable(rate)
+        if not self._stable:
+            return None
+        by_frames = (self._total_frames - row["frames"]) / rate
+        left = max(min(by_frames, by_seconds), 0.0)
+        return left if math.isfinite(left) else None
+
+    def _is_stable(self, mean: float) -> bool:
+        """Return whether the last rows' rates, of this mean, are about the same."""
+        if len(self._rates) < _ROWS or mean <= 0:
+            return False
+        rates, half = list(self._rates), _ROWS // 2
+        change = abs(sum(rates[half:]) - sum(rates[:half])) / half
+        return change <= mean * (_STAYS_STABLE if self._stable else _BECOMES_STABLE)

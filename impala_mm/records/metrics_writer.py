@@ -20,7 +20,7 @@ from tensorboard.plugins.histogram import metadata
 
 from impala_mm.records import host_use, saved_variables
 from impala_mm.records.metric_descriptions import format_description
-from impala_mm.records.settings_table import render_markdown
+from impala_mm.records.run_contents import render_markdown
 from impala_mm.records.tracking import Tracking
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.safe_files import to_json

@@ -1,21 +1,92 @@
-"""The outputs of a run besides its folder: the terminal, the command of --on_event, and --track."""
+"""The outputs of a run besides its folder: the terminal, the command of --on_event, and --track.
+
+    IMPALA_MM_EVENT=save|stall|nan|end  IMPALA_MM_LOGDIR=...  IMPALA_MM_MESSAGE="..."  COMMAND
+
+Rank 0 calls the user's own command for events of a run. The run does not wait for it, and a command
+that fails does not end the run. Its output is appended to LOGDIR/on_event.log.
+"""
 
 import dataclasses
+import math
+import os
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 from impala_mm.config.settings import Config
 from impala_mm.records import tracking
-from impala_mm.records.hooks import EventHook
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.records.tracked_run import TrackedRun
-from impala_mm.runtime import log
+from impala_mm.runtime.log import ProcessLogger, Say
+
+_MAX_RUNNING = 8  # calls at once, so that commands that hang do not accumulate
+
+
+class EventHook:
+    """The event command of one run; without a command, calls do nothing."""
+
+    def __init__(self, command: str, logdir: Path, say: Say):
+        self._command, self._logdir, self._say = command, logdir, say
+        self._running: list[subprocess.Popen] = []
+
+    def move(self, logdir: Path) -> None:
+        """Write the command's output to another folder from now on."""
+        self._logdir = logdir
+
+    def call(self, event: str, message: str) -> None:
+        """Call the command in a shell, in a session of its own."""
+        if not self._command:
+            return
+        self._running = [process for process in self._running if process.poll() is None]
+        if len(self._running) >= _MAX_RUNNING:
+            self._say(
+                f"--on_event: {_MAX_RUNNING} calls have not ended yet; {event} is not reported"
+            )
+            return
+        variables = {
+            "IMPALA_MM_EVENT": event,
+            "IMPALA_MM_LOGDIR": str(self._logdir.resolve()),
+            "IMPALA_MM_MESSAGE": message,
+        }
+        try:
+            with (self._logdir / "on_event.log").open("ab") as log:
+                self._running.append(
+                    subprocess.Popen(
+                        self._command,
+                        shell=True,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env=os.environ | variables,
+                        start_new_session=True,  # it receives no Ctrl-C, and may outlive the run
+                    )
+                )
+        except OSError as error:
+            self._say(f"--on_event could not be called: {error}")
+
+
+class StallDetector:
+    """A detector of stalls: periods without an update."""
+
+    def __init__(self, seconds: float):
+        """Set the seconds without an update that make a stall."""
+        self._seconds = seconds
+        self._updates: int | None = None
+        self._since = math.inf
+
+    def has_begun(self, updates: int, now: float) -> bool:
+        """Return True once for each stall; called several times a second with the update count."""
+        if updates != self._updates:
+            self._updates, self._since = updates, now
+        if now - self._since < self._seconds:
+            return False
+        self._since = math.inf  # this stall is reported; the next one needs another update first
+        return True
 
 
 class RunOutputs(NamedTuple):
     """The outputs of one learner process."""
 
-    say: log.ProcessLogger
+    say: ProcessLogger
     event_hook: EventHook
     tracked: tracking.Tracking | None
 
@@ -26,7 +97,7 @@ class RunOutputs(NamedTuple):
             self.say.log.move(logdir)
 
 
-def make_outputs(config: Config, folder: RunFolder | None, say: log.ProcessLogger) -> RunOutputs:
+def make_outputs(config: Config, folder: RunFolder | None, say: ProcessLogger) -> RunOutputs:
     """Return a learner's outputs; without a folder, which only rank 0 has, just the terminal."""
     if not folder:
         return RunOutputs(say, EventHook("", Path(), say), None)
@@ -34,6 +105,6 @@ def make_outputs(config: Config, folder: RunFolder | None, say: log.ProcessLogge
     if not config.track:
         return RunOutputs(say, events, None)
     tags = [tag.strip() for tag in config.track_tags.split(",") if tag.strip()]
-    run = TrackedRun(folder.path, dataclasses.asdict(config), tags)
+    run = tracking.TrackedRun(folder.path, dataclasses.asdict(config), tags)
     tracker = tracking.make_tracker(config.track)
     return RunOutputs(say, events, tracking.Tracking(config.track, tracker, run, say))

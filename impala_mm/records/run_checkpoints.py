@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from impala_mm.data.variables import Variables
-from impala_mm.records import durable_folder, saved_variables
+from impala_mm.records import checkpoint, saved_variables
 from impala_mm.records.checkpoint import (
     CheckpointInfo,
     Damaged,
@@ -66,9 +66,9 @@ class Checkpoints:
                 return final
             self._folder.mkdir(exist_ok=True)  # not its parent, which would be somebody else's
             work.mkdir()
-            durable_folder.refuse_full_disk(work, self._newest_size())
+            checkpoint.refuse_full_disk(work, self._newest_size())
             tf.train.Checkpoint(**saved_variables.tree(self._copies)).write(str(work / "variables"))
-            durable_folder.finish(work, final, about._asdict())
+            checkpoint.finish(work, final, about._asdict())
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(work, ignore_errors=True)
             raise Unwritable(saved_variables.why_unwritable(error)) from None
@@ -79,7 +79,7 @@ class Checkpoints:
         """Write other numbers into the description of the newest checkpoint."""
         for path in all_in(self._folder)[-1:]:
             with contextlib.suppress(OSError, ValueError):
-                durable_folder.change(path, numbers)
+                checkpoint.change(path, numbers)
 
     def newest(self) -> list[int]:
         """Return the updates of the newest checkpoints, as many as are kept of them."""
@@ -87,7 +87,7 @@ class Checkpoints:
 
     def _newest_size(self) -> int:
         """Return the bytes of the newest checkpoint; 0 if there is none."""
-        return sum(durable_folder.size(path) for path in all_in(self._folder)[-1:])
+        return sum(checkpoint.size(path) for path in all_in(self._folder)[-1:])
 
     def restore(self, say: Say, check: Callable[[CheckpointInfo], None]) -> CheckpointInfo | None:
         """Load the newest intact checkpoint into the variables; return None if there is none.
@@ -124,7 +124,7 @@ class Checkpoints:
             about = read(path)
             if path != best and not (about and about.milestone):
                 shutil.rmtree(path, ignore_errors=True)
-        sizes = {path: durable_folder.size(path) for path in all_in(self._folder)}
+        sizes = {path: checkpoint.size(path) for path in all_in(self._folder)}
         removable = [path for path in sizes if path not in {paths[-1], best}]
         removable.sort(key=lambda path: (path in newest, path.name))
         excess = sum(sizes.values()) - self._max_bytes

@@ -31,8 +31,8 @@ settings.json       all flags, with their values at the last start; origins says
                     from that are no defaults
 starts.jsonl        a line for each start: time, command, machine, versions of packages and code
 code-*.diff         changes of the code since its git revision, if there were any
-source/             files of your own modules (--algorithm, --level_name); starts.jsonl names the
-                    copy of each start
+source/             files of your own modules (--algorithm, --import, --level_name); starts.jsonl
+                    names the copy of each start
 metrics.jsonl       a row every 2 s: frames, returns, losses, speed, the bottleneck (verdict);
                     sandbox/metrics.md explains each key
 hosts.jsonl         a row every 10 s: the cores and memory that learners and actors use on each

@@ -1,4 +1,9 @@
-"""The variables in a checkpoint: their names there, and how they are written and read."""
+"""The variables in a checkpoint: their names there, and how they are written and read.
+
+Before variables had names, those of a kind had numbers, such as `carried/3`, in an order that
+`_NUMBERED` keeps. Where an attribute that leads to a variable is renamed, an entry of `_RENAMED`
+lets earlier checkpoints be read.
+"""
 
 import itertools
 import shutil
@@ -9,10 +14,11 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.config import environment_flags
+from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
 from impala_mm.data import variable_names
 from impala_mm.data.variables import Variables
-from impala_mm.records import checkpoint, durable_folder, earlier_names
+from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch, Unwritable
 
 # What TensorFlow raises for files that are none of its; IndexError: they are cut short.
@@ -120,7 +126,7 @@ def save_weights(
         for path in environment_flags.files_of_checkpoint(source):
             shutil.copy(path, work)
         tf.train.Checkpoint(**tree(copies)).write(str(work / "variables"))
-        durable_folder.finish(work, folder, about._asdict())
+        checkpoint.finish(work, folder, about._asdict())
     except (OSError, tf.errors.OpError) as error:
         shutil.rmtree(work, ignore_errors=True)
         raise Unwritable(why_unwritable(error)) from None
@@ -155,7 +161,7 @@ def check_shapes(path: Path, by_key: Mapping[str, tf.Variable]) -> dict[str, str
         types = reader.get_variable_to_dtype_map()
         about = checkpoint.read(path)
         algorithm = about.settings.get("algorithm", Config.algorithm) if about else ""
-        places = earlier_names.places(list(by_key), _keys_in(reader), algorithm)
+        places = find_places(list(by_key), _keys_in(reader), algorithm)
     except _UNREADABLE as error:
         raise Mismatch(_describe_unreadable(path, error)) from None
     unread = sorted(set(_keys_in(reader)) - set(places.values()))
@@ -195,3 +201,73 @@ def why_unwritable(error: Exception) -> str:
     # TensorFlow's messages have the form "{{node ...}} path; the reason [Op:...]", and that of a
     # file of events tells in further lines how many were lost.
     return str(error).split(" [Op:")[0].split("; ")[-1].partition("\n")[0]
+
+
+# Former beginning of names -> that of today, in whole parts, such as "old/net" -> "new/torso".
+_RENAMED: dict[str, str] = {}
+
+# The order of a built-in algorithm's numbered variables, by the longest of these beginnings that
+# today's name has. Those of one beginning, and those of none, are in the order of their group.
+_NUMBERED = {
+    "trained": (
+        "network",
+        "policy",
+        "critics",
+        "online",
+        "policy_head",
+        "baseline_head",
+        "features",
+    ),
+    "acting": ("epsilon", "unit", "network", "normaliser", "plays_randomly"),
+    "weights": ("log_temperature", "target", "targets", "unit", "normaliser"),
+    "carried": (
+        *("optimizer", "optimizers", "unit", "entropy_cost", "updates", "features", "target"),
+        *("temperature", "features/distillation", "features/guidance"),
+    ),
+}
+
+
+def find_places(keys: Sequence[str], stored: Sequence[str], algorithm: str) -> dict[str, str]:
+    """Return where a checkpoint holds what has these keys, by key, as far as it does.
+
+    `stored` are its own keys, and `algorithm` is its run's. Variables are found by their names,
+    whatever kind they had.
+    """
+    by_name = {_today(key.partition("/")[2]): key for key in stored if not _is_numbered(key)}
+    held: dict[str, str] = {}
+    for kind in dict.fromkeys(key.partition("/")[0] for key in keys):
+        of_kind = [key for key in keys if key.startswith(f"{kind}/")]
+        there = [key for key in stored if key.startswith(f"{kind}/")]
+        if there and all(map(_is_numbered, there)):
+            order = _NUMBERED.get(kind, ()) if algorithm in BUILT_IN else ()
+            held |= {key: f"{kind}/{i}" for i, key in enumerate(_in_order(order, of_kind))}
+            continue
+        for key in of_kind:
+            place = key if _is_numbered(key) else by_name.get(key.partition("/")[2])
+            if place is not None:
+                held[key] = place
+    return {key: place for key, place in held.items() if place in set(stored)}
+
+
+def _is_numbered(key: str) -> bool:
+    return key.rpartition("/")[2].isdecimal() and key.count("/") == 1
+
+
+def _in_order(order: Sequence[str], keys: list[str]) -> list[str]:
+    """Return the keys of a kind in the order in which earlier versions numbered them."""
+
+    def number(key: str) -> int:
+        name = key.partition("/")[2] + "/"
+        fitting = [beginning for beginning in order if name.startswith(f"{beginning}/")]
+        return order.index(max(fitting, key=len)) if fitting else len(order)
+
+    return sorted(keys, key=number)
+
+
+def _today(name: str) -> str:
+    """Return the name of today of a variable that has had another one."""
+    for former, today in _RENAMED.items():
+        if f"{name}/".startswith(f"{former}/"):
+            name = today + name[len(former) :]
+        name = name.replace(f"/{former}/", f"/{today}/")  # a slot has its parameter's name
+    return name

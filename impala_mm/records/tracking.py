@@ -1,19 +1,29 @@
 """--track: send a run's settings, rows and files to a tracker.
 
 `metrics_writer` hands over each row of metrics.jsonl on rank 0, and a thread passes it to the
-tracker: `wandb_tracking`, or a class of the user's. Training does not wait for it, and none of its
+tracker: one of `TRACKERS`, or a class of the user's. Training does not wait for it, and none of its
 errors ends a run.
+
+Weights & Biases is one. Set-up does not install it, and its account, project and mode come from its
+own environment variables.
+
+    LOGDIR/wandb-id     the run's id at wandb, under which a resumed run continues
+    LOGDIR/wandb/       wandb's own files; `wandb sync` uploads what was tracked offline
 """
 
+import importlib.util
+import math
+import os
 import queue
+import secrets
 import threading
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from impala_mm.config import flags, user_modules
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.messages import describe_error
-from impala_mm.records import wandb_tracking
-from impala_mm.records.tracked_run import TrackedRun
+from impala_mm.records import TRACKERS
 from impala_mm.runtime.log import Say
 
 _MAX_WAITING_ROWS = 1000  # rows waiting for the tracker, about half an hour of training
@@ -23,10 +33,20 @@ _FILES = (("settings.json", "settings"), ("report.html", "report"), ("videos/*.m
 _Row = dict[str, Any] | None  # None marks the end
 
 
+class TrackedRun(NamedTuple):
+    """A run as a tracker sees it."""
+
+    logdir: Path
+    settings: dict[str, Any]  # all flags
+    tags: list[str]  # those of --track_tags
+
+
 class Tracker(Protocol):
     """A receiver of a run's rows and files; a class of yours is made without arguments.
 
-    All methods are called by one thread of the learner of rank 0. An exception ends the tracking.
+    It is also made by the checks before a start, so that it can raise an error if a package is
+    missing. All methods are called by one thread of the learner of rank 0; an exception ends the
+    tracking.
     """
 
     def begin(self, run: TrackedRun) -> str:
@@ -45,38 +65,34 @@ class Tracker(Protocol):
         """End, once all rows and files were received."""
 
 
-def refuse_unusable(track: str) -> None:
-    """Refuse a --track whose tracker is not there."""
-    if track == wandb_tracking.NAME:
-        wandb_tracking.refuse_if_missing()
-    elif track:
-        _find(track)
-
-
 def make_tracker(track: str) -> Tracker:
     """Return the tracker that --track names; refuse what is none."""
+    kind = _find(track)
+    methods = ("begin", "log", "add_file", "finish")
+    if lacks := [method for method in methods if not hasattr(kind, method)]:
+        flags.refuse(f"--track={track}: it has no method {' or '.join(lacks)}")
     try:
-        return _find(track)()
+        return kind()
+    except UserMistake as error:
+        flags.refuse(f"--track={track}: {error}")
     except Exception as error:
         flags.refuse(f"--track={track}: it cannot be made: {describe_error(error)}")
 
 
-def _find(track: str) -> type[Tracker]:
-    """Return the class of a tracker; refuse what is none."""
-    if track == wandb_tracking.NAME:
-        return wandb_tracking.WandbTracker
+def _find(track: str) -> type[Any]:
+    if track in TRACKERS:
+        return TRACKERS[track]
     module, _, name = track.replace(":", ".").rpartition(".")
     try:
-        found = getattr(user_modules.import_module(module), name, None)
+        kind = getattr(user_modules.import_module(module), name, None)
     except user_modules.BadModule as error:
         flags.refuse(
-            f"--track={track}: write wandb, or a class of yours as my_package.MyTracker: {error}"
+            f"--track={track}: write {' or '.join(TRACKERS.names)}, or a class of yours as "
+            f"my_package.MyTracker: {error}"
         )
-    if not isinstance(found, type):
+    if not isinstance(kind, type):
         flags.refuse(f"--track={track}: {module} has no class {name}")
-    if lacks := [m for m in ("begin", "log", "add_file", "finish") if not hasattr(found, m)]:
-        flags.refuse(f"--track={track}: it has no method {' or '.join(lacks)}")
-    return found
+    return kind
 
 
 class Tracking:
@@ -127,7 +143,7 @@ class Tracking:
             self._tracker.finish()
         except BaseException as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            is_login = not began and self._name == wandb_tracking.NAME
+            is_login = not began and self._name == "wandb"
             hint = "; run `wandb login`, or set WANDB_MODE=offline" if is_login else ""
             self._complain(f"failed ({reason[:200]}{hint})")
 
@@ -136,3 +152,74 @@ class Tracking:
         if not self._complained:
             self._say(f"{self._name} {what}; training continues, metrics.jsonl has all rows")
         self._complained = True
+
+
+class WandbTracker:
+    """A `Tracker` that sends a run to Weights & Biases."""
+
+    def __init__(self) -> None:
+        """Raise UserMistake if wandb is not installed."""
+        package = importlib.util.find_spec("wandb")
+        if not (package and package.origin):  # without an origin it is just a folder named wandb/
+            raise UserMistake(
+                "wandb is not installed: .venv/bin/uv pip install wandb -c constraints.lock, or "
+                "leave --track out"
+            )
+
+    def begin(self, run: TrackedRun) -> str:
+        """Begin, as the same run of wandb for every start of this one; return where it is."""
+        import wandb  # noqa: PLC0415
+
+        self._module, name = wandb, run.logdir.resolve().name
+        # Else copies of artifacts, which wait for the upload, would be in the home.
+        os.environ.setdefault("WANDB_DATA_DIR", str(run.logdir.resolve() / "wandb"))
+        self._id = _run_id(run.logdir / "wandb-id")
+        self._run = wandb.init(
+            id=self._id,
+            resume="allow",
+            project=os.environ.get("WANDB_PROJECT") or "impala_mm",
+            name=os.environ.get("WANDB_NAME") or name,
+            dir=str(run.logdir),
+            config={name: _plain(value) for name, value in run.settings.items()},
+            tags=run.tags or None,
+            # wandb must not prompt at the terminal, nor capture the output.
+            settings={"console": "off", "silent": True, "login_timeout": 1},
+        )
+        self._run.define_metric("*", step_metric="frames")
+        if self._run.offline:
+            return f"tracked in {run.logdir / 'wandb'}; `wandb sync` uploads it"
+        if self._run.disabled and os.environ.get("WANDB_MODE") != "disabled":
+            raise RuntimeError("no wandb account is configured")
+        return f"tracked at {self._run.url}" if self._run.url else ""
+
+    def log(self, row: dict[str, float]) -> None:
+        """Log a row; without a step, since wandb would drop rows that a crash has repeated."""
+        self._run.log(row)
+
+    def add_file(self, path: Path, kind: str) -> None:
+        """Log a file as an artifact of its kind."""
+        artifact = self._module.Artifact(f"{kind}-{self._id}-{path.stem}", type=kind)
+        artifact.add_file(str(path))
+        self._run.log_artifact(artifact)
+
+    def finish(self) -> None:
+        """End the run at wandb, and the process that wandb started."""
+        self._run.finish()
+        self._module.teardown()
+
+
+def _run_id(path: Path) -> str:
+    """Return the run's id at wandb, which its first start creates."""
+    try:
+        identity = path.read_text().strip()
+    except FileNotFoundError:
+        identity = ""
+    if not identity:
+        identity = secrets.token_hex(4)
+        path.write_text(identity + "\n")
+    return identity
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON can hold: infinity and NaN as text."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

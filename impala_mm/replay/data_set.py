@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Entry, UnrollSpec
 from impala_mm.replay import unroll_files
-from impala_mm.replay.claim import claim
-from impala_mm.replay.contents import pack
-from impala_mm.replay.store import StoredUnroll
+from impala_mm.replay.store import StoredUnroll, pack
 from impala_mm.replay.unroll_files import UnrollInFile
 from impala_mm.runtime import safe_files
 from impala_mm.runtime.safe_files import from_json, to_json
@@ -48,7 +46,7 @@ class About(NamedTuple):
     format: int = FORMAT
     # Flags that say which numbers choices of actions stand for; None: an earlier version wrote it.
     choices: str | None = None
-    parts: Any = None  # of the steps, how many each part has, by the name that its writer gave it
+    parts: dict | None = None  # steps of each part, by the name that its writer gave it
 
 
 _SHARED = (
@@ -109,18 +107,15 @@ def read_about(folder: Path) -> About:
         about = About(**found)
     except TypeError:
         raise BadData(f"{path} is damaged: it does not have the entries of a data set") from None
-    for name, kind in About.__annotations__.items():
-        value = getattr(about, name)
-        if kind is not Any and not isinstance(value, kind):
-            raise BadData(f"{path} is damaged: its {name} is {value!r}: copy the folder again")
-    parts = about.parts or {}
-    if not (isinstance(parts, dict) and all(type(n) is int for n in parts.values())):
-        raise BadData(f"{path} is damaged: its parts are {parts!r}: copy the folder again")
-    if not 1 <= about.unroll_length <= _MOST_ENTRIES:
-        raise BadData(
-            f"{path} is damaged: its unroll_length is {about.unroll_length}, and it must be from 1 "
-            f"to {_MOST_ENTRIES:,}: copy the folder again"
-        )
+    kinds = About.__annotations__.items()
+    wrong = [n for n, kind in kinds if kind is not Any and not isinstance(getattr(about, n), kind)]
+    if not wrong and not all(type(n) is int for n in (about.parts or {}).values()):
+        wrong = ["parts"]
+    if not wrong and not 1 <= about.unroll_length <= _MOST_ENTRIES:
+        wrong = ["unroll_length"]
+    if wrong:
+        value = getattr(about, wrong[0])
+        raise BadData(f"{path} is damaged: {wrong[0]} = {value!r}: copy the folder again")
     return about
 
 
@@ -135,7 +130,7 @@ class DataSetWriter:
         self._bytes, self._began = 0, time.monotonic()
         self._written: About | None = None  # what was written beside the last file
         try:
-            self._lock = claim(folder / ABOUT, "data set", self._go_on, BadData)
+            self._lock = unroll_files.claim(folder / ABOUT, "data set", self._go_on, BadData)
             keys = [u.key for path in files(folder) for u in intact(path)]
             if not (folder / ABOUT).exists():
                 self._write_about()

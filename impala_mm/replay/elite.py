@@ -1,4 +1,4 @@
-"""Samplers that compare the features of unrolls: elite sampling and attentive replay.
+"""Kinds of replay that compare the features of unrolls: elite sampling and attentive replay.
 
 Both draw more candidates than are needed and keep those that are most alike to the present: elite
 sampling those of which the policy still thinks as it did when it played them, attentive replay
@@ -8,68 +8,52 @@ before its heads.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
-from impala_mm.replay.samplers import Draw, annealed, draw_slots
-from impala_mm.replay.store import Store, StoredUnroll
-
-Distance = Callable[[np.ndarray, np.ndarray], np.ndarray]
+from impala_mm.replay.samplers import Draw, Sampler, SamplerSetup, draw_slots
 
 
-class Features(NamedTuple):
-    """Features of the T steps of N unrolls, float32 [N, T, F]."""
-
-    recorded: np.ndarray  # those of the policy that played, which its actor has recorded
-    present: np.ndarray  # those of the learner's present network
+def l1(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the sum of absolute differences of features [..., F]."""
+    return np.abs(a - b).sum(-1)
 
 
-class Measures(NamedTuple):
-    """The learner's functions from which features are known."""
-
-    recorded: Callable[[list[StoredUnroll]], np.ndarray]  # [N, T, F]
-    both: Callable[[list[StoredUnroll]], Features]
-    updates: Callable[[], int]  # the number of updates that the learner has made
+def l2(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the Euclidean distance of features [..., F]."""
+    return np.sqrt(np.square(a - b).sum(-1))
 
 
-class PolicyDistance:
-    """The distance of the present policy from the one that played each unroll, by their features.
+def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return 1 less the cosine of the angle between features [..., F]: 0 for the same direction.
 
-    It is the mean over the unroll's steps, and computed again once it is `max_age` updates old.
+    Features that are all 0 have no direction: they are at distance 0 from each other, and at 1 from
+    all others.
     """
+    lengths = np.linalg.norm(a, axis=-1), np.linalg.norm(b, axis=-1)
+    product = lengths[0] * lengths[1]
+    similarity = np.where(product > 0, (a * b).sum(-1) / np.where(product > 0, product, 1.0), 0.0)
+    return np.where((lengths[0] == 0) & (lengths[1] == 0), 0.0, 1.0 - similarity)
 
-    def __init__(self, store: Store, distance: Distance, measures: Measures, max_age: float):
-        self._store, self._distance, self._measures = store, distance, measures
-        self._max_age = max_age
-        self._values = np.zeros(store.capacity)
-        self._known_at = np.full(store.capacity, -np.inf)  # update
-        self.asked = self.computed = 0  # unrolls
-        store.followers.append(self)
 
-    def __call__(self, slots: np.ndarray) -> np.ndarray:
-        """Return the distances of the unrolls in these slots, float64 [N]."""
-        now = self._measures.updates()
-        needed = np.unique(slots[now - self._known_at[slots] > self._max_age])
-        self.asked += len(slots)
-        self.computed += len(needed)
-        if len(needed):
-            features = self._measures.both([self._store[slot] for slot in needed])
-            self._values[needed] = self._distance(features.recorded, features.present).mean(-1)
-            self._known_at[needed] = now
-        return self._values[slots]
+def kl(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return KL(softmax(a) || softmax(b)) of features [..., F], in nats."""
+    first, second = _log_softmax(a), _log_softmax(b)
+    return (np.exp(first) * (first - second)).sum(-1)
 
-    def added(self, slot: int) -> None:
-        """Forget the distance of the slot's last unroll."""
-        self._known_at[slot] = -np.inf
 
-    def moved(self, slot: int, to: int) -> None:
-        """Let a distance follow its unroll."""
-        self._values[to], self._known_at[to] = self._values[slot], self._known_at[slot]
+def _log_softmax(x: np.ndarray) -> np.ndarray:
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
-    def removed(self, slot: int) -> None:
-        """Forget the distance of an empty slot."""
-        self._known_at[slot] = -np.inf
+
+# Distances of features; the larger, the less alike. By the values of the option `distance`.
+DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "l1": l1,
+    "l2": l2,
+    "cosine": cosine,
+    "kl": kl,
+}
 
 
 def choose_elite(distances: np.ndarray, uses: np.ndarray, number: int, strategy: str) -> np.ndarray:
@@ -92,91 +76,95 @@ def choose_elite(distances: np.ndarray, uses: np.ndarray, number: int, strategy:
     return np.array([group[np.argmin(uses[group])] for group in groups])
 
 
-class Elite:
-    """A sampler that draws unrolls from which the policy has moved little."""
+class _OfCandidates(Sampler):
+    """A replay that draws candidates at random, and keeps those that are most alike."""
 
-    def __init__(
-        self,
-        store: Store,
-        random: np.random.Generator,
-        distance: PolicyDistance,
-        strategy: str,
-        candidates: float,
-        anneal: float,
-    ):
-        """Draw `candidates` times as many unrolls as are needed, fewer over the run."""
-        self._store, self._random, self._distance = store, random, distance
-        self._strategy, self._candidates, self._anneal = strategy, candidates, anneal
+    strategy = "1"  # see `choose_elite`
+
+    def __init__(self, setup: SamplerSetup):
+        super().__init__(setup)
+        self.distance = DISTANCES[str(self.options["distance"])]
+
+    def distances(self, slots: np.ndarray) -> np.ndarray:
+        """Return how unlike the unrolls in these slots are, float64 [N]."""
+        raise NotImplementedError
 
     def draw(self, number: int, progress: float) -> Draw:
-        """Draw candidates at random, and keep those that the strategy chooses."""
-        slots = _draw_candidates(
-            self._random, self._store, number, self._candidates, progress, self._anneal
-        )
+        """Draw candidates, no unroll twice if there are enough, and keep `number` of them.
+
+        How many they are follows the run's progress, not how often unrolls are drawn.
+        """
+        store = self.store
+        wanted = round(number * self.annealed(self.option("lambda"), 1.0, progress))
+        slots = draw_slots(self.random, store.size, max(number, min(wanted, store.size)))
         measured = {}
         if len(slots) > number:
-            distances = self._distance(slots)
-            chosen = choose_elite(distances, self._store.uses[slots], number, self._strategy)
-            measured["distance_of_candidates"] = float(distances.mean())
-            measured["distance"] = float(distances[chosen].mean())
-            measured["cached_share"] = 1 - self._distance.computed / self._distance.asked
-            slots = slots[chosen]
-        return Draw(slots, np.ones(number, np.float32), measured)
-
-    def feedback(self, slots: np.ndarray, priorities: np.ndarray) -> None:
-        """Ignore priorities."""
-
-
-class Attentive:
-    """A sampler that draws unrolls which resemble the last state of the newest one."""
-
-    def __init__(
-        self,
-        store: Store,
-        random: np.random.Generator,
-        distance: Distance,
-        measures: Measures,
-        candidates: float,
-        anneal: float,
-    ):
-        """Draw `candidates` times as many unrolls as are needed, fewer over the run."""
-        self._store, self._random, self._distance = store, random, distance
-        self._measures, self._candidates, self._anneal = measures, candidates, anneal
-
-    def draw(self, number: int, progress: float) -> Draw:
-        """Draw candidates at random, and keep the most similar ones."""
-        store = self._store
-        slots = _draw_candidates(
-            self._random, store, number, self._candidates, progress, self._anneal
-        )
-        measured = {}
-        if len(slots) > number:
-            unrolls = [store[slot] for slot in [*slots, store.newest()]]
-            features = self._measures.recorded(unrolls)  # [N + 1, T, F]
-            state = features[-1, -1]
-            distances = self._distance(features[:-1], np.broadcast_to(state, features[:-1].shape))
-            distances = distances.mean(-1)
-            chosen = choose_elite(distances, store.uses[slots], number, "1")
+            distances = self.distances(slots)
+            chosen = choose_elite(distances, store.uses[slots], number, self.strategy)
             measured["distance_of_candidates"] = float(distances.mean())
             measured["distance"] = float(distances[chosen].mean())
             slots = slots[chosen]
         return Draw(slots, np.ones(number, np.float32), measured)
 
-    def feedback(self, slots: np.ndarray, priorities: np.ndarray) -> None:
-        """Ignore priorities."""
+
+class Attentive(_OfCandidates):
+    """A replay that draws unrolls which resemble the last state of the newest one."""
+
+    def distances(self, slots: np.ndarray) -> np.ndarray:
+        """Return the mean distances of unrolls' steps from the last step of the newest unroll."""
+        assert self.measures
+        unrolls = [self.store[slot] for slot in [*slots, self.store.newest()]]
+        features = self.measures.recorded(unrolls)  # [N + 1, T, F]
+        state = np.broadcast_to(features[-1, -1], features[:-1].shape)
+        return self.distance(features[:-1], state).mean(-1)
 
 
-def _draw_candidates(
-    random: np.random.Generator,
-    store: Store,
-    number: int,
-    candidates: float,
-    progress: float,
-    anneal: float,
-) -> np.ndarray:
-    """Return the slots of candidates, at least `number`, and no unroll twice if there are enough.
+class Elite(_OfCandidates):
+    """A replay that draws unrolls from which the policy has moved little.
 
-    Their number follows the run's progress, not how often unrolls are drawn.
+    The distance of the present policy from the one that played an unroll is the mean over its
+    steps, and computed again once it is `max_age` updates old.
     """
-    wanted = round(number * annealed(candidates, 1.0, progress, anneal))
-    return draw_slots(random, store.size, max(number, min(wanted, store.size)))
+
+    def __init__(self, setup: SamplerSetup):
+        super().__init__(setup)
+        self.strategy = str(self.options["strategy"])
+        self._values = np.zeros(self.store.capacity)
+        self._known_at = np.full(self.store.capacity, -np.inf)  # update
+        self._asked = self._computed = 0  # unrolls
+
+    def distances(self, slots: np.ndarray) -> np.ndarray:
+        """Return the distances of the policy from those that played the unrolls in these slots."""
+        assert self.measures
+        now = self.measures.updates()
+        needed = np.unique(slots[now - self._known_at[slots] > self.option("max_age")])
+        self._asked += len(slots)
+        self._computed += len(needed)
+        if len(needed):
+            features = self.measures.both([self.store[slot] for slot in needed])
+            self._values[needed] = self.distance(features.recorded, features.present).mean(-1)
+            self._known_at[needed] = now
+        return self._values[slots]
+
+    def draw(self, number: int, progress: float) -> Draw:
+        """Draw candidates, and keep those that the strategy chooses."""
+        drawn = super().draw(number, progress)
+        if drawn.measured:
+            drawn.measured["cached_share"] = 1 - self._computed / self._asked
+        return drawn
+
+    def choose_removed(self) -> int:
+        """Return the slot of the oldest unroll, or of the most distant of `compared` ones."""
+        if self.options["insertion"] == "oldest":
+            return self.store.oldest()
+        number = min(int(self.option("compared")), self.store.size)
+        slots = self.random.choice(self.store.size, number, replace=False)
+        return int(slots[np.argmax(self.distances(slots))])
+
+    def added(self, slot: int) -> None:
+        """Forget the distance of the slot's last unroll."""
+        self._known_at[slot] = -np.inf
+
+    def moved(self, slot: int, to: int) -> None:
+        """Let a distance follow its unroll."""
+        self._values[to], self._known_at[to] = self._values[slot], self._known_at[slot]

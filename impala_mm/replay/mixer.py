@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,14 +18,47 @@ import numpy as np
 from impala_mm.config.replay_mix import divide
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.data.unroll_check import UnrollCheck
-from impala_mm.replay.contents import count_steps, pack, unpack
-from impala_mm.replay.limiter import RateLimiter
-from impala_mm.replay.parts import Replay
-from impala_mm.replay.shard import MixState
-from impala_mm.replay.store import Store, StoredUnroll
+from impala_mm.replay import shard
+from impala_mm.replay.samplers import Sampler
+from impala_mm.replay.shard import MixState, Share
+from impala_mm.replay.store import Store, StoredUnroll, pack, unpack
 from impala_mm.runtime.log import Say
 
+_ROUNDING = 1e-9
 _RATE_SECONDS = 10.0  # seconds after which the rate of new unrolls is known
+
+
+class RateLimiter(NamedTuple):
+    """The rule by which unrolls may be taken from the actors, and updates may be made.
+
+    The first update needs `minimum` unrolls, and each further unroll allows `ratio` more updates.
+    The actors may be ahead by as many updates as one unroll allows, or by one.
+    """
+
+    ratio: float  # updates for each new unroll
+    minimum: int  # unrolls
+
+    def allowed_updates(self, unrolls: int) -> int:
+        """Return how many updates may have been made once this number of unrolls has arrived."""
+        if unrolls < self.minimum:
+            return 0
+        return math.floor(self.ratio * (unrolls - self.minimum) + 1 + _ROUNDING)
+
+    def allows_update(self, unrolls: int, updates: int) -> bool:
+        """Return whether one more update may be made."""
+        return updates < self.allowed_updates(unrolls)
+
+    def allows_unroll(self, unrolls: int, updates: int) -> bool:
+        """Return whether one more unroll may be taken; otherwise the learner is behind."""
+        ahead = self.allowed_updates(unrolls) - updates
+        return unrolls < self.minimum or ahead < max(1, math.floor(self.ratio))
+
+    def room(self, unrolls: int, updates: int, most: int) -> int:
+        """Return how many unrolls may be taken at once, up to `most`."""
+        for n in range(most):
+            if not self.allows_unroll(unrolls + n, updates):
+                return n
+        return most
 
 
 class Columns(NamedTuple):
@@ -43,23 +77,27 @@ class Mixer:
     def __init__(
         self,
         codec: UnrollCodec,
-        replays: Sequence[Replay],
-        fresh_columns: int,
+        replays: Sequence[Sampler],
+        columns: Sequence[int],
         limiter: RateLimiter,
         overflow: str,
         progress: Callable[[], float],
         overlap: int,
         say: Say,
     ):
-        """Mix as `source.ReplaySource` describes."""
-        self._codec, self._replays = codec, list(replays)
+        """Mix `columns` of every batch: so many new unrolls, and so many of each of the replays.
+
+        `overflow` is --replay_overflow, and `progress` the share of the run that is done. The
+        first `overlap` entries of an unroll are no new steps.
+        """
+        self._codec, self.replays = codec, list(replays)
         self._check = UnrollCheck(codec.spec, extras=True)
-        self._fresh_columns, self._limiter = fresh_columns, limiter
-        self._overflow, self._progress = overflow, progress
-        self._overlap, self._say = overlap, say
-        self._shares = [replay.columns for replay in self._replays]
+        self._fresh_columns, *self._columns = columns
+        self._limiter = limiter
+        self.overflow, self._progress = overflow, progress
+        self._overlap, self.say = overlap, say
         # Whether every batch waits for its new unrolls, or old ones may take their places.
-        self._waits_for_fresh = limiter.ratio * fresh_columns <= 1 + 1e-6
+        self._waits_for_fresh = limiter.ratio * self._fresh_columns <= 1 + 1e-6
         self._new = deque[StoredUnroll]()  # not yet in a batch, uncompressed; the newest last
         self._received = 0  # unrolls that were stored: the next one's key
         self._counted = 0  # unrolls by which the limiter goes: those that did not overflow
@@ -109,8 +147,7 @@ class Mixer:
         behind = not self._limiter.allows_unroll(self._counted, self._updates)
         self._arrived += 1
         if behind and (
-            self._overflow == "keep_oldest"
-            or (self._overflow == "alternating" and self._arrived % 2)
+            self.overflow == "keep_oldest" or (self.overflow == "alternating" and self._arrived % 2)
         ):
             self.discarded += 1
             return None
@@ -122,18 +159,24 @@ class Mixer:
         key, self._received = self._received, self._received + 1
         self._counted += not behind
         stored = StoredUnroll(key, version, packed, priority)
-        for replay in self._replays:
+        for replay in self.replays:
             replay.insert(stored)
         self._new.append(StoredUnroll(key, version, content))
         while len(self._new) > self._fresh_columns:
             self._count_steps(self._new.popleft().content)
         return stored
 
-    def state(self) -> MixState:
-        """Return what a resumed run needs besides the replays, to draw as this one will."""
+    def save(self, folder: Path) -> None:
+        """Write the replays, and what a resumed run needs to draw as this one will, to a folder."""
+        self._write_priorities()
         waiting = [unroll._replace(content=pack(bytes(unroll.content))) for unroll in self._new]
         counts = [self._counted, self._updates, self._arrived, self.discarded, self._bad]
-        return MixState(waiting, np.array(counts), self._rules())
+        state = MixState(waiting, np.array(counts), self._rules())
+        shard.save(folder, self._codec, self.replays, state)
+
+    def restore(self, shares: Sequence[Share]) -> None:
+        """Continue with these shares of what learners have saved; raise ValueError if none fits."""
+        self.continue_with(*shard.restore(shares, self._codec, self.replays))
 
     def _rules(self) -> np.ndarray:
         """Return the numbers without which those of `MixState` mean nothing."""
@@ -157,12 +200,12 @@ class Mixer:
 
     def _skip_filling(self) -> None:
         """Count what the replays hold already, if it is enough for the first update."""
-        if min(replay.store.size for replay in self._replays) >= self._limiter.minimum:
+        if min(replay.store.size for replay in self.replays) >= self._limiter.minimum:
             self._counted = self._limiter.minimum - self._fresh_columns
 
     def begin_anew(self, updates: int) -> None:
         """Count from 0 with the replays of another run, whose policies are `updates` older."""
-        for replay in self._replays:
+        for replay in self.replays:
             replay.store.make_older(updates)
         self._new.clear()
         self._counted = self._updates = self._arrived = self.discarded = self._bad = 0
@@ -170,16 +213,16 @@ class Mixer:
         self._skip_filling()
 
     def _count_steps(self, content: bytes | memoryview) -> None:
-        """Count the steps of an unroll that will be in no batch as a new one."""
-        steps = count_steps(self._codec, content, self._overlap)
+        """Count the steps of an unroll that will be in no batch as a new one, without resets."""
+        entries, _ = self._codec.arrays(np.frombuffer(content, np.uint8)[np.newaxis])
         with self._counting:
-            self._stored_steps += steps
+            self._stored_steps += int((~entries.first[:, self._overlap :]).sum())
 
     def _note_bad(self, version: int, mistake: str) -> None:
         self._bad += 1
         if not self._said_bad:
             self._said_bad = True
-            self._say(
+            self.say(
                 f"an unroll of policy version {version} is not trained on: {mistake}; further "
                 f"ones are counted as replay_nan"
             )
@@ -189,23 +232,23 @@ class Mixer:
     def may_draw(self) -> bool:
         """Return whether there is enough for a batch, and the ratio of updates allows one."""
         enough = not self._waits_for_fresh or len(self._new) >= self._fresh_columns
-        filled = all(replay.store.size for replay in self._replays)
+        filled = all(replay.store.size for replay in self.replays)
         return enough and filled and self._limiter.allows_update(self._counted, self._updates)
 
     def draw(self) -> Columns:
         """Return the columns of the next batch: the new unrolls, then those of each replay."""
         self._note_progress()
-        self.write_priorities()
+        self._write_priorities()
         self._updates += 1
         number = min(self._fresh_columns, len(self._new))
         chosen = [self._new.popleft() for _ in range(number)]
         weights = [np.ones(number, np.float32)]
         measured, uses = dict[str, float](), []
-        extra = divide(self._fresh_columns - number, self._shares)
+        extra = divide(self._fresh_columns - number, self._columns)
         progress = self._progress()
-        for replay, more in zip(self._replays, extra, strict=True):
+        for replay, own, more in zip(self.replays, self._columns, extra, strict=True):
             store = replay.store
-            slots, weight, found = replay.sampler.draw(replay.columns + more, progress)
+            slots, weight, found = replay.draw(own + more, progress)
             uses.append(store.uses[slots])
             np.add.at(store.uses, slots, 1)
             chosen += [store[slot] for slot in slots.tolist()]
@@ -224,26 +267,26 @@ class Mixer:
             np.arange(len(chosen)) < number,
         )
 
-    def write_priorities(self) -> None:
+    def _write_priorities(self) -> None:
         """Pass on the priorities of `feedback` to the replays."""
         while self._priorities:
             keys, priorities = self._priorities.popleft()
-            for replay in self._replays:
+            for replay in self.replays:
                 replay.write_priorities(keys, priorities)
 
     def _note_progress(self) -> None:
         """Print once that training begins, and once how long the replays take to fill."""
-        stores = [(replay.kind, replay.store) for replay in self._replays]
+        stores = [(replay.kind, replay.store) for replay in self.replays]
         if not self._said_begin:
             self._said_begin = True
             held = ", ".join(f"{kind}: {store.size:,}" for kind, store in stores)
-            self._say(f"replay: training begins with this many unrolls: {held}")
+            self.say(f"replay: training begins with this many unrolls: {held}")
         seconds = time.monotonic() - self._began
         if seconds > _RATE_SECONDS and not self._said_rate:
             self._said_rate = True
             rate = (self._count_stored() - self._stored_before) / seconds
             held = "; ".join(self._describe(kind, store, rate) for kind, store in stores)
-            self._say(f"replay: at this rate, {rate:,.1f} unrolls/s, {held}")
+            self.say(f"replay: at this rate, {rate:,.1f} unrolls/s, {held}")
 
     def _count_stored(self) -> int:
         return self._arrived - self.discarded - self._bad

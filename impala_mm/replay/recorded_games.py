@@ -4,6 +4,7 @@
 entries in each unroll, and before them the overlap with the one before.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +14,8 @@ import tensorflow as tf
 
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.data.unroll_check import UnrollCheck
-from impala_mm.replay.contents import unpack
 from impala_mm.replay.data_set import About, BadData, files, intact, place, read_about, unroll_spec
+from impala_mm.replay.store import unpack
 from impala_mm.replay.unroll_files import UnrollInFile
 from impala_mm.runtime.log import Say
 
@@ -30,7 +31,7 @@ class _Stream:
     def __init__(self, unrolls: Sequence[UnrollInFile], codec: UnrollCodec, check: UnrollCheck):
         self._unrolls, self._codec, self._check = unrolls, codec, check
         self._length = codec.spec.length
-        self._decoded: tuple[int, Entry | None] = (-1, None)
+        self._unroll = functools.lru_cache(maxsize=1)(self._decode)
         self.cut = 0  # steps after the last complete game, which are left out
         self._begin = self._find_begin()
         self.skipped = max(self._begin - 1, 0)  # steps before the first reset, likewise
@@ -40,7 +41,7 @@ class _Stream:
     def _find_begin(self) -> int:
         """Return the number of the first entry that is a reset; the number of all if none is."""
         for number in range(len(self._unrolls)):
-            first = self.unroll(number).first
+            first = self._unroll(number).first
             if first.any():
                 return number * self._length + int(np.argmax(first))
         return len(self._unrolls) * self._length + 1
@@ -49,7 +50,7 @@ class _Stream:
         """Return the number of entries up to the end of the last game; 0: no game ends."""
         reset_follows = True
         for number in reversed(range(len(self._unrolls))):
-            entries = self.unroll(number)
+            entries = self._unroll(number)
             # A lost life does not end a game: no reset follows.
             follows = np.append(entries.first[1:], reset_follows)
             ends = np.flatnonzero(((entries.terminated | entries.truncated) & follows)[1:])
@@ -60,34 +61,30 @@ class _Stream:
             reset_follows = bool(entries.first[1])
         return 0
 
-    def unroll(self, number: int) -> Entry:
+    def _decode(self, number: int) -> Entry:
         """Return the entries [T+1, ...] of an unroll."""
-        if self._decoded[0] != number:
-            packed = self._unrolls[number]
-            try:
-                content = unpack(packed.read(), self._codec.size)
-            except ValueError as error:
-                raise BadData(
-                    f"{packed.path} is damaged ({error}): delete it, or copy it again"
-                ) from None
-            if mistake := self._check.mistake(content):
-                raise BadData(
-                    f"{packed.path} has an unroll that no student can learn from: {mistake}: "
-                    f"delete the file, or record the data again"
-                )
-            rows = np.frombuffer(content, np.uint8)[np.newaxis].copy()
-            entries = tf.nest.map_structure(lambda x: x[0], self._codec.arrays(rows).entries)
-            self._decoded = number, entries
-        found = self._decoded[1]
-        assert found is not None
-        return found
+        packed = self._unrolls[number]
+        try:
+            content = unpack(packed.read(), self._codec.size)
+        except ValueError as error:
+            raise BadData(
+                f"{packed.path} is damaged ({error}): delete it, or copy it again"
+            ) from None
+        if mistake := self._check.mistake(content):
+            raise BadData(
+                f"{packed.path} has an unroll that no student can learn from: {mistake}: "
+                f"delete the file, or record the data again"
+            )
+        rows = np.frombuffer(content, np.uint8)[np.newaxis].copy()
+        entries: Entry = tf.nest.map_structure(lambda x: x[0], self._codec.arrays(rows).entries)
+        return entries
 
     def copy(self, begin: int, entries: Entry) -> None:
         """Write the entries from number `begin` on into arrays [N, ...].
 
         Where the stream has none, they are like a reset: copies of the nearest entry.
         """
-        to = [each for field in _fields(entries) for each in tf.nest.flatten(field)]
+        to = _leaves(entries)
         size = len(entries.first)
         low, high = max(-begin, 0), min(size, self.entries - begin)
         at = low
@@ -96,8 +93,7 @@ class _Stream:
             number = min(place // self._length, len(self._unrolls) - 1)
             offset = place - number * self._length
             count = min(self._length + 1 - offset, high - at)
-            read = [x for field in _fields(self.unroll(number)) for x in tf.nest.flatten(field)]
-            for ours, theirs in zip(to, read, strict=True):
+            for ours, theirs in zip(to, _leaves(self._unroll(number)), strict=True):
                 ours[at : at + count] = theirs[offset : offset + count]
             at += count
         for ours in to:
@@ -108,9 +104,10 @@ class _Stream:
                 flag[part] = 0
 
 
-def _fields(entry: Entry) -> list[object]:
-    """Return all fields of entries but the extras, which are the algorithm's own."""
-    return [value for name, value in entry._asdict().items() if name != "extras"]
+def _leaves(entries: Entry) -> list[np.ndarray]:
+    """Return all arrays of entries but the extras, which are the algorithm's own."""
+    leaves: list[np.ndarray] = tf.nest.flatten(entries._replace(extras=()))
+    return leaves
 
 
 class _Window(NamedTuple):

@@ -2,9 +2,9 @@
 
     unrolls.bin     the unrolls' bytes as they are stored, one after the other
     index.npz       for each: its version and size; for each replay, by kind: which of them it
-                    holds, in their order, and for each of these its slot, how often it was drawn
-                    and its priority, with the largest so far; which ones wait to be in a batch as
-                    new ones; the counts of the mix, and the state of its random numbers
+                    holds, in their order, for each of these its slot and how often it was drawn,
+                    and the state of its kind, such as priorities; which ones wait to be in a batch
+                    as new ones; the counts of the mix, and the state of its random numbers
 
 A learner that reads its own shard again continues exactly, except for a batch that was drawn ahead,
 and for features that it compares.
@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from impala_mm.data.trajectory import UnrollCodec
-from impala_mm.replay import random_state
-from impala_mm.replay.parts import Replay
-from impala_mm.replay.samplers import Prioritised
+from impala_mm.replay.samplers import Sampler
 from impala_mm.replay.store import StoredUnroll
 
 _UNROLLS, _INDEX = "unrolls.bin", "index.npz"
+_OWN = {"held", "slots", "random", "uses"}  # of what is saved of a replay, what is no state of its
 
 
 class Share(NamedTuple):
@@ -43,7 +42,7 @@ class MixState(NamedTuple):
     rules: np.ndarray  # float64: a mix with others cannot continue with these counts
 
 
-def save(folder: Path, codec: UnrollCodec, replays: Sequence[Replay], mix: MixState) -> None:
+def save(folder: Path, codec: UnrollCodec, replays: Sequence[Sampler], mix: MixState) -> None:
     """Write what the replays hold, and what waits, to a folder, each unroll once."""
     unrolls = {unroll.key: unroll for unroll in mix.waiting}
     unrolls |= {unroll.key: unroll for each in replays for unroll in each.store.in_order()}
@@ -59,13 +58,16 @@ def save(folder: Path, codec: UnrollCodec, replays: Sequence[Replay], mix: MixSt
     for replay in replays:
         order = np.array([unroll.key for unroll in replay.store.in_order()], np.int64)
         slots = replay.store.slots_of(order)
-        index[f"{replay.kind}/held"] = np.searchsorted(keys, order)
-        index[f"{replay.kind}/slots"] = slots
-        index[f"{replay.kind}/random"] = random_state.encode(replay.random)
-        index[f"{replay.kind}/uses"] = replay.store.uses[slots]
-        if isinstance(replay.sampler, Prioritised):
-            index[f"{replay.kind}/priorities"] = replay.sampler.scaled(slots)
-            index[f"{replay.kind}/largest"] = np.array(replay.sampler.largest)
+        state = replay.state(slots)
+        if taken := _OWN & state.keys():
+            raise ValueError(f"the state of {replay.kind} has other names than {taken}")
+        state |= {
+            "held": np.searchsorted(keys, order),
+            "slots": slots,
+            "random": encode_random(replay.random),
+            "uses": replay.store.uses[slots],
+        }
+        index |= {f"{replay.kind}/{name}": value for name, value in state.items()}
     with (folder / _UNROLLS).open("wb") as file:
         for key in keys.tolist():
             file.write(unrolls[key].content)
@@ -73,7 +75,7 @@ def save(folder: Path, codec: UnrollCodec, replays: Sequence[Replay], mix: MixSt
 
 
 def restore(
-    shares: Sequence[Share], codec: UnrollCodec, replays: Sequence[Replay]
+    shares: Sequence[Share], codec: UnrollCodec, replays: Sequence[Sampler]
 ) -> tuple[int, MixState | None]:
     """Fill empty replays from shares of shards; return what a learner continues with.
 
@@ -135,48 +137,56 @@ def _read_unrolls(share: Share, index: dict[str, np.ndarray]) -> Iterator[_Found
 
 
 def _fill(
-    replay: Replay,
+    replay: Sampler,
     shares: Sequence[Share],
     indices: Sequence[dict[str, np.ndarray]],
     keys: dict[tuple[Share, int], int],
     unrolls: Sequence[StoredUnroll],
 ) -> None:
-    """Fill a replay with those unrolls that replays of its kind held."""
+    """Fill a replay with those unrolls that replays of its kind held.
+
+    If these are all that one learner saved, and there is room, it continues exactly.
+    """
+    kind = f"{replay.kind}/"
+    saved = [
+        {n.removeprefix(kind): index[n] for n in index if n.startswith(kind)} for index in indices
+    ]
     keys_held: list[np.ndarray] = []
     kept: list[np.ndarray] = []  # which of those that were held belong to the shares
-    for share, index in zip(shares, indices, strict=True):
-        held = index.get(f"{replay.kind}/held", np.arange(len(index["sizes"])))
+    for share, index, mine in zip(shares, indices, saved, strict=True):
+        held = mine.get("held", np.arange(len(index["sizes"])))
         kept.append((held - share.first) % share.of == 0)
         numbers = held[kept[-1]].tolist()
         keys_held.append(np.array([keys[share, number] for number in numbers], np.int64))
-    if not _fill_slots(replay, shares, indices, keys_held, unrolls):
+    in_slots = None
+    if _is_whole(shares) and "slots" in saved[0]:
+        in_slots = [unrolls[key] for key in keys_held[0][np.argsort(saved[0]["slots"])].tolist()]
+    if in_slots is not None and replay.fill_slots(in_slots):
+        decode_random(replay.random, saved[0]["random"])
+    else:
         replay.fill([unrolls[key] for key in sorted(np.concatenate(keys_held).tolist())])
-    for index, wanted, mine in zip(indices, kept, keys_held, strict=True):
-        slots = replay.store.slots_of(mine)
+    for mine, wanted, held in zip(saved, kept, keys_held, strict=True):
+        slots = replay.store.slots_of(held)
         stored = slots >= 0  # others were removed for lack of room
-        if (uses := index.get(f"{replay.kind}/uses")) is not None:
-            replay.store.uses[slots[stored]] = uses[wanted][stored]
-        priorities = index.get(f"{replay.kind}/priorities")
-        if priorities is not None and isinstance(replay.sampler, Prioritised):
-            largest = float(index.get(f"{replay.kind}/largest", 1.0))
-            replay.sampler.set_scaled(slots[stored], priorities[wanted][stored], largest)
+        if "uses" in mine:
+            replay.store.uses[slots[stored]] = mine["uses"][wanted][stored]
+        state = {name: mine[name] for name in mine.keys() - _OWN}
+        rows = {name: v[wanted][stored] if v.ndim else v for name, v in state.items()}
+        replay.restore(slots[stored], rows)
 
 
-def _fill_slots(
-    replay: Replay,
-    shares: Sequence[Share],
-    indices: Sequence[dict[str, np.ndarray]],
-    keys_held: Sequence[np.ndarray],
-    unrolls: Sequence[StoredUnroll],
-) -> bool:
-    """Let a replay continue as the only shard says, if there is room; return whether it does."""
-    if not _is_whole(shares):
-        return False
-    slots = indices[0].get(f"{replay.kind}/slots")
-    if slots is None:
-        return False
-    in_slots = keys_held[0][np.argsort(slots)]
-    if not replay.fill_slots([unrolls[key] for key in in_slots.tolist()]):
-        return False
-    random_state.decode(replay.random, indices[0][f"{replay.kind}/random"])
-    return True
+def encode_random(random: np.random.Generator) -> np.ndarray:
+    """Return the state of a generator that `np.random.default_rng` made, as 64-bit numbers."""
+    state = random.bit_generator.state
+    large = [state["state"]["state"], state["state"]["inc"]]
+    words = [(number >> shift) & (2**64 - 1) for number in large for shift in (64, 0)]
+    return np.array([*words, state["has_uint32"], state["uinteger"]], np.uint64)
+
+
+def decode_random(random: np.random.Generator, words: np.ndarray) -> None:
+    """Give a generator the state that `encode_random` returned."""
+    a, b, c, d, has, rest = map(int, words)
+    state = dict(random.bit_generator.state)
+    state["state"] = {"state": (a << 64) | b, "inc": (c << 64) | d}
+    state["has_uint32"], state["uinteger"] = has, rest
+    random.bit_generator.state = state

@@ -1,10 +1,10 @@
 """The source of batches that mixes new unrolls with replayed ones, prepared ahead.
 
     actors' queue ---> writer thread ---> Mixer --drawn--> preparing thread ---> next batch
-                             |---> ReplayFiles
+                             |---> Spill
 
-`mixer` decides what is stored and drawn, `files` keeps it on a disk, and the threads here let
-training wait for neither. A limiter lets the learner and its actors wait for each other.
+`mixer` decides what is stored and drawn, a `spill` keeps it on a disk as it arrives, and `shard`
+with checkpoints. The threads here let training wait for none of them.
 """
 
 import math
@@ -17,16 +17,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from impala_mm.data.batches import OneAhead
-from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.replay.contents import pack
-from impala_mm.replay.files import ReplayFiles
-from impala_mm.replay.limiter import RateLimiter
+from impala_mm.data.trajectory import Batch
 from impala_mm.replay.mixer import Columns, Mixer
-from impala_mm.replay.parts import Replay
 from impala_mm.replay.shard import Share
 from impala_mm.replay.spill import Spill
-from impala_mm.runtime import thread_names
-from impala_mm.runtime.log import Say
+from impala_mm.replay.store import StoredUnroll, pack
+from impala_mm.runtime import lifecycle
 
 _MOST_AT_ONCE = 64  # unrolls that the writer takes from the queue at a time
 
@@ -59,42 +55,29 @@ class ReplaySource:
     def __init__(
         self,
         actors: Unrolls | Turns,
-        codec: UnrollCodec,
+        mixer: Mixer,
         decode: Callable[[Columns], Batch],
-        replays: Sequence[Replay],
-        fresh_columns: int,
-        limiter: RateLimiter,
-        overflow: str,
-        progress: Callable[[], float],
-        overlap: int = 1,
-        say: Say = print,
         spill: Spill | None = None,
         first_priorities: Callable[[Sequence[bytes]], np.ndarray] | None = None,
         memory_bytes: float = math.inf,
     ):
-        """Take unrolls from `actors`, whose first `overlap` entries are no new steps.
+        """Take unrolls from `actors`, and return the batches that `decode` makes of a mix.
 
-        `fresh_columns` of every batch are new unrolls, and the others are those of `replays`;
-        `decode` makes the batch. `overflow` is --replay_overflow, and `progress` the share of the
-        run that is done. Threads begin to work when the first batch is asked for; with `Turns`
-        there are none, and `next` itself does their work, so that the same unrolls give the same
-        batches. What lies in a `spill` is stored at once; once nothing more can be spilled, all
-        replays together take up to `memory_bytes`. `first_priorities` returns those of new unrolls,
-        float [N].
+        Threads begin to work when the first batch is asked for; with `Turns` there are none, and
+        `next` itself does their work, so that the same unrolls give the same batches. What lies in
+        a `spill` is stored at once; once nothing more can be spilled, all replays together take up
+        to `memory_bytes`. `first_priorities` returns those of new unrolls, float [N].
         """
-        self._actors, self._decode, self._overflow = actors, decode, overflow
+        self._actors, self._mixer, self._decode = actors, mixer, decode
         self._first_priorities = first_priorities
+        self._spill, self._memory_bytes = spill, memory_bytes
         # It guards the mixer and the replays. It is held during a draw, for which the learner must
         # not wait.
         self._changed = threading.Condition()
-        self._mixer = Mixer(
-            codec, replays, fresh_columns, limiter, overflow, progress, overlap, say
-        )
-        self._files = ReplayFiles(codec, replays, self._changed, spill, memory_bytes, say)
         self._ahead = OneAhead()
         self._threads: list[threading.Thread] = []
         if spill:
-            self._mixer.continue_with(self._files.restore_spill())
+            self._restore(spill)
 
     # -- the learner's side
 
@@ -142,8 +125,7 @@ class ReplaySource:
     def save(self, folder: Path) -> None:
         """Write all stored unrolls to this folder."""
         with self._changed:
-            self._mixer.write_priorities()
-            self._files.save(folder, self._mixer.state())
+            self._mixer.save(folder)
 
     def restore(self, folder: Path) -> None:
         """Store the unrolls that `save` wrote; raise ValueError if they are of another kind."""
@@ -152,7 +134,7 @@ class ReplaySource:
     def restore_shares(self, shares: Sequence[Share]) -> None:
         """Store these shares of what learners have saved; raise ValueError as `restore` does."""
         with self._changed:
-            self._mixer.continue_with(*self._files.restore(shares))
+            self._mixer.restore(shares)
 
     def make_older(self, updates: int) -> None:
         """Let what is restored be another run's, which made this number of updates."""
@@ -163,7 +145,7 @@ class ReplaySource:
 
     def _write(self, actors: Unrolls) -> None:
         """Store what actors send until the run ends."""
-        thread_names.name_thread("replay-write")
+        lifecycle.name_thread("replay-write")
         try:
             while True:
                 self._store(*actors.take(self._wait_for_room(actors)))
@@ -181,24 +163,62 @@ class ReplaySource:
         with self._changed:
             stored = [*map(self._mixer.receive, contents, versions, packed, first)]
             self._changed.notify_all()
-        self._files.spill([unroll for unroll in stored if unroll])
+        if self._spill:
+            self._write_to(self._spill, [unroll for unroll in stored if unroll])
 
     def _wait_for_room(self, actors: Unrolls) -> int:
         """Wait until unrolls may be taken; return how many."""
         while True:
             most = min(max(actors.size(), 1), _MOST_AT_ONCE)
             with self._changed:
-                if self._overflow != "wait":
+                if self._mixer.overflow != "wait":
                     return most
                 if room := self._mixer.room(most):
                     return room
                 self._changed.wait(1.0)
 
+    # -- the files of a spill
+
+    def _restore(self, spill: Spill) -> None:
+        """Store what lies in the spill."""
+        unrolls = spill.read()
+        for replay in self._mixer.replays:
+            replay.fill(unrolls)
+        self._mixer.continue_with(spill.next_key())
+        spill.delete_unused(self._is_stored)
+        if unrolls:
+            self._mixer.say(
+                f"replay: {len(unrolls):,} unrolls of an earlier start were found on disk"
+            )
+
+    def _write_to(self, spill: Spill, unrolls: Sequence[StoredUnroll]) -> None:
+        """Add unrolls to the spill, and let those in its files no longer take memory.
+
+        Once the disk takes no more, the replays keep to what fits in memory.
+        """
+        for unroll in unrolls:
+            if written := spill.add(unroll):
+                with self._changed:
+                    for each in written:
+                        for replay in self._mixer.replays:
+                            replay.store.replace(each)
+                    spill.delete_unused(self._is_stored)
+        if spill.stopped:
+            capacity = sum(replay.store.capacity for replay in self._mixer.replays)
+            with self._changed:
+                for replay in self._mixer.replays:
+                    share = self._memory_bytes * replay.store.capacity / capacity
+                    replay.limit(min(replay.store.max_bytes, share))
+                spill.delete_unused(self._is_stored)
+
+    def _is_stored(self, keys: np.ndarray) -> bool:
+        return any((replay.store.slots_of(keys) >= 0).any() for replay in self._mixer.replays)
+
     # -- the preparing thread
 
     def _prepare(self) -> None:
         """Prepare one batch after another until the run ends."""
-        thread_names.name_thread("replay-draw")
+        lifecycle.name_thread("replay-draw")
         try:
             while True:
                 with self._changed:

@@ -20,7 +20,6 @@ import numpy as np
 
 from impala_mm.config.errors import UserMistake
 from impala_mm.replay import unroll_files
-from impala_mm.replay.claim import claim
 from impala_mm.replay.store import StoredUnroll
 from impala_mm.replay.unroll_files import SUFFIX
 from impala_mm.runtime import safe_files
@@ -73,7 +72,7 @@ class Spill:
         self._files: list[_File] = []
         self.stopped = ""  # why nothing is written any more
         try:
-            self._lock = claim(folder / _ABOUT, "replay", self._refuse_others)
+            self._lock = unroll_files.claim(folder / _ABOUT, "replay", self._refuse_others)
             if not (folder / _ABOUT).exists():
                 safe_files.write_whole(folder / _ABOUT, json.dumps(owner._asdict()).encode())
         except OSError as error:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollCodec, UnrollSpec
-from impala_mm.replay import random_state
+from impala_mm.replay.shard import decode_random, encode_random
 from impala_mm.runtime import machine
 
 
@@ -170,14 +170,14 @@ class SavedStepReplay(StepReplay):
     def save(self, folder: Path) -> None:
         """Write what is held, and the state of the random numbers, to this folder."""
         batches.save(self._filled(), folder)
-        np.savez(folder / "state.npz", added=self._added, random=random_state.encode(self._random))
+        np.savez(folder / "state.npz", added=self._added, random=encode_random(self._random))
 
     def restore(self, folder: Path) -> None:
         """Hold what `save` wrote; raise ValueError if it is of another size or kind."""
         saved = np.load(folder / "state.npz")
         self._added = int(saved["added"])
         batches.restore(self._filled(), folder)
-        random_state.decode(self._random, saved["random"])
+        decode_random(self._random, saved["random"])
 
     def make_older(self, updates: int) -> None:
         """Subtract a number from the policy versions of what is held."""

@@ -1,14 +1,16 @@
 """The store of a replay: unrolls as they travelled, compressed, in slots without gaps.
 
 A store holds references to the unrolls' bytes, so an unroll that several stores hold takes its
-memory once. `samplers` draw slots, `removal` chooses those that make room.
+memory once. A sampler draws slots, and chooses those that make room.
 """
 
 import math
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
+
+from impala_mm.data.compression import compress_lz4, decompress
 
 
 class StoredUnroll(NamedTuple):
@@ -21,17 +23,17 @@ class StoredUnroll(NamedTuple):
     priority: float | None = None  # the one that it begins with; None: the largest so far
 
 
-class Follower(Protocol):
-    """Something that keeps a value for each slot of a store, such as a priority."""
+def pack(content: bytes) -> bytes:
+    """Return an unroll's bytes as they are stored."""
+    return compress_lz4(content)
 
-    def added(self, slot: int) -> None:
-        """Take note of a new unroll in this slot."""
 
-    def moved(self, slot: int, to: int) -> None:
-        """Take note that the unroll of a slot is now in another one, whose unroll is removed."""
-
-    def removed(self, slot: int) -> None:
-        """Take note that a slot is empty."""
+def unpack(content: bytes | memoryview, size: int) -> bytes:
+    """Return the `size` bytes of an unroll that was packed, or never was."""
+    found = decompress(content, size)
+    if found is None:
+        raise ValueError(f"a stored unroll of {len(content)} bytes is none of {size} bytes")
+    return found
 
 
 class Store:
@@ -46,12 +48,10 @@ class Store:
         self.size, self.bytes = 0, 0
         # Zeros take memory only once they are written, so a large capacity costs nothing.
         self.keys = np.zeros(capacity, np.int64)
-        self.versions = np.zeros(capacity, np.int64)
         self.uses = np.zeros(capacity, np.int64)  # how often each unroll was drawn
         self._unrolls: list[StoredUnroll] = []
         self._slots: dict[int, int] = {}  # by key
         self._order = deque[int]()  # keys from the oldest to the newest; some were removed
-        self.followers: list[Follower] = []
 
     def __getitem__(self, slot: int) -> StoredUnroll:
         return self._unrolls[slot]
@@ -87,13 +87,11 @@ class Store:
         """Store an unroll, for which there is room, and whose key is new."""
         slot = self.size
         self._unrolls.append(unroll)
-        self.keys[slot], self.versions[slot], self.uses[slot] = unroll.key, unroll.version, 0
+        self.keys[slot], self.uses[slot] = unroll.key, 0
         self._slots[unroll.key] = slot
         self._order.append(unroll.key)
         self.size += 1
         self.bytes += len(unroll.content)
-        for each in self.followers:
-            each.added(slot)
 
     def replace(self, unroll: StoredUnroll) -> None:
         """Let the bytes of an unroll, which are the same, lie elsewhere, if it is still stored."""
@@ -103,7 +101,6 @@ class Store:
 
     def make_older(self, updates: int) -> None:
         """Subtract a number from the policy versions of all unrolls."""
-        self.versions[: self.size] -= updates
         self._unrolls = [u._replace(version=u.version - updates) for u in self._unrolls]
 
     def remove(self, slot: int) -> None:
@@ -115,13 +112,9 @@ class Store:
         if slot != last:
             self._unrolls[slot] = moved
             self._slots[moved.key] = slot
-            for column in (self.keys, self.versions, self.uses):
+            for column in (self.keys, self.uses):
                 column[slot] = column[last]
-            for each in self.followers:
-                each.moved(last, slot)
         self.size = last
-        for each in self.followers:
-            each.removed(last)
         if len(self._order) > 2 * self.capacity:  # removed ones that `oldest` has not met
             self._order = deque(key for key in self._order if key in self._slots)
 

@@ -2,22 +2,26 @@
 
     0000000512.unrolls      a header line of JSON with its checksum, then the bytes of the unrolls
 
-`spill` writes a replay to them, and `data_set` what a policy has played.
+`spill` writes a replay to them, and `data_set` what a policy has played. Each claims its folder:
+one process writes there, and no other one's files are touched.
 """
 
+import fcntl
 import json
 import mmap
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from impala_mm.config.errors import UserMistake
 from impala_mm.replay.store import StoredUnroll
 from impala_mm.runtime.safe_files import from_json
 
 SUFFIX = ".unrolls"
+_LOCK = "lock"
 
 
 def encode(unrolls: Sequence[StoredUnroll]) -> bytes:
@@ -89,3 +93,30 @@ def _numbers(found: Any) -> list[int]:
     if not (isinstance(found, list) and all(type(n) is int and 0 <= n < 2**63 for n in found)):
         raise ValueError("its first line has no lists of whole numbers")
     return found
+
+
+def claim(
+    about: Path, what: str, check: Callable[[], None], mistake: type[UserMistake] = UserMistake
+) -> IO[str]:
+    """Make a folder this process's own; return its lock, which is held until it is closed.
+
+    The folder is made if it does not exist. `about` is the file that describes it, and `what` lies
+    there, in words; if the file exists, `check` is called, which may raise an exception. Raises
+    `mistake` if other files lie there or another process uses it, OSError if it is not writable.
+    """
+    folder = about.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    if about.exists():
+        check()
+    elif any(p.name != _LOCK and not p.name.endswith(".part") for p in folder.iterdir()):
+        raise mistake(
+            f"{folder} is not empty, and no {what} lies there: name an empty or new folder"
+        )
+    lock = (folder / _LOCK).open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise mistake(f"{folder} is used by another process: end that first") from None
+    for part in folder.glob("*.part"):  # of a process that was killed
+        part.unlink()
+    return lock

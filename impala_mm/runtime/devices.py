@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.config import auto, flags
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 
 
 def select_device(flag: str, wish: str, number: int) -> str:
@@ -27,7 +27,7 @@ def select_device(flag: str, wish: str, number: int) -> str:
 
 def start_devices() -> None:
     """Make TensorFlow start its threads, which it does when it first lists its devices."""
-    with thread_names.threads_named("tf_intra"):
+    with lifecycle.threads_named("tf_intra"):
         tf.config.list_logical_devices()
 
 

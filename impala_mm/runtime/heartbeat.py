@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from impala_mm.config import flags
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 VARIABLE = "IMPALA_MM_HEARTBEAT"
 HOSTS_VARIABLE = "IMPALA_MM_LEARNER_HOSTS"

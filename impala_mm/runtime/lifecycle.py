@@ -1,20 +1,39 @@
 """The start and end of every kind of process: signals, exit codes, limits, loading TensorFlow.
 
 Nothing heavy is imported before it is needed: a mistake in the flags is reported at once.
+
+`name_thread` gives the kernel a thread's name, which shows what uses a process's CPU time: `top -H
+-p PID` shows the names, and `sandbox/benchmarks/thread_cpu.py` adds up CPU seconds by them. The
+kernel does not know the names that Python gives. A thread that a library starts has the name of the
+thread that started it.
+
+    environment    an actor: steps the environments in C++
+    stepping       an actor with several groups of environments: steps one group
+    tf_intra       works within TensorFlow's operations (TensorFlow's other threads: tf_Compute)
+    link           an actor: the connection to its learner
+    relay          an actor: encrypts what TensorFlow sends, and decrypts what it receives
+    playing        an actor without a network (--inference=learner): plays
+    prefetch       a learner: takes unrolls from the queue and makes batches of them
+    training       a learner: calls the updates
+    lockstep       a learner: agrees with the other learners on the next step
+    reports        a learner: exchanges status reports with the other learners
+    front          a learner: watches the process that other hosts connect to
+    gpus           a learner: measures the use of its host's GPUs
 """
 
 import contextlib
 import ctypes
+import importlib
+import linecache
 import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
-
-from impala_mm.runtime import tensorflow_import
 
 # In the environment of a program that `impala_mm.train` or `launch` has started.
 OWNER_VARIABLE = "IMPALA_MM_OWNER"
@@ -127,7 +146,7 @@ def load_tensorflow(intra: int = 0, inter: int = 0, device: str = "auto") -> Non
     """
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    tensorflow_import.load()
+    import_tensorflow()
     set_thread_counts(intra, inter)
 
 
@@ -154,3 +173,61 @@ def end_reason(ending: list[int]) -> str:
     if ending[0] == signal.SIGUSR1:
         return "a stop was requested"
     return f"stopped by {signal.Signals(ending[0]).name}"
+
+
+_NOISE = (b"WARNING: All log messages before absl::InitializeLog", b"I0000 ")
+
+
+def import_tensorflow() -> None:
+    """Import TensorFlow without Keras, and print what it writes to stderr except for known noise.
+
+    Each process calls it once, after its signal handlers, proxies and thread limits are set.
+
+    TensorFlow imports Keras, which nothing here uses: that takes 46 MiB of each actor and a quarter
+    of the import's time. `tf.keras` still loads it when it is first used.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # The default is on only for CPUs with AVX-512; without it, others train convolutions at half
+    # the speed.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as printed:
+        os.dup2(printed.fileno(), 2)
+        without_keras = sys.modules.setdefault("keras", None) is None  # type: ignore[arg-type]
+        try:
+            importlib.import_module("tensorflow")
+        finally:
+            if without_keras:
+                del sys.modules["keras"]
+            linecache.clearcache()  # 6 MiB of source code that TensorFlow's decorators have read
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            printed.seek(0)
+            for line in printed:
+                if not line.startswith(_NOISE):
+                    os.write(2, line)
+
+
+_NAME = Path("/proc/thread-self/comm")  # of the thread that reads or writes it
+
+
+def name_thread(name: str) -> None:
+    """Name the calling thread, in up to 15 letters; do nothing if the kernel has no names."""
+    with contextlib.suppress(OSError):
+        _NAME.write_text(name[:15])
+
+
+@contextlib.contextmanager
+def threads_named(name: str) -> Iterator[None]:
+    """Give this name to all threads that are started within, also to those of libraries."""
+    try:
+        before = _NAME.read_text().rstrip("\n")
+    except OSError:
+        yield
+        return
+    name_thread(name)
+    try:
+        yield
+    finally:
+        name_thread(before)

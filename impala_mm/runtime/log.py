@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from impala_mm.config import printable
+from impala_mm.config import messages
 
 Say = Callable[[str], None]  # prints and logs a line
 
@@ -52,7 +52,7 @@ class ProcessLogger:
 
     def __call__(self, message: str) -> None:
         """Print and log a line."""
-        line = f"[{self._name}] {printable.escape(message)}"
+        line = f"[{self._name}] {messages.escape(message)}"
         if self.log:
             self.log.write(line)
         # The terminal is gone, its disk is full, or an environment has closed sys.stdout.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from impala_mm.config import flags
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -177,7 +177,7 @@ class GpuWatch(threading.Thread):
 
     def run(self) -> None:
         """Measure until the process ends, if this machine has nvidia-smi."""
-        thread_names.name_thread("gpus")
+        lifecycle.name_thread("gpus")
         while shutil.which("nvidia-smi"):
             self.newest = measure_gpus()
             time.sleep(_GPU_SECONDS)

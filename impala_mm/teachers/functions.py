@@ -9,6 +9,7 @@ and returns N actions, or their probabilities [N, A].
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,53 +17,41 @@ import tensorflow as tf
 
 from impala_mm.config import user_modules
 from impala_mm.config.messages import describe_error
-from impala_mm.data.trajectory import Entry
-from impala_mm.teachers.frames import Frames, ask_at_once
-from impala_mm.teachers.kinds import LEAST, FitActions, NoTeacher
+from impala_mm.teachers.teacher import LEAST, NoTeacher, ObservingTeacher, Request
 
 
-class FunctionTeacher:
+class FunctionTeacher(ObservingTeacher):
     """A function of observations."""
 
-    greedy = False
+    in_words = "my_package:function"
 
-    def __init__(self, name: str, fit: FitActions, hint: str = ""):
-        """Find the function and call it; raise NoTeacher if it cannot teach.
+    @staticmethod
+    def recognises(name: str, path: Path) -> bool:
+        """Return whether this is the name of a function."""
+        return ":" in name and not path.exists()
 
-        `hint` follows the sentence on an action that the teacher does not have.
-        """
-        self.name, self.notes, self._hint = name, list[str](), hint
-        if (spec := fit(None)).actions.discrete is None:
-            raise NoTeacher(
-                f"a function teaches Discrete actions, and {spec.level_name} takes "
-                f"{spec.actions.describe()}"
+    def __init__(self, request: Request):
+        """Find the function and call it; raise NoTeacher if it cannot teach."""
+        spec, _ = request.fit_discrete("a function")
+        super().__init__(request, spec)
+        # It follows the sentence on an action that the teacher does not have.
+        self._hint = ""
+        if request.order:
+            self._hint = (
+                "; with more actions than --teacher_actions names, it must return their "
+                "probabilities"
             )
-        self._frames = Frames(spec.observation, spec.frame_stack)
-        self._function = _find(name)
+        self._function = _find(request.name)
         nothing = [
             np.zeros([2, *leaf.shape], leaf.dtype.as_numpy_dtype)
             for leaf in tf.nest.flatten(self._frames.specs)
         ]
         answer = self._ask_function(nothing)
-        spec = fit(answer.shape[1] if answer.ndim == 2 else None)
-        assert spec.actions.discrete
-        self.num_actions: int = spec.actions.discrete
+        count = answer.shape[1] if answer.ndim == 2 else None
+        _, self.num_actions = request.fit_discrete("a function", count)
         self._call(*nothing)
 
-    def initial_state(self, batch: int | tf.Tensor) -> Any:
-        """Return its memory at the start of `batch` episodes: the frames that are stacked."""
-        return self._frames.initial_state(batch)
-
-    def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
-        """Return (parameters [B, P], memory) after entries [B, ...]."""
-        read, state = self._frames.step(entry, state)
-        return self._ask(read), state
-
-    def parameters(self, entries: Entry) -> tf.Tensor:
-        """Return the parameters [T+1, B, P] for entries [T+1, B, ...]."""
-        return ask_at_once(self._ask, self._frames.unroll(entries), self.num_actions)
-
-    def _ask(self, observations: Any) -> tf.Tensor:
+    def answer(self, observations: Any) -> tf.Tensor:
         """Return the logits [N, A] for observations [N, ...]."""
         flat = tf.nest.flatten(observations)
         logits = tf.numpy_function(self._call, flat, tf.float32)
@@ -103,11 +92,9 @@ def _find(name: str) -> Callable[[Any], Any]:
     """Return the function that my_package:function names; raise NoTeacher."""
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(user_modules.import_module(module, f":{attribute}"), attribute, None)
+        function = getattr(user_modules.import_module(module, f":{attribute}"), attribute, None)
     except user_modules.BadModule as error:
         raise NoTeacher(str(error)) from error.__cause__
-    if found is None:
+    if not callable(function):
         raise NoTeacher(f"{module} has no function {attribute}")
-    if not callable(found):
-        raise NoTeacher(f"{attribute} of {module} is {type(found).__name__}, and no function")
-    return found
+    return function

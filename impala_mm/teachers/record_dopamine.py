@@ -2,50 +2,80 @@
 
 python -m impala_mm.teachers.record_dopamine CHECKPOINTS FOLDER --level_name=PongNoFrameskip-v4
 
-CHECKPOINTS is the folder with the files `$store$_*` (`dopamine_replay`), of which the newest replay
-is read; the games are added to FOLDER, as --mode=record does it. Rewards are those of the replay,
-limited to -1 to 1.
+CHECKPOINTS is the folder with the replay's files, of which the newest replay is read; the games are
+added to FOLDER, as --mode=record does it. Rewards are those of the replay, limited to -1 to 1.
+
+    checkpoints/
+        $store$_observation_ckpt.199.gz     uint8 [N, 84, 84]: single frames, as our unrolls have
+        $store$_action_ckpt.199.gz          int32 [N]; also $store$_reward_ and $store$_terminal_
+        add_count_ckpt.199.gz               transitions that were ever added
+        episode_end_indices_ckpt.199.gz     a pickle: where episodes end (of later versions only)
+
+Each is the compressed file of one array. The arrays are a ring: number add_count modulo N is the
+oldest. A transition has a frame, the action after it, and the reward (limited to -1 to 1) and end
+that followed. Before each episode stand transitions of zeros, one fewer than frames are stacked.
+
+Only one frame at a time is read, so a replay of any size takes little memory. The oldest game is
+left out if its beginning is overwritten. A game that is cut by a limit, or because the replay ends,
+is truncated at its last frame, and the action after it is left out: no frame shows what followed.
+
+Nothing in the files is executed: an array of objects, which NumPy would unpickle, is refused.
 """
 
 import argparse
+import contextlib
+import gzip
+import math
 import os
+import re
 import sys
-from collections.abc import Sequence
+import tokenize
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from impala_mm.algorithms.interface import entry_spec
 from impala_mm.config.errors import UserMistake
+from impala_mm.config.messages import join_lines
 from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import UnrollSpec
+from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import level_spec
-from impala_mm.environments.types import BadLevel
+from impala_mm.environments.types import BadLevel, EnvironmentSpec, Step
 from impala_mm.evaluation import recording
 from impala_mm.replay.data_set import About, DataSetWriter, unroll_spec
-from impala_mm.teachers import dopamine_replay
-from impala_mm.teachers.kinds import NoTeacher
+from impala_mm.teachers import pickles
+from impala_mm.teachers.teacher import NoTeacher
 
 _UNROLL_LENGTH = 20  # students may have any other
 _LINE_UNROLLS = 2_000  # unrolls between progress lines
+_STORED = re.compile(r"\$store\$_observation_ckpt\.(\d+)\.gz")
+_NUMBERS = "biuf"  # kinds of NumPy types
+_MOST_ROWS, _MOST_IN_ROW = 2**27, 2**22  # Dopamine keeps a million frames of 84x84
 
 
 def record(checkpoints: Path, folder: Path, level_name: str) -> About:
     """Add a replay's games to a data set, and return its description; raise UserMistake."""
     config = Config(level_name=level_name)
     spec = level_spec(level_name, **from_flags.environment_options(config))
-    number = dopamine_replay.find(checkpoints)
+    number = find(checkpoints)
     if number is None:
         raise NoTeacher(
             f"{checkpoints} has no file $store$_observation_ckpt.N.gz: give the folder in which "
             f"Dopamine stored its replay"
         )
-    replay = dopamine_replay.read(checkpoints, number, spec)
+    replay = read(checkpoints, number, spec)
     unroll = unroll_spec(entry_spec(spec, ()), _UNROLL_LENGTH)
     policy = f"Dopamine's replay {checkpoints.resolve()}, {number}"
     data = DataSetWriter(folder, recording.describe(spec, unroll, config, policy))
     print(f"replay {number}: {len(replay.action):,} transitions", flush=True)
     try:
         stream, data.next_stream = data.next_stream, data.next_stream + 1
-        contents = dopamine_replay.unrolls(replay, spec, unroll, data.count)
+        contents = unrolls(replay, spec, unroll, data.count)
         for at, content in enumerate(contents):
             data.add(stream, at, content)
             if at % _LINE_UNROLLS == _LINE_UNROLLS - 1:
@@ -53,6 +83,270 @@ def record(checkpoints: Path, folder: Path, level_name: str) -> About:
     finally:
         data.close()
     return data.about
+
+
+class Replay(NamedTuple):
+    """A replay without its frames, in the order in which they lie in the files."""
+
+    path: Path  # of the frames
+    shape: tuple[int, ...]  # of one frame
+    oldest: int  # number of the oldest transition
+    action: np.ndarray  # int64 [N]
+    reward: np.ndarray  # float32 [N]
+    terminal: np.ndarray  # bool [N]
+    end: np.ndarray  # bool [N]: an episode ends here, whether terminal or cut by a limit
+    is_full: bool  # the oldest transitions have been overwritten
+
+    @property
+    def order(self) -> np.ndarray:
+        """The numbers of the transitions, the oldest first."""
+        return np.roll(np.arange(len(self.action)), -self.oldest)
+
+
+def find(folder: Path) -> int | None:
+    """Return the number of the newest replay in a folder; None if it has none of Dopamine's."""
+    names = [_STORED.fullmatch(path.name) for path in folder.glob("$store$_observation_ckpt.*")]
+    return max((int(name[1]) for name in names if name), default=None)
+
+
+def read(folder: Path, number: int, spec: EnvironmentSpec) -> Replay:
+    """Return a replay, but for its frames; raise NoTeacher if levels with this spec differ."""
+    path = folder / f"$store$_observation_ckpt.{number}.gz"
+    with StoredArray(path) as frames:
+        capacity, *shape = frames.shape or (0,)
+        _check_frames(path, frames.dtype, tuple(shape), spec)
+    action, reward, terminal = (
+        read_array(folder / f"$store$_{name}_ckpt.{number}.gz", (capacity,), kinds)
+        for name, kinds in (("action", "iu"), ("reward", _NUMBERS), ("terminal", _NUMBERS))
+    )
+    count = int(read_array(folder / f"add_count_ckpt.{number}.gz", (), "iu"))
+    kept = min(max(count, 0), capacity)
+    if not kept:
+        raise NoTeacher(f"{folder} has a replay {number} without transitions: give another one")
+    extremes = (int(action[:kept].min()), int(action[:kept].max()))
+    if wrong := [n for n in extremes if n not in range(spec.actions.discrete or 0)]:
+        raise NoTeacher(
+            f"{folder} has action {wrong[0]} in replay {number}, and {spec.level_name} takes "
+            f"{spec.actions.describe()}: give data of this game"
+        )
+    end = terminal.astype(bool)
+    ends = folder / f"episode_end_indices_ckpt.{number}.gz"
+    if ends.exists():
+        numbers = pickles.interpret(
+            decompress(ends, min(100 + 64 * capacity, pickles.MOST_BYTES)), str(ends)
+        )
+        if not isinstance(numbers, set) or not all(n in range(kept) for n in numbers):
+            raise NoTeacher(f"{ends} has no set of transitions' numbers: copy it again")
+        end[[int(n) for n in numbers]] = True
+    return Replay(
+        path,
+        tuple(shape),
+        oldest=count % capacity if count > capacity else 0,
+        action=action[:kept].astype(np.int64),
+        reward=reward[:kept].astype(np.float32),
+        terminal=terminal[:kept].astype(bool),
+        end=end[:kept],
+        is_full=count > capacity,
+    )
+
+
+def _check_frames(
+    path: Path, dtype: np.dtype, shape: tuple[int, ...], spec: EnvironmentSpec
+) -> None:
+    """Raise NoTeacher unless frames [N, *shape] are the observations of a level."""
+    seen = spec.observation
+    ours = tuple(getattr(seen, "shape", ()))
+    if (*shape, 1) != ours or dtype != getattr(seen, "dtype", None):
+        raise NoTeacher(
+            f"{path} has frames {dtype.name} {list(shape)}, and observations of {spec.level_name} "
+            f"are {getattr(getattr(seen, 'dtype', None), 'name', 'several')} {list(ours)}: give "
+            f"data of this level"
+        )
+
+
+def unrolls(
+    replay: Replay,
+    spec: EnvironmentSpec,
+    unroll: UnrollSpec,
+    on_game: Callable[[int, float], None] = lambda steps, episode_return: None,
+) -> Iterator[bytes]:
+    """Yield unrolls of complete games in a row, as an actor's `UnrollWriter` makes them.
+
+    Entries after the last game are like resets. `on_game` is called with the steps and the return
+    of each game, whose rewards are those of the replay. Raises NoTeacher if a file is damaged.
+    """
+    writer = UnrollWriter(unroll, 1, ())
+    nothing = spec.actions.zeros(1)
+    step: Step | None = None
+    begun = False
+    partial = False  # whether the unroll has an entry that none before it has
+    for step, action in _steps(replay, spec.frame_stack - 1, on_game):
+        if not begun:
+            begun = True
+            writer.write_reset(step)
+            writer.set_start_state([])
+            continue
+        taken = nothing if action is None else np.array([action], np.int32)
+        partial = not writer.write(step, taken, [])
+        if not partial:
+            yield from writer.take_unrolls()
+            writer.set_start_state([])
+    while partial and step:
+        no, yes = np.array([False]), np.array([True])
+        step = step._replace(reward=np.zeros(1, np.float32), terminated=no, truncated=no, first=yes)
+        partial = not writer.write(step, nothing, [])
+        if not partial:
+            yield from writer.take_unrolls()
+
+
+def _steps(
+    replay: Replay, padding: int, on_game: Callable[[int, float], None]
+) -> Iterator[tuple[Step, int | None]]:
+    """Yield (step, action before it), game by game; the action of a reset is None."""
+    order, frames = replay.order, _frames(replay)
+    action, reward, terminal = (
+        array[order] for array in (replay.action, replay.reward, replay.terminal)
+    )
+    ends = np.flatnonzero(replay.end[order])
+    # Once the ring is full, the beginning of the oldest game is overwritten.
+    overwritten = replay.is_full
+    begin = int(ends[0]) + 1 if overwritten and ends.size else len(order) * overwritten
+    for _ in range(begin):
+        next(frames)
+    for last in [*ends[ends >= begin].tolist(), len(order) - 1]:
+        steps, total, frame = -1, 0.0, None
+        for at in range(begin, last + 1):
+            frame = next(frames)
+            is_padding = at - begin < padding and not (frame.any() or action[at] or reward[at])
+            if steps < 0 and is_padding:
+                continue
+            if steps < 0:
+                yield _step(frame, first=True), None
+            else:
+                cut = at == last and not terminal[at]
+                yield _step(frame, reward[at - 1], truncated=cut), int(action[at - 1])
+                total += float(reward[at - 1])
+            steps += 1
+        if frame is not None and steps >= 0 and terminal[last]:
+            # The frame after the end is not stored, and has no part in learning.
+            yield _step(frame, reward[last], terminated=True), int(action[last])
+            steps, total = steps + 1, total + float(reward[last])
+        if steps > 0:
+            on_game(steps, total)
+        begin = last + 1
+
+
+def _step(
+    frame: np.ndarray,
+    reward: float = 0.0,
+    terminated: bool = False,
+    truncated: bool = False,
+    first: bool = False,
+) -> Step:
+    """Return the step of one environment."""
+    return Step(
+        reward=np.array([reward], np.float32),
+        terminated=np.array([terminated]),
+        truncated=np.array([truncated]),
+        observation=frame[np.newaxis, ..., np.newaxis],
+        first=np.array([first]),
+        fault=np.array([False]),
+    )
+
+
+def _frames(replay: Replay) -> Iterator[np.ndarray]:
+    """Yield the frames, the oldest first: those from it on, then those before it."""
+    count, oldest = len(replay.action), replay.oldest
+    for begin, end in ((oldest, count), (0, oldest)):
+        if begin == end:
+            continue
+        with StoredArray(replay.path) as array:
+            for number in range(end):
+                row = array.read(replay.shape)
+                if number >= begin:
+                    yield row
+
+
+class StoredArray:
+    """An array in a compressed file, which is read row by row."""
+
+    def __init__(self, path: Path):
+        """Open the file; raise NoTeacher if it is damaged."""
+        self._path = path
+        with refusing_damage(path), contextlib.ExitStack() as opened:
+            self._file = opened.enter_context(gzip.open(path))
+            self.shape, self.dtype = _header(self._file)
+            opened.pop_all()
+
+    def __enter__(self) -> "StoredArray":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the next numbers in this shape; raise NoTeacher if they are damaged."""
+        size = math.prod(shape) * self.dtype.itemsize
+        with refusing_damage(self._path):
+            content = self._file.read(size)
+            if len(content) < size:
+                raise EOFError("it ends too early")
+        return np.frombuffer(content, self.dtype).reshape(shape)
+
+
+def _header(file: gzip.GzipFile) -> tuple[tuple[int, ...], np.dtype]:
+    """Return the shape and type in NumPy's header of an array."""
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"format {version}")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.kind not in _NUMBERS or (fortran and len(shape) > 1):
+        raise ValueError(f"an array of type {dtype}")
+    # Of a negative size, reading would return all that the file expands to.
+    negative = any(size < 0 for size in shape)
+    if negative or math.prod(shape[:1]) > _MOST_ROWS or math.prod(shape[1:]) > _MOST_IN_ROW:
+        raise ValueError(f"an array of shape {shape}")
+    return shape, dtype
+
+
+def read_array(path: Path, shape: tuple[int, ...], kinds: str) -> np.ndarray:
+    """Return an array of this shape and of one of these kinds of NumPy types; raise NoTeacher."""
+    with StoredArray(path) as array:
+        if array.shape != shape:
+            raise NoTeacher(
+                f"{path} has shape {list(array.shape)} in place of {list(shape)}: its files are "
+                f"not of the same replay, so copy them again"
+            )
+        if array.dtype.kind not in kinds:
+            raise NoTeacher(
+                f"{path} has numbers of type {array.dtype.name} in place of whole ones: it may be "
+                f"damaged, so copy it again"
+            )
+        return array.read(shape)
+
+
+def decompress(path: Path, most: int) -> bytes:
+    """Return a compressed file's content; raise NoTeacher if it has more bytes than that."""
+    with refusing_damage(path), gzip.open(path) as file:
+        content = file.read(most + 1)
+        if len(content) > most:
+            raise ValueError("it is too long")
+        return content
+
+
+@contextlib.contextmanager
+def refusing_damage(path: Path) -> Iterator[None]:
+    """Raise NoTeacher for errors of reading a file."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise NoTeacher(
+            f"{path} does not exist: a replay is complete with all its files, so copy this one, too"
+        ) from None
+    except (OSError, EOFError, ValueError, tokenize.TokenError, zlib.error) as error:
+        raise NoTeacher(
+            f"{path} is damaged or cut short ({join_lines(error)[:100]}): copy it again"
+        ) from None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -63,13 +357,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("checkpoints", type=Path, help="folder with the files $store$_*")
     parser.add_argument("folder", type=Path, help="folder of the data set, new or to be added to")
     parser.add_argument("--level_name", required=True, help="the game that was played")
-    given = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     try:
-        about = record(given.checkpoints, given.folder, given.level_name)
+        about = record(arguments.checkpoints, arguments.folder, arguments.level_name)
     except (UserMistake, BadLevel) as error:
         sys.exit(f"error: {error}")
     mean = "" if about.mean_return is None else f", mean return {about.mean_return:.2f}"
-    print(f"{given.folder}: {about.episodes:,} complete games, {about.steps:,} steps{mean}")
+    print(f"{arguments.folder}: {about.episodes:,} complete games, {about.steps:,} steps{mean}")
 
 
 if __name__ == "__main__":

@@ -13,26 +13,41 @@ import tensorflow as tf
 
 from impala_mm.config.messages import describe_error
 from impala_mm.data.trajectory import Entry, leaf_names
-from impala_mm.teachers.frames import Frames, ask_at_once
-from impala_mm.teachers.kinds import LEAST, FitActions, NoTeacher
+from impala_mm.teachers.teacher import (
+    LEAST,
+    Frames,
+    NoTeacher,
+    PlayingTeacher,
+    Request,
+    ask_at_once,
+    zero_entry,
+)
 
 _OUTPUTS = ("values", "logits", "policy")
 
 
-class SavedModelTeacher:
+class SavedModelTeacher(PlayingTeacher):
     """A SavedModel, which is run: it must come from someone whom the user trusts."""
 
-    def __init__(self, name: str, folder: Path, fit: FitActions, temperature: float):
+    in_words = "a SavedModel"
+    trust = (
+        "it is a SavedModel that --mode=export of this version has not written. A SavedModel is a "
+        "program, which may read and write your files"
+    )
+    num_actions: int
+
+    @staticmethod
+    def recognises(name: str, path: Path) -> bool:
+        """Return whether a path holds a SavedModel; of an export it is that of the weights."""
+        return (path / "saved_model.pb").exists()
+
+    def __init__(self, request: Request):
         """Load and call it; raise NoTeacher if that fails, or if its signature does not fit."""
-        self.name, self.notes = name, list[str]()
-        self._temperature = temperature
-        if (spec := fit(None)).actions.discrete is None:
-            raise NoTeacher(
-                f"a SavedModel teaches Discrete actions, and {spec.level_name} takes "
-                f"{spec.actions.describe()}"
-            )
+        super().__init__(request)
+        request.fit_discrete("a SavedModel")
+        self._temperature = request.config.teacher_temperature
         try:
-            self._model = tf.saved_model.load(str(folder))
+            self._model = tf.saved_model.load(str(request.path))
             self._act = self._model.signatures["serving_default"]
         except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
             raise NoTeacher(
@@ -40,7 +55,7 @@ class SavedModelTeacher:
                 f"save it by a version of TensorFlow that this one reads"
             ) from None
         inputs = self._act.structured_input_signature[1]
-        self._types = {each: leaf.dtype for each, leaf in inputs.items()}
+        self._types = {name: leaf.dtype for name, leaf in inputs.items()}
         self._output = next((n for n in _OUTPUTS if n in self._act.structured_outputs), "")
         if not self._output:
             raise NoTeacher(
@@ -49,24 +64,23 @@ class SavedModelTeacher:
             )
         self.greedy = self._output == "values"
         shape = self._act.structured_outputs[self._output].shape
-        self._spec = fit(shape[-1] if shape.rank == 2 else None)
-        assert self._spec.actions.discrete
-        self.num_actions: int = self._spec.actions.discrete
+        count = shape[-1] if shape.rank == 2 else None
+        self._spec, self.num_actions = request.fit_discrete("a SavedModel", count)
         self._check(inputs)
 
     def _check(self, inputs: dict[str, tf.TensorSpec]) -> None:
         """Raise NoTeacher if it does not answer to entries of this environment."""
-        self._frames, given = self._choose_frames(inputs)
+        self._frames, offered = self._choose_frames(inputs)
         outputs = self._act.structured_outputs
-        state = [name for name in inputs if name not in given]
+        state = [name for name in inputs if name not in offered]
         self._begin = self._model.signatures.get("initial_state") if state else None
         if unknown := [name for name in state if name not in outputs or not self._begin]:
             raise NoTeacher(
-                f"it asks for an input {unknown[0]}, which is none of {', '.join(sorted(given))}, "
+                f"it asks for an input {unknown[0]}, which is none of {', '.join(sorted(offered))} "
                 f"and no state that it returns itself"
             )
         try:
-            logits, _ = self.step(self._nothing(), self.initial_state(1))
+            logits, _ = self.step(zero_entry(self._spec), self.initial_state(1))
         except (ValueError, TypeError, tf.errors.OpError) as error:
             raise NoTeacher(
                 f"it does not take observations of {self._spec.level_name}: "
@@ -80,39 +94,21 @@ class SavedModelTeacher:
 
     def _choose_frames(self, inputs: dict[str, tf.TensorSpec]) -> tuple[Frames, Any]:
         """Return the frames that it reads, stacks if these fit, and all that it may ask for."""
-        why = ""
+        reason = ""
         for count in dict.fromkeys([self._spec.frame_stack, 1]):
-            frames, entry = Frames(self._spec.observation, count), self._nothing()
+            frames, entry = Frames(self._spec.observation, count), zero_entry(self._spec)
             read, _ = frames.step(entry, frames.initial_state(1))
-            given = self._given(entry._replace(observation=read))
+            offered = self._offered(entry._replace(observation=read))
             wrong = (
                 f"its input {name} has shape {leaf.shape}, and in {self._spec.level_name} one "
-                f"such entry is {given[name].shape}"
+                f"such entry is {offered[name].shape}"
                 for name, leaf in inputs.items()
-                if name in given and not leaf.shape.is_compatible_with(given[name].shape)
+                if name in offered and not leaf.shape.is_compatible_with(offered[name].shape)
             )
             if not (misfit := next(wrong, "")):
-                return frames, given
-            why = why or misfit
-        raise NoTeacher(why)
-
-    def _nothing(self) -> Entry:
-        """Return an entry [1, ...] of zeros."""
-
-        def zeros(leaf: tf.TensorSpec) -> tf.Tensor:
-            return tf.zeros([1, *leaf.shape], leaf.dtype)
-
-        spec = self._spec
-        return Entry(
-            action=tf.nest.map_structure(zeros, spec.actions.specs),
-            reward=tf.zeros([1]),
-            terminated=None,
-            truncated=None,
-            observation=tf.nest.map_structure(zeros, spec.observation),
-            first=tf.constant([True]),
-            extras=None,
-            mask=tf.nest.map_structure(lambda leaf: ~zeros(leaf), spec.masks),
-        )
+                return frames, offered
+            reason = reason or misfit
+        raise NoTeacher(reason)
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
         """Return its memory at the start of `batch` episodes: (stacked frames, its own by name)."""
@@ -127,8 +123,8 @@ class SavedModelTeacher:
 
     def _ask(self, read: Entry, own: dict[str, tf.Tensor]) -> tuple[tf.Tensor, Any]:
         """Return (logits [N, A], its own memory) after entries [N, ...] as it reads them."""
-        given = self._given(read)
-        asked = {name: given[name] for name in self._types if name in given}
+        offered = self._offered(read)
+        asked = {name: offered[name] for name in self._types if name in offered}
         cast = {name: tf.cast(x, self._types[name]) for name, x in asked.items()}
         answer = self._act(**cast, **own)
         return self._logits(answer[self._output]), {name: answer[name] for name in own}
@@ -146,7 +142,7 @@ class SavedModelTeacher:
             answers.append(logits)
         return tf.stack(answers)
 
-    def _given(self, entry: Entry) -> dict[str, tf.Tensor]:
+    def _offered(self, entry: Entry) -> dict[str, tf.Tensor]:
         """Return all that a signature may ask for of entries [B, ...], by name."""
         nests = {
             "observation": entry.observation,
@@ -156,15 +152,15 @@ class SavedModelTeacher:
             "action_mask": entry.mask,
             "exploration": tf.zeros_like(entry.reward),
         }
-        given = {
+        offered = {
             name: leaf
             for kind, nest in nests.items()
             for name, leaf in zip(leaf_names(nest, kind), tf.nest.flatten(nest), strict=True)
         }
         seen = tf.nest.flatten(entry.observation)
         if len(self._types) == 1 and len(seen) == 1:  # the observation, whatever its name
-            given[next(iter(self._types))] = seen[0]
-        return given
+            offered[next(iter(self._types))] = seen[0]
+        return offered
 
     def _logits(self, answer: tf.Tensor) -> tf.Tensor:
         """Return the logits of what the output means."""

@@ -1,7 +1,7 @@
 """The actor's end of the connection: it sends messages and downloads parameters.
 
 Only this package knows the mechanism: TensorFlow's RPC (`tf.distribute.experimental.rpc`). The
-learner offers five functions (`endpoints`); a `Client` calls them, with a deadline for each call.
+learner offers five functions (`server`); a `Client` calls them, with a deadline for each call.
 """
 
 import json
@@ -18,7 +18,6 @@ from tensorflow.distribute.experimental.rpc.kernels import gen_rpc_ops
 
 from impala_mm.runtime import starter
 from impala_mm.transport import route
-from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.messages import (
     CONTENT_OMITTED,
     MAX_CONTENT,
@@ -34,6 +33,7 @@ from impala_mm.transport.messages import (
     Reply,
     run_number,
 )
+from impala_mm.transport.tls import Credentials
 
 
 class Refused(Exception):
@@ -80,7 +80,7 @@ class Client:
         """
         credentials = Credentials.parse(token)
         self._token = tf.constant(credentials.token)
-        self._no_content, self._no_episodes = tf.zeros([0], tf.string), tf.zeros([0, 3])
+        self.no_content, self.no_episodes = tf.zeros([0], tf.string), tf.zeros([0, 3])
         self._timeout = int(timeout * 1000)
         self._reader = secrets.randbits(62)
         # About the learner, once it has answered `hello`. The nonce is a random number that
@@ -218,40 +218,17 @@ class Client:
             done += len(parts[-1])
         return version, b"".join(parts)
 
-    def start_delivery(
+    def start(
         self,
-        header: MessageHeader,
-        contents: Sequence[bytes],
-        episodes: np.ndarray,
+        function: str,
+        arguments: Sequence[tf.Tensor],
+        result: Sequence[tf.DType],
         timeout: float | None = None,
     ) -> "PendingCall":
-        """Start a call that carries a message; large contents are sent in chunks first."""
-        if sum(map(len, contents)) > MAX_CONTENT:
-            header, contents = header._replace(chunks=self._send_chunks(header, contents)), []
-        # np.array, since TensorFlow would convert a tuple number by number. Few messages report
-        # episodes; the others share one empty tensor.
-        arguments = [
-            self._token,
-            tf.constant(np.array(header, np.int64)),
-            tf.constant(contents, tf.string) if contents else self._no_content,
-            tf.constant(episodes) if len(episodes) else self._no_episodes,
-        ]
-        return self._rpc.start(header.function, arguments, _BOTH, int((timeout or 0) * 1000))
-
-    def _send_chunks(self, header: MessageHeader, contents: Sequence[bytes]) -> int:
-        """Send the contents in chunks that fit into messages; return the number of chunks."""
-        count = 0
-        for unroll, content in enumerate(contents):
-            for index, offset in enumerate(range(0, len(content), MAX_CONTENT)):
-                part = content[offset : offset + MAX_CONTENT]
-                position = tf.constant([unroll, index], tf.int64)
-                [code] = self._call(
-                    "chunk", tf.constant(list(header), tf.int64), position, part, result=_NUMBERS
-                )
-                if int(code) == Reply.INVALID:  # other replies come again, to the message itself
-                    refuse_denied(Reply.INVALID)
-                count += 1
-        return count
+        """Start a call and return without waiting; `timeout` is in seconds, or the client's."""
+        return self._rpc.start(
+            function, [self._token, *arguments], result, int((timeout or 0) * 1000)
+        )
 
     def _call(
         self, function: str, *arguments: Any, result: Sequence[tf.DType], timeout: int = 0
@@ -313,7 +290,30 @@ class Delivery:
         header, contents = self._header, self._contents
         if content_omitted:
             header, contents = header._replace(chunks=CONTENT_OMITTED), []
-        return self._client.start_delivery(header, contents, self._episodes, self._timeout)
+        elif sum(map(len, contents)) > MAX_CONTENT:
+            header, contents = header._replace(chunks=self._send_chunks()), []
+        # np.array, since TensorFlow would convert a tuple number by number. Few messages report
+        # episodes; the others share one empty tensor.
+        arguments = [
+            tf.constant(np.array(header, np.int64)),
+            tf.constant(contents, tf.string) if contents else self._client.no_content,
+            tf.constant(self._episodes) if len(self._episodes) else self._client.no_episodes,
+        ]
+        return self._client.start(header.function, arguments, _BOTH, self._timeout)
+
+    def _send_chunks(self) -> int:
+        """Send the contents in chunks that fit into messages; return the number of chunks."""
+        count, header = 0, tf.constant(list(self._header), tf.int64)
+        for unroll, content in enumerate(self._contents):
+            for index, offset in enumerate(range(0, len(content), MAX_CONTENT)):
+                part = tf.constant(content[offset : offset + MAX_CONTENT])
+                position = tf.constant([unroll, index], tf.int64)
+                call = self._client.start("chunk", [header, position, part], _NUMBERS)
+                [code] = wait_for_answer("chunk", call)
+                if int(code) == Reply.INVALID:  # other replies come again, to the message itself
+                    refuse_denied(Reply.INVALID)
+                count += 1
+        return count
 
 
 def refuse_denied(reply: Reply) -> None:

@@ -1,24 +1,45 @@
-"""The actors of a learner: where each may go, what they reported, and those that were refused."""
+"""The actors of a learner: what they reported, which learner each feeds, and whom it refused.
+
+All learners hold the same weights, so any actor may feed any of them, and each update takes as long
+as the learner that waits longest for its unrolls. The learners report their loads to each other,
+and full queues give actors to starved ones (`choose_learner`).
+"""
 
 import math
 import socket
 import textwrap
 import threading
 import time
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
-from impala_mm.config import printable
+import numpy as np
+
+from impala_mm.config import messages
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.machine import Use
-from impala_mm.transport.admission import REPORT_SECONDS
-from impala_mm.transport.rebalancing import (
-    SETTLE_SECONDS,
-    LearnerLoad,
-    choose_learner,
-    choose_learner_without_actors,
-)
-from impala_mm.transport.validity import MAX_ACTORS
+from impala_mm.transport.messages import MAX_ACTORS, MessageHeader, NumberRange
+
+SETTLE_SECONDS = 5.0  # seconds for which no actor moves after one joined or left a learner
+_STARVED = 0.1  # a learner that waits for more than this share of its time needs actors
+
+
+class LearnerLoad(NamedTuple):
+    """The load of a learner."""
+
+    wait_share: float  # share of its time that it waits for unrolls
+    queue_fill: float  # 0 to 1
+    actors: int  # actors that sent something within the last seconds, or play for a round
+    settled: bool  # no actor joined or left within the last seconds
+
+
+class ActorReport(NamedTuple):
+    """The report that comes with an actor's message."""
+
+    actor: int
+    level: str  # the level that the actor plays
+    episodes: np.ndarray  # float32 [K, 3]: (1 for a complete game else 0, return, steps)
+    times: dict[str, float]  # seconds, by field of `ActorTimes`
 
 
 class ConnectedActors:
@@ -38,7 +59,11 @@ class ConnectedActors:
         self._host_names = dict[int, str]()  # including those of actors that have left
         self._use = dict[int, Use]()  # by the actors' last messages
         self._movable = set[int]()  # actors that know all learners by the same addresses
-        self._lock = threading.Lock()
+        # By the actors' messages: reports that nobody took yet, unrolls that reached no learner,
+        # and faults of environments.
+        self._reports = list[ActorReport]()
+        self.dropped = self.faults = 0
+        self._lock = threading.RLock()
 
     def join(self, actor: int, asked: dict[str, Any], movable: bool) -> None:
         """Add an actor by what its hello says."""
@@ -59,11 +84,25 @@ class ConnectedActors:
                 self.changed_at = time.monotonic()
             self.heard[actor] = time.monotonic()
 
-    def heard_again(self, actor: int) -> None:
-        """Record a message of the actor unless it has left, such as to another learner."""
+    def delivered(self, header: MessageHeader, episodes: np.ndarray) -> None:
+        """Keep what a message reported, now that it is delivered."""
         with self._lock:
-            if actor in self.heard:
-                self.heard[actor] = time.monotonic()
+            if header.actor in self.heard:  # it may have left, such as to another learner
+                self.heard[header.actor] = time.monotonic()
+            if header.memory:
+                self._use[header.actor] = Use(header.millicores / 1000, header.memory)
+            self.dropped += header.dropped
+            self.faults += header.faults
+            if header.playing or len(episodes):
+                level, times = self.levels[header.actor], header.times._asdict()
+                episodes = episodes[np.isfinite(episodes).all(1)]  # a mean would be NaN for long
+                self._reports.append(ActorReport(header.actor, level, episodes, times))
+
+    def take_reports(self) -> list[ActorReport]:
+        """Return the actors' reports since the last call."""
+        with self._lock:
+            reports, self._reports = self._reports, []
+        return reports
 
     def leave(self, actor: int) -> None:
         """Remove an actor that gives up."""
@@ -93,27 +132,27 @@ class ConnectedActors:
         with self._lock:
             return len(self.heard.keys() - self._on_this_host)
 
-    def record_use(self, actor: int, use: Use) -> None:
-        """Record what an actor says that its processes use."""
-        with self._lock:
-            self._use[actor] = use
-
     def use_by_host(self) -> dict[str, Use]:
         """Return what the processes of all connected actors use."""
-        found: dict[str, Use] = {}
+        hosts: dict[str, Use] = {}
         with self._lock:
             for actor in self.heard.keys() & self._use.keys():
                 host, more = self._host_names.get(actor, ""), self._use[actor]
-                before = found.get(host, Use())
-                found[host] = Use(before.cores + more.cores, before.memory + more.memory)
-        return found
+                before = hosts.get(host, Use())
+                hosts[host] = Use(before.cores + more.cores, before.memory + more.memory)
+        return hosts
 
     def load(
         self, wait_share: float, queue_fill: float, playing: Collection[int] = ()
     ) -> LearnerLoad:
-        """Return this learner's load."""
+        """Return the load; the actors in `playing` are active, though they send nothing."""
         with self._lock:
-            return self._load(wait_share, queue_fill, playing)
+            now = time.monotonic()
+            active = sum(
+                actor in playing or now - heard < 2 * SETTLE_SECONDS
+                for actor, heard in self.heard.items()
+            )
+            return LearnerLoad(wait_share, queue_fill, active, self._is_settled())
 
     def redirect(self, actor: int, queue_fill: float, playing: Collection[int] = ()) -> int | None:
         """Remove the actor if another learner needs it more and it may move; return that one."""
@@ -126,20 +165,11 @@ class ConnectedActors:
             most = LearnerLoad(0.0, queue_fill, len(self.heard), self._is_settled())
             if choose(self.rank, most, self.loads) is None:
                 return None
-            learner = choose(self.rank, self._load(0.0, queue_fill, playing), self.loads)
+            learner = choose(self.rank, self.load(0.0, queue_fill, playing), self.loads)
             if learner is not None:
                 del self.heard[actor]
                 self.changed_at = time.monotonic()
             return learner
-
-    def _load(self, wait_share: float, queue_fill: float, playing: Collection[int]) -> LearnerLoad:
-        """Return the load; the actors in `playing` are active, though they send nothing."""
-        now = time.monotonic()
-        active = sum(
-            actor in playing or now - heard < 2 * SETTLE_SECONDS
-            for actor, heard in self.heard.items()
-        )
-        return LearnerLoad(wait_share, queue_fill, active, self._is_settled())
 
     def _is_settled(self) -> bool:
         return time.monotonic() - self.changed_at > SETTLE_SECONDS
@@ -167,7 +197,7 @@ class ActorFailures:
     def take(self, actor: int, host: str, failure: dict[str, str]) -> bool:
         """Log a report, each kind of fault once with its traceback; return whether it gave up."""
         kind, why, text = (
-            printable.escape_line(str(failure[each])) for each in ("kind", "gave_up", "text")
+            messages.escape_line(str(failure[field])) for field in ("kind", "gave_up", "text")
         )
         with self._lock:
             is_new = kind not in self._shown and len(self._shown) < _SHOWN_KINDS
@@ -177,7 +207,7 @@ class ActorFailures:
                 self._gave_up[actor] = f"{why}; the first fault: {text}"
         said = f"actor {actor} on {host}: {text}"
         if is_new:
-            traceback = printable.escape(str(failure["traceback"])[-_MAX_TRACEBACK:])
+            traceback = messages.escape(str(failure["traceback"])[-_MAX_TRACEBACK:])
             self._say(f"{said}\n{textwrap.indent(traceback, '  ')}")
         elif kind not in self._shown:
             self._say(f"{said} (its traceback is in the actor's log)")
@@ -186,45 +216,32 @@ class ActorFailures:
         return bool(why)
 
 
-_MAX_START = 100  # characters of the id of an actor's start that are remembered
+_REPORT_SECONDS = 60.0  # between reports of callers without the token
 _MAX_SHOWN = 2000  # characters of a refusal that are logged: it quotes what the actor sent
 
 
 class Refusals:
-    """Counts refusals and logs them, without letting a caller fill the log."""
+    """The log of those whom a learner refuses, which no caller can fill."""
 
     def __init__(self, say: Say):
         """Log by `say`."""
-        self.count = 0
         self._say, self._lock = say, threading.Lock()
-        self._other_runs = set[tuple[str, Any]]()  # their actors: (id of the start, number)
+        self._told = set[tuple[Any, ...]]()  # whose refusal was logged, if that is done once
         self._strangers, self._reported_at = 0, -math.inf  # not reported yet; the last report
 
-    def malformed(self, mistake: str) -> None:
-        """Count and log an actor whose hello could not be read."""
-        self.count += 1
-        self._say(f"an actor is refused: {mistake}")
+    def log(self, who: str, reason: str) -> None:
+        """Log a refusal."""
+        self._say(f"{who} refused: {messages.escape_line(reason, _MAX_SHOWN)}")
 
-    def unfit(self, asked: dict[str, Any], sentence: str) -> None:
-        """Count and log an actor that does not fit the learner."""
-        self.count += 1
-        shown = printable.escape_line(sentence, _MAX_SHOWN)
-        self._say(f"actor {int(asked['actor'])} on {asked['host']} refused: {shown}")
-
-    def of_another_run(self, asked: dict[str, Any], sentence: str) -> None:
-        """Count and log an actor of another run, once for each, since it tries again."""
-        actor = asked["start"][:_MAX_START], asked.get("actor")
-        known = actor in self._other_runs or len(self._other_runs) >= MAX_ACTORS
-        if known or asked.get("probe"):
-            return
-        self._other_runs.add(actor)
-        self.count += 1
-        self._say(f"actor {actor[1]} on {asked['host']} refused: {printable.escape_line(sentence)}")
+    def log_once(self, key: tuple[Any, ...], who: str, reason: str) -> None:
+        """Log a refusal, the first with this key."""
+        if key not in self._told and len(self._told) < MAX_ACTORS:
+            self._told.add(key)
+            self.log(who, reason)
 
     def stranger(self) -> None:
         """Count a caller without the token."""
         with self._lock:
-            self.count += 1
             self._strangers += 1
         self.report_strangers()
 
@@ -232,8 +249,97 @@ class Refusals:
         """Log how many callers without the token there were, at most once a minute."""
         with self._lock:
             count, now = self._strangers, time.monotonic()
-            if not count or now - self._reported_at < REPORT_SECONDS:
+            if not count or now - self._reported_at < _REPORT_SECONDS:
                 return
             self._strangers, self._reported_at = 0, now
         who = "a caller" if count == 1 else f"{count:,} callers"
         self._say(f"{who} without the run's token {'was' if count == 1 else 'were'} refused")
+
+
+class EnvironmentNumbers:
+    """The environments of the actors that have joined one learner."""
+
+    def __init__(self, rank: int, learners: int):
+        """Give numbers to the environments of learner `rank` of this many learners."""
+        self._rank, self._learners = rank, learners
+        self._lock = threading.Lock()
+        self._ranges: dict[int, tuple[int, Sequence[int]]] = {}  # (first, groups' sizes), by actor
+        self.used = 0  # environments that have a number
+        self.most = 0  # the largest `used` of all learners, as far as is known
+
+    @property
+    def count(self) -> int:
+        """A number that is larger than those of all environments in the run."""
+        return self._learners * max(self.used, self.most)
+
+    def join(self, actor: int, sizes: Sequence[int], first: int | None = None) -> NumberRange:
+        """Return the numbers of an actor's environments, which are in groups of these sizes.
+
+        `first` is its first number if a learner of the run has given it its numbers before.
+        """
+        with self._lock:
+            next_one = self._rank + self._learners * self.used
+            own, own_sizes = self._ranges.get(actor, (next_one, ()))
+            if first is None and sum(sizes) > sum(own_sizes):
+                own, self.used = next_one, self.used + sum(sizes)
+            first = own if first is None else first
+            if sizes:
+                self._ranges[actor] = first, list(sizes)
+            return NumberRange(first, self._learners, self.count)
+
+    def sizes(self, actor: int) -> Sequence[int]:
+        """Return the sizes of an actor's groups; empty if it has named none."""
+        return self._ranges.get(actor, (0, ()))[1]
+
+    def has_room(self, actor: int, environments: int, first: int | None = None) -> bool:
+        """Return whether an actor with this many environments can get numbers, which are int32.
+
+        For `first` see `join`.
+        """
+        with self._lock:
+            if first is not None:
+                return first + self._learners * environments < 2**31
+            more = environments if environments > sum(self.sizes(actor)) else 0
+            return self._learners * (self.used + more) < 2**31
+
+    def of_group(self, actor: int, group: int, size: int) -> np.ndarray:
+        """Return the numbers of an actor's group of `size` environments, int32 [size]."""
+        with self._lock:
+            first, sizes = self._ranges.get(actor, (self._rank, []))
+        return NumberRange(first, self._learners, self.count).numbers(sum(sizes[:group]), size)
+
+
+def choose_learner_without_actors(
+    rank: int, own: LearnerLoad, loads: Sequence[LearnerLoad]
+) -> int | None:
+    """Return the learner that an actor of learner `rank` must feed next, in a run with rounds.
+
+    Learners whose actors play in rounds wait for unrolls by design, so only a learner that has no
+    actor at all gets one.
+    """
+    if not own.settled or own.actors < 2:
+        return None
+    empty = [other for other, load in enumerate(loads) if not load.actors and load.settled]
+    return next((other for other in empty if other != rank), None)
+
+
+def choose_learner(rank: int, own: LearnerLoad, loads: Sequence[LearnerLoad]) -> int | None:
+    """Return the learner that an actor of learner `rank` must feed next; None: the same one.
+
+    `loads` has the last reported load of each learner, `own` is the current load of this one. No
+    actor moves if the learner that it leaves would then wait instead.
+    """
+    if len(loads) < 2 or own.queue_fill < 1 or not own.settled:
+        return None
+    if loads[rank].wait_share > _STARVED / 2:
+        return None
+    neediest = max(range(len(loads)), key=lambda other: loads[other].wait_share)
+    target = loads[neediest]
+    if (
+        neediest == rank
+        or target.wait_share < _STARVED
+        or target.queue_fill > 0.5
+        or not target.settled
+    ):
+        return None
+    return neediest if not target.actors or own.actors > target.actors + 1 else None

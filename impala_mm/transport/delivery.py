@@ -1,34 +1,32 @@
 """The learner's side of delivery: each message of an actor counts exactly once.
 
 A call that timed out at the actor may still be running, and calls may overtake each other. The
-ledger decides by a message's header whether to accept it, both for unrolls (`endpoints`) and for
-steps of a group of environments (`inference`); `client.Delivery` is the actor's side.
+ledger decides by a message's header whether to accept it, both for unrolls (`UnrollReceiver`) and
+for steps of a group of environments (`inference`); `client.Delivery` is the actor's side.
 """
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from impala_mm.data.compression import decompress
+from impala_mm.runtime.log import Say
+from impala_mm.transport.connected_actors import ConnectedActors
 from impala_mm.transport.messages import (
     CONNECTION_BITS,
     CONTENT_OMITTED,
+    MAX_CONTENT,
+    MAX_ENVIRONMENTS,
     UNROLLS,
     MessageHeader,
+    MessageReply,
     Reply,
 )
-
-
-class DeliveryRecords(Protocol):
-    """The functions that the ledger calls; `server.Server` implements them."""
-
-    def heard_from(self, actor: int) -> None:
-        """Record that a message of the actor arrived."""
-
-    def delivered(self, header: MessageHeader, episodes: np.ndarray) -> None:
-        """Record what a message reported, now that it is delivered."""
+from impala_mm.transport.rounds import Rounds
 
 
 class DeliveryLedger:
@@ -44,11 +42,14 @@ class DeliveryLedger:
         self,
         nonce: int,
         run: int,
-        records: DeliveryRecords,
+        actors: ConnectedActors,
         is_invalid: Callable[[MessageHeader], bool] = lambda header: False,
     ):
-        """Accept messages that name this learner process and this run, and are not invalid."""
-        self.nonce, self.run, self._records, self._is_invalid = nonce, run, records, is_invalid
+        """Accept messages that name this learner process and this run, and are not invalid.
+
+        `actors` gets what they report.
+        """
+        self.nonce, self.run, self._actors, self._is_invalid = nonce, run, actors, is_invalid
         self._lock = threading.Lock()
         self._incarnations: dict[int, int] = {}  # by actor
         self._streams: dict[tuple[int, int, int], _Stream] = {}  # by MessageHeader.stream_key
@@ -60,11 +61,11 @@ class DeliveryLedger:
         A late hello from an earlier connection of the same process changes nothing.
         """
         with self._lock:
-            known = self._incarnations.get(actor)
+            newest = self._incarnations.get(actor)
             if (
-                known is not None
-                and known >> CONNECTION_BITS == incarnation >> CONNECTION_BITS
-                and known >= incarnation
+                newest is not None
+                and newest >> CONNECTION_BITS == incarnation >> CONNECTION_BITS
+                and newest >= incarnation
             ):
                 return False
             self._incarnations[actor] = incarnation
@@ -104,7 +105,7 @@ class DeliveryLedger:
                 reply, answer = refused, b""
             self.stale += reply in {Reply.STALE, Reply.FOREIGN}
         if refused is None:
-            self._records.heard_from(header.actor)
+            self._actors.heard_from(header.actor)
         return reply, answer
 
     def complete(self, header: MessageHeader, episodes: np.ndarray, answer: bytes = b"") -> None:
@@ -112,7 +113,7 @@ class DeliveryLedger:
         with self._lock:
             if stream := self._end_running(header):
                 stream.answer = answer
-        self._records.delivered(header, episodes)
+        self._actors.delivered(header, episodes)
 
     def fail(self, header: MessageHeader) -> None:
         """Record that an accepted message was not delivered: it will be accepted once more."""
@@ -150,7 +151,7 @@ class _Stream:
         if content_omitted:
             return Reply.INCOMPLETE, b""
         self.missing.update(range(max(self.following, oldest), number))
-        self.missing = {each for each in self.missing if each >= oldest and each != number}
+        self.missing = {n for n in self.missing if n >= oldest and n != number}
         self.following = max(self.following, number + 1)
         self.running.add(number)
         return Reply.ACCEPTED, b""
@@ -197,9 +198,6 @@ class ChunkStore:
             unrolls.setdefault(unroll, []).append(content)
         return [b"".join(contents) for contents in unrolls.values()]
 
-    def __len__(self) -> int:
-        return len(self._messages)
-
 
 class _MessageChunks:
     """The chunks of one message."""
@@ -207,3 +205,140 @@ class _MessageChunks:
     def __init__(self) -> None:
         self.content: dict[tuple[int, int], bytes] = {}
         self.last = time.monotonic()
+
+
+class UnrollReceiver:
+    """The receiver of messages with unrolls: puts each unroll into the learner's queue once.
+
+    It handles a message's header twice in Python: before its unrolls enter the queue, and after.
+    """
+
+    def __init__(
+        self,
+        ledger: DeliveryLedger,
+        queue: tf.queue.QueueBase,
+        rounds: Rounds | None,
+        unroll_bytes: int | None,
+        find_mistake: Callable[[bytes], str],
+        make_reply: Callable[[MessageHeader, Reply], MessageReply],
+        say: Say,
+    ):
+        """Receive unrolls for `queue`, with `rounds` those that a round has room for.
+
+        `unroll_bytes` is the size of an unroll before compression: content that cannot be an unroll
+        is dropped, as is one in which `find_mistake` finds any. None: all content is accepted
+        unchanged.
+        """
+        self._ledger, self._queue, self._rounds = ledger, queue, rounds
+        self._unroll_bytes, self._find_mistake = unroll_bytes, find_mistake
+        self._make_reply, self._say = make_reply, say
+        self.chunks = ChunkStore()
+        self.unreadable = 0  # unrolls that were dropped
+        self.mistakes = dict[int, str]()  # by actor: what is wrong in its first invalid unroll
+        self.has_received = False  # whether an unroll was received
+
+    def enqueue(
+        self, header: tf.Tensor, sent: tf.Tensor, episodes: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Take a message with unrolls, as the actor sent them; see `server.TakeMessage`."""
+        reply, contents, versions = tf.numpy_function(
+            self._accept, [header, sent], [tf.int64, tf.string, tf.int64]
+        )
+        put = self._queue.enqueue_many(  # nothing, if the message is not accepted
+            [tf.ensure_shape(contents, [None]), tf.ensure_shape(versions, [None])]
+        )
+        with tf.control_dependencies([put]):
+            numbers = call_python(
+                self._complete, [header, reply, episodes], tf.int64, [len(MessageReply._fields)]
+            )
+        return numbers, tf.constant(b"")
+
+    def _accept(
+        self, numbers: np.ndarray, sent: np.ndarray
+    ) -> tuple[np.int64, np.ndarray, np.ndarray]:
+        """Return a Reply, and the unrolls that enter the queue with their policy versions."""
+        header = MessageHeader.decode(numbers)
+        reply, _ = self._ledger.try_accept(header)
+        if reply == Reply.ACCEPTED and header.chunks != self.chunks.count(header.message_key):
+            self._ledger.fail(header)
+            reply = Reply.INCOMPLETE
+        contents = self._read_unrolls(header, sent) if reply == Reply.ACCEPTED else []
+        if reply not in {Reply.RUNNING, Reply.INCOMPLETE}:  # these still need the chunks
+            self.chunks.take(header.message_key)
+        versions = np.full([len(contents)], header.version, np.int64)
+        return np.int64(reply), np.array(contents, object), versions
+
+    def _read_unrolls(self, header: MessageHeader, sent: np.ndarray) -> list[bytes]:
+        """Return those of an accepted message's unrolls that enter the queue."""
+        try:
+            contents = self._decode_unrolls(header, sent)
+            self.has_received |= bool(contents)
+            if self._rounds:
+                return self._rounds.take(header.actor, header.version, contents)
+            return contents
+        except BaseException:
+            self._ledger.fail(header)  # otherwise repeats of this call would wait for it for ever
+            raise
+
+    def _decode_unrolls(self, header: MessageHeader, sent: np.ndarray) -> list[bytes]:
+        """Return a message's unrolls as they were before the actor compressed or split them."""
+        packed = self.chunks.take(header.message_key) if header.chunks else list(sent)
+        size = self._unroll_bytes
+        if size is None:
+            return packed
+        decoded = [content for part in packed if (content := decompress(part, size)) is not None]
+        if unreadable := len(packed) - len(decoded):
+            self.unreadable += unreadable
+            self._say(
+                f"actor {header.actor}: dropped {unreadable} unrolls that are neither {size} bytes "
+                f"long nor compressed from {size} bytes"
+            )
+        return self.select_valid(header.actor, decoded)
+
+    def select_valid(self, actor: int, unrolls: list[bytes]) -> list[bytes]:
+        """Return those of an actor's unrolls in which no mistake is found; count the others."""
+        mistakes = [self._find_mistake(unroll) for unroll in unrolls]
+        if told := list(filter(None, mistakes)):
+            self.unreadable += len(told)
+            if actor not in self.mistakes:
+                self.mistakes[actor] = told[0]
+                self._say(
+                    f"actor {actor}: dropped {len(told)} unrolls: in one, {told[0]}; "
+                    f"further ones of this actor are counted as unrolls_dropped"
+                )
+        return [unroll for unroll, wrong in zip(unrolls, mistakes, strict=True) if not wrong]
+
+    def _complete(self, numbers: np.ndarray, reply: np.int64, episodes: np.ndarray) -> np.ndarray:
+        """Return the reply to a message, now that its unrolls are in the queue."""
+        header = MessageHeader.decode(numbers)
+        if reply == Reply.ACCEPTED:
+            self._ledger.complete(header, episodes)
+        return np.array(self._make_reply(header, Reply(int(reply))))
+
+    def store_chunk(self, numbers: np.ndarray, position: np.ndarray, content: bytes) -> np.int64:
+        """Store part `position[1]` of the message's unroll number `position[0]`."""
+        header = MessageHeader.decode(numbers)
+        refused = self._ledger.refusal(header)
+        unroll, index = int(position[0]), int(position[1])
+        if refused is None and not self._is_possible(unroll, index, len(content)):
+            refused = Reply.INVALID
+        if refused is None:
+            self.chunks.put(header.message_key, unroll, index, bytes(content))
+        return np.int64(refused or Reply.ACCEPTED)
+
+    def _is_possible(self, unroll: int, index: int, length: int) -> bool:
+        """Return whether a chunk can be one of a message's unrolls."""
+        size = self._unroll_bytes
+        return (
+            0 <= unroll < MAX_ENVIRONMENTS
+            and index >= 0
+            and length <= MAX_CONTENT
+            and (size is None or index * MAX_CONTENT < size)
+        )
+
+
+def call_python(
+    function: Callable[..., Any], inputs: list[tf.Tensor], dtype: tf.DType, shape: Any = ()
+) -> tf.Tensor:
+    """Return the result of a Python function as a tensor of known shape, in a graph."""
+    return tf.ensure_shape(tf.numpy_function(function, inputs, dtype), shape)

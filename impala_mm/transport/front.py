@@ -1,13 +1,16 @@
 """The front of a learner: the process that other hosts reach, by TLS 1.3.
 
 It accepts actors whose certificate the run's authority has signed, and carries their bytes to the
-Unix socket of the learner, where TensorFlow reads them. Nobody else's bytes get there.
-`front_process` starts it and writes to its standard input what it must know; it ends when that
-closes. It does not import TensorFlow.
+Unix socket of the learner, where TensorFlow reads them. Nobody else's bytes get there. `Admission`
+bounds what somebody without credentials can use up.
+
+`listening` starts it and writes to its standard input what it must know; it ends when that closes.
+It does not import TensorFlow.
 """
 
 import contextlib
 import errno
+import ipaddress
 import math
 import resource
 import select
@@ -15,11 +18,12 @@ import socket
 import ssl
 import struct
 import time
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from impala_mm.transport.admission import HANDSHAKES, REPORT_SECONDS, Admission, Handshake
-from impala_mm.transport.carrier import Carrier, keep_watch
-from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials, role_of
+from impala_mm.runtime.log import Say
+from impala_mm.transport.tls import ACTOR, LEARNER, Carrier, Credentials, keep_watch, role_of
 
 HANDSHAKE_SECONDS = 5.0
 CONNECTIONS = 4000
@@ -38,23 +42,182 @@ _REASONS = {
     "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept the learner's certificate",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the learner's certificate has expired",
 }
+BURST = 100  # handshakes that an address may have open, or fail at, in one go
+PER_SECOND = 10.0  # failed handshakes per second that an address may go on with
+HANDSHAKES = 500  # of strangers that are open at the same time; those of known addresses, too
+PER_PEER = 1000  # connections of one address
+KNOWN_SECONDS = 3600.0  # for which an address is known after it was served
+REPORT_SECONDS = 60.0
+OTHERS = "other addresses"  # those that are not counted one by one
+_COUNTED = 5000  # addresses that are remembered for one purpose
+_NAMED = 20  # addresses that a report names
+
+
+class Handshake(NamedTuple):
+    """A handshake, and later its connection, as `Admission` counts it."""
+
+    address: str
+    budget: str  # whose handshakes are counted together: an address or a network
+    is_known: bool  # whether the address was served lately
+
+
+class Admission:
+    """The connections of a front by the address of their peer.
+
+    An address that was served lately is known: its handshakes are counted apart, so that strangers
+    cannot keep it from coming back.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        handshakes: int,
+        say: Say,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Admit at most `most` connections, and `handshakes` of strangers; report by `say`."""
+        self._most, self._most_handshakes, self._say, self._clock = most, handshakes, say, clock
+        self._open = {False: Counter[str](), True: Counter[str]()}  # handshakes, by is_known
+        self._connections = Counter[str]()  # by address
+        self._known = dict[str, float]()  # by address: when it was served last; the latest is last
+        # By budget: failed handshakes, which decrease by PER_SECOND, and the time of that number.
+        self._failed = dict[str, tuple[float, float]]()
+        self._refused = Counter[str]()  # by address, since the last report
+        self._why = dict[str, str]()  # by address: the last reason
+        self._reported = clock()
+        self._named = set[str]()  # addresses in the reports of the last minute
+
+    def begin(self, peer: str) -> Handshake | None:
+        """Return a handshake to begin with this peer; call `succeed` or `fail` with it."""
+        address, why = _plain(peer), ""
+        is_known = self._is_known(address)
+        budget = address if is_known else _network(address)
+        if self._open[is_known][budget] + self._failures(budget) >= BURST:
+            why = "too many handshakes"
+        elif self._connections[address] >= PER_PEER:
+            why = f"it has {PER_PEER} connections"
+        elif self._connections.total() >= self._most:
+            why = f"there are {self._most} connections, as many as this process may open"
+        if why:
+            self._refuse(budget, why)
+            return None
+        self._open[is_known][budget] += 1
+        return Handshake(address, budget, is_known)
+
+    def most_crowded(self, begun: Handshake) -> str:
+        """Return the budget of which the oldest handshake must end now; empty if there is room.
+
+        There is too little once `begun` was one too many.
+        """
+        handshakes = self._open[begun.is_known]
+        if handshakes.total() <= self._most_handshakes:
+            return ""
+        return handshakes.most_common(1)[0][0]
+
+    def succeed(self, handshake: Handshake) -> None:
+        """Count a handshake that succeeded; call `close` at the end of the connection."""
+        _decrease(self._open[handshake.is_known], handshake.budget)
+        self._connections[handshake.address] += 1
+        _remember(self._known, handshake.address, self._clock())
+
+    def fail(self, handshake: Handshake, why: str) -> None:
+        """Count a handshake that failed."""
+        _decrease(self._open[handshake.is_known], handshake.budget)
+        failed = self._failures(handshake.budget) + 1
+        _remember(self._failed, handshake.budget, (failed, self._clock()))
+        self._refuse(handshake.budget, why)
+
+    def close(self, handshake: Handshake, why: str = "") -> None:
+        """Count the end of a connection; `why` it was not served, if so."""
+        _decrease(self._connections, handshake.address)
+        _remember(self._known, handshake.address, self._clock())
+        if why:
+            self._refuse(handshake.address, why)
+
+    def report(self) -> None:
+        """Report the refusals of the last minute, if one has passed; call it every second.
+
+        The first refusal of an address is reported at once.
+        """
+        new = {peer for peer in self._refused if peer not in self._named}
+        if self._clock() - self._reported >= REPORT_SECONDS:
+            self._reported, self._named = self._clock(), set(self._refused)
+            told = self._refused
+            self._failed = {peer: v for peer, v in self._failed.items() if self._failures(peer)}
+        elif new and len(self._named) < _NAMED:
+            self._named |= new
+            told = Counter({peer: self._refused[peer] for peer in new})
+        else:
+            return
+        for peer, count in told.most_common(_NAMED):
+            plural = "" if count == 1 else "s"
+            self._say(f"{count:,} connection{plural} refused from {peer} ({self._why[peer]})")
+        if others := told.most_common()[_NAMED:]:
+            refused = sum(count for _, count in others)
+            self._say(f"{refused:,} connections refused from {len(others)} other addresses")
+        for peer in list(told):
+            del self._refused[peer], self._why[peer]
+
+    def _is_known(self, address: str) -> bool:
+        served = self._known.get(address)
+        return served is not None and (
+            self._clock() - served < KNOWN_SECONDS or address in self._connections
+        )
+
+    def _failures(self, budget: str) -> float:
+        number, since = self._failed.get(budget, (0.0, 0.0))
+        return max(number - PER_SECOND * (self._clock() - since), 0.0)
+
+    def _refuse(self, peer: str, why: str) -> None:
+        if peer not in self._refused and len(self._refused) >= _COUNTED:
+            peer = OTHERS
+        self._refused[peer] += 1
+        self._why[peer] = why
+
+
+def _decrease(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
+
+
+def _remember(of: dict[str, Any], key: str, value: Any) -> None:
+    """Set a value as the last one; forget the first one if there are too many."""
+    of.pop(key, None)
+    of[key] = value
+    if len(of) > _COUNTED:
+        del of[next(iter(of))]
+
+
+def _plain(peer: str) -> str:
+    """Return an address without its interface; one of IPv4 as such."""
+    peer = peer.partition("%")[0]
+    mapped = ipaddress.IPv6Address(peer).ipv4_mapped if ":" in peer else None
+    return str(mapped) if mapped else peer
+
+
+def _network(address: str) -> str:
+    """Return an address; of IPv6 the network of 64 bits, since one host may have all of it."""
+    if ":" not in address:
+        return address
+    return str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
 class Front:
     """The relay of one learner."""
 
-    def __init__(self, given: dict[str, Any]):
-        """Take what `front_process` has written: sockets, the learner's path, and credentials."""
-        self.learner = given["learner"]
-        self.context = Credentials(*given["credentials"]).context(LEARNER)
-        connections, handshakes = _raise_limit(given["connections"])
+    def __init__(self, start: dict[str, Any]):
+        """Take what `listening` has written: sockets, the learner's path, and credentials."""
+        self.learner = start["learner"]
+        self.context = Credentials(*start["credentials"]).context(LEARNER)
+        connections, handshakes = _raise_limit(start["connections"])
         self.admission = Admission(connections, handshakes, _say)
         self.epoll = select.epoll()
         self.peers = dict[int, "_Peer"]()  # by the number of each of its sockets
         self.greeting = dict["_Peer", float]()  # those in a handshake, and its deadline; in order
         # Sockets to close once all events are processed: until then their numbers stay theirs.
         self.closing: list[socket.socket] = []
-        self._listeners = {number: socket.socket(fileno=number) for number in given["listeners"]}
+        self._listeners = {number: socket.socket(fileno=number) for number in start["listeners"]}
         self._pauses_until: float | None = None  # while no connections are accepted
         self._pause_reported = -math.inf
 
@@ -251,8 +414,3 @@ def _raise_limit(connections: int) -> tuple[int, int]:
 
 def _say(text: str) -> None:
     print(text, flush=True)
-
-
-def main(given: dict[str, Any]) -> None:
-    """Serve a learner until it is gone; called by `front_process`."""
-    Front(given).serve()

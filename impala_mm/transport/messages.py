@@ -13,6 +13,7 @@ import numpy as np
 
 PROTOCOL = 13  # the version of everything below
 MAX_CONTENT = 3 << 20  # bytes of content in a message; gRPC's own limit is 4 MiB
+MAX_ACTORS = 100_000  # different numbers of actors that one learner remembers
 MAX_ENVIRONMENTS = 100_000  # of one actor; the limit of the CSV's column, too
 CONNECTION_BITS = 20  # low bits of an incarnation: they count the connections of one actor process
 UNROLLS = -1  # the stream of an actor's unrolls; groups of environments are streams 0, 1, 2...
@@ -20,6 +21,11 @@ NO_POLICY = -1  # in place of a policy version: the newest, or the learner has n
 STAY = -1  # in place of a learner's rank: the actor continues to feed the same learner
 CONTENT_OMITTED = -1  # in place of the number of chunks: an earlier call carried the content
 NO_NONCE = -1  # in place of a nonce, to a caller without the run's token
+NO_TOKEN = (
+    "this host's token differs from the learner's: copy its token file to this host "
+    "(scp LEARNER:.config/impala_mm/token ~/.config/impala_mm/token), or give its path with "
+    "--token_file"
+)
 RUN_ENDED = "the run has ended"  # error of all calls once a learner has ended its training
 
 
@@ -131,6 +137,20 @@ class ParametersReply(NamedTuple):
     version: int  # or NO_POLICY if the learner does not have the requested one
     total: int  # bytes of all parts
     nonce: int  # of the learner process, or NO_NONCE
+
+
+class NumberRange(NamedTuple):
+    """The numbers of an actor's environments: first, first + stride, first + 2 x stride..."""
+
+    first: int
+    stride: int
+    # More than the largest number in the run: the number of environments, if all learners have
+    # equally many.
+    bound: int
+
+    def numbers(self, begin: int, size: int) -> np.ndarray:
+        """Return the numbers of `size` environments of the actor from its number `begin`, int32."""
+        return (self.first + self.stride * np.arange(begin, begin + size)).astype(np.int32)
 
 
 def run_number(run_id: str) -> int:

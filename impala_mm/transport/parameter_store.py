@@ -50,22 +50,19 @@ class ParameterStore:
         """
         with self._lock:
             version = self.version if version is None else version
-            found = self._versions.get(version) if version is not None else None
-            if version is None or found is None or offset < 0:
+            packed = self._versions.get(version) if version is not None else None
+            if version is None or packed is None or offset < 0:
                 return None
             self._readers.pop(reader, None)  # so that the one that read last is last
             self._readers[reader] = version, time.monotonic()
             if len(self._readers) > _MOST_READERS:
                 del self._readers[next(iter(self._readers))]
-        content = found.pack()  # may take long, so without the lock
+        content = packed.pack()  # may take long, so without the lock
         end = offset + self._part_bytes
         if end >= len(content):
             with self._lock:
                 self._readers.pop(reader, None)
         return ParameterPart(version, len(content), content[offset:end])
-
-    def __len__(self) -> int:
-        return len(self._versions)
 
 
 class _PackedParameters:

@@ -139,9 +139,9 @@ class Rounds:
         """Let others play the columns that an actor has or waits for, since it has left."""
         with self._changed:
             self._waiting.pop(actor, None)
-            for each in self._open:
-                if claim := each.claims.pop(actor, None):
-                    each.free += claim.columns
+            for round_ in self._open:
+                if claim := round_.claims.pop(actor, None):
+                    round_.free += claim.columns
             self._grant_waiting()
 
     def players(self) -> set[int]:
@@ -152,7 +152,7 @@ class Rounds:
         with self._changed:
             now = time.monotonic()
             # Of a single actor that takes turns, no claim ends by itself.
-            open_ = [pair for each in self._open for pair in each.claims.items()]
+            open_ = [pair for round_ in self._open for pair in round_.claims.items()]
             playing = set[Actor]() if self.alone else {actor for actor, _ in open_}
             for actor, claim in [*self._late.items(), *(open_ if self.alone else ())]:
                 measured = self._durations.get(actor)
@@ -170,7 +170,7 @@ class Rounds:
         with self._changed:
             now, playing = time.monotonic(), self._played_by(actor)
             if not (playing and self._fits(version, playing)):
-                fitting = [each for each in self._open if self._fits(version, each)]
+                fitting = [round_ for round_ in self._open if self._fits(version, round_)]
                 playing = next((r for r in fitting if r.free), fitting[0] if fitting else None)
             claim = playing.claims.pop(actor, None) if playing else None
             if played := claim or self._late.pop(actor, None):
@@ -246,15 +246,15 @@ class Rounds:
 
     def _grant_waiting(self) -> None:
         """Grant columns to the actors that wait, with overlap also of the round after this one."""
-        for each in self._open:
-            self._grant(each)
+        for round_ in self._open:
+            self._grant(round_)
         behind = self._updates_to_come or self._has_closed
         if self._overlap and len(self._open) == 1 and self._waiting and not behind:
             self._open_round()
 
     def _played_by(self, actor: Actor) -> _Round | None:
         """Return the open round in which an actor has columns."""
-        return next((each for each in self._open if actor in each.claims), None)
+        return next((round_ for round_ in self._open if actor in round_.claims), None)
 
     def _is_current(self, round_: _Round) -> bool:
         """Return whether a round may still grant columns, which the newest version then plays."""

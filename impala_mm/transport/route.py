@@ -1,28 +1,44 @@
-"""The way from an actor to a learner: a Unix socket of its machine, a relay, or a plain port."""
+"""The way from an actor to a learner: a Unix socket of its machine, a relay, or a plain port.
+
+Unix sockets of this user's learners and actors are in a folder that no other user can enter:
+
+    /tmp/impala_mm-<uid>/                       mode 0700; its owner is checked
+        <network namespace>-<address>-<port>    a learner that listens there
+        <random number>                         an actor's end of a connection by TLS
+
+Sockets have mode 0755 whatever the umask is, so it is the folder that keeps others out.
+"""
 
 import contextlib
+import errno
 import functools
 import os
+import re
+import secrets
 import select
 import socket
 import ssl
 import stat
+import tempfile
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from impala_mm.runtime import ports
-from impala_mm.runtime.thread_names import name_thread
-from impala_mm.transport import local_sockets
-from impala_mm.transport.carrier import Carrier, keep_watch
-from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials
-from impala_mm.transport.handshake import NO_TOKEN
+from impala_mm.runtime.lifecycle import name_thread
+from impala_mm.transport.messages import NO_TOKEN
+from impala_mm.transport.tls import ACTOR, LEARNER, Carrier, Credentials, keep_watch
 
 # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED, and the alerts by which
 # the learner's end says the same of this end's certificate.
 _OUTSIDE_ITS_TIME = {9, 10}
 _OF_TIME = {"SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_EXPIRED"}
 _NOT_TLS = {"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}
+# Not $TMPDIR, which an actor and its learner may have set differently.
+_FOLDER = Path("/tmp") / f"impala_mm-{os.geteuid()}"
+_LEFT_SECONDS = 60.0  # a socket of this age on which nobody listens belongs to no process
+_WILDCARDS = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 
 
 class NotAccepted(Exception):
@@ -39,7 +55,7 @@ def find(address: str, credentials: Credentials, seconds: float, from_outside: b
         with socket.create_connection(ports.split_address(address), seconds) as connection:
             _wait_for_server(connection)
         return address
-    if not from_outside and (path := local_sockets.find_learner(address)):
+    if not from_outside and (path := find_learner(address)):
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(seconds)
             connection.connect(str(path))
@@ -64,8 +80,8 @@ def watch(target: str) -> None:
         return
     host, port = ports.split_address(target)
     with contextlib.suppress(OSError):
-        hosts = [each[4][0] for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-        found = {(f"{prefix}{each}", port) for each in hosts for prefix in ("", "::ffff:")}
+        hosts = [info[4][0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        peers = {(f"{prefix}{host}", port) for host in hosts for prefix in ("", "::ffff:")}
         for number in map(int, os.listdir("/proc/self/fd")):
             with contextlib.suppress(OSError):  # it is closed by now, or not a connection
                 own = os.dup(number)
@@ -74,7 +90,7 @@ def watch(target: str) -> None:
                     continue
                 # Addresses of every family fit into those of this one.
                 with socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=own) as connection:
-                    if connection.getpeername()[:2] in found:
+                    if connection.getpeername()[:2] in peers:
                         keep_watch(connection)
 
 
@@ -117,7 +133,7 @@ class Relay:
     def __init__(self, address: str, credentials: Credentials):
         """Listen; raise OSError if that is impossible. The learner is dialled later."""
         self._to, self._context = ports.split_address(address), credentials.context(ACTOR)
-        self.path: Path = local_sockets.path_of_actor()
+        self.path: Path = path_of_actor()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
         self._listener.listen()
@@ -170,3 +186,104 @@ def _carry(local: socket.socket, far: ssl.SSLSocket) -> None:
         ready = dict(poll.poll())
         if any(event & _ENDED and not event & select.POLLIN for event in ready.values()):
             return
+
+
+def path_of_learner(sockets: Iterable[socket.socket]) -> Path:
+    """Return the path of a new socket for the learner that listens at these TCP sockets.
+
+    Actors of this machine find it by their addresses. Without any, they do not.
+    """
+    remove_unused()
+    try:
+        folder = _own_folder()
+        first, *others = [_path(folder, *listener.getsockname()[:2]) for listener in sockets] or [
+            _new()
+        ]
+        for path in (first, *others):
+            path.unlink(missing_ok=True)  # of an earlier learner
+        for path in others:
+            path.symlink_to(first)
+        return first
+    except OSError:
+        return _new()
+
+
+def path_of_actor() -> Path:
+    """Return the path of a new socket for this process."""
+    remove_unused()
+    return _new()
+
+
+def _new() -> Path:
+    """Return a new path where nobody looks; if the user's folder cannot be used, in another one."""
+    try:
+        folder = _own_folder()
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="impala_mm-"))
+    # Containers that share the folder have processes of equal numbers.
+    return folder / secrets.token_hex(8)
+
+
+def find_learner(address: str) -> Path | None:
+    """Return the socket of a learner of this user and machine that listens at `address`."""
+    try:
+        folder = _own_folder()
+        for path in _candidates(folder, address):
+            if is_bound(path):
+                return path
+    except OSError:
+        return None
+    return None
+
+
+def is_bound(path: Path) -> bool:
+    """Return whether a process has this Unix socket; it does not notice the question.
+
+    The kernel refuses datagrams to a socket for connections by another error than to a file that
+    no process has as its socket. A connection would wait for a busy process, and a relay would
+    dial its learner.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        return probe.connect_ex(str(path)) == errno.EPROTOTYPE
+
+
+def _candidates(folder: Path, address: str) -> Iterator[Path]:
+    host, port = ports.split_address(address)
+    for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        if _is_here(family, place):
+            yield _path(folder, str(place[0]), port)
+            yield _path(folder, _WILDCARDS[family], port)
+
+
+def _is_here(family: int, address: tuple) -> bool:
+    """Return whether an address belongs to this machine."""
+    with socket.socket(family) as probe, contextlib.suppress(OSError):
+        probe.bind((address[0], 0, *address[2:]))
+        return True
+    return False
+
+
+def _path(folder: Path, host: str, port: int) -> Path:
+    # Containers with networks of their own may share the folder.
+    network = os.stat("/proc/self/ns/net").st_ino
+    return folder / f"{network}-{re.sub(r'[^0-9a-f.]', '_', host)}-{port}"
+
+
+def _own_folder() -> Path:
+    """Return the user's folder of sockets, which exists; raise OSError if others can enter it."""
+    with contextlib.suppress(FileExistsError):
+        _FOLDER.mkdir(mode=0o700)
+    status = _FOLDER.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{_FOLDER} does not belong to this user alone")
+    return _FOLDER
+
+
+def remove_unused() -> None:
+    """Remove sockets that processes left behind when they were killed."""
+    with contextlib.suppress(OSError):
+        for path in _own_folder().iterdir():
+            with contextlib.suppress(OSError):
+                age = time.time() - path.lstat().st_mtime
+                if age > _LEFT_SECONDS and not is_bound(path):
+                    path.unlink()

@@ -1,32 +1,46 @@
 """The learner's end of the connection: the queue of unrolls and the parameters for actors.
 
-A learner makes one `Server`. Actors call the functions in `endpoints`, which call the `Server`.
+A learner makes one `Server`. It offers its actors these functions, as graphs; `client` calls them:
+
+    hello           introduces an actor; returns the learner's identity, or why it refuses the actor
+    enqueue         puts a message's unrolls into the queue, once; waits while the queue is full
+                    (for algorithms with rounds: and claims columns for the actor's next ones)
+    infer           takes a step and returns the next actions (with --inference=learner)
+    chunk           stores a part of unrolls that are too large for one message, before `enqueue`
+    claim           claims columns of the learner's round (for algorithms with rounds)
+    get_parameters  returns a part of the newest parameters
+
+Each function checks the run's token first. A call that a full queue holds back waits within
+TensorFlow and occupies no Python thread. A call that timed out at the actor may still be running
+when the actor repeats it: the ledger (`delivery`) accepts each message once.
 """
 
 import json
 import secrets
-import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.config import printable
+from impala_mm.config import messages
 from impala_mm.runtime import ports, starter
 from impala_mm.runtime.log import Say
-from impala_mm.runtime.machine import Use
-from impala_mm.transport.connected_actors import ActorFailures, ConnectedActors, Refusals
-from impala_mm.transport.credentials import Credentials
-from impala_mm.transport.delivery import DeliveryLedger
-from impala_mm.transport.endpoints import UnrollReceiver, make_endpoints
-from impala_mm.transport.environment_numbers import EnvironmentNumbers
-from impala_mm.transport.handshake import NO_TOKEN, other_run, refusal
+from impala_mm.transport.connected_actors import (
+    ActorFailures,
+    ConnectedActors,
+    EnvironmentNumbers,
+    LearnerLoad,
+    Refusals,
+)
+from impala_mm.transport.delivery import DeliveryLedger, UnrollReceiver, call_python
 from impala_mm.transport.listening import Listener
 from impala_mm.transport.messages import (
+    MAX_ACTORS,
     MAX_CONTENT,
     NO_NONCE,
     NO_POLICY,
+    NO_TOKEN,
     PROTOCOL,
     RUN_ENDED,
     STAY,
@@ -38,24 +52,19 @@ from impala_mm.transport.messages import (
     run_number,
 )
 from impala_mm.transport.parameter_store import ParameterStore
-from impala_mm.transport.rebalancing import LearnerLoad
 from impala_mm.transport.rounds import Rounds, why_unfit
-from impala_mm.transport.validity import MAX_ACTORS, MessageCheck, parse_hello
+from impala_mm.transport.tls import Credentials
+from impala_mm.transport.validity import header_mistake, other_run, parse_hello, refusal
 
 # With inference at the learner, actors may be silent for this many times as long before they are
 # forgotten: their episodes are then lost, and a reset or a step may take minutes.
 _STEPPING_PATIENCE = 10
+_MAX_START = 100  # characters of the id of an actor's start that are remembered
 
 
-class ActorReport(NamedTuple):
-    """The report that comes with an actor's message."""
-
-    actor: int
-    level: str  # the level that the actor plays
-    episodes: np.ndarray  # float32 [K, 3]: (1 for a complete game else 0, return, steps)
-    times: dict[str, float]  # seconds, by field of `ActorTimes`
-
-
+# A function for graphs that takes a message: a MessageHeader as int64, contents as strings [N], and
+# episodes that ended, float32 [K, 3]. It returns a MessageReply as int64, and an answer as bytes.
+TakeMessage = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 # Of the unrolls of an actor with this number, those that the learner may use.
 SelectUnrolls = Callable[[int, list[bytes]], list[bytes]]
 
@@ -78,7 +87,7 @@ class InferenceService(Protocol):
     def answer(
         self, header: tf.Tensor, contents: tf.Tensor, episodes: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Take a step of a group of environments; see `endpoints.TakeMessage`."""
+        """Take a step of a group of environments; see `TakeMessage`."""
 
     def publish(self, version: int, values: Sequence[tf.Tensor]) -> None:
         """Act by these values from the next batch on."""
@@ -94,7 +103,7 @@ class InferenceService(Protocol):
 
 
 class Server:
-    """The server of one learner; implements `endpoints.LearnerCalls` and `DeliveryRecords`."""
+    """The server of one learner."""
 
     def __init__(
         self,
@@ -128,21 +137,16 @@ class Server:
         learners = self._identity["learners"]
         rank = learners.index(address) if address in learners else 0
         self.numbers = EnvironmentNumbers(rank, len(learners))
-        check = MessageCheck(self.numbers, inference is not None, say)
-        self.ledger = DeliveryLedger(nonce, run, self, check.refuses)
+        self.actors, self.refusals = ConnectedActors(rounds is not None), Refusals(say)
+        self.ledger = DeliveryLedger(nonce, run, self.actors, self._is_invalid)
         self._say = say
         # (an unroll's bytes, its policy version), for the learner's batches. TensorFlow's queue
         # blocks the calls of actors that are faster than the learner, and no other call.
         self.queue = tf.queue.FIFOQueue(queue_capacity, [tf.string, tf.int64], [[], []])
         self._receiver = UnrollReceiver(
-            self, self.ledger, self.queue, unroll_bytes, find_mistake, say
+            self.ledger, self.queue, rounds, unroll_bytes, find_mistake, self.make_reply, say
         )
         self._parameters = ParameterStore(MAX_CONTENT)
-        self.actors, self.refusals = ConnectedActors(rounds is not None), Refusals(say)
-        self._lock = threading.Lock()  # guards the next three
-        self._reports: list[ActorReport] = []
-        self._dropped = 0  # unrolls that reached no learner, by the actors' reports
-        self.environment_faults = 0  # by the actors' reports
         self.failures = ActorFailures(say)
         self._start = starter.start_id()
         self._inference, self.rounds = inference, rounds
@@ -152,25 +156,17 @@ class Server:
         self._closed = False
 
         credentials = Credentials.parse(token)
-        infer = inference.answer if inference else None
-        functions = make_endpoints(
-            credentials.token, self, self._receiver, infer, rounds is not None
-        )
+        functions = self._make_endpoints(credentials.token)
         self.listener = Listener(held, credentials, functions, offers_socket, say)
         self.listener.check(address, token, nonce)
 
     # -- the learner's side
 
     @property
-    def stale(self) -> int:
-        """The number of messages not accepted: delivered before, or for another process."""
-        return self.ledger.stale
-
-    @property
     def dropped(self) -> int:
         """The number of unrolls that reached no learner, or that this one could not use."""
         unused = self.rounds.dropped if self.rounds else 0
-        return self._receiver.unreadable + self._dropped + unused
+        return self._receiver.unreadable + self.actors.dropped + unused
 
     @property
     def has_received(self) -> bool:
@@ -217,17 +213,6 @@ class Server:
         batch = self._inference.mean_batch() if self._inference else 0.0
         return {"inference_batch": batch} if batch else {}
 
-    def take_reports(self) -> list[ActorReport]:
-        """Return the actors' reports since the last call."""
-        with self._lock:
-            reports, self._reports = self._reports, []
-        return reports
-
-    @property
-    def patience(self) -> int:
-        """The times that its actors may be silent for as long as others."""
-        return _STEPPING_PATIENCE if self._inference else 1
-
     def _playing(self) -> Collection[int]:
         return self.rounds.players() if self.rounds else ()
 
@@ -238,12 +223,17 @@ class Server:
         it must be longer.
         """
         self.refusals.report_strangers()
-        gone = self.actors.forget_silent(self.patience * seconds, self._playing())
+        seconds *= _STEPPING_PATIENCE if self._inference else 1
+        gone = self.actors.forget_silent(seconds, self._playing())
         for actor in gone:
             if self._inference:
                 self._inference.forget(actor)
             if self.rounds:
                 self.rounds.forget(actor)
+            self._say(
+                f"nothing was received from actor {actor} for {seconds:g} s: it counts as gone "
+                f"until its next unroll"
+            )
         return gone
 
     def close(self) -> None:
@@ -261,13 +251,15 @@ class Server:
             raise RuntimeError(RUN_ENDED)  # the caller raises Unreachable
         asked, mistake = parse_hello(request)
         if mistake:
-            self.refusals.malformed(mistake)
+            self.refusals.log("an actor is", mistake)
             return np.array(json.dumps(self._identity | {"refused": mistake}).encode(), object)
-        asked["host"] = printable.escape_line(str(asked.get("host", "")), 100)  # as logs show it
-        asked["host_name"] = printable.escape_line(asked.get("host_name") or asked["host"], 100)
+        asked["host"] = messages.escape_line(str(asked.get("host", "")), 100)  # as logs show it
+        asked["host_name"] = messages.escape_line(asked.get("host_name") or asked["host"], 100)
         answer = dict(self._identity)
         if other := other_run(asked, self._start):
-            self.refusals.of_another_run(asked, other)
+            if not asked.get("probe"):  # it tries again
+                key = asked["start"][:_MAX_START], asked.get("actor")
+                self.refusals.log_once(key, f"actor {key[1]} on {asked['host']}", other)
             return np.array(json.dumps(answer | {"other_run": other}).encode(), object)
         if (failure := asked.get("failure")) and self.failures.take(
             int(asked["actor"]), asked["host"], failure
@@ -280,7 +272,7 @@ class Server:
                 raise RuntimeError("there is no policy yet")  # the caller tries again
             if refused := refusal(asked, self._identity) or self._why_unfit(asked):
                 answer["refused"] = refused
-                self.refusals.unfit(asked, refused)
+                self.refusals.log(f"actor {int(asked['actor'])} on {asked['host']}", refused)
             else:
                 answer["moves"] = self._join(asked)
                 actor, sizes = int(asked["actor"]), asked.get("groups", ())
@@ -323,27 +315,18 @@ class Server:
         self._say(f"actor {actor} on {asked['host']} joined")
         return movable
 
+    def _is_invalid(self, header: MessageHeader) -> bool:
+        """Return whether a message is refused since its numbers cannot be right."""
+        sizes, infers = self.numbers.sizes(header.actor), self._inference is not None
+        if mistake := header_mistake(header, sizes, infers):
+            actor = header.actor
+            self.refusals.log_once((actor,), f"actor {actor}: a message is", mistake)
+        return bool(mistake)
+
     def refuse_stranger(self) -> np.ndarray:
         """Count a caller without the token and return the answer to it; as JSON."""
         self.refusals.stranger()
         return np.array(json.dumps({"refused": NO_TOKEN, "nonce": NO_NONCE}).encode(), object)
-
-    def heard_from(self, actor: int) -> None:
-        """Record that a message of the actor arrived: it is connected."""
-        self.actors.heard_from(actor)
-
-    def delivered(self, header: MessageHeader, episodes: np.ndarray) -> None:
-        """Keep what a message reported, now that it is delivered, for `take_reports`."""
-        self.actors.heard_again(header.actor)
-        if header.memory:
-            self.actors.record_use(header.actor, Use(header.millicores / 1000, header.memory))
-        with self._lock:
-            self._dropped += header.dropped
-            self.environment_faults += header.faults
-            if header.playing or len(episodes):
-                level, times = self.actors.levels[header.actor], header.times._asdict()
-                episodes = episodes[np.isfinite(episodes).all(1)]  # a mean would be NaN for long
-                self._reports.append(ActorReport(header.actor, level, episodes, times))
 
     def make_reply(self, header: MessageHeader, reply: Reply) -> MessageReply:
         """Return the reply to a message with unrolls or a claim, with the learner to feed next."""
@@ -364,12 +347,6 @@ class Server:
             NO_POLICY if granted is None else granted,
         )
 
-    def select_unrolls(self, header: MessageHeader, unrolls: list[bytes]) -> list[bytes]:
-        """Return those of a message's unrolls that enter the queue now: all, unless in rounds."""
-        if not self.rounds:
-            return unrolls
-        return self.rounds.take(header.actor, header.version, unrolls)
-
     def claim_columns(self, numbers: np.ndarray) -> np.ndarray:
         """Return the reply to a claim of a round's columns, which are granted or not yet."""
         header = MessageHeader.decode(numbers)
@@ -378,7 +355,7 @@ class Server:
         if refused := self.ledger.refusal(header):
             return np.array(MessageReply(refused))
         assert self.rounds
-        self.heard_from(header.actor)
+        self.actors.heard_from(header.actor)
         return np.array(self.make_reply(header, Reply.ACCEPTED))
 
     def read_parameters(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -390,3 +367,65 @@ class Server:
             return np.array(ParametersReply(NO_POLICY, 0, self.ledger.nonce)), np.array(b"", object)
         reply = ParametersReply(part.version, part.total, self.ledger.nonce)
         return np.array(reply), np.array(part.content, object)
+
+    def _make_endpoints(self, token: str) -> dict[str, Any]:
+        """Return the functions that clients may call, by name: those that this learner needs."""
+        text, header = tf.TensorSpec([], tf.string), _spec(MessageHeader)
+        receiver, reply_size = self._receiver, [len(MessageReply._fields)]
+        denied = tf.constant(MessageReply(Reply.DENIED), tf.int64)
+
+        def offer(*arguments: tf.TensorSpec, denied: Callable[[], Any]) -> Callable[[Any], Any]:
+            """Make a function for callers with the token; the others get what `denied` returns."""
+            specs = [text, *arguments]
+
+            def decorate(function: Callable[..., Any]) -> Any:
+                def call(*values: tf.Tensor) -> Any:
+                    # TensorFlow's RPC compares the types with the signature, but not the shapes.
+                    theirs, *rest = (
+                        tf.ensure_shape(x, s.shape) for x, s in zip(values, specs, strict=True)
+                    )
+                    return tf.cond(tf.equal(theirs, token), lambda: function(*rest), denied)
+
+                # AutoGraph would leave a file in /tmp for each function of a killed process.
+                return tf.function(call, input_signature=specs, autograph=False)
+
+            return decorate
+
+        @offer(text, denied=lambda: call_python(self.refuse_stranger, [], tf.string))
+        def hello(request):
+            return call_python(self.hello, [request], tf.string)
+
+        nothing = tf.constant(ParametersReply(NO_POLICY, 0, NO_NONCE), tf.int64), tf.constant(b"")
+
+        @offer(_spec(ParametersRequest), denied=lambda: nothing)
+        def get_parameters(request):
+            reply, content = tf.numpy_function(
+                self.read_parameters, [request], [tf.int64, tf.string]
+            )
+            shape = [len(ParametersReply._fields)]
+            return tf.ensure_shape(reply, shape), tf.ensure_shape(content, [])
+
+        contents, episodes = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, 3], tf.float32)
+        message = offer(header, contents, episodes, denied=lambda: (denied, tf.constant(b"")))
+
+        @offer(
+            *(header, tf.TensorSpec([2], tf.int64), text),
+            denied=lambda: tf.constant(Reply.DENIED, tf.int64),
+        )
+        def chunk(header, position, content):
+            return call_python(receiver.store_chunk, [header, position, content], tf.int64)
+
+        @offer(header, denied=lambda: denied)
+        def claim(header):
+            return call_python(self.claim_columns, [header], tf.int64, reply_size)
+
+        functions = {"hello": hello, "get_parameters": get_parameters}
+        if self._inference:
+            return functions | {"infer": message(self._inference.answer)}
+        functions |= {"enqueue": message(receiver.enqueue), "chunk": chunk}
+        return functions | ({"claim": claim} if self.rounds else {})
+
+
+def _spec(numbers: Any) -> tf.TensorSpec:
+    """Return the tensor that carries a named tuple of numbers."""
+    return tf.TensorSpec([len(numbers._fields)], tf.int64)

@@ -1,16 +1,15 @@
-"""The limits of what an actor's messages may say, in types and numbers.
+"""The limits of what an actor's messages may say, and whether the actor belongs to this run.
 
-The credentials of an actor do not keep a bug from its messages. `server` checks each hello, and
-`delivery` each header, before anything is kept of it: a number that cannot be is refused in words.
+The credentials of an actor do not keep a bug from its messages. `server` checks each hello and each
+header before anything is kept of it: what cannot be, or does not fit the learner, is refused in
+words.
 """
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from impala_mm.config import printable
-from impala_mm.runtime.log import Say
-from impala_mm.transport.environment_numbers import EnvironmentNumbers
+from impala_mm.config import messages
 from impala_mm.transport.messages import (
     CONTENT_OMITTED,
     MAX_ENVIRONMENTS,
@@ -19,13 +18,38 @@ from impala_mm.transport.messages import (
     MessageHeader,
 )
 
-MAX_ACTORS = 100_000  # different numbers of actors that one learner remembers
 _MAX_COUNT = 2**50  # of a header's counts and microseconds: 35 years
 _COUNTS = (
     *("number", "dropped", *ActorTimes._fields, "version", "environments", "faults"),
     *("millicores", "memory"),
 )
 _FAILURE = ("text", "kind", "traceback", "gave_up")
+_WORDS = {
+    "protocol": "protocol version",
+    "inference": "place of inference (--inference)",
+    "level_name": "environment (--level_name)",
+    "options": "environment's options",
+    "emulator": "emulator",
+    "algorithm": "algorithm (--algorithm)",
+    "reward_clipping": "--reward_clipping",
+    "deterministic_run": "--deterministic_run",
+    "network": "network (--agent_name and the flags of networks)",
+    "steps": "observations and actions",
+    "unroll": "unroll layout (--unroll_length, observations, actions)",
+    "normalised": "normalisation (--normalize_observations, --subtract_mean_image, "
+    "--normalize_rewards, --value_normalization)",
+    "rewards": "size of rewards (--reward_scaling, --max_abs_reward)",
+    "box": "policy of Box actions (--box_policy, --box_deviation)",
+    "acting": "layout of parameters",
+}
+_NETWORK_KEYS = {
+    "network",
+    "unroll",
+    "normalised",
+    "rewards",
+    "box",
+    "acting",
+}  # an actor that only steps has no network
 
 
 def parse_hello(request: bytes) -> tuple[dict[str, Any], str]:
@@ -38,7 +62,7 @@ def parse_hello(request: bytes) -> tuple[dict[str, Any], str]:
         return {}, "its hello is no JSON object"
     for name, (is_right, words) in _FIELDS.items():
         if name in asked and not is_right(asked[name]):
-            shown = printable.escape_line(repr(asked[name]), 100)
+            shown = messages.escape_line(repr(asked[name]), 100)
             return {}, f"its hello has the {name} {shown}, which must be {words}"
     if ("failure" in asked or not asked.get("probe")) and "actor" not in asked:
         return {}, "its hello has no number of the actor"
@@ -59,31 +83,14 @@ def header_mistake(header: MessageHeader, sizes: Sequence[int], infers: bool) ->
     if not infers:
         if header.stream != UNROLLS:
             return f"it is a step of group {header.stream}, but this learner takes unrolls"
-        known = sum(sizes)
+        most = sum(sizes)
     elif not 0 <= header.stream < (len(sizes) or MAX_ENVIRONMENTS):
         return f"it is a step of group {header.stream} of {len(sizes)}"
     else:
-        known = sizes[header.stream] if sizes else 0
-    if header.environments > (known or MAX_ENVIRONMENTS) or (infers and not header.environments):
-        return f"it has {header.environments} environments of {known or MAX_ENVIRONMENTS}"
+        most = sizes[header.stream] if sizes else 0
+    if header.environments > (most or MAX_ENVIRONMENTS) or (infers and not header.environments):
+        return f"it has {header.environments} environments of {most or MAX_ENVIRONMENTS}"
     return ""
-
-
-class MessageCheck:
-    """The check of the headers that reach one learner."""
-
-    def __init__(self, numbers: EnvironmentNumbers, infers: bool, say: Say):
-        """Check against the groups of environments in `numbers`; see `header_mistake`."""
-        self._numbers, self._infers, self._say = numbers, infers, say
-        self._reported = set[int]()  # actors
-
-    def refuses(self, header: MessageHeader) -> bool:
-        """Return whether a message is refused; log the first one of each actor."""
-        mistake = header_mistake(header, self._numbers.sizes(header.actor), self._infers)
-        if mistake and header.actor not in self._reported:
-            self._reported.add(header.actor)
-            self._say(f"actor {header.actor}: a message is refused: {mistake}")
-        return bool(mistake)
 
 
 def _is_number(value: Any, below: int) -> bool:
@@ -134,3 +141,39 @@ _FIELDS = {
     ),
     "failure": (_is_failure, f"an object with the fields {', '.join(_FAILURE)}"),
 }
+
+
+def other_run(asked: dict[str, Any], start: str) -> str:
+    """Return a sentence if the learner belongs to another run than the caller; empty if not.
+
+    `start` is the learner's id of its start (`starter.start_id`). A caller that was started by
+    hand has none, and may join any run.
+    """
+    theirs = asked.get("start", "")
+    if theirs in {"", start}:
+        return ""
+    mine = f"run {start}" if start else "a learner that was started by hand"
+    return f"this learner belongs to another run ({mine}) than this actor (run {theirs})"
+
+
+def refusal(asked: dict[str, Any], identity: dict[str, Any]) -> str:
+    """Return a sentence that says why an actor that sent `asked` is refused; empty if accepted."""
+    for key, words in _WORDS.items():
+        if asked.get("inference") == "learner" and key in _NETWORK_KEYS:
+            continue
+        if asked.get(key) != identity.get(key):
+            mine, theirs = identity.get(key), asked.get(key)
+            return f"this actor's {words} is {theirs}, the learner's is {mine}"
+    if asked.get("inference") == "learner":
+        return ""
+    return _differing_own_flag(*(dict(side.get("own_flags", ())) for side in (asked, identity)))
+
+
+def _differing_own_flag(theirs: dict[str, str], mine: dict[str, str]) -> str:
+    """Return a sentence about a flag of the algorithm that differs; empty if all are the same."""
+    for flag in mine | theirs:
+        if (here := theirs.get(flag, "missing")) != (there := mine.get(flag, "missing")):
+            return (
+                f"this actor's {flag}, a flag of the algorithm, is {here}, the learner's is {there}"
+            )
+    return ""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 from launcher.checks import machine, network, run  # noqa: F401 (they register their checks)
 from launcher.checks.check import CHECKS, CheckedHost, Finding, PlannedRun, Scope
 from launcher.remote import parallel

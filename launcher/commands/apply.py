@@ -19,7 +19,7 @@ from launcher.plan.process_plan import Process
 from launcher.plan.request import Request, UserError
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts, find_targets, host_id_of
-from launcher.running import connect, controlled_hosts, start
+from launcher.running import connect, start
 from launcher.running.console import say
 from launcher.running.pending_stops import PendingStops
 from launcher.running.run_control import RunControl
@@ -91,7 +91,6 @@ def update_actors(control: RunControl, request: Request, workers: Sequence[Worke
         start.begin_on_hosts(run, hosts, record, [p for p in new_hosts if p not in unreached], say)
         if new:
             start.start_processes(run, hosts, new, config, record, request.log_max_mb)
-        controlled_hosts.prepare(run, hosts, record, config)
     actors = f"{len(new)} actor{'s' * (len(new) != 1)}"
     say(f"{run.name}: {actors} added, {len(removed)} removed")
 

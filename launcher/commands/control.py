@@ -1,34 +1,78 @@
-"""The controller of a run: `--control` is it, `--detach` and the key `d` leave it behind.
+"""The commands that follow a running run: `--attach` in a terminal, `--control` without one.
 
-It follows the run by the code of a frontend that is attached. Its messages go to a log, and no
-terminal ends it. It reaches the other hosts by SSH, as a frontend does, or on a host of the CSV by
-orders over TLS.
+The controller, which is `--control`, is left behind by `--detach` and the key `d`. It follows the
+run by the code of a frontend that is attached; its messages go to a log, and no terminal ends it.
 """
 
-import contextlib
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 from launcher.commands.manage import connected, read_rows, require_record
-from launcher.node.callbacks import Say
-from launcher.node.controlled_node import ORDERS, read_term
 from launcher.node.process_output import ProcessOutput
-from launcher.node.run_registry import Record, Run
+from launcher.node.run_registry import Run
 from launcher.plan import process_plan
 from launcher.plan.request import Request, UserError
-from launcher.plan.workers_csv import Worker
-from launcher.remote import order_link
-from launcher.remote.hosts import Hosts, host_id_of
-from launcher.remote.remote_node import HostUnavailable, OperationFailed
-from launcher.running import connect, controlled_hosts, controller, follow
+from launcher.running import connect, controller, follow, status
 from launcher.running.console import say
 from launcher.running.followed_run import FollowedRun
-from launcher.running.ordered_starts import OrderedStarts, learner_rows
+from launcher.running.process_table import state_label
 from launcher.running.recovery import Recovery
-from launcher.running.run_control import RunControl
 from launcher.transfer.mirror import mirror_folder
+
+
+def attach_run(run: Run, request: Request) -> int:
+    """Follow a run again and restart what fails, as the frontend that started it did."""
+    record, config = require_record(run), request.launcher
+    process_plan.common_environment(config)  # what is missing is said now, not at the first restart
+    if not run.is_running() and not record.targets:
+        raise UserError(
+            f"{run.name} is not running: --status shows how it ended, --stop removes its record"
+        )
+    workers = read_rows(request, record)
+    with connected(run, request) as (control, mirror):
+        installation_of = connect.find_installations(workers, control.hosts, config.deploy, say)
+        followed = FollowedRun(
+            *(control, mirror, config, workers, installation_of, request.log_max_mb), say
+        )
+        if config.detach:
+            return leave_controller(run, request, followed) or 0
+        if config.controller != controller.NONE:
+            _find_controller(run)
+        follower = follow.Follower(control, Path(record.logdir))
+        follower.install_signal_handlers()
+        control.open_windows(say)
+        say(f"{run.name}: {state_label(status.run_state(run))}; {follow.KEYS_HINT}")
+        has_actors = any(worker.job == "actor" for worker in workers)
+        if has_actors and process_plan.chooses_port(record.flags["learner_hosts"]):
+            say(
+                "note: the actors were not started, as the run's frontend ended before: --apply "
+                "--workers_csv_path=PATH starts them"
+            )
+        recovery = Recovery(followed)
+
+        def detach() -> int | None:
+            return leave_controller(run, request, followed, lambda: follower.interrupted)
+
+        with mirror_folder(config.mirror_logdir, run, control.hosts, record, say):
+            return follower.follow(recovery, config.stop_secs, detach)
+
+
+def _find_controller(run: Run) -> None:
+    """Say whether the run has a controller; start it again if it is gone before the run's end."""
+    entry = controller.read(run)
+    if sentence := controller.describe(entry):
+        say(sentence)
+    if not controller.is_missing(entry):
+        return
+    try:
+        log = Path(entry["log"])
+        again = controller.ensure(run, entry["command"], entry["folder"], log, say) or {}
+    except (controller.NotStarted, OSError) as error:
+        say(f"could not start the controller again: {error}; this frontend restarts what fails")
+    else:
+        say(controller.describe(again))
 
 
 def control_run(run: Run, request: Request) -> int:
@@ -41,60 +85,28 @@ def control_run(run: Run, request: Request) -> int:
     def write(message: str) -> None:
         output.write_message(escape(message))
 
-    this = controller.Controller(run, request.command, log, read_term(run.folder / ORDERS))
-    has_orders = (run.folder / ORDERS).exists()
-    reach = _reach_by_orders if has_orders else _reach_by_ssh
-    with reach(run, request, record, write) as followed:
-        follower = follow.Follower(followed.control, Path(record.logdir), write, shows_log=False)
+    this = controller.Controller(run, request.command, log)
+    workers = read_rows(request, record)
+    with connected(run, request) as (control, mirror):
+        installation_of = connect.find_installations(workers, control.hosts, config.deploy, write)
+        followed = FollowedRun(
+            *(control, mirror, config, workers, installation_of, request.log_max_mb), write
+        )
+        follower = follow.Follower(control, Path(record.logdir), write, shows_log=False)
         follower.install_signal_handlers()
         for number in (signal.SIGINT, signal.SIGHUP):  # not SIG_IGN, which processes would inherit
             signal.signal(number, lambda *_: None)
         followed.holds_lock()
-        this.begin(followed.hosts.remote_nodes)
+        this.begin(control.hosts.remote_nodes)
         write(f"controls the run {run.name}")
         if sentence := controller.describe_logins(controller.read(run)):
             write(sentence)
-        with mirror_folder(config.mirror_logdir, run, followed.hosts, record, write):
+        with mirror_folder(config.mirror_logdir, run, control.hosts, record, write):
             code = follower.follow(Recovery(followed), config.stop_secs)
         if not follower.is_terminated:
             write("the run has ended, and so has its controller")
             this.end("the run has ended")
-            if followed.orders:
-                followed.orders.end()
     return code
-
-
-@contextlib.contextmanager
-def _reach_by_ssh(run: Run, request: Request, record: Record, write: Say) -> Iterator[FollowedRun]:
-    config = request.launcher
-    workers = read_rows(request, record)
-    with connected(run, request) as (control, mirror):
-        installation_of = connect.find_installations(workers, control.hosts, config.deploy, write)
-        yield FollowedRun(
-            *(control, mirror, config, workers, installation_of, request.log_max_mb), write
-        )
-
-
-@contextlib.contextmanager
-def _reach_by_orders(
-    run: Run, request: Request, record: Record, write: Say
-) -> Iterator[FollowedRun]:
-    hosts = Hosts(run.name, connect.targets_of(record), request.settings, order_link.opener(run))
-    for sentence in hosts.connect(write, lambda host_id: []).values():
-        write(sentence)
-    mirror = connect.mirror_states(run, record, hosts, copies=False)
-    rows = learner_rows(record)  # the plans of all processes are on the hosts
-    try:
-        yield FollowedRun(
-            *(RunControl(run, hosts), mirror, request.launcher, rows, _has_no_installation),
-            *(request.log_max_mb, write, OrderedStarts(run, hosts)),
-        )
-    finally:
-        connect.disconnect(run, hosts)
-
-
-def _has_no_installation(row: Worker) -> process_plan.Installation:
-    raise AssertionError(f"a controller without SSH starts no row: {row.ip}")
 
 
 def leave_controller(
@@ -111,47 +123,16 @@ def leave_controller(
     if record and request.launcher.controller != controller.NONE:
         followed.release_lock()
         try:
-            if controlled_hosts.place_of(run):
-                entry = followed.start_controller()
-            else:
-                command = controller.command_of(request.command, run.name)
-                log = Path(record.logdir) / controller.LOG_FILE
-                started = controller.ensure(run, command, ".", log, say, is_interrupted)
-                if started is None:
-                    return None
-                entry = started
-            where = f"{entry['place']}:" if entry.get("place") else ""
-            say(f"{controller.describe(entry)}; log: {where}{entry['log']}")
+            command = controller.command_of(request.command, run.name)
+            log = Path(record.logdir) / controller.LOG_FILE
+            entry = controller.ensure(run, command, ".", log, say, is_interrupted)
+            if entry is None:
+                return None
+            say(f"{controller.describe(entry)}; log: {entry['log']}")
             if sentence := controller.describe_logins(entry):
                 say(sentence)
-        except (controller.NotStarted, HostUnavailable, OperationFailed, OSError) as error:
+        except (controller.NotStarted, OSError) as error:
             say(f"error: the controller could not be started: {error}")
             code = 1
     say(follow.detached_message(run))
     return code
-
-
-def find_place(request: Request, workers: Sequence[Worker]) -> str:
-    """Return the host id of the host that is to have the controller; empty: this machine, or none.
-
-    Raises UserError if no row has this host, or the host cannot reach the others.
-    """
-    place = request.launcher.controller
-    if place in (controller.HERE, controller.NONE):
-        return ""
-    ids = {row.line: host_id_of(row) for row in workers}
-    found = [ids[row.line] for row in workers if place in (row.ip, ids[row.line])]
-    if not found:
-        hosts = ", ".join(dict.fromkeys(row.ip for row in workers))
-        raise UserError(
-            f"--controller={place}: no row of the CSV has this host; write one of its hosts "
-            f"({hosts}), {controller.HERE} (this machine) or {controller.NONE}"
-        )
-    here = [str(row.line) for row in workers if not ids[row.line]]
-    if here:
-        raise UserError(
-            f"--controller={place}: a controller on a host reaches no process of this machine, "
-            f"which the rows {', '.join(here)} of the CSV have: leave --controller out, or name "
-            f"other hosts there"
-        )
-    return found[0]

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from launcher.commands import control, manage
 from launcher.commands.apply import NotRunning
-from launcher.commands.attach import attach_run
 from launcher.commands.launch import launch
 from launcher.node import tmux
 from launcher.node.run_registry import (
@@ -34,7 +33,7 @@ def main(request: Request) -> int:
     config = request.launcher
     commands: dict[str, Callable[[Run, Request], int]] = {
         **{"stop": manage.stop_run, "save": manage.save_now, "control": control.control_run},
-        **{"status": manage.show_status, "json": manage.show_status, "attach": attach_run},
+        **{"status": manage.show_status, "json": manage.show_status, "attach": control.attach_run},
         **{"logs": manage.show_log, "fetch": manage.fetch_files, "apply": manage.apply_csv},
         **{"emit": emit_script, "check": launch, "dry_run": launch},
     }

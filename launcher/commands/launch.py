@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher.checks import preflight
 from launcher.checks.check import Finding, PlannedRun
-from launcher.commands.control import find_place, leave_controller
+from launcher.commands.control import leave_controller
 from launcher.deploy import deploy
 from launcher.node import order_channel
 from launcher.node.run_registry import Run, check_runs_folder
@@ -19,7 +19,6 @@ from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts, find_targets, host_id_of
 from launcher.running import (
     connect,
-    controlled_hosts,
     follow,
     mpirun_daemons,
     names,
@@ -41,7 +40,6 @@ def launch(run: Run, request: Request) -> int:
     """
     refuse_launcher_flags(request)
     workers = read_workers(request)
-    place = find_place(request, workers)
     expected_logdir = Path(request.logdir or "runs/NEW").absolute()
     config = request.launcher
     if config.dry_run:
@@ -69,7 +67,7 @@ def launch(run: Run, request: Request) -> int:
             with names.reserve(run.name, is_requested, logdir, say, taken) as free_run:
                 hosts = Hosts(free_run.name, targets, request.settings)
                 connections.callback(connect.disconnect, free_run, hosts)
-                launcher = _Launcher(free_run, request, workers, hosts, expected_logdir, place)
+                launcher = _Launcher(free_run, request, workers, hosts, expected_logdir)
                 try:
                     follow_run = launcher.launch()
                 except names.NameTakenOnHost as error:
@@ -90,13 +88,8 @@ class _Launcher:
         workers: list[Worker],
         hosts: Hosts,
         expected_logdir: Path,
-        place: str,
     ):
-        """Remember the request; `expected_logdir` is the run's folder, if its name is known yet.
-
-        `place`: the host id of the host that is to have the controller; empty: none.
-        """
-        self._place = place
+        """Remember the request; `expected_logdir` is the run's folder, if its name is known yet."""
         self._run, self._request, self._config = run, request, request.launcher
         self._workers, self._hosts, self._expected_logdir = workers, hosts, expected_logdir
         self._control = RunControl(run, hosts)
@@ -205,16 +198,6 @@ class _Launcher:
             return str(local_logdir)
         return first.absolute_path(self._request.logdir or f"runs/{local_logdir.name}")
 
-    def _write_credentials(self, installation_of: InstallationOf) -> None:
-        """Write the credentials of those that may give orders to hosts of the run, if any may."""
-        make = self._request.make_certificates
-        learners = [worker for worker in self._workers if worker.job == "learner"]
-        if process_plan.other_installations(learners, installation_of):
-            mpirun_daemons.write_credentials(self._run, make(order_channel.ROLES))
-        if self._place:
-            made = make(order_channel.CONTROL_ROLES)
-            controlled_hosts.write_credentials(self._run, self._place, made)
-
     def _start(
         self, installation_of: InstallationOf, first: Installation, unreached: dict[str, str]
     ) -> Callable[[], int]:
@@ -225,7 +208,10 @@ class _Launcher:
             raise UserError(f"--logdir={self._expected_logdir}: {error.strerror}") from None
         run.create_state(self._request.make_token())
         remembered.write(run, config)
-        self._write_credentials(installation_of)
+        learners = [worker for worker in self._workers if worker.job == "learner"]
+        if process_plan.other_installations(learners, installation_of):
+            made = self._request.make_certificates(order_channel.ROLES)
+            mpirun_daemons.write_credentials(run, made)
         learners_logdir = self._learners_logdir(first, logdir)
         shared = connect.is_shared_folder(
             hosts, first.host_id, learners_logdir, logdir, "is-shared"
@@ -256,7 +242,6 @@ class _Launcher:
                         *(run, hosts, actors, addresses, config, record),
                         *(self._request.log_max_mb, say),
                     )
-            controlled_hosts.prepare(run, hosts, record, config)
         except Exception:
             if started_record := run.record:
                 self._control.undo_start(started_record)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from impala_mm.config.printable import log_line
+from impala_mm.config.messages import log_line
 from launcher.commands.apply import update_actors
 from launcher.node import file_lock
 from launcher.node.log_tail import LogTail, for_terminal
@@ -15,7 +15,7 @@ from launcher.plan.request import Request, UserError, read_workers
 from launcher.plan.workers_csv import Worker, read
 from launcher.remote.hosts import Hosts
 from launcher.remote.state_mirror import StateMirror
-from launcher.running import connect, controlled_hosts, controller, follow, news, status
+from launcher.running import connect, controller, follow, news, status
 from launcher.running.console import check_reader, say
 from launcher.running.followed_run import RECOVERS_FILE
 from launcher.running.process_table import state_label
@@ -127,7 +127,6 @@ def stop_run(run: Run, request: Request) -> int:
 def _stop_run(run: Run, request: Request) -> int:
     """Save and stop every process of a run, and remove its state."""
     record, code = require_record(run), 0
-    place = controlled_hosts.place_of(run)
     with connected(run, request) as (control, _):
         state = status.run_state(run)
         if state == "elsewhere":
@@ -145,12 +144,10 @@ def _stop_run(run: Run, request: Request) -> int:
         else:
             code = _end_run(run, control, record, request.launcher.stop_secs)
         if code and any(run.why_away(host_id) for host_id in record.targets):
-            control.end_controller(place, record.id)
             return code  # another --stop can reach the hosts that were unreachable
         with run.locked(wait=True):
             if run.record == record:  # no other frontend removed or restarted it
                 control.forget(record, is_stale=state == "stale")
-        control.end_controller(place, record.id)
     return code
 
 

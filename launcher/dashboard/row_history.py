@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
-from impala_mm.records.json_lines import parse_lines
+from impala_mm.records.run_contents import parse_lines
 from impala_mm.runtime.safe_files import open_inside
 
 _CHUNK_BYTES = 1 << 20

@@ -8,6 +8,7 @@ Nothing of a run's text ever becomes markup: the page gets it as JSON, and shows
 import hmac
 import mimetypes
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from werkzeug.routing import Map, Rule
 from werkzeug.utils import redirect, send_file
 from werkzeug.wrappers import Request, Response
 
-from impala_mm.records.panels import PANELS
+from impala_mm.records.run_contents import PANELS
 from impala_mm.runtime.safe_files import to_json
-from launcher.dashboard import control, health, log_reader, openmetrics
+from launcher.dashboard import control, log_reader, openmetrics
 from launcher.dashboard.run_finder import NoSuchRun
+from launcher.dashboard.run_status import KnownRun, is_live
 from launcher.dashboard.updates import TooManyPages, Updates
 
+# Seconds without an update after which a run does not learn.
+_LEARNING_SECONDS = 120.0
 STATIC = Path(__file__).resolve().parent / "static"
 _KINDS = {
     ".js": "text/javascript",
@@ -216,9 +220,9 @@ class Site:
         return Response(text, content_type=openmetrics.CONTENT_TYPE)
 
     def _answer_healthz(self, request: Request) -> Response:
-        within = request.args.get("within", default=health.DEFAULT_SECONDS, type=float)
+        within = request.args.get("within", default=_LEARNING_SECONDS, type=float)
         name = request.args.get("run", "")
-        code, content = health.describe_health(self._updates.statuses(), name, within)
+        code, content = describe_health(self._updates.statuses(), name, within)
         return _json(content, code)
 
 
@@ -241,3 +245,40 @@ def _json(content: Any, code: int = 200) -> Response:
 
 def _plain(code: int, text: str) -> Response:
     return Response(f"{text}\n", status=code, content_type="text/plain; charset=utf-8")
+
+
+def describe_health(
+    runs: Iterable[KnownRun], name: str, seconds: float
+) -> tuple[int, dict[str, Any]]:
+    """Return the status code and the content of the answer about all live runs, or about one.
+
+    The code is 200 if each of them learns, or if no run is asked for and none is running; otherwise
+    503, and 404 if there is no run of this name. A run learns while its number of updates grows.
+    """
+    found = {
+        run.name: _describe_health(run, seconds)
+        for run in runs
+        if name in ("", run.name, run.found.name)
+    }
+    if name and not found:
+        return 404, {"runs": {}, "error": "there is no run of this name whose processes are known"}
+    asked = found.values() if name else [each for each in found.values() if each["alive"]]
+    is_well = all(each["learning"] for each in asked)
+    return 200 if is_well else 503, {"runs": found}
+
+
+def _describe_health(run: KnownRun, seconds: float) -> dict[str, Any]:
+    alive, silent = is_live(run.status) and run.status["state"] != "away", _since(run.update_time)
+    return {
+        "state": run.status["state"],
+        "alive": alive,
+        "learning": alive and silent is not None and silent < seconds,
+        "seconds_since_row": _since(run.row_time),
+        "seconds_since_update": silent,
+        "updates": run.row.get("updates"),
+        "updates_per_second": run.row.get("updates_per_second"),
+    }
+
+
+def _since(at: float | None) -> float | None:
+    return None if at is None else round(time.time() - at, 1)

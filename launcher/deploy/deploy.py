@@ -1,12 +1,13 @@
 """The deployment of this project to the hosts of a run: copies what changed and sets it up.
 
 Hosts are served at the same time, except those that share a folder, which take turns. The CSV's
-rows say which folders need the project (`destinations`). Each host reports which files it lacks
+rows say which folders need the project (`Destination`). Each host reports which files it lacks
 (`deployed_files`), and receives these. Then a Python of the host runs the project's own
 `docker/install.py`.
 """
 
 import concurrent.futures
+import re
 import shlex
 import subprocess
 import sys
@@ -17,21 +18,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.deploy import project_files
-from launcher.deploy.destinations import Destination, find_destinations
-from launcher.deploy.install_command import (
-    LINE_PREFIX,
-    failure_reason,
-    find_remedy,
-    install_command,
-)
 from launcher.deploy.progress import HostsProgress
 from launcher.deploy.project_files import FileSet
 from launcher.node.callbacks import Say
 from launcher.node.deployed_files import file_identity
-from launcher.plan import process_plan, project
+from launcher.plan import host_environment, process_plan, project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import Hosts
+from launcher.remote import agent_bundle
+from launcher.remote.hosts import Hosts, host_id_of
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 
 WHEELHOUSE_FOLDER = "~/.cache/impala_mm/wheelhouse"  # on each host
@@ -40,6 +35,78 @@ _COMPARE_SECONDS = 600.0  # for a host to read gigabytes of files
 _MIN_BYTES_PER_SECOND = 20_000  # bytes per second of the slowest usable link
 _SET_UP_SECONDS = 3600.0
 _BATCH_BYTES = 32 << 20  # of a wheelhouse; a batch that arrived is never sent again
+_LINE_PREFIX = "[set-up] "
+_INSTALL = "docker/install.py"
+# The frontend's version of Python is tried first: the same version everywhere is safer.
+_PYTHONS = (f"python{sys.version_info[0]}.{sys.version_info[1]}", *agent_bundle.SYSTEM_PYTHONS)
+_SET_UP = """
+for python in {pythons}; do
+  if "$python" {install} --fits >/dev/null 2>&1; then exec "$python" {install} "$@"; fi
+done
+for python in {pythons}; do
+  if command -v "$python" >/dev/null 2>&1; then exec "$python" {install} "$@"; fi
+done
+echo "[set-up] this host has no Python: apt-get install python3 python3-venv"
+exit 1
+"""
+# Remedies by a pattern in the output of set-up.
+_REMEDIES = (
+    (
+        "reach the package index|resolv|timed out",
+        f"--wheelhouse=FOLDER copies the packages to the host, and `{project.FILL_WHEELHOUSE}` "
+        "makes that folder here",
+    ),
+    (
+        "no space left|disk",
+        "free space on that host, or name a workdir on a larger disk in the CSV",
+    ),
+)
+
+
+class Destination(NamedTuple):
+    """A folder on a host where the project is deployed."""
+
+    host_id: str
+    folder: str
+    role: str  # learner if one of its rows is one, else actor
+    gpus: bool  # whether its learners use GPUs
+    needs_setup: bool  # False: all of its rows name a Python of their own
+    row: Worker  # one of them
+
+    @property
+    def device(self) -> str:
+        """The device that its environment is installed for."""
+        return "gpu" if self.gpus else "cpu"
+
+    @property
+    def key(self) -> str:
+        """The name that identifies it."""
+        return f"{self.host_id}:{self.folder}"
+
+
+def find_destinations(workers: Sequence[Worker]) -> list[Destination]:
+    """Return the destinations of all rows on other hosts."""
+    rows: dict[tuple[str, str], list[Worker]] = {}
+    for row in workers:
+        if host_id_of(row):
+            rows.setdefault(
+                (host_id_of(row), row.workdir or host_environment.DEPLOY_FOLDER), []
+            ).append(row)
+    found = []
+    for (host_id, folder), some in rows.items():
+        learners = [row for row in some if row.job == "learner"]
+        found.append(
+            Destination(
+                host_id=host_id,
+                folder=folder,
+                role="learner" if learners else "actor",
+                gpus=any(row.gpus for row in learners),
+                # A relative path is a Python within the project's own environment.
+                needs_setup=any(not row.python or row.python.startswith(".") for row in some),
+                row=next((row for row in some if not row.python), some[0]),
+            )
+        )
+    return found
 
 
 def deploy_project(
@@ -228,7 +295,7 @@ class Deployment:
         )
         if ran.returncode:
             lines = (ran.stdout + ran.stderr).strip().splitlines()
-            raise OperationFailed(lines[-1].removeprefix(LINE_PREFIX))
+            raise OperationFailed(lines[-1].removeprefix(_LINE_PREFIX))
 
     # -- one destination
 
@@ -287,7 +354,7 @@ class Deployment:
             )
             if code:
                 last = (output.strip().splitlines() or ["the host did not accept the files"])[-1]
-                raise OperationFailed(f"{last}{find_remedy(last)}")
+                raise OperationFailed(f"{last}{_find_remedy(last)}")
             sent += packed.size
             self.sent += len(names)
 
@@ -296,16 +363,16 @@ class Deployment:
         notes: list[str] = []
 
         def on_line(line: str) -> None:
-            if not line.startswith(LINE_PREFIX):
+            if not line.startswith(_LINE_PREFIX):
                 return
-            news = line.removeprefix(LINE_PREFIX).strip()
+            news = line.removeprefix(_LINE_PREFIX).strip()
             if news.startswith(("WARNING", "because")):
                 notes.append(news)
             self._progress.update(name, news)
 
         self._progress.update(name, "setting up")
         code, output = self._hosts.remote_nodes[destination.host_id].run_program(
-            process_plan.with_setup(destination.row, self._config, install_command(options)),
+            process_plan.with_setup(destination.row, self._config, _install_command(options)),
             workdir=folder,
             environment=process_plan.common_environment(self._config),
             seconds=_SET_UP_SECONDS,
@@ -350,3 +417,32 @@ def _batches(paths: Mapping[str, Path], together: bool) -> list[list[str]]:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
+
+
+def _install_command(options: list[str]) -> list[str]:
+    """Return the command that runs `docker/install.py` with the first Python that suits it.
+
+    It must run in the project's folder.
+    """
+    script = _SET_UP.format(pythons=" ".join(_PYTHONS), install=_INSTALL)
+    return ["sh", "-c", script, "set-up", *options]
+
+
+def failure_reason(output: str) -> str:
+    """Return the reason and the remedy, in a sentence, from the output of a set-up that failed."""
+    lines = output.strip().splitlines() or ["its set-up printed nothing"]
+    starts = [i for i, line in enumerate(lines) if line.startswith(_LINE_PREFIX)]
+    last = lines[starts[-1] :] if starts else lines[-1:]
+    sentence = last[0].removeprefix(_LINE_PREFIX)
+    tail = [line.strip() for line in last[1:] if line.startswith(" ") and line.strip()]
+    if sentence.endswith(":") and tail:
+        sentence = f"{sentence} {tail[-1]}"
+    return f"{sentence}{_find_remedy(chr(10).join(last))}"
+
+
+def _find_remedy(output: str) -> str:
+    """Return the remedy for an error, to be appended to it; empty if none is known."""
+    for pattern, what in _REMEDIES:
+        if re.search(pattern, output, re.IGNORECASE):
+            return f"; {what}"
+    return ""

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from impala_mm.config.printable import escape, log_line
+from impala_mm.config.messages import escape, log_line
 
 _MAX_LINES = 16  # hosts; with more, one line shows all
 _PRINT_SECONDS = 5.0  # between two printed lines about many hosts, or about one count

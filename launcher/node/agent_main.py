@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from launcher.node.controlled_node import CONTROLLER, ControlledNode
 from launcher.node.daemon_supervisor import DAEMON
 from launcher.node.local_node import LocalNode
 from launcher.node.machine_probe import MachineProbe
@@ -45,12 +44,9 @@ class ChangeReporter(threading.Thread):
     Its messages are `{"states": {...}}` and `{"file": path, "offset": n, "data": base64}`.
     """
 
-    def __init__(
-        self, node: LocalNode, send: SendMessage, controlled: ControlledNode | None = None
-    ):
-        """Report the states of a node and, for a frontend, of the controller on this machine."""
+    def __init__(self, node: LocalNode, send: SendMessage):
         super().__init__(name="watch", daemon=True)
-        self._node, self._controlled, self._send = node, controlled, send
+        self._node, self._send = node, send
         self._offsets: dict[str, int] = {}  # bytes of each file that the frontend has
         self._states: dict[str, Any] = {}
         self._reported = 0.0
@@ -76,8 +72,6 @@ class ChangeReporter(threading.Thread):
     def _report(self) -> None:
         send_all, self._send_all = self._send_all, False
         states = self._node.states() | {DAEMON: self._node.daemon_state()}
-        if self._controlled:
-            states[CONTROLLER] = self._controlled.controller_state()
         changed = {n: s for n, s in states.items() if send_all or s != self._states.get(n)}
         self._states |= changed
         if changed or send_all or time.monotonic() - self._reported > _REPORT_SECONDS:
@@ -105,8 +99,7 @@ class Agent:
         run = Run(name, remote_runs_folder())
         self._node = LocalNode(run, start="")
         self._writing = threading.Lock()
-        self._controlled = ControlledNode(self._node)
-        self._reporter = ChangeReporter(self._node, self.send, self._controlled)
+        self._reporter = ChangeReporter(self._node, self.send)
         self._probe = MachineProbe(run)
         self._last_received = time.monotonic()
 
@@ -135,12 +128,8 @@ class Agent:
 
     def _answer_call(self, message: dict[str, Any]) -> None:
         number, op = message.pop("id"), message.pop("op")
-        target = next(
-            each
-            for each in (self._reporter, self._probe, self._controlled, self._node)
-            if hasattr(each, op)
-        )
-        call = getattr(target, op)
+        targets = self._reporter, self._probe, self._node
+        call = next(getattr(target, op) for target in targets if hasattr(target, op))
         if message.pop("stream", False):
             message["on_line"] = lambda line: self.send({"id": number, "said": line})
         try:

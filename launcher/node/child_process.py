@@ -12,7 +12,7 @@ from typing import Any
 from launcher.node import procfs
 
 _LIBC = ctypes.CDLL(None)
-_EVENT = "IMPALA_MM_EVENT"  # the variable of the commands of --on_event (`records.hooks`)
+_EVENT = "IMPALA_MM_EVENT"  # the variable of the commands of --on_event (`records.outputs`)
 _REAP_SECONDS = 2.0  # seconds that killed processes have to vanish
 
 

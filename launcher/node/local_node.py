@@ -16,7 +16,6 @@ from launcher.node import (
     daemon_supervisor,
     file_lock,
     logind,
-    mpirun,
     mpirun_agent,
     procfs,
     programs,
@@ -24,19 +23,16 @@ from launcher.node import (
 )
 from launcher.node.leftovers import remove_leftovers
 from launcher.node.run_registry import Record, Run, RunInUse, boot_id
-from launcher.node.run_windows import RunWindows
 from launcher.node.task import (
+    FINAL_STATES,
     LEARNERS_VARIABLE,
     RANK_BEATS_FOLDER,
     Task,
     read_json,
-    with_reported_hosts,
     write_json,
 )
 
-# What a controller on another host may start again: a task in a process's folder, and that of the
-# supervisor of mpirun's daemon in the run's.
-PLAN, DAEMON_PLAN = "plan.json", "daemon-plan.json"
+_TMUX_FAILED = "tmux cannot show the processes: {}"
 _END_SECONDS = 15.0  # seconds that processes of an earlier start have to end
 
 
@@ -56,7 +52,7 @@ class LocalNode:
         name; `select_start` and `begin_run` set it. None: any start.
         """
         self.run, self._start = run, start
-        self._windows = RunWindows(run, make_tmux)
+        self._windows = _RunWindows(run, make_tmux)
 
     def select_start(self, start: str) -> None:
         """Restrict all calls to this start of the run."""
@@ -145,39 +141,27 @@ class LocalNode:
             self.kill_learners(start)
         return True
 
-    def start_processes(
-        self,
-        tasks: list[dict[str, Any]],
-        entries: list[dict[str, Any]],
-        keep_plan: bool = False,
-    ) -> str:
+    def start_processes(self, tasks: list[dict[str, Any]], entries: list[dict[str, Any]]) -> str:
         """Start processes; each task's environment is added to that of this process.
 
-        `entries`: the processes that the run's record does not contain yet, in its format.
-        `keep_plan`: whether the controller may start them again. Return why they have no windows;
-        empty if they have.
+        `entries`: the processes that the run's record does not contain yet, in its format. Return
+        why they have no windows; empty if they have.
         """
         record = self.run.record
         if record is None or not self._is_selected():
             raise RunInUse(f"{self.run.name} was not begun on that host")
         if not entries:
-            return self.start_supervisors(tasks, record)
+            return self._start_supervisors(tasks, record)
         with self.run.locked(wait=True):  # the same host may be reached by two names
-            return self.start_supervisors(tasks, self.add_entries(entries), keep_plan)
+            record = self.run.record
+            assert record
+            names = {process["name"] for process in entries}
+            others = [entry for entry in record.processes if entry["name"] not in names]
+            record = dataclasses.replace(record, processes=others + entries)
+            self.run.write_record(record)
+            return self._start_supervisors(tasks, record)
 
-    def add_entries(self, entries: list[dict[str, Any]]) -> Record:
-        """Add processes to the record of the run, which is locked; return the new record."""
-        record = self.run.record
-        assert record
-        names = {process["name"] for process in entries}
-        others = [each for each in record.processes if each["name"] not in names]
-        record = dataclasses.replace(record, processes=others + entries)
-        self.run.write_record(record)
-        return record
-
-    def start_supervisors(
-        self, tasks: list[dict[str, Any]], record: Record, keep_plan: bool = False
-    ) -> str:
+    def _start_supervisors(self, tasks: list[dict[str, Any]], record: Record) -> str:
         """Start the supervisors of these tasks, in place of what their folders had before."""
         folders = {}
         for each in tasks:
@@ -188,14 +172,9 @@ class LocalNode:
             write_json(
                 folder / "task.json", task._asdict()
             )  # first, so that it never counts as lost
-            planned = read_json(folder / PLAN)
-            if planned:
-                planned = with_reported_hosts(planned, read_json(folder / "state.json"))
             for old in folder.iterdir():  # left by a process of the same name
                 if old.name not in ("task.json", "lock"):
                     old.unlink()
-            if keep_plan:
-                write_json(folder / PLAN, max(each, planned, key=_count_hosts))
             folders[task.name] = folder
         before = logind.staying_command() or []
         for folder in folders.values():
@@ -229,20 +208,15 @@ class LocalNode:
         """Kill all processes, or only those that lost their supervisor; return their number."""
         return self.run.kill(lost_only) if self._is_selected() else 0
 
-    def start_daemon_supervisor(
-        self, task: dict[str, Any], replace: bool, keep_plan: bool = False
-    ) -> dict[str, Any]:
+    def start_daemon_supervisor(self, task: dict[str, Any], replace: bool) -> dict[str, Any]:
         """Start the supervisor of mpirun's daemon; return where it listens for orders.
 
         `task`: a `DaemonTask` without the run's state folder. One that is running already is kept,
-        unless `replace`: then those who could order it no longer can. `keep_plan`: whether the
-        controller may start it again.
+        unless `replace`: then those who could order it no longer can.
         """
         record = self.run.record
         if record is None or record.id != task["start"]:
             raise RunInUse(f"{self.run.name} was not begun on that host")
-        if keep_plan:
-            write_json(self.run.folder / DAEMON_PLAN, task)
         path = self.run.folder / daemon_supervisor.STATE_FILE
         lock = file_lock.acquire(path.with_suffix(".lock"), _END_SECONDS)  # of other frontends
         try:
@@ -285,6 +259,45 @@ class LocalNode:
             self._windows.close(record)
 
 
-def _count_hosts(plan: dict[str, Any]) -> int:
-    """Return the hosts of a plan; learners that leave some out may get these back later."""
-    return len(mpirun.hosts_of_ranks(plan.get("command", [])))
+class _RunWindows:
+    """The tmux windows that show one run's processes here; no process depends on them."""
+
+    def __init__(self, run: Run, make_tmux: Callable[[str], tmux.RunTmux]):
+        """Represent them; `make_tmux` returns the function that calls the server of a socket."""
+        self._run, self.make_tmux = run, make_tmux
+
+    def session(self, socket: str) -> tmux.Session:
+        """Return the session of the run on the server of this socket."""
+        return tmux.Session(self._run.name, self.make_tmux(socket))
+
+    def open(self, folders: dict[str, Path], record: Record) -> str:
+        """Open windows of processes, given their folders by name; return why not, or nothing."""
+        if not record.socket or not folders:
+            return ""
+        try:
+            self.session(record.socket).open_windows(folders)
+        except tmux.TmuxError as error:
+            return _TMUX_FAILED.format(error)
+        return ""
+
+    def open_closed(self, record: Record) -> str:
+        """Open the windows of running processes that were closed; return why not, or nothing."""
+        if not record.socket:
+            return ""
+        try:
+            living = self.session(record.socket).living_windows()
+        except tmux.TmuxError as error:
+            return _TMUX_FAILED.format(error)
+        missing = {
+            name: self._run.folder / name
+            for name, state in self._run.local_states().items()
+            if state["state"] not in (*FINAL_STATES, "lost") and name not in living
+        }
+        with contextlib.suppress(RunInUse), self._run.locked():  # else another frontend opens them
+            return self.open(missing, record)
+        return ""
+
+    def close(self, record: Record) -> None:
+        """Close all of them."""
+        if record.socket:
+            self.session(record.socket).close()

@@ -47,7 +47,7 @@ def for_terminal(line: str) -> str:
     r"""Return a line of a log as a terminal shows it: in colour, with other characters escaped.
 
     Each that cannot be seen, such as the beginning of a command to the terminal, is written as
-    \x1b. `impala_mm.config.printable`, which does so in messages, is not on other hosts.
+    \x1b. `impala_mm.config.messages`, which does so in messages, is not on other hosts.
     """
     if line.isprintable():
         return line

@@ -4,10 +4,9 @@ The plan of a run uses them, the job that Slurm starts, and `experiment.py` for 
 this machine.
 """
 
-import itertools
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 # More ranks than cores are allowed, none is bound to a core, and none spins while it waits. These
@@ -25,29 +24,6 @@ def find(python: str) -> str:
 def stays_here(command: Sequence[str]) -> bool:
     """Return whether a command is an mpirun with these options and ranks on its machine only."""
     return OPTIONS[0] in command and "--host" not in command
-
-
-def hosts_of_ranks(command: Sequence[str]) -> list[str]:
-    """Return the host of each rank of an mpirun on several hosts; empty for any other command."""
-    return [part[part.index("--host") + 1] for part in _segments(command) if "--host" in part]
-
-
-def without_hosts(command: Sequence[str], kept: Collection[str]) -> list[str]:
-    """Return an mpirun without its ranks on other hosts than these; its first rank must be kept."""
-    first, *others = _segments(command)
-    parts = [part for part in others if part[part.index("--host") + 1] in kept]
-    return [*first, *itertools.chain.from_iterable([":", *part] for part in parts)]
-
-
-def _segments(command: Sequence[str]) -> list[list[str]]:
-    """Return the parts of a command between its colons; that of the first rank has the options."""
-    found: list[list[str]] = [[]]
-    for word in command:
-        if word == ":":
-            found.append([])
-        else:
-            found[-1].append(word)
-    return found
 
 
 def local_command(program: str, count: int, command: Sequence[str]) -> list[str]:

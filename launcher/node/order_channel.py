@@ -24,8 +24,6 @@ import ssl
 from typing import Any
 
 SUPERVISOR, MPIRUN = ROLES = "supervisor", "mpirun"  # a server and its client
-# The same for the controller of a run on one of its hosts: credentials of another authority.
-_, CONTROLLER = CONTROL_ROLES = SUPERVISOR, "controller"
 FIRST_PORT = 7001  # the first port that a supervisor tries
 _MAX_PORTS = 1000
 _DEAD_MS = 60_000  # after which a connection without acknowledgements counts as lost

@@ -3,7 +3,6 @@
     launcher.node.supervisor TASK.json     runs a process; in the background, outside of tmux
     launcher.node.window FOLDER            shows a process; in a window of tmux
     launcher.node.daemon_supervisor        runs mpirun's daemon; in the background
-    launcher.node.order_server             takes a controller's orders; in the background
     launcher.node.mpirun_agent FOLDER      is called by mpirun, for each other learners' host
 
 They need no installed packages; without them Python starts in half the time.
@@ -21,10 +20,6 @@ from launcher.node.task import LEARNERS_VARIABLE
 
 # The project's clone, or the archive of this package.
 _CODE_ROOT = Path(__file__).resolve().parents[2]
-_LISTENERS = {
-    "daemon_supervisor": "the supervisor of mpirun's daemon",
-    "order_server": "what takes the controller's orders",
-}
 
 
 def command_of(program: str, *arguments: Path) -> list[str]:
@@ -65,32 +60,14 @@ def start_daemon_supervisor(
     `task`: a `daemon_supervisor.DaemonTask`; `before`: what is put before the command. Its input
     stays open. Raises OSError if it cannot listen.
     """
-    mark = {LEARNERS_VARIABLE: task["start"]}  # by which it is found, too
-    return _start_listener("daemon_supervisor", task, before, mark)
-
-
-def start_order_server(task: dict[str, Any], before: Sequence[str] = ()) -> dict[str, Any]:
-    """Start what takes a controller's orders (`order_server`); return where it listens.
-
-    `task`: an `OrderServerTask`; `before`: what is put before the command. Raises OSError.
-    """
-    process, entry = _start_listener("order_server", task, before, {})
-    assert process.stdin
-    process.stdin.close()
-    return entry
-
-
-def _start_listener(
-    program: str, task: dict[str, Any], before: Sequence[str], variables: dict[str, str]
-) -> tuple[subprocess.Popen, dict[str, Any]]:
     process = subprocess.Popen(
-        [*before, *command_of(program)],
+        [*before, *command_of("daemon_supervisor")],
         cwd=working_folder(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        env=os.environ | variables,
+        env=os.environ | {LEARNERS_VARIABLE: task["start"]},  # by which it is found, too
     )
     assert process.stdin
     assert process.stdout
@@ -102,5 +79,5 @@ def _start_listener(
         process.stdin.close()
         process.wait()
         why = entry.get("error", f"it exited with code {process.returncode}")
-        raise OSError(f"{_LISTENERS[program]} cannot listen: {why}")
+        raise OSError(f"the supervisor of mpirun's daemon cannot listen: {why}")
     return process, entry

@@ -8,7 +8,6 @@ The frontend's machine records the complete run; another host records only its o
         start_flags.json   the frontend's flags of the start, with the values of --env; mode 0600
         token        the secret that actors send to learners, and certificates; mode 0600
         orders       the credentials of `order_channel`, on the frontend's machine; mode 0600
-        controlled.json    those for a controller on another host, and where hosts take its orders
         controller.json    what the run's controller reports
         ...          the files of supervisors (see `task`); those of processes on other hosts are
                      copies, which a connected frontend updates
@@ -28,22 +27,34 @@ import shutil
 import signal
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from launcher.node import file_lock, procfs
 from launcher.node.json_types import fields_fit
 from launcher.node.leftovers import remove_shared_parameters
-from launcher.node.parsed_file import ParsedFile
 from launcher.node.process_state import parse_state
-from launcher.node.task import FINAL_STATES, HEARTBEAT, LEARNERS, read_json, write_json
+from launcher.node.task import (
+    FINAL_STATES,
+    HEARTBEAT,
+    LEARNERS,
+    parse_object,
+    read_json,
+    write_json,
+)
 
 _TASK_SECONDS = 60.0  # seconds within which a supervisor must read its task
 _CONTACT_SECONDS = 15.0  # seconds without contact after which a host counts as unreachable
 _REMOVALS = 10  # attempts to remove a run's state folder
 _KILLED_SECONDS = 5.0  # seconds within which a process that was sent SIGKILL has ended
+
+# Seconds for which a new file is parsed each time: within a tick of the file system's clock,
+# another one may take its place with the same inode, time and size.
+_NEW_SECONDS = 0.1
+Parsed = TypeVar("Parsed")
 
 
 class InvalidRunName(Exception):
@@ -103,6 +114,38 @@ class Record:
     def _host_ids(self) -> dict[str, str]:
         """The id of each process's host, by the process's name."""
         return {p["name"]: p.get("place", "") for p in reversed(self.processes)}
+
+
+class ParsedFile(Generic[Parsed]):
+    """A JSON file that is parsed once for each content; threads may share it.
+
+    A frontend asks for the record and the states with each report of each host.
+    """
+
+    def __init__(self, path: Path, parse: Callable[[dict[str, Any]], Parsed]):
+        """Represent the file; `parse` gets its object, or an empty one if it has none."""
+        self._path, self._parse = path, parse
+        self._known: tuple[tuple[int, int, int], Parsed] | None = None
+        self._reading = threading.Lock()  # so that of many threads only one parses a new content
+
+    def read(self) -> Parsed:
+        """Return what `parse` returns; it is shared by all callers, who must not change it."""
+        with self._reading:
+            try:
+                # Opened, since a network file system may answer `stat` from its cache.
+                with self._path.open("rb", buffering=0) as file:
+                    about = os.fstat(file.fileno())
+                    version = about.st_ino, about.st_mtime_ns, about.st_size
+                    if self._known and self._known[0] == version:
+                        return self._known[1]
+                    content = file.read()
+            except OSError:
+                content, version = b"", (0, 0, 0)
+            parsed = self._parse(parse_object(content))
+            is_new = time.time() - version[1] / 1e9 < _NEW_SECONDS
+            # Damaged content is read again: it may be repaired in place.
+            self._known = (version, parsed) if parsed and not is_new else None
+            return parsed
 
 
 class Run:

@@ -15,8 +15,6 @@ In the run's state folder, which only its owner can read:
     news               touched while a frontend on another host is connected to this one
     agent, daemons.json    what mpirun calls to start its daemon on another host (`mpirun_agent`)
     daemon.json, daemon.log    of the supervisor of mpirun's daemon (`daemon_supervisor`)
-    orders.json, orders.log    of what takes a controller's orders (`order_server`)
-    NAME/plan.json, daemon-plan.json    what such an order may start again
 
 This package (`launcher/node`) imports only Python's standard library, since it is sent to hosts
 that may have nothing else of this project.
@@ -96,23 +94,6 @@ def with_learner_hosts(command: Sequence[str], addresses: Sequence[str]) -> list
         _HOSTS_FLAG + ",".join(addresses) if addresses and part.startswith(_HOSTS_FLAG) else part
         for part in command
     ]
-
-
-def learner_hosts_of(command: Sequence[str]) -> list[str]:
-    """Return the addresses in the first --learner_hosts of a command."""
-    flags = [part for part in command if part.startswith(_HOSTS_FLAG)]
-    return flags[0].removeprefix(_HOSTS_FLAG).split(",") if flags else []
-
-
-def with_reported_hosts(plan: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan of learners with the addresses that they have reported, if all of them have.
-
-    A start without some hosts reports fewer, so the plan keeps those of the last complete one.
-    """
-    reported, command = state.get("learner_hosts") or [], plan["command"]
-    if len(reported) != len(learner_hosts_of(command)):
-        return plan
-    return plan | {"command": with_learner_hosts(command, reported)}
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

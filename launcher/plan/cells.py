@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
-from impala_mm.config.printable import describe_character, quote
+from impala_mm.config.messages import describe_character, quote
 
 _MAX_NAME = 253  # letters of a host name, and of a part between two dots, in DNS
 _MAX_PART = 63

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from impala_mm.config.messages import program
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape, program
 from launcher.plan import project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker, read

@@ -9,6 +9,15 @@ from impala_mm.config.flags import flag, with_flag
 _RESTARTED = with_flag("restart_learners") | with_flag("attach") | with_flag("control")
 
 
+def _refuse_host(place: str) -> None:
+    """Refuse to leave the controller on another machine. Raises ValueError."""
+    if place not in ("here", "none"):
+        raise ValueError(
+            "it must be here or none: if this machine does not stay on, run the frontend on one "
+            "that does (`ssh` to it, in tmux), which may be a host of the CSV"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class LauncherConfig:
     """The frontend's own settings."""
@@ -46,7 +55,7 @@ class LauncherConfig:
         text="Shell commands to run before every process, such as `module load cuda`. The column "
              "setup of a row replaces them.")
     restart_learners: bool = flag(
-        False, group="Cluster", remembered=True, passed_to=("controller",),
+        False, group="Cluster", remembered=True,
         no_slurm="`scontrol requeue JOB` restarts learners",
         text="If learners crash, restart them from the last checkpoint while actors wait. Without "
              "it the run ends when learners crash. Actors are always restarted.")
@@ -61,12 +70,12 @@ class LauncherConfig:
         text="Seconds without a heartbeat after which a process is killed and restarted; five "
              "times as long while it is starting. 0: never.")
     stop_secs: float = flag(
-        120, group="Cluster", least=1, most=1e9, remembered=True, passed_to=("controller",),
+        120, group="Cluster", least=1, most=1e9, remembered=True,
         no_slurm="the script's --signal and Slurm's KillWait limit the time for saving",
         text="Seconds that learners have to save a checkpoint when the run is stopped, before they "
              "are killed; and an evaluator to test the last checkpoint when the run has ended.")
     orphan_secs: float = flag(
-        600, group="Cluster", least=0, most=1e9, remembered=True, passed_to=("controller",),
+        600, group="Cluster", least=0, most=1e9, remembered=True,
         text="Seconds after which a process on another host exits by itself if it makes no "
              "progress and no frontend is connected to its host. 0: never.")
     skip_check: bool = flag(
@@ -80,18 +89,17 @@ class LauncherConfig:
              "what fails until the run ends. The key `d` does the same later. With attach: leave a "
              "controller with a run that is running.")
     controller: str = flag(
-        "here", group="Cluster", remembered=True,
+        "here", group="Cluster", remembered=True, parse=_refuse_host,
         no_slurm="Slurm restarts nothing on other nodes",
         text="Where detach and the key `d` leave the controller. here: on this machine, where it "
-             "logs in to the other hosts as this frontend does. A host of the CSV: there, without "
-             "SSH keys; it orders the hosts to restart what fails. none: there is no controller.")
+             "logs in to the other hosts as this frontend does. none: there is no controller.")
 
     # -- Other hosts
     ssh_config: str = flag(
-        "", group="Other hosts", passed_to=("dashboard",),
+        "", group="Other hosts", for_dashboard=True,
         text="SSH configuration file. Unset: the user's and the system's own files.")
     ssh_accept_new_hosts: bool = flag(
-        False, group="Other hosts", passed_to=("dashboard",),
+        False, group="Other hosts", for_dashboard=True,
         text="Trust hosts that are not in known_hosts, and add their keys to it. A changed key is "
              "never accepted.")
     ssh_accept_key: tuple[str, ...] = flag(
@@ -99,13 +107,13 @@ class LauncherConfig:
         text="Fingerprint (SHA256:...) of a host's key: a host that is not in known_hosts is "
              "trusted if it shows this key, and the key is added to known_hosts; may be repeated.")
     lost_secs: float = flag(
-        60, group="Other hosts", infinite=True, least=5, remembered=True, passed_to=("controller",),
+        60, group="Other hosts", infinite=True, least=5, remembered=True,
         only_with=_RESTARTED,
         text="Seconds for which a learner's host must be unreachable before restart_learners "
              "restarts the learners on the other hosts.")
     rejoin_secs: float = flag(
         120, group="Other hosts", infinite=True, least=0, remembered=True,
-        passed_to=("controller",), only_with=_RESTARTED,
+        only_with=_RESTARTED,
         text="With restart_learners: seconds for which a lost learner's host must answer again "
              "before the learners save and are restarted with it. The seconds double with each "
              "return of a host, which returns at most 5 times. 0: it stays unused.")

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from impala_mm.config.printable import escape, quote
+from impala_mm.config.messages import escape, quote
 from launcher.plan.cells import address_mistake, character_mistake, gpus_mistake
 
 JOBS = ("learner", "actor", "evaluator", "ps")

@@ -24,7 +24,6 @@ from launcher.remote.remote_node import (
     ANSWER_SECONDS,
     HostListener,
     HostUnavailable,
-    OpenChannel,
     OperationFailed,
     RemoteNode,
 )
@@ -36,18 +35,9 @@ Result = TypeVar("Result")
 class Hosts:
     """All machines of one run."""
 
-    def __init__(
-        self,
-        name: str,
-        targets: Mapping[str, Target],
-        settings: Settings,
-        open_channel: OpenChannel | None = None,
-    ):
-        """Prepare the run `name`; `targets`: how to connect to hosts other than this machine.
-
-        `open_channel`: what connects to them in place of SSH.
-        """
-        self._name, self._open_channel = name, open_channel
+    def __init__(self, name: str, targets: Mapping[str, Target], settings: Settings):
+        """Prepare the run `name`; `targets`: how to connect to hosts other than this machine."""
+        self._name = name
         self.local_node, self._local_probe = (
             LocalNode(Run(name), libtmux_server),
             MachineProbe(Run(name)),
@@ -82,8 +72,8 @@ class Hosts:
         new = [p for p in host_ids or self.targets if p not in self.remote_nodes]
 
         def connect_one(host_id: str) -> None:
-            how = self.targets[host_id], self._settings, pythons(host_id), self._open_channel
-            node = RemoteNode(host_id, *how)
+            target = self.targets[host_id]
+            node = RemoteNode(host_id, target, self._settings, pythons(host_id))
             self.remote_nodes[host_id] = node
             node.connect(self._name)
 

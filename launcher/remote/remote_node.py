@@ -6,19 +6,23 @@ without limit. Messages from the host (states of processes, new content of files
 """
 
 import contextlib
-import functools
 import itertools
 import json
 import queue
+import shlex
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher.node.callbacks import OnLine
-from launcher.remote.failures import HostUnavailable, OperationFailed
-from launcher.remote.ssh_channel import SILENT_SECONDS, AgentChannel, SshChannel
-from launcher.remote.stdin_feed import Readable
+from launcher.remote.ssh_channel import (
+    SILENT_SECONDS,
+    START_SECONDS,
+    HostUnavailable,
+    SshChannel,
+)
+from launcher.remote.stdin_feed import Readable, run_with_input
 from launcher.ssh.ssh_config import Settings, Target, Unreachable, find_route
 
 if TYPE_CHECKING:
@@ -28,8 +32,9 @@ ANSWER_SECONDS = 30.0
 _PING_SECONDS = 2.0
 _PAUSE_SECONDS = 15.0  # maximum pause between two attempts to reconnect
 
-# From a host's id and the run's name to a channel; raises HostUnavailable.
-OpenChannel = Callable[[str, str], AgentChannel]
+
+class OperationFailed(Exception):
+    """A host could not do what it was asked to; the message is the host's."""
 
 
 class HostListener(Protocol):
@@ -51,29 +56,15 @@ class HostListener(Protocol):
 class RemoteNode:
     """Another host of a run, with its connection."""
 
-    def __init__(
-        self,
-        host_id: str,
-        target: Target,
-        settings: Settings,
-        pythons: list[str],
-        open_channel: OpenChannel | None = None,
-    ):
-        """Find the route to a host; `pythons`: Python programs that it may have, the best first.
-
-        `open_channel` opens a channel to the host, given its id; None: SSH does.
-        """
+    def __init__(self, host_id: str, target: Target, settings: Settings, pythons: list[str]):
+        """Find the route to a host; `pythons`: Python programs that it may have, the best first."""
         self.host_id = host_id
+        self._target, self._settings, self._pythons = target, settings, pythons
         # The host's address, by which other hosts reach it, too. If its route cannot be found,
         # `connect` says why.
         self.address = target.ip
         with contextlib.suppress(Unreachable):
-            self.address = target.ip if open_channel else find_route(target, settings).address
-        self._open_channel: Callable[[str], AgentChannel] = (
-            functools.partial(open_channel, host_id)
-            if open_channel
-            else functools.partial(SshChannel, target, settings, pythons)
-        )
+            self.address = find_route(target, settings).address
         self._agent: _AgentConnection | None = None
         self.error, self.login = "not connected yet", ""
         self._listener: HostListener | None = None
@@ -84,7 +75,7 @@ class RemoteNode:
         """Open a channel to the host for the run of this name. Raises HostUnavailable."""
         self._name = name
         try:
-            channel = self._open_channel(name)
+            channel = SshChannel(self._target, self._settings, self._pythons, name)
         except HostUnavailable as error:
             self.error = str(error)
             raise
@@ -201,7 +192,7 @@ class _AgentConnection:
     """The calls over one channel."""
 
     def __init__(
-        self, channel: AgentChannel, name: str, on_message: Callable[[dict[str, Any]], None]
+        self, channel: SshChannel, name: str, on_message: Callable[[dict[str, Any]], None]
     ):
         self._channel, self._on_message = channel, on_message
         self.lost, self.error = threading.Event(), ""
@@ -259,7 +250,8 @@ class _AgentConnection:
     def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
         """Run another command on this connection, fed from `data`. Raises HostUnavailable."""
         try:
-            return self._by_ssh().run_with_input(command, data, seconds, self._check_connection)
+            transport = self._channel.transport
+            return run_with_input(transport, command, data, seconds, self._check_connection)
         except Exception as error:
             why = self.error if self.lost.is_set() else str(error) or type(error).__name__
             raise HostUnavailable(why) from None
@@ -267,14 +259,12 @@ class _AgentConnection:
     def open_program(self, command: str) -> "Channel":
         """Start another command on this connection. Raises HostUnavailable."""
         try:
-            return self._by_ssh().open_program(command)
+            channel = self._channel.transport.open_session(timeout=START_SECONDS)
+            channel.settimeout(START_SECONDS)
+            channel.exec_command(f"exec sh -c {shlex.quote(command)}")
+            return channel
         except Exception as error:  # paramiko raises many things
             raise HostUnavailable(str(error) or type(error).__name__) from None
-
-    def _by_ssh(self) -> SshChannel:
-        if not isinstance(self._channel, SshChannel):
-            raise HostUnavailable("this needs SSH: a frontend that follows the run does it")
-        return self._channel
 
     def close(self) -> None:
         """Close the connection at once, whatever the host does."""

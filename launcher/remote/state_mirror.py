@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.node.controlled_node import CONTROLLED, CONTROLLER, CONTROLLER_STATE
 from launcher.node.daemon_supervisor import DAEMON
 from launcher.node.process_state import is_state
 from launcher.node.run_registry import Run
-from launcher.node.task import read_json, write_json
+from launcher.node.task import write_json
 from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 
@@ -43,11 +42,6 @@ class StateMirror:
             gone = [p for p in record.processes if p.get("place") == host_id]
             states = {p["name"]: p | {"state": "lost", "supervisor": None} for p in gone} | states
         self._write_daemon(host_id, states.pop(DAEMON, None))
-        place = read_json(self._run.folder / CONTROLLED).get("place")
-        entry = states.pop(CONTROLLER, None)
-        if entry and isinstance(entry, dict) and place == host_id:
-            with contextlib.suppress(OSError):
-                write_json(self._run.folder / CONTROLLER_STATE, entry | {"place": host_id})
         for name, state in states.items():
             # Learners that were restarted on another host leave a state on this one.
             if record and record.host_id_of(name) != host_id:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 from launcher.node.callbacks import Say
 from launcher.node.run_registry import Record, Run
 from launcher.node.task import LEARNERS, ROW_FILES
@@ -125,18 +125,13 @@ def _print_to_stderr(line: str) -> None:
     print(escape(line), file=sys.stderr)
 
 
-def mirror_states(
-    run: Run, record: Record, hosts: Hosts, log: str = "", copies: bool = True
-) -> StateMirror:
-    """Start to copy states and logs of all hosts, and wait for their first status reports.
-
-    Without `copies`, only states are copied.
-    """
+def mirror_states(run: Run, record: Record, hosts: Hosts, log: str = "") -> StateMirror:
+    """Start to copy states and logs of all hosts, and wait for their first status reports."""
     nodes = list(hosts.remote_nodes.items())
     for host_id, node in nodes:
         if node.error and run.why_away(host_id):  # unless another frontend is connected
             run.record_contact(host_id, node.error)
-    mirror = StateMirror(run, hosts, mirrored_files(record, log) if copies else {})
+    mirror = StateMirror(run, hosts, mirrored_files(record, log))
     hosts.stay_connected(mirror)
     until = time.monotonic() + _FIRST_CONTACT_SECONDS
     while time.monotonic() < until:

@@ -6,7 +6,7 @@ import stat
 
 from rich.console import Console
 
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 
 _FILE_COLUMNS = 200  # columns of a table that is not printed on a terminal
 

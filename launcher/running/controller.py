@@ -8,6 +8,7 @@ found dead, and is started again by the next frontend that follows the run.
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -15,32 +16,40 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from impala_mm.runtime.timing import format_duration
-from launcher.node import file_lock, logind, procfs, recorded_process
+from launcher.node import file_lock, logind, procfs
 from launcher.node.callbacks import Say
-from launcher.node.controlled_node import (
-    CONTROLLED,
-    CONTROLLER_STATE,
-    SILENT_SECONDS,
-    is_controller_state,
-    read_term,
-)
+from launcher.node.json_types import fields_fit
 from launcher.node.run_registry import Run, RunInUse, boot_id
 from launcher.node.task import read_json, write_json
+from launcher.remote.remote_node import RemoteNode
 
-# Locks in the run's state folder: of the controller, and of who starts it.
+# In the run's state folder: what the controller reports, and locks, of the controller and of who
+# starts it.
+STATE_FILE = "controller.json"
 _LOCK_FILE = "controller.lock"
 _STARTING_FILE = "controller-starts.lock"
 LOG_FILE = "controller.log"  # in the run's folder
-# Values of the flag --controller: the controller is on this machine, or there is none.
-HERE, NONE = "here", "none"
+NONE = "none"  # the value of --controller by which there is none
 _BEAT_SECONDS = 2.0
+_SILENT_SECONDS = 30.0  # seconds without a heartbeat after which it counts as hung
 _START_SECONDS = 180.0  # timeout for it to start, including connections to hosts that are gone
 _MESSAGE_SECONDS = 10.0  # seconds of waiting before a message says for what
 _LOCK_SECONDS = 5.0  # seconds that an earlier controller may need to exit
 _END_SECONDS = 25.0  # seconds that it may need to notice that the run has ended
+_KILL_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
+# What it reports.
+_KINDS: dict[str, Any] = {
+    "process": list[int],  # [pid, start time]
+    "command": list[str],
+    "unreached": list[str],
+    "logins": dict[str, int],
+    "ready": bool,
+    **dict.fromkeys(("boot", "host", "folder", "log", "ended"), str),
+    **dict.fromkeys(("since", "beat"), float),
+}
 
 
 class NotStarted(Exception):
@@ -52,35 +61,19 @@ def read(run: Run) -> dict[str, Any]:
 
     It is also empty if what it has reported is damaged.
     """
-    entry = read_json(run.folder / CONTROLLER_STATE)
-    if not is_controller_state(entry):
-        return {}
-    if entry.get("place"):
-        entry["away"] = run.why_away(entry["place"])
-        entry["superseded"] = entry["term"] < read_term(run.folder / CONTROLLED)
-    return entry
+    entry = read_json(run.folder / STATE_FILE)
+    is_whole = _KINDS.keys() <= entry.keys() and fields_fit(entry, _KINDS)
+    return entry if is_whole and len(entry["process"]) == 2 else {}
 
 
 def is_alive(entry: dict[str, Any]) -> bool:
     """Return whether a controller is running."""
-    if not entry or entry.get("place"):
-        return bool(entry) and entry["alive"]
-    return entry["boot"] == boot_id() and procfs.is_alive(entry["process"])
+    return bool(entry) and entry["boot"] == boot_id() and procfs.is_alive(entry["process"])
 
 
 def is_missing(entry: dict[str, Any]) -> bool:
-    """Return whether a run that has not ended has no controller any more.
-
-    It was killed, hangs, or a frontend has taken over from it. Whether it was killed is not known
-    while its host is unreachable.
-    """
-    if not entry or entry["ended"]:
-        return False
-    if entry.get("superseded"):
-        return True
-    if entry.get("away"):
-        return False
-    return not is_alive(entry) or bool(_silence(entry))
+    """Return whether a run that has not ended has lost its controller: it was killed, or hangs."""
+    return bool(entry) and not entry["ended"] and (not is_alive(entry) or _hangs(entry))
 
 
 def describe(entry: dict[str, Any]) -> str:
@@ -91,28 +84,16 @@ def describe(entry: dict[str, Any]) -> str:
     age = format_duration(time.time() - entry["beat"])
     if entry["ended"]:
         return f"controller: ended, as {entry['ended']}"
-    if why := _why_not_relied_on(entry):
-        return f"controller: {who}, {why}"
     if not is_alive(entry):
         return (
             f"controller: gone, last seen {age} ago ({who}): nothing is restarted on other hosts "
             f"until `--attach` has started it again"
         )
-    if _silence(entry):
+    if _hangs(entry):
         return f"controller: {who} has hung for {age}: `--attach` kills it and starts it again"
     since = format_duration(time.time() - entry["since"])
     waits = f"; it cannot reach {', '.join(entry['unreached'])}" if entry["unreached"] else ""
-    if waits and entry.get("place"):
-        waits += ": what fails there waits for `--attach`"
     return f"controller: {who}, for {since}{waits}"
-
-
-def _why_not_relied_on(entry: dict[str, Any]) -> str:
-    if entry.get("superseded"):
-        return "from which a frontend has taken over: `--attach` starts the next one"
-    if entry.get("away"):
-        return f"which is unreachable from here ({entry['away']})"
-    return ""
 
 
 def describe_logins(entry: dict[str, Any]) -> str:
@@ -128,31 +109,19 @@ def describe_logins(entry: dict[str, Any]) -> str:
     return sentence
 
 
-def _silence(entry: dict[str, Any]) -> float:
-    """Return the seconds since the last heartbeat if they are too many, else 0."""
-    silent = time.time() - entry["beat"]
-    if entry.get("place"):  # its host compares the times
-        return silent if entry["hung"] else 0.0
-    return silent if silent > SILENT_SECONDS else 0.0
-
-
-class Node(Protocol):
-    """A host, as the controller reports on it."""
-
-    login: str
-    error: str
+def _hangs(entry: dict[str, Any]) -> bool:
+    return time.time() - entry["beat"] > _SILENT_SECONDS
 
 
 class Controller:
     """The role of this process as the controller of a run."""
 
-    def __init__(self, run: Run, command: Sequence[str], log: Path, term: int = 0):
+    def __init__(self, run: Run, command: Sequence[str], log: Path):
         """Become the run's controller. Raises RunInUse if there is one.
 
         `command` is the one by which a frontend starts the next controller if this one is killed.
-        `term`: that of a controller on a host (`controlled_node.TERM`).
         """
-        self._path = run.folder / CONTROLLER_STATE
+        self._path = run.folder / STATE_FILE
         self._lock = file_lock.acquire(run.folder / _LOCK_FILE, _LOCK_SECONDS)
         if self._lock is None:
             raise RunInUse(f"{run.name} has a controller: {describe(read(run))}")
@@ -167,13 +136,12 @@ class Controller:
             "log": str(log),
             "logins": {},
             "unreached": [],
-            "term": term,
             "ready": False,
             "ended": "",
         }
         self._write()
 
-    def begin(self, nodes: Mapping[str, Node]) -> None:
+    def begin(self, nodes: Mapping[str, RemoteNode]) -> None:
         """Report that the run is being followed, and now and then which hosts are unreachable.
 
         `nodes`: by host id.
@@ -220,7 +188,7 @@ def ensure(
         if is_alive(entry) and not is_missing(entry):
             return entry
         if is_alive(entry):  # it hangs
-            recorded_process.kill(entry["process"])
+            _signal(entry["process"], signal.SIGKILL)
         return _start(run, command, folder, log, say, is_interrupted)
     finally:
         if lock is not None:
@@ -256,7 +224,7 @@ def _start(
         if waited > _START_SECONDS or is_interrupted():
             process.kill()
             process.wait()
-            (run.folder / CONTROLLER_STATE).unlink(missing_ok=True)
+            (run.folder / STATE_FILE).unlink(missing_ok=True)
             if is_interrupted():
                 return None
             raise NotStarted(f"it did not follow the run within {_START_SECONDS:g} s; log: {log}")
@@ -267,14 +235,28 @@ def _start(
 
 
 def end(entry: dict[str, Any]) -> None:
-    """Wait until the controller of a run that was stopped has exited; kill it if it does not.
-
-    One on another host is ended there (`RunControl.end_controller`).
-    """
-    if not is_alive(entry) or entry.get("place"):
+    """Wait until the controller of a run that was stopped has exited; end it if it does not."""
+    if not is_alive(entry) or _wait_for_end(entry["process"], _END_SECONDS):
         return
-    if not recorded_process.wait_for_end(entry["process"], _END_SECONDS):
-        recorded_process.end(entry["process"])
+    if not _signal(entry["process"], signal.SIGTERM):
+        _signal(entry["process"], signal.SIGKILL)
+
+
+def _signal(process: list[int], number: int) -> bool:
+    """Signal a process, given by its [pid, start time]; return whether it has ended."""
+    if procfs.is_alive(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process[0], number)
+    return _wait_for_end(process, _KILL_SECONDS)
+
+
+def _wait_for_end(process: list[int], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while procfs.is_alive(process):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _last_line(log: Path, begin: int) -> str:

@@ -228,8 +228,6 @@ class Follower:
 
 def _has_ended(state: str, recovery: Recovery, interrupted: bool) -> bool:
     """Return whether a run has ended whose learners are in this state."""
-    if not interrupted and recovery.has_controller_elsewhere:
-        return False  # it may be restarting the learners
     if state in ("stopped", "failed") and recovery.is_restarting_learners:
         return interrupted
     if state == "lost":

@@ -7,7 +7,6 @@ restarts learners.
 import contextlib
 import dataclasses
 import os
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,11 +19,9 @@ from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import PlanError, Process
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import host_id_of
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.remote.state_mirror import StateMirror
-from launcher.running import connect, controlled_hosts, controller, start
-from launcher.running.ordered_starts import OrderedStarts
+from launcher.running import connect, start
 from launcher.running.run_control import RunControl
 
 # A file in the run's state folder, which the frontend that recovers the run locks.
@@ -47,26 +44,20 @@ class FollowedRun:
         installation_of: InstallationOf,
         log_max_mb: float,
         say: Say,
-        orders: OrderedStarts | None = None,
     ):
-        """Represent the run; `orders`: how a controller without SSH starts processes again."""
         self.control, self.mirror, self.config = control, mirror, config
         self.run, self.hosts = control.run, control.hosts
         self.workers, self.installation_of = list(workers), installation_of
-        self.say, self.orders = say, orders
+        self.say = say
         self.away_since: dict[str, float] = {}  # unreachable hosts, and since when
         self.restore_times: dict[str, float] = {}  # when to check a reconnected host's processes
         self._log_max_mb = log_max_mb
-        self._was_alone = 0.0  # when this machine, perhaps itself cut off, last reached no host
         self._last_sentence = ""
         self._lock: int | None = None
         self._stands_by = False  # another frontend recovers the run
 
     def holds_lock(self) -> bool:
         """Return whether this frontend is the one that recovers the run: several may follow it."""
-        if self.has_controller_elsewhere():
-            self._stands_by = True
-            return False
         if self._lock is None:
             with contextlib.suppress(OSError):
                 self._lock = file_lock.acquire(self.run.folder / RECOVERS_FILE)
@@ -75,17 +66,6 @@ class FollowedRun:
             elif self._stands_by and self.run.is_running():
                 self.say("the frontend that restarted what fails is gone: this one does so now")
         return self._lock is not None  # held until this process exits, or until `release_lock`
-
-    def has_controller_elsewhere(self) -> bool:
-        """Return whether a controller on a host of the CSV recovers the run."""
-        entry = controller.read(self.run)
-        if self.orders or not entry or not entry.get("place") or entry["ended"]:
-            return False
-        now = time.monotonic()
-        if all(map(self.is_away, self.hosts.remote_nodes)):
-            self._was_alone = now
-        since = max(self.away_since.get(entry["place"], now), self._was_alone)
-        return not controller.is_missing(entry) and now - since < self.config.lost_secs
 
     def release_lock(self) -> None:
         """Let another frontend recover the run."""
@@ -97,14 +77,8 @@ class FollowedRun:
         """Return whether the host is unreachable."""
         return host_id != "" and (host_id in self.away_since or self.run.why_away(host_id) != "")
 
-    def place_of(self, row: Worker) -> str:
-        """Return the id of a row's host."""
-        return row.ip if self.orders else host_id_of(row)  # `learner_rows` made the row
-
     def find_installations(self, rows: Sequence[Worker]) -> None:
         """Find out where the project is installed on the hosts of these rows."""
-        if self.orders:
-            return
         self.installation_of = connect.find_installations(
             rows, self.hosts, self.config.deploy, self.say
         )
@@ -131,17 +105,10 @@ class FollowedRun:
             self.run.write_record(record)
         return record
 
-    def begin_if_unknown(self, record: Record, host_id: str, prepares: bool = True) -> None:
-        """Begin the run on a host that does not know it, such as one that was rebooted.
-
-        Unless it `prepares` all hosts for a controller, the caller does so.
-        """
+    def begin_if_unknown(self, record: Record, host_id: str) -> None:
+        """Begin the run on a host that does not know it, such as one that was rebooted."""
         if not self.hosts.call(host_id, "has_start", start=record.id):
-            if self.orders:
-                raise OperationFailed(f"{host_id} does not know the run: it waits for a frontend")
             start.begin_on_hosts(self.run, self.hosts, record, [host_id])
-            if prepares:
-                controlled_hosts.prepare(self.run, self.hosts, record, self.config, self.say)
             self.mirror.on_connected(host_id)
 
     def restart(self, names: set[str], record: Record) -> list[str]:
@@ -151,14 +118,6 @@ class FollowedRun:
         """
         if not names:
             return []
-        if self.orders:
-            restarted = self.orders.restart(record, names)
-            if left := sorted(names - set(restarted)):
-                self.say_once(
-                    f"not started again: {join_names(left)}: on its host it is running, was "
-                    f"stopped by a user, or was not planned"
-                )
-            return restarted
         rows = [*self.workers, *connect.rows_of(record)]  # --apply may have added rows
         chosen: dict[str, Worker] = {}
         for entry in [each for each in record.processes if each["name"] in names]:
@@ -198,25 +157,6 @@ class FollowedRun:
         """Start these processes on their hosts."""
         start.start_processes(
             self.run, self.hosts, processes, self.config, record, self._log_max_mb, say
-        )
-
-    def plan(self, process: Process, record: Record) -> None:
-        """Leave a process on its host for the controller there to start."""
-        start.plan_process(self.hosts, process, self.config, record, self._log_max_mb)
-
-    def start_controller(self) -> dict[str, Any]:
-        """Start the controller on the host of the CSV that is to have it; return what it reports.
-
-        Raises HostUnavailable, OperationFailed.
-        """
-        place, record = controlled_hosts.place_of(self.run), self.run.record
-        rows = [row for row in self.workers if self.place_of(row) == place]
-        if not rows or not record:
-            raise OperationFailed(f"the CSV has no row for its host {place}")
-        controlled_hosts.prepare(self.run, self.hosts, record, self.config, self.say)
-        self.find_installations(self.workers)
-        return controlled_hosts.start_controller(
-            self.run, self.hosts, rows[0], self.installation_of(rows[0]), self.config
         )
 
     def say_once(self, sentence: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from launcher.node.run_registry import Record
 from launcher.node.task import LEARNERS
 from launcher.plan.workers_csv import Worker
+from launcher.remote.hosts import host_id_of
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.running.followed_run import FAILURES, RETRY_SECONDS, FollowedRun, join_names
 from launcher.running.learner_starts import LearnerStarts
@@ -33,7 +34,7 @@ class LearnerRecovery:
     def __init__(self, followed: FollowedRun):
         self._followed = followed
         self._run, self._hosts, self._config = followed.run, followed.hosts, followed.config
-        self._say, self._place_of = followed.say, followed.place_of
+        self._say = followed.say
         self._starts = LearnerStarts(followed)
         self._retry_time = 0.0
         self._daemons_time = 0.0  # when supervisors that the learners wait for may be started
@@ -47,10 +48,6 @@ class LearnerRecovery:
         if not self._restarting.exists() or (self._run.folder / "stop").exists():
             return False
         return self._config.restart_learners or not self._followed.holds_lock()
-
-    def plan_on(self, host_id: str, record: Record) -> None:
-        """Plan the learners' part on a host again, if the host has lost it. Raises `FAILURES`."""
-        self._starts.plan_on(host_id, record)
 
     def check(self, record: Record, now: float) -> None:
         """Restart the learners if they have to be."""
@@ -87,19 +84,13 @@ class LearnerRecovery:
         left = [
             worker
             for worker in rows
-            if (place := self._place_of(worker)) in host_ids
+            if (place := host_id_of(worker)) in host_ids
             and place not in failed
             and not self._followed.is_away(place)
         ]
         if not left:
             self._followed.say_once(
                 "all learner hosts are unreachable: the run waits for one of them"
-            )
-            return
-        if self._followed.orders and self._place_of(left[0]) != host_id:
-            self._followed.say_once(
-                f"{host_id} stays unreachable, and has the checkpoints: the run waits for it; if "
-                f"it does not return, --stop the run and start it again in its folder"
             )
             return
         names = [worker.ip for worker in left]
@@ -118,7 +109,7 @@ class LearnerRecovery:
         if not config.restart_learners or (self._run.folder / "stop").exists():
             return
         # Rows that were added to the CSV later are no learners of this run.
-        rows_of = {self._place_of(worker) for worker in self._learner_rows}
+        rows_of = {host_id_of(worker) for worker in self._learner_rows}
         lost = rows_of & set(record.first_learner_places) - used
         answering = {host_id for host_id in lost if not self._followed.is_away(host_id)}
         for host_id in self._returning.update(answering, now):
@@ -130,8 +121,8 @@ class LearnerRecovery:
             return
         self._returning.begin_trial(due, now)
         first = record.host_id_of(LEARNERS)  # it stays the first one: it has the checkpoints
-        rows = [worker for worker in self._learner_rows if self._place_of(worker) in used | due]
-        rows.sort(key=lambda worker: self._place_of(worker) != first)
+        rows = [worker for worker in self._learner_rows if host_id_of(worker) in used | due]
+        rows.sort(key=lambda worker: host_id_of(worker) != first)
         names = join_names([worker.ip for worker in rows])
         self._say(f"saving, to restart the learners on {names} from this checkpoint")
         self._restarting.touch(mode=0o600)

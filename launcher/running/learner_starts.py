@@ -1,8 +1,7 @@
 """Starts the learners of a run again on hosts that `learner_recovery` has chosen.
 
-A frontend starts them over SSH, from the last checkpoint, which it copies to the first learner's
-host if that is another one. A controller without SSH orders hosts to start what was planned there
-(`ordered_starts`); a frontend plans it anew on a host that was rebooted.
+They begin from the last checkpoint, which is copied to the first learner's host if that is another
+one.
 """
 
 import dataclasses
@@ -17,6 +16,7 @@ from launcher.plan import process_plan
 from launcher.plan.host_environment import Installation
 from launcher.plan.process_plan import Process
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
+from launcher.remote.hosts import host_id_of
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
 from launcher.running import connect, mpirun_daemons, start
 from launcher.running.followed_run import FAILURES, SETTLE_SECONDS, FollowedRun
@@ -32,17 +32,11 @@ class LearnerStarts:
     def __init__(self, followed: FollowedRun):
         self._followed = followed
         self._run, self._hosts, self._config = followed.run, followed.hosts, followed.config
-        self._say, self._place_of = followed.say, followed.place_of
+        self._say = followed.say
 
     def start_daemon_supervisors(self, record: Record) -> None:
         """Start those on which the learners wait, after their host was rebooted for example."""
         host_ids = record.learner_places
-        if self._followed.orders:
-            try:
-                self._followed.orders.start_daemon_supervisors(record, host_ids, replace=False)
-            except FAILURES as error:
-                self._followed.say_once(f"could not start mpirun's supervisors: {error}")
-            return
         if not (learners := self._rows_of(host_ids)):
             return
         try:
@@ -57,39 +51,6 @@ class LearnerStarts:
             )
         except FAILURES as error:
             self._followed.say_once(f"could not start the supervisor of mpirun's daemon: {error}")
-
-    def plan_on(self, host_id: str, record: Record) -> None:
-        """Plan the learners' part on a host anew, for the controller, if the host has lost it.
-
-        So it has after a reboot. The controller starts what was planned. Raises `FAILURES`.
-        """
-        places = record.first_learner_places
-        first = record.host_id_of(LEARNERS)
-        is_first = host_id == first
-        if not (is_first or host_id in places) or self._hosts.call(
-            host_id, "has_plan", name=LEARNERS if is_first else ""
-        ):
-            return
-        rows = self._rows_of([first, *[place for place in places if place != first]])
-        if not rows:
-            raise OperationFailed("the learners' rows of the CSV have changed since the start")
-        self._followed.find_installations(self._followed.workers)
-        installation_of = self._followed.installation_of
-        if not is_first:
-            others = process_plan.other_installations(rows, installation_of)
-            installation = next(each for each in others if each.host_id == host_id)
-            mpirun_daemons.start_supervisor(
-                *(self._run, self._hosts, installation, self._config, record.id)
-            )
-            return
-        actors = [worker for worker in self._followed.workers if worker.job != "learner"]
-        learners, addresses = self._make_learners([*rows, *actors], record.flags)
-        self._followed.plan(
-            dataclasses.replace(learners, command=with_learner_hosts(learners.command, addresses)),
-            record,
-        )
-        if len(places) > 1:
-            mpirun_daemons.introduce(self._run, self._hosts, host_id, {})
 
     def wait_for_end(self, seconds: float) -> None:
         """Wait until the learners have ended, for at most `seconds`."""
@@ -106,10 +67,7 @@ class LearnerStarts:
         stopped the run. Raises `FAILURES`.
         """
         self._end_learners(record)
-        if self._followed.orders:
-            self._order_learners_on(left, record)
-            return True
-        for host_id in {self._place_of(worker) for worker in left} - {""}:
+        for host_id in {host_id_of(worker) for worker in left} - {""}:
             self._followed.begin_if_unknown(record, host_id)
         self._followed.find_installations([*self._followed.workers, *left])
         others = [worker for worker in self._followed.workers if worker.job != "learner"]
@@ -151,15 +109,6 @@ class LearnerStarts:
         # The actors on that host ended with its learners.
         self._followed.restore_times[first.host_id] = time.monotonic() + SETTLE_SECONDS
         return True
-
-    def _order_learners_on(self, left: Sequence[Worker], record: Record) -> None:
-        """Restart the learners on these hosts by orders; the first learner's host is the same."""
-        assert self._followed.orders
-        places = list(dict.fromkeys(self._place_of(worker) for worker in left))
-        self._followed.orders.restart_learners(record, places)
-        self._followed.change_record(learner_places=places)
-        # The actors on that host ended with its learners.
-        self._followed.restore_times[places[0]] = time.monotonic() + SETTLE_SECONDS
 
     def _end_learners(self, record: Record) -> None:
         """End all learners that are still running, on every host that is connected."""
@@ -233,7 +182,7 @@ class LearnerStarts:
         rows = [
             worker
             for worker in self._followed.workers
-            if worker.job == "learner" and self._place_of(worker) in places
+            if worker.job == "learner" and host_id_of(worker) in places
         ]
-        rows.sort(key=lambda worker: places.index(self._place_of(worker)))
-        return rows if {self._place_of(worker) for worker in rows} == set(places) else []
+        rows.sort(key=lambda worker: places.index(host_id_of(worker)))
+        return rows if {host_id_of(worker) for worker in rows} == set(places) else []

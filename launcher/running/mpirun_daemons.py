@@ -16,7 +16,6 @@ from launcher.plan.host_environment import Installation
 from launcher.plan.settings import LauncherConfig
 from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import HostUnavailable
-from launcher.running import controlled_hosts
 
 _CREDENTIALS_FILE = "orders"  # in the run's state folder; mode 0600
 _START_SECONDS = 60.0  # timeout for a host to start a supervisor
@@ -60,54 +59,26 @@ def start_supervisors(
     start; `replace`: end supervisors that are running, which serve learners of before. Raises
     HostUnavailable if the first host is lost, OperationFailed.
     """
-    installations = {each.host_id: each for each in others}
+    credentials = (run.folder / _CREDENTIALS_FILE).read_text()
+    tasks = {each.host_id: make_task(each, credentials, config, start) for each in others}
 
     def start_on(host_id: str) -> dict[str, Any]:
-        return start_supervisor(run, hosts, installations[host_id], config, start, replace)
+        return hosts.call(
+            *(host_id, "start_daemon_supervisor"),
+            task=tasks[host_id],
+            replace=replace,
+            timeout=_START_SECONDS,
+        )
 
-    found = hosts.for_each(start_on, list(installations))
+    found = hosts.for_each(start_on, list(tasks))
     for host_id, result in found.items():
         if isinstance(result, HostUnavailable):
             run.record_contact(host_id, str(result))
             found[host_id] = {}
         elif isinstance(result, Exception):
             raise result
-    listening = {each.address: found[each.host_id] for each in others}
-    introduce(run, hosts, first.host_id, listening)
-
-
-def start_supervisor(
-    run: Run,
-    hosts: Hosts,
-    installation: Installation,
-    config: LauncherConfig,
-    start: str,
-    replace: bool = False,
-) -> dict[str, Any]:
-    """Start the supervisor on one host; return where it listens.
-
-    Raises HostUnavailable, OperationFailed.
-    """
-    credentials = (run.folder / _CREDENTIALS_FILE).read_text()
-    return hosts.call(
-        *(installation.host_id, "start_daemon_supervisor"),
-        task=make_task(installation, credentials, config, start),
-        replace=replace,
-        keep_plan=bool(controlled_hosts.place_of(run)),
-        timeout=_START_SECONDS,
-    )
-
-
-def introduce(
-    run: Run, hosts: Hosts, first_host_id: str, listening: dict[str, dict[str, Any]]
-) -> None:
-    """Tell the first learner's host where supervisors listen, by the addresses of their hosts.
-
-    Raises HostUnavailable, OperationFailed.
-    """
-    credentials = (run.folder / _CREDENTIALS_FILE).read_text()
     hosts.call(
-        *(first_host_id, "write_mpirun_agent"),
+        *(first.host_id, "write_mpirun_agent"),
         credentials=certificates.by_role(credentials, order_channel.ROLES)[order_channel.MPIRUN],
-        supervisors=listening,
+        supervisors={each.address: found[each.host_id] for each in others},
     )

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config.printable import log_line
+from impala_mm.config.messages import log_line
 from launcher.node.callbacks import Say
 from launcher.node.log_tail import LogTail, for_terminal
 from launcher.node.run_registry import Run

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
-from impala_mm.config.printable import escape, log_line
+from impala_mm.config.messages import escape, log_line
 from impala_mm.runtime.timing import format_duration
 
 # How the table shows a state; the JSON has the state itself. Others are shown as they are.

@@ -12,8 +12,7 @@ from typing import Any
 
 from launcher.node.run_registry import Record
 from launcher.node.task import LEARNERS
-from launcher.remote.remote_node import HostUnavailable
-from launcher.running import connect, controlled_hosts
+from launcher.running import connect
 from launcher.running.followed_run import (
     FAILURES,
     RETRY_SECONDS,
@@ -22,7 +21,6 @@ from launcher.running.followed_run import (
     join_names,
 )
 from launcher.running.learner_recovery import LearnerRecovery
-from launcher.running.takeover import Takeover
 
 # A file in the run's state folder, by which `--status` asks a connected frontend to open windows.
 WINDOWS_REQUEST = "open-windows"
@@ -36,7 +34,6 @@ class Recovery:
 
     def __init__(self, followed: FollowedRun):
         self._followed, self._learners = followed, LearnerRecovery(followed)
-        self._takeover = Takeover(followed)
         self._run, self._hosts, self._config = followed.run, followed.hosts, followed.config
         self._say = followed.say
         self._checked = 0.0
@@ -56,11 +53,6 @@ class Recovery:
         """Whether learners that stopped or failed are being restarted: the run continues."""
         return self._learners.is_restarting
 
-    @property
-    def has_controller_elsewhere(self) -> bool:
-        """Whether a controller on a host of the CSV recovers the run, and ends it."""
-        return self._followed.has_controller_elsewhere()
-
     def recover(self) -> None:
         """Check the hosts and the learners, and restart what has to be; call it repeatedly."""
         record = self._run.record
@@ -77,23 +69,16 @@ class Recovery:
         if (self._run.folder / WINDOWS_REQUEST).exists():
             (self._run.folder / WINDOWS_REQUEST).unlink(missing_ok=True)
             self._followed.control.open_windows(self._followed.say)
-        is_ours = self._followed.holds_lock()
-        if is_ours:
-            record = self._takeover.refuse_earlier(record)
-        if not is_ours and not self._followed.has_controller_elsewhere():
+        if not self._followed.holds_lock():
             self._followed.restore_times.clear()
+            return
         due = [p for p, at in self._followed.restore_times.items() if at < now]
         for host_id in due:
             del self._followed.restore_times[host_id]
-        if due and is_ours:
+        if due:
             self._restore_hosts(due)
-        elif due:
-            self._help_controller(due, record)
-        if not is_ours:
-            return
         self._restart_lost(record, now)
         self._learners.check(record, now)
-        self._takeover.hand_over(now)
 
     def _connect_new_hosts(self, record: Record, new: set[str]) -> None:
         """Connect to hosts that another frontend added with `--apply`."""
@@ -129,7 +114,10 @@ class Recovery:
                     f"{host_id} is unreachable ({why}); processes on it: {join_names(names)}; "
                     f"trying to reconnect"
                 )
-        for host_id, knows in self._ask_whether_known(were_away, record).items():
+        knowing = self._try_each(
+            lambda host_id: self._hosts.call(host_id, "has_start", start=record.id), were_away
+        )
+        for host_id, knows in knowing.items():
             if knows is not True:  # it was rebooted, or is asked again when it is restored
                 self._followed.restore_times[host_id] = now + SETTLE_SECONDS
 
@@ -149,76 +137,28 @@ class Recovery:
         found = self._hosts.for_each(attempt, host_ids, self._say) if host_ids else {}
         return {host_id: found[host_id][0] for host_id in host_ids}
 
-    def _ask_whether_known(self, host_ids: Sequence[str], record: Record) -> dict[str, Any]:
-        """Ask hosts whether they know the run; return answers and failures."""
-        return self._try_each(
-            lambda host_id: self._hosts.call(host_id, "has_start", start=record.id), host_ids
-        )
-
-    def _help_controller(self, host_ids: Sequence[str], record: Record) -> None:
-        """Do what a controller on a host of the CSV cannot: prepare hosts that it cannot reach.
-
-        They may have been rebooted, or have learners from before a frontend moved them.
-        """
-        known = self._ask_whether_known(host_ids, record)
-        failed = {h: error for h, error in known.items() if isinstance(error, Exception)}
-        self._restore_hosts([host_id for host_id in host_ids if not known[host_id]])
-
-        def plan_on(host_id: str) -> None:
-            self._end_moved_learners(host_id, record)
-            self._learners.plan_on(host_id, record)
-
-        planned = self._try_each(plan_on, [h for h in host_ids if h not in failed])
-        failed |= {host_id: error for host_id, error in planned.items() if error}
-        if ready := [host_id for host_id in host_ids if host_id not in failed]:
-            try:
-                controlled_hosts.prepare(self._run, self._hosts, record, self._config, self._say)
-            except FAILURES as error:
-                failed |= dict.fromkeys(ready, error)
-        for host_id, why in failed.items():
-            self._followed.restore_times[host_id] = time.monotonic() + RETRY_SECONDS
-            if not isinstance(why, HostUnavailable):  # which `_check_hosts` reports
-                self._followed.say_once(f"could not prepare {host_id} for the controller: {why}")
-
-    def _end_moved_learners(self, host_id: str, record: Record) -> None:
-        """End learners that ran on a host before they were moved to another."""
-        if host_id != record.host_id_of(LEARNERS):
-            self._hosts.call(host_id, "request_stop", mode="now", name=LEARNERS)
-
     def _restore_hosts(self, host_ids: Sequence[str]) -> None:
         """Restart the processes that should run on reconnected hosts and do not."""
         if (record := self._run.record) is None:  # meanwhile somebody has stopped the run
             return
         gone, stopping = self._find_gone(host_ids)
 
-        def begin(host_id: str) -> None:
+        def restore(host_id: str) -> list[str]:
             for name in stopping[host_id]:
                 # The host was unreachable when the stop was requested.
                 self._hosts.call(host_id, "request_stop", mode="save", name=name)
-            self._followed.begin_if_unknown(record, host_id, prepares=False)
-
-        def restart(host_id: str) -> list[str]:
-            self._end_moved_learners(host_id, record)
+            self._followed.begin_if_unknown(record, host_id)
+            if host_id != record.host_id_of(LEARNERS):  # some may have been moved from it
+                self._hosts.call(host_id, "request_stop", mode="now", name=LEARNERS)
             if host_id not in record.learner_places:
                 self._hosts.call(host_id, "kill_learners", start=record.id)
             return self._followed.restart(gone[host_id], record)
 
-        begun = self._try_each(begin, list(gone))
-        ready = [host_id for host_id, error in begun.items() if not error]
-        failures = [error for error in begun.values() if error]
-        try:
-            if ready:  # first, since a controller of an earlier term may be starting something
-                controlled_hosts.prepare(self._run, self._hosts, record, self._config, self._say)
-        except FAILURES as error:
-            failures.append(error)
-            ready = []
-        for host_id, names in self._try_each(restart, ready).items():
+        for host_id, names in self._try_each(restore, list(gone)).items():
             if isinstance(names, Exception):
-                failures.append(names)
+                self._say(f"could not restart the processes of a host: {names}")
             elif names:
                 self._say(f"{host_id or 'this machine'}: restarted {join_names(names)}")
-        for why in failures:
-            self._say(f"could not restart the processes of a host: {why}")
 
     def _find_gone(
         self, host_ids: Sequence[str]

@@ -14,7 +14,6 @@ from launcher.node.task import read_json, write_json
 from launcher.plan.process_plan import common_environment
 from launcher.plan.request import Request
 from launcher.plan.settings import LauncherConfig
-from launcher.running import controller
 
 _FILE = "start_flags.json"
 _INF = "inf"  # JSON has no infinity
@@ -24,8 +23,6 @@ _NAMES = [name for name, known in infos(LauncherConfig).items() if known.remembe
 def write(run: Run, config: LauncherConfig) -> None:
     """Remember the flags of a start, and the values of variables that --env names."""
     values = {name: getattr(config, name) for name in _NAMES}
-    if values["controller"] != controller.NONE:  # where it is, the run itself says
-        del values["controller"]
     content: dict[str, Any] = {n: _INF if v == math.inf else v for n, v in values.items()}
     content["env"] = [f"{name}={value}" for name, value in common_environment(config).items()]
     write_json(run.folder / _FILE, content)

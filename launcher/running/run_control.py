@@ -11,7 +11,6 @@ from launcher.node.run_registry import Record, Run
 from launcher.node.task import FINAL_STATES, LEARNERS, write_json
 from launcher.remote.hosts import Hosts, libtmux_server
 from launcher.remote.remote_node import HostUnavailable, OperationFailed
-from launcher.running import controlled_hosts, controller
 from launcher.running.pending_stops import PendingStops
 
 REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts may have missed it
@@ -78,10 +77,7 @@ class RunControl:
         if killed:
             processes = f"{killed} process{'es' * (killed != 1)}"
             say(f"killed {processes} that did not exit within {_END_SECONDS:g} s of a stop request")
-        unreached = self.record_pending_stops(record)
-        if controlled_hosts.place_of(self.run) and not self._is_controlled_elsewhere():
-            self._call_each("end_orders", list(self.hosts.remote_nodes))
-        return unreached
+        return self.record_pending_stops(record)
 
     def _wait_for_end(self, say: Say, is_interrupted: Callable[[], bool] | None) -> None:
         """Wait until all processes have ended that can be reached, or have had their time."""
@@ -100,11 +96,6 @@ class RunControl:
                 hint = "; Ctrl-C ends this" if is_interrupted else ""
                 say(f"waiting for {names} to test the last checkpoint{hint}")
             time.sleep(0.1)
-
-    def _is_controlled_elsewhere(self) -> bool:
-        """Return whether a controller on a host is alive: it ends the taking of orders itself."""
-        entry = controller.read(self.run)
-        return bool(entry and not entry["ended"]) and not controller.is_missing(entry)
 
     def undo_start(self, record: Record) -> None:
         """End what was already started of a run whose start failed, and remove its record."""
@@ -145,16 +136,6 @@ class RunControl:
         self.run.forget()
         if record.socket and not is_stale:
             tmux.Session(self.run.name, libtmux_server(record.socket)).close()
-
-    def end_controller(self, place: str, start: str) -> None:
-        """End the run's controller on a host of the CSV, and remove its state; empty: no host.
-
-        If the host is unreachable, the next frontend that connects to it ends the controller.
-        """
-        if place in self.hosts.remote_nodes:
-            found = self.hosts.for_each(lambda h: self.hosts.call(h, "end_controller"), [place])
-            if isinstance(found[place], HostUnavailable):
-                PendingStops().add(place, start)
 
     def end_pending(self, say: Say) -> None:
         """End earlier runs on hosts that were unreachable when those runs were stopped."""

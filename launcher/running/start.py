@@ -27,7 +27,7 @@ from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts, libtmux_server
 from launcher.remote.remote_node import HostUnavailable
-from launcher.running import connect, controlled_hosts, mpirun_daemons
+from launcher.running import connect, mpirun_daemons
 from launcher.running.pending_stops import PendingStops
 
 _WINDOWS_SECONDS = 60.0  # timeout for a host to open its tmux windows
@@ -204,7 +204,6 @@ def start_processes(
         ]
         if not host_id:
             return hosts.local_node.start_processes(some, [])
-        keep = bool(controlled_hosts.place_of(run))
         for process in tasks[host_id]:  # the copied state of an earlier process of this name
             for file in ("state.json", "stop"):
                 (run.folder / process.name / file).unlink(missing_ok=True)
@@ -213,7 +212,6 @@ def start_processes(
             "start_processes",
             tasks=some,
             entries=host_entries,
-            keep_plan=keep,
             timeout=_WINDOWS_SECONDS,
         )
 
@@ -230,18 +228,6 @@ def start_processes(
             raise result
         elif result and say:
             say(f"note: {host_id or 'this machine'}: {result}")
-
-
-def plan_process(
-    hosts: Hosts, process: Process, config: LauncherConfig, record: Record, log_max_mb: float
-) -> None:
-    """Leave a process on its host for the controller to start. Raises HostUnavailable."""
-    [entry] = [each for each in record.processes if each["name"] == process.name]
-    hosts.call(
-        *(process.installation.host_id, "plan_process"),
-        task=_make_task(process, config, record, log_max_mb)._asdict(),
-        entry=entry | {"place": ""},
-    )
 
 
 def record_entry(process: Process, learners_host_id: str, record: Record) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from impala_mm.config.printable import escape
+from impala_mm.config.messages import escape
 from impala_mm.runtime import machine
 from impala_mm.runtime.safe_files import from_json, open_inside, to_json
 from impala_mm.runtime.timing import format_duration
@@ -138,10 +138,9 @@ def _describe_controller(run: Run) -> dict[str, Any] | None:
     entry = controller.read(run)
     if not entry:
         return None
-    state = "ended" if entry["ended"] else "away" if entry.get("away") else "running"
-    state = "lost" if controller.is_missing(entry) else state
+    state = "lost" if controller.is_missing(entry) else "running"
     return {
-        "state": state,
+        "state": "ended" if entry["ended"] else state,
         "host": entry["host"],
         "process": entry["process"][0],
         "log": entry["log"],

@@ -9,11 +9,13 @@ bytes at the same place. A lock prevents two downloads of one run at the same ti
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from impala_mm.runtime.timing import format_duration
 from launcher.node import file_lock
 from launcher.node.callbacks import Say
 from launcher.node.file_service import LocalFiles
@@ -21,6 +23,7 @@ from launcher.node.run_registry import Record, Run, runs_folder
 from launcher.node.task import LEARNERS
 from launcher.remote import remote_files
 from launcher.remote.hosts import Hosts
+from launcher.remote.progress_line import ProgressLine
 from launcher.remote.remote_files import FileStore, RemoteFiles
 from launcher.remote.remote_node import OperationFailed
 from launcher.transfer.checkpoints import (
@@ -31,13 +34,41 @@ from launcher.transfer.checkpoints import (
 )
 from launcher.transfer.copy import FolderCopy, TransferResult, TransferState
 from launcher.transfer.offers import OfferedFile
-from launcher.transfer.progress import TransferProgress
 
 _WAIT_SECONDS = 600.0  # timeout for another download of the same run to finish
 _TRIES = 3  # attempts for files that change while they are read
 _MAX_LISTED = 10  # hosts that get a line of their own in the summary
 _STATE_FILE = ".brought.json"  # in the run's folder
 OnProgress = Callable[[int, int], None]
+
+
+class TransferProgress:
+    """The progress of a transfer: bytes, throughput and ETA. Several threads may call it."""
+
+    def __init__(self, direction: str, say: Say):
+        """Start the clock; `direction` begins the line: "download" or "upload"."""
+        self._direction, self._line = direction, ProgressLine(say)
+        self._total_bytes = self._done_bytes = 0
+        self._adding = threading.Lock()
+
+    def add(self, more: int, done: int) -> None:
+        """Add `more` bytes to the total and `done` bytes to those that were transferred."""
+        with self._adding:
+            self._total_bytes += more
+            self._done_bytes += done
+            self._line.update(self._describe)
+
+    def _describe(self, seconds: float) -> str:
+        done, total = self._done_bytes, self._total_bytes
+        line = f"{self._direction}: {done / 1e6:.1f} of {total / 1e6:.1f} MB"
+        if not done or seconds <= 0:
+            return line
+        rate = done / seconds
+        return f"{line}, {rate / 1e6:.1f} MB/s, ETA {format_duration((total - done) / rate)}"
+
+    def clear(self) -> None:
+        """Clear the line on a terminal, before something else is printed."""
+        self._line.clear()
 
 
 class RunFetcher:

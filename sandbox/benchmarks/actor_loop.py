@@ -55,23 +55,22 @@ def main() -> None:
 
 def _measure_level(config: Config) -> None:
     from impala_mm.actor.acting import Act  # noqa: PLC0415
-    from impala_mm.actor.actor import Player  # noqa: PLC0415
+    from impala_mm.actor.actor import UnrollPlayer  # noqa: PLC0415
     from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.algorithms.interface import Role  # noqa: PLC0415
     from impala_mm.config import auto  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415
-    from impala_mm.environments.levels import find_level  # noqa: PLC0415
-    from impala_mm.environments.make import make_environments  # noqa: PLC0415
+    from impala_mm.environments.make import made_level, make_environments  # noqa: PLC0415
 
     made = agent.make_agent(config, 0, role=Role.ACTOR)
     count = auto.num_envs(config, made.spec.observation)
     options = from_flags.environment_options(config)
-    level = find_level(config.level_name, config.env_kwargs, config.env_wrappers)
+    level = made_level(config.level_name, **options)
     single, looped = ([level.open(False) for _ in range(n)] for n in (1, count))
     vector, played = (make_environments(config.level_name, count, 1, **options) for _ in range(2))
     sync = gymnasium.vector.SyncVectorEnv([lambda: level.open(False)] * count)
     sync.reset(seed=1)
-    act, player = Act(made.algorithm, count), Player(made.algorithm, [(played, count)])
+    act, player = Act(made.algorithm, count), UnrollPlayer(made.algorithm, [(played, count)])
     state, entry = _first_entry(made.algorithm, vector.reset(), count)
     drawn = random_actions(made.spec.actions, count, _ACTIONS)
     given = [made.spec.actions.to_environments(actions) for actions in drawn]

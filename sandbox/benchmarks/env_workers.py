@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def _measure_level(config: Config, level: str) -> None:
-    from impala_mm.actor.actor import Player  # noqa: PLC0415
+    from impala_mm.actor.actor import UnrollPlayer  # noqa: PLC0415
     from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.config import auto  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415
@@ -88,7 +88,7 @@ def _measure_level(config: Config, level: str) -> None:
     print(f"{level}: {count} environments")
     for workers in _WORKERS:
         environments = make_environments(level, count, 1, workers=workers, **options)
-        player = Player(made.algorithm, [(environments, count)], Heartbeat())
+        player = UnrollPlayer(made.algorithm, [(environments, count)], Heartbeat())
         player.play()
         begin, steps, stepping, acting = time.perf_counter(), 0, 0.0, 0.0
         while (lasted := time.perf_counter() - begin) < _SECONDS:

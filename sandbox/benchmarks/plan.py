@@ -187,7 +187,7 @@ def _load_cost_factors(path: str) -> CostFactors:
 def deal_worker_sets(rows: list[Worker], balance: bool) -> list[WorkerSet]:
     """Assign actors to learners as the frontend does; with `balance`, even out their numbers.
 
-    An actor moves by the rule of `impala_mm/transport/rebalancing.py`: to a learner that has none,
+    An actor moves by the rule of `transport/connected_actors.py`: to a learner that has none,
     or at least two fewer.
     """
     learners = [row for row in rows if row.job == "learner"]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import thread_cpu
 
-from impala_mm.records.json_lines import read_json_lines
+from impala_mm.records.run_contents import read_json_lines
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _START_TIMEOUT = 180.0  # seconds within which a run must begin to train

@@ -8,6 +8,7 @@ rectangles that move, and compress about as well as Pong's.
 """
 
 import dataclasses
+import math
 import statistics
 import sys
 import time
@@ -15,11 +16,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from impala_mm.config import command_line
+from impala_mm.config import command_line, replay_mix
 from impala_mm.config.flags import flag
-from impala_mm.replay.contents import pack, unpack
-from impala_mm.replay.samplers import Prioritised
-from impala_mm.replay.store import Store, StoredUnroll
+from impala_mm.replay.samplers import SamplerSetup, make_replay
+from impala_mm.replay.store import StoredUnroll, pack, unpack
 
 _ROUNDS, _DRAWN = 200, 512
 _STEPS, _SIDE = 20, 84
@@ -46,15 +46,16 @@ def median_ms(work: Callable[[], object], rounds: int = _ROUNDS) -> float:
 
 def measure_priorities(items: int) -> tuple[float, float]:
     """Return the milliseconds of drawing 512 of these items, and of writing them back."""
-    store, random = Store(items), np.random.default_rng(0)
-    sampler = Prioritised(store, random)
+    random = np.random.default_rng(0)
+    (part,) = replay_mix.parse(f"prioritised:1:{items}").replays
+    sampler = make_replay(SamplerSetup(part, math.inf, random))
     for key in range(items):
-        store.add(StoredUnroll(key, 0, b""))
+        sampler.insert(StoredUnroll(key, 0, b""))
     sampler.feedback(np.arange(items), random.random(items))
     draw = sampler.draw(_DRAWN, 0.5)
 
     def write() -> None:
-        sampler.feedback(store.slots_of(store.keys[draw.slots]), random.random(_DRAWN))
+        sampler.write_priorities(sampler.store.keys[draw.slots], random.random(_DRAWN))
 
     return median_ms(lambda: sampler.draw(_DRAWN, 0.5)), median_ms(write)
 

@@ -27,9 +27,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from impala_mm.runtime import tensorflow_import
+from impala_mm.runtime import lifecycle
 
-tensorflow_import.load()
+lifecycle.import_tensorflow()
 
 import simulated_algorithm  # noqa: E402
 from real_run import ROOT, read_rows  # noqa: E402

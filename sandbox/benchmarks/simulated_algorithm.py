@@ -20,7 +20,7 @@ import tensorflow as tf
 from impala_mm.algorithms.interface import Algorithm, PolicyOutput, entry_spec
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 GRADIENT_BYTES = 6_800_000  # the gradient size of IMPALA's deep network
 _JITTER = 0.1  # largest relative deviation of an update's time

@@ -1,7 +1,7 @@
 """The CPU time of a run's processes by activity, read from the kernel for each thread.
 
 `throughput.py` takes a snapshot at the start and at the end of its window. Threads are identified
-by their names (`impala_mm/runtime/thread_names.py`) and by the role of their process, learner or
+by their names (`impala_mm/runtime/lifecycle.py`) and by the role of their process, learner or
 actor.
 
 TensorFlow's threads in a learner compute everything there is: with --inference=learner, inference

@@ -16,7 +16,7 @@ import numpy as np
 import real_run
 from random_actions import random_actions
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import agent
 from impala_mm.config import auto
 from impala_mm.config.settings import Config
@@ -131,7 +131,7 @@ class WireTasks:
         """Play unrolls, so that they compress like those of a real run."""
         environments = self._make_environments(batch, 1)
         try:
-            return Player(self._acting.algorithm, [(environments, batch)]).play()[:batch]
+            return UnrollPlayer(self._acting.algorithm, [(environments, batch)]).play()[:batch]
         finally:
             environments.close()
 
@@ -154,7 +154,7 @@ class WireTasks:
         layout = self._acting.layout
         values = layout.values()
         server.publish(0, lambda: layout.pack(values), values)
-        source = QueueSource(server, UnrollCodec(self._acting.algorithm.unroll), batch)
+        source = QueueSource(server.queue, UnrollCodec(self._acting.algorithm.unroll), batch)
 
         def drain() -> None:
             try:

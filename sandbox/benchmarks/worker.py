@@ -35,7 +35,7 @@ from random_actions import random_actions
 from wire_ends import PreparedTask, WireTasks
 
 from impala_mm.actor.acting import Act
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import auto, command_line, replay_mix
@@ -44,14 +44,14 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.distributed import group
 from impala_mm.environments.atari import vector
-from impala_mm.learner import replay_source, setup
+from impala_mm.learner import replay_source, start
 from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.own_source import OwnSource
 from impala_mm.learner.train_step import TrainStep, UpdateProfiler
 from impala_mm.replay.source import ReplaySource
 from impala_mm.runtime import devices
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 
 class WorkerTasks(WireTasks):
@@ -128,7 +128,8 @@ class WorkerTasks(WireTasks):
             1,
             profiler,
         )
-        learner.start_training(lambda: math.nan)
+        learner.prepare_training(lambda: math.nan)
+        learner.start()
         source.allowed.release()  # a batch is prepared during the previous update
 
         def once() -> None:
@@ -170,13 +171,13 @@ class WorkerTasks(WireTasks):
         # It would take unrolls for ever, if the learner had to wait for none.
         changed = {"batch_size": batch, "replay_spill": "", "replay_overflow": "wait"}
         config, codec = dataclasses.replace(config, **changed), UnrollCodec(algorithm.unroll)
-        device, most = devices.training_device(), replay_source.memory(config, process_rank())
+        device = devices.training_device()
         position = replay_source.Position(lambda: 0, lambda: 0.0)
         run = replay_source.Run(Path(), is_new=True)
 
         def make(queue: Any) -> ReplaySource:
             return replay_source.make_source(
-                *(config, algorithm, queue, codec, device, position, most, 0, run),
+                *(config, algorithm, queue, codec, device, position, run, process_rank()),
                 say=lambda line: None,
             )
 
@@ -208,7 +209,7 @@ class WorkerTasks(WireTasks):
         groups = [
             (self._make_environments(size, int.from_bytes(os.urandom(3))), size) for size in sizes
         ]
-        player = Player(algorithm, groups)
+        player = UnrollPlayer(algorithm, groups)
         return lambda: (player.play(), player.episodes()), sum(sizes) * algorithm.unroll.length
 
     def load_parameters(self, batch: int) -> PreparedTask:
@@ -235,7 +236,7 @@ class WorkerTasks(WireTasks):
         return tf.nest.map_structure(make, self._acting.algorithm.unroll.step)
 
 
-class _RepeatedBatch:
+class _RepeatedBatch(BatchSource):
     """A source that always returns the same batch."""
 
     def __init__(self, batch: Batch):
@@ -243,9 +244,6 @@ class _RepeatedBatch:
 
     def next(self, timeout: float) -> Batch | None:
         return self._batch
-
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        pass
 
 
 class _EndlessUnrolls:
@@ -261,7 +259,7 @@ class _EndlessUnrolls:
         return [*itertools.islice(self._contents, number)], [0] * number
 
 
-class _AllowedBatches:
+class _AllowedBatches(BatchSource):
     """The batches of a source, each once it is allowed."""
 
     def __init__(self, source: BatchSource):
@@ -291,7 +289,7 @@ def main() -> None:
     if _THREADS:
         lifecycle.lower_priority()
     else:
-        setup.find_levels_and_device(config)
+        start.find_levels_and_device(config)
     tasks = WorkerTasks(config, _THREADS)
     ready: dict[tuple[str, int], PreparedTask] = {}
     for line in sys.stdin:

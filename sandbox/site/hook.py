@@ -53,7 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 def pages() -> list[Path]:
     """Return the Markdown files that are the site's pages."""
     named = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "sandbox/**/*.md", "docker/*.md")
-    cards = ("impala_mm/policies/*/*.md",)
+    cards = ("impala_mm/shipped_policies/*/*.md",)
     return [path for pattern in named + cards for path in sorted(_ROOT.glob(pattern))]
 
 

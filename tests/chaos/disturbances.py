@@ -55,11 +55,8 @@ _ACTOR = _Target("an actor", ACTORS, "--job_name=actor")
 _SUPERVISOR = _Target("an actor's supervisor", ACTORS, "launcher.node.supervisor")
 _AGENT = _Target("the frontend's agent", (*LEARNERS, *ACTORS), "agent_main")
 _TMUX = _Target("tmux", (*LEARNERS, *ACTORS), "tmux ", ("tmux",))
-# Or the controller, if that is on the laptop, too.
+# Or the controller.
 FRONTEND = _Target("the frontend", ("laptop",), "run_experiment_mm_raw.py", everywhere=True)
-CONTROLLER = _Target(
-    "the controller", ("laptop", *LEARNERS, *ACTORS), "--control ", everywhere=True
-)
 
 _KILLED = (
     *(_RANK, _LEARNERS_SUPERVISOR, _MPIRUN, _DAEMON, _DAEMON_SUPERVISOR),
@@ -68,13 +65,10 @@ _KILLED = (
 _STOPPED = (_RANK, _LEARNERS_SUPERVISOR, _MPIRUN, _DAEMON, _ACTOR, _SUPERVISOR, FRONTEND)
 
 
-def draw_all(
-    lan: Lan, drawn: random.Random, killed: set[int], controller: str = ""
-) -> Iterator[Disturbance]:
+def draw_all(lan: Lan, drawn: random.Random, killed: set[int]) -> Iterator[Disturbance]:
     """Yield disturbances without end: each kind once, in a random order, then again.
 
-    What they kill is added to `killed`, as pids. `controller`: the host that has the controller, if
-    that is apart from the frontend.
+    What they kill is added to `killed`, as pids.
     """
     kinds: list[Callable[[], Disturbance]] = [
         *(lambda target=target: _kill(lan, drawn, target, killed) for target in _KILLED),
@@ -91,14 +85,6 @@ def draw_all(
         lambda: _restart(lan, drawn, ACTORS, killed),
         lambda: _restart(lan, drawn, ("laptop",), killed),
     ]
-    if controller:
-        kinds += [
-            lambda: _kill(lan, drawn, CONTROLLER, killed),
-            lambda: _stop(lan, drawn, CONTROLLER),
-            lambda: _cut(lan, drawn, (controller,)),
-            lambda: _lose_packets(lan, drawn, (controller,), ("laptop", *LEARNERS)),
-            lambda: _restart(lan, drawn, (controller,), killed),
-        ]
     while True:
         drawn.shuffle(kinds)
         for kind in kinds:

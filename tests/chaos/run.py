@@ -6,8 +6,8 @@ Six simulated hosts (`hosts`) have two learners, three actors and the frontend. 
 something is killed, stopped, cut off, slowed down, filled or powered off (`disturbances`). The seed
 decides what, where and for how long. At the end the run is stopped, and `checker` judges the files
 that it has left. What happened is printed with its time, and each finding on a line of its own; the
-exit code is 1 if there is any. It needs root. With --controller=actor1, for example, the run has a
-controller on that host, which is disturbed, too, while a frontend follows the run.
+exit code is 1 if there is any. It needs root. With --controller a controller follows the run in
+place of the frontend.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from deadlines import Deadline  # noqa: E402 - found in the folders above
 from hosts import Lan, why_not  # noqa: E402
 
 from tests.chaos import checker, disturbances  # noqa: E402
-from tests.chaos.disturbances import ACTORS, LEARNERS, Disturbance  # noqa: E402
+from tests.chaos.disturbances import Disturbance  # noqa: E402
 from tests.chaos.evidence import Event  # noqa: E402
 from tests.chaos.subject import Ended, Subject  # noqa: E402
 
@@ -136,12 +136,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="what is drawn")
     parser.add_argument("--minutes", type=float, default=15, help="of disturbances")
     parser.add_argument("--keep", type=Path, help="a new folder for the files that are checked")
-    parser.add_argument(
-        "--controller",
-        default="",
-        choices=["", "here", *LEARNERS, *ACTORS[:2]],
-        help="the host of a controller, beside a frontend; here: in its place",
-    )
+    parser.add_argument("--controller", action="store_true", help="instead of the frontend")
     given = parser.parse_args()
     if reason := why_not():
         print(f"no simulated hosts: {reason}")
@@ -155,10 +150,9 @@ def main() -> int:
     with Lan() as lan:
         killed, drawn = set[int](), random.Random(given.seed)
         subject = Subject(lan, killed, given.controller)
-        apart = given.controller if given.controller != "here" else ""
         try:
             run = ChaosRun(subject, folder)
-            kinds = disturbances.draw_all(lan, drawn, killed, apart)
+            kinds = disturbances.draw_all(lan, drawn, killed)
             run.go(drawn, kinds, given.minutes)
         finally:
             subject.close()

@@ -16,7 +16,6 @@ from deadlines import Deadline
 from far_cluster import FarCluster
 from hosts import Lan
 
-from tests.chaos.controllers import Controllers
 from tests.chaos.disturbances import ACTORS, LEARNERS, RUN
 
 _TRAINED = "/var/log/trained"  # on each learner's host, outside of the disk that is filled
@@ -32,8 +31,6 @@ _CLUSTER = (
     *("--lost_secs=15", "--rejoin_secs=20", f"--env=TRAINED={_TRAINED}"),
 )
 _ATTACH = "--workers_csv_path=/root/workers.csv", "--attach"
-# In the home of the controller's host.
-_CONTROLLERS_LOG = ".local/state/impala_mm/hosts/*/logs/*/controller.log"
 _DISK = "size=64m"  # of the run's folder on a learner's host
 _WINDOW = 3.0  # seconds within which each environment must be trained on
 _QUEUED = 3.0  # seconds for which unrolls of an actor that was killed may still be in a queue
@@ -44,18 +41,16 @@ _LEFT_SECONDS = 30.0  # seconds that processes have to end after the frontend
 class Subject:
     """The run, as its user and an observer of its records see it."""
 
-    def __init__(self, lan: Lan, killed: set[int], controller: str = ""):
+    def __init__(self, lan: Lan, killed: set[int], has_controller: bool = False):
         """Give the learners' hosts small disks.
 
-        `killed`: the pids of what was killed so far. `controller`: "" or the host that has a
-        controller. Frontends detach if that is "here", and otherwise follow the run, too.
+        `killed`: the pids of what was killed so far. `has_controller`: frontends detach, and a
+        controller follows the run.
         """
         self._lan, self._far = lan, FarCluster(lan, python=sys.executable)
         self._records = _Records(lan)
         self._controllers = Controllers(lan, killed)
-        self._has_controller, self._detaches = controller != "", controller == "here"
-        place = lan.hosts[controller].address if controller in lan.hosts else controller
-        self._placed = (f"--controller={place}",) if controller else ()
+        self._detach = ("--detach",) if has_controller else ()
         self._frontend: Any = None
         self.outputs: list[str] = []  # of frontends that have ended
         self._disks = [lan.hosts[name].path(RUN) for name in LEARNERS]
@@ -73,17 +68,13 @@ class Subject:
 
     def start(self) -> None:
         """Start the run and the frontend that follows it, or the controller."""
-        detach = ("--detach",) if self._has_controller else ()
         rows = self._far.of(LEARNERS, ACTORS)
-        self._start_frontend(rows, "--skip_check", *_TRAINING, *detach)
-        if self._has_controller and not self._detaches:
-            self._start_frontend(*_ATTACH)
+        self._start_frontend(rows, "--skip_check", *_TRAINING)
 
     def attach_again(self) -> None:
         """Start another frontend if the last one was killed; raise Ended if it has exited."""
-        has_controller = self._controllers.look()
-        if self._detaches:
-            if has_controller:
+        if self._detach:
+            if self._controllers.look():
                 return
         else:
             code = self._continued(self._frontend.process)
@@ -92,12 +83,12 @@ class Subject:
             self.outputs.append(self._frontend.printed())
             if code not in (-signal.SIGKILL, 128 + signal.SIGKILL):
                 raise Ended(code, self.outputs[-1])
-        self._start_frontend(*_ATTACH, *(("--detach",) if self._detaches else ()))
+        self._start_frontend(*_ATTACH)
 
     def _start_frontend(self, *flags: str) -> None:
-        every = (*flags, *_CLUSTER, *self._placed)
+        every = (*flags, *_CLUSTER, *self._detach)
         self._frontend = self._lan.laptop.start(*self._far.frontend(*every))
-        if "--detach" in flags:
+        if self._detach:
             code = self._frontend.wait(_DETACH_SECONDS)
             self.outputs.append(self._frontend.printed())
             if code:
@@ -124,7 +115,7 @@ class Subject:
         """Save and stop the run as a user does; return what is wrong with its end."""
         self._controllers.look()
         frontend, expected = self._frontend, 130
-        if self._has_controller:
+        if self._detach:
             frontend, expected = self._lan.laptop.start(*self._far.frontend("--stop")), 0
         else:
             frontend.process.send_signal(signal.SIGINT)
@@ -136,8 +127,6 @@ class Subject:
         except AssertionError:
             wrong = [f"the run has not stopped within {_STOP_SECONDS:g} s"]
         self.outputs.append(frontend.printed())
-        if frontend is not self._frontend and not self._detaches:
-            self.outputs.append(self._frontend.printed())
         deadline = Deadline(_LEFT_SECONDS)
         while (left := self._far.left()) and not deadline.is_over():
             time.sleep(0.5)
@@ -153,12 +142,27 @@ class Subject:
             for source, copy in ((RUN, "run"), (_TRAINED, "trained")):
                 if host.path(source).exists():
                     shutil.copytree(host.path(source), folder / name / copy, symlinks=True)
-            for log in host.home.glob(_CONTROLLERS_LOG):
-                (folder / name / "run").mkdir(exist_ok=True, parents=True)
-                shutil.copy(log, folder / name / "run")
         exited = self._controllers.exited
         (folder / "exited.txt").write_text("".join(f"{line}\n" for line in exited))
         (folder / "frontends.log").write_text("\n-- the next frontend --\n".join(self.outputs))
+
+
+class Controllers:
+    """The controllers that were seen, and those that have exited by themselves."""
+
+    def __init__(self, lan: Lan, killed: set[int]):
+        """Observe a run; `killed`: the pids of what a disturbance has killed."""
+        self._laptop, self._killed = lan.laptop, killed
+        self._seen = set[int]()
+        self.exited: list[str] = []  # a sentence on each that has exited by itself
+
+    def look(self) -> bool:
+        """Look at the laptop; return whether there is a controller."""
+        living = set(self._laptop.pids("--control ")) if self._laptop.up else set()
+        for pid in self._seen - living - self._killed:
+            self.exited.append(f"the controller (process {pid}) exited by itself")
+        self._seen = living
+        return bool(living)
 
 
 class Ended(Exception):

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.records import durable_folder
-from launcher.node.task import write_json
+from impala_mm.records import checkpoint
 from tests.chaos import checker, evidence, numbered, rates
-from tests.chaos.controllers import Controllers
+from tests.chaos.subject import Controllers
 
 SECONDS = 0.5  # of an update
 STEPS = 20  # of an unroll
@@ -79,7 +78,7 @@ class Files:
             tf.train.Checkpoint(carried=[recorded], trained=[weights]).write(
                 str(work / "variables")
             )
-            durable_folder.finish(work, self.checkpoint(update), about)
+            checkpoint.finish(work, self.checkpoint(update), about)
         return checker.check(self.folder)
 
     def checkpoint(self, update):
@@ -241,25 +240,23 @@ def test_what_is_left_on_a_host_is_found(files):
 
 
 def test_a_controller_that_exited_by_itself_is_found(files):
-    files.exited = "the controller on actor1 (process 7) exited by itself\n"
-    assert files.check() == ["the controller on actor1 (process 7) exited by itself"]
+    files.exited = "the controller (process 7) exited by itself\n"
+    assert files.check() == ["the controller (process 7) exited by itself"]
 
 
-def test_a_controller_has_exited_by_itself_if_nobody_has_ended_it(tmp_path):
-    living = {1: "actor1", 2: "actor1", 3: "actor1"}
-    host = SimpleNamespace(name="actor1", up=True, pids=lambda words: list(living))
-    killed, laptop = {2}, SimpleNamespace(path=lambda path: tmp_path)
-    seen = Controllers(SimpleNamespace(hosts={"actor1": host}, laptop=laptop), killed)
-    write_json(tmp_path / "controlled.json", {"term": 1})
+def test_a_controller_has_exited_by_itself_if_nobody_has_ended_it():
+    living, killed = [1, 2, 3], {2}
+    laptop = SimpleNamespace(up=True, pids=lambda words: living)
+    seen = Controllers(SimpleNamespace(laptop=laptop), killed)
     assert seen.look()
-    del living[2]  # it was killed
+    living.remove(2)  # it was killed
     seen.look()
     assert seen.exited == []
-    del living[3]
-    seen.look()
-    assert seen.exited == ["the controller on actor1 (process 3) exited by itself"]
-    write_json(tmp_path / "controlled.json", {"term": 2})
-    del living[1]  # by the frontend that has taken over
+    living.remove(3)
+    assert seen.look()
+    assert seen.exited == ["the controller (process 3) exited by itself"]
+    killed.add(1)
+    laptop.up = False
     assert not seen.look()
     assert len(seen.exited) == 1
 

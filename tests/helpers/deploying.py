@@ -56,7 +56,6 @@ class Project:
             "flags",
             "messages",
             "peer_names",
-            "printable",
         ):
             file = f"impala_mm/config/{name}.py".replace("config/..", "")
             shutil.copy(ROOT / file, self.folder / file)

@@ -5,7 +5,7 @@
 
 import tensorflow as tf
 
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 from tests.helpers.dqn_like import DQNLike
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
-from nets.shift import shift
+from nets.frame_stack import shift
 
 
 class Double(snt.Module):

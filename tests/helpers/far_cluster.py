@@ -22,7 +22,6 @@ class FarCluster(FrontendUser):
         self.lan, self._python = lan, python
         for host in lan.hosts.values():
             write_stand_in(host.path(STANDS_IN))
-        self.followers = []  # frontends that follow the run which another one has started
 
     @classmethod
     def with_mpirun(cls, lan):
@@ -69,8 +68,7 @@ class FarCluster(FrontendUser):
 
     def start_following(self, *flags, **env):
         """Start a frontend that follows the run which another one has started."""
-        self.followers.append(self.lan.laptop.start(*FRONTEND, "--attach", *flags, **env))
-        return self.followers[-1]
+        return self.lan.laptop.start(*FRONTEND, "--attach", *flags, **env)
 
     def run(self, *flags, timeout=90):
         """Run the frontend to its end, and return its exit code and output."""

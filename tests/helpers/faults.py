@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms.impala.algorithm import Impala
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 
 def make(config, environment):

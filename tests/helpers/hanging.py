@@ -4,7 +4,7 @@ import time
 
 import gymnasium
 
-from impala_mm.environments.catch import Catch
+from impala_mm.environments.small_games import Catch
 
 _SECONDS = 1.0
 

@@ -20,7 +20,7 @@ def make(config):
 
 
 def updater(algorithm, config, changed=lambda batch: batch, traced=True):
-    """Return a function that makes one update from (a Player's unrolls, the run's progress).
+    """Return a function that makes one update from (unrolls, the run's progress).
 
     `changed` changes the batch before the algorithm sees it. A few updates take less time if they
     are not `traced`.

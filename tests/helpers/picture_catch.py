@@ -3,7 +3,7 @@
 import gymnasium
 import numpy as np
 
-from impala_mm.environments.catch import Catch
+from impala_mm.environments.small_games import Catch
 
 _CELL, _MARGIN = 1, 2  # pixels
 

@@ -12,8 +12,8 @@ from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.evaluation import recording
 from impala_mm.policy.core import make_entry
 from impala_mm.replay import unroll_files
-from impala_mm.replay.contents import pack, unpack
 from impala_mm.replay.data_set import DataSetWriter, files, intact, read_about, unroll_spec
+from impala_mm.replay.store import pack, unpack
 
 
 class FunctionPlayer:

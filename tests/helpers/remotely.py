@@ -14,8 +14,8 @@ from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.data.compression import leave_uncompressed
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.runtime.heartbeat import Heartbeat

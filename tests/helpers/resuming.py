@@ -13,29 +13,28 @@ from types import SimpleNamespace
 import tensorflow as tf
 from processes import free_port
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.impala import settings as impala_settings
 from impala_mm.algorithms.interface import defines
 from impala_mm.algorithms.q_learning import settings as dqn_settings
 from impala_mm.algorithms.q_learning import settings as r2d2_settings
 from impala_mm.algorithms.sac import settings as sac_settings
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, UnrollCodec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.learner.batch_source import QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner, RunLimits
-from impala_mm.learner.monitor import LearnerMonitor
+from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.own_source import OwnSource
 from impala_mm.learner.own_state import OwnState
+from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.train_step import UpdateProfiler
-from impala_mm.learner.watching import Records
 from impala_mm.records.checkpoint import CheckpointInfo
-from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.outputs import RunOutputs
+from impala_mm.records.outputs import EventHook, RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime import devices
 from impala_mm.runtime.ports import HeldAddress
@@ -83,7 +82,7 @@ def record(kind):
     """Return ALL batches of unrolls, played by an untrained policy of an algorithm."""
     tf.random.set_seed(5)
     environments = make_environments(CONFIGS[kind].level_name, BATCH, seed=5)
-    player = Player(_algorithm(kind), [(environments, BATCH)])
+    player = UnrollPlayer(_algorithm(kind), [(environments, BATCH)])
     return [player.play() for _ in range(ALL)]
 
 
@@ -110,12 +109,12 @@ def train(kind, logdir, updates, contents, say=print, pause=0.0):
     )
     checkpoints = Checkpoints(logdir, algorithm.variables, keep=2)
     about = CheckpointInfo(1, {}, {}, {})
-    keeper = Checkpointing(config, checkpoints, algorithm.variables, about, limits, events, say)
-    levels = {config.level_name: level_spec(config.level_name)}
+    status = RunStatus(learner, {config.level_name: level_spec(config.level_name)}, say)
+    keeper = Checkpointing(status, checkpoints, about, events)
     here = SimpleNamespace(path=logdir, why_lost=str)  # without a lock: one process resumes it
     outputs = RunOutputs(say, events, None)
     records = Records(MetricsWriter(logdir, say), keeper, outputs, here)
-    watch = LearnerMonitor(config, alone, algorithm, learner, server, levels, limits, records, say)
+    watch = LearnerMonitor(status, records)
     watch.resume()
     return learner, watch
 

@@ -53,7 +53,7 @@ def _take(server):
         if count is None:
             continue
         server.queue.dequeue_many(count)
-        for report in server.take_reports():
+        for report in server.actors.take_reports():
             assert report.level == LEVEL
             assert report.episodes.shape[1:] == (3,)
         if server.rounds:

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.data.trajectory import Batch, Entry, Unroll, UnrollCodec, UnrollSpec
-from impala_mm.replay.contents import unpack
 from impala_mm.replay.source import QueueClosed
+from impala_mm.replay.store import unpack
 
 LENGTH = 4
 _SCALARS = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]

@@ -8,7 +8,7 @@ import time
 
 from impala_mm.distributed import mpi
 from impala_mm.runtime import lifecycle
-from impala_mm.runtime.rank import process_rank
+from impala_mm.runtime.starter import process_rank
 
 SECONDS = 3
 

@@ -14,7 +14,7 @@ from damaging import damaged, damaged_json
 from hypothesis import HealthCheck, given, settings
 from recorded_catch import record_catch
 
-from impala_mm.actor.host_cache import HostParameterCache
+from impala_mm.actor.policy_puller import HostParameterCache
 from impala_mm.algorithms.interface import entry_spec
 from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import UnrollCodec
@@ -22,8 +22,8 @@ from impala_mm.data.variables import Variables
 from impala_mm.environments.make import level_spec
 from impala_mm.records import checkpoint, run_folder, saved_variables
 from impala_mm.records.checkpoint import CheckpointInfo
-from impala_mm.records.json_lines import read_json_lines
 from impala_mm.records.run_checkpoints import Checkpoints
+from impala_mm.records.run_contents import read_json_lines
 from impala_mm.replay.data_set import BadData, unroll_spec
 from impala_mm.replay.recorded_games import RecordedGames
 from impala_mm.replay.spill import Owner, Spill

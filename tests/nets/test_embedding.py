@@ -7,7 +7,7 @@ from network_inputs import ACTIONS
 
 import nets
 from impala_mm.environments.choices import ChoiceSpec
-from nets.embedding import Embedding
+from nets.torsos import Embedding
 
 STATE, WORDS = ChoiceSpec((500,)), ChoiceSpec((30, 20, 50))
 PLAYERS = {

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from network_inputs import ACTIONS
 
 import nets
-from nets import conv, network, shift
-from nets.mlp import MLP
-from nets.resnet import ResNet
+from nets import agents, network
+from nets.frame_stack import shift
+from nets.torsos import MLP, ResNet
 
 T, B, MOST = 3, 4, 4
 
@@ -32,7 +32,7 @@ def test_each_column_is_shifted_by_its_offset(size, seed, dtype):
     random = np.random.default_rng(seed)
     images = random.integers(0, 256, [T, B, *size]).astype(dtype)
     offsets = random.integers(-MOST, MOST + 1, [B, 2]).astype(np.int32)
-    found = shift.shift(tf.constant(images), tf.constant(offsets), MOST)
+    found = shift(tf.constant(images), tf.constant(offsets), MOST)
     assert found.dtype == dtype
     for t in range(T):
         for b in range(B):
@@ -42,7 +42,9 @@ def test_each_column_is_shifted_by_its_offset(size, seed, dtype):
 @pytest.mark.parametrize("size", [(84, 84), (39, 42)])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(
-    "torso", [conv.simple(), conv.small(), ResNet(), MLP()], ids=lambda x: x.name
+    "torso",
+    [agents.simple(nets.Style())[0], agents.small(nets.Style())[0], ResNet(), MLP()],
+    ids=lambda x: x.name,
 )
 def test_a_torso_restores_what_it_has_arranged(torso, size, channels):
     images = np.random.default_rng(0).integers(0, 256, [2, *size, channels], np.uint8)

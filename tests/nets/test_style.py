@@ -1,10 +1,15 @@
 """The choices for a network's layers, and two networks that read the same entries."""
 
+import importlib
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
-import sonnet as snt
 import tensorflow as tf
 from network_inputs import ACTIONS, SMALL, VECTOR, entries
+from processes import ROOT
 
 import nets
 
@@ -58,7 +63,7 @@ def test_the_initial_weights_of_an_mlp_have_the_chosen_scale():
     np.testing.assert_allclose(w @ w.T, 4 * np.eye(5), atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [n for n in nets.NETWORKS if "LSTM" in n])
+@pytest.mark.parametrize("name", [n for n in nets.NETWORKS.names if "LSTM" in n])
 def test_the_size_of_every_lstm_can_be_chosen(name):
     spec = VECTOR if name.startswith("MLP") else SMALL
     network = nets.make(name, spec, ACTIONS, style=nets.Style(lstm_size=10))
@@ -86,11 +91,34 @@ def test_the_mlp_of_a_nest_has_the_chosen_layers_beside_convolutions():
     assert network.num_features == 256 + 9 + 1 + ACTIONS
 
 
-def test_a_network_of_ones_own_needs_no_style(monkeypatch):
-    monkeypatch.setitem(nets.NETWORKS, "Mine", lambda: (snt.Linear(3), None))
-    monkeypatch.setattr(snt.Linear, "unsuitable", lambda *_: None, raising=False)
-    monkeypatch.setattr(snt.Linear, "arrange", lambda _, x: x, raising=False)
-    assert nets.make("Mine", VECTOR, ACTIONS).num_features == 3 + 1 + ACTIONS
+class Double(nets.Torso):
+    def __call__(self, observation):
+        return 2 * observation
+
+
+def test_a_network_of_ones_own_needs_no_style():
+    nets.register("Double", lambda: (Double(), None))
+    assert nets.make("Double", VECTOR, ACTIONS).num_features == 5 + 1 + ACTIONS
+
+
+def test_the_networks_of_the_page_are_registered_without_tensorflow(monkeypatch):
+    code = "import own_names, sys; assert 'tensorflow' not in sys.modules"
+    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'sandbox'}"}
+    subprocess.run([sys.executable, "-c", code], env=os.environ | path, check=True)
+    monkeypatch.syspath_prepend(ROOT / "sandbox")
+    importlib.import_module("own_names")
+    style = nets.Style((8, 6), lstm_size=9)
+    assert (
+        nets.make("TwinAgent", VECTOR, ACTIONS, style=style._replace(lstm_size=0)).num_features
+        == 2 * 6 + 1 + ACTIONS
+    )
+    network = nets.make("TwinLSTMAgent", VECTOR, ACTIONS, style=style)
+    assert network.num_features == 9
+    observation, *rest = entries(VECTOR, 3, 2)
+    features, _ = network.unroll(observation, *rest, network.initial_state(2))
+    assert features.shape == (3, 2, 9)
+    with pytest.raises(nets.Unsuitable, match="it reads vectors; SmallConvAgent fits them"):
+        nets.make("TwinAgent", tf.TensorSpec([9, 9, 1], tf.uint8), ACTIONS)
 
 
 @pytest.mark.parametrize("name", ["MLPAgent", RECURRENT])

@@ -3,7 +3,7 @@
     .venv/bin/python -m tests.recorded.names                record them: names.txt
 
 `test_names.py` compares. A name that is recorded no more needs an entry in `_RENAMED` of
-`impala_mm/records/earlier_names.py`.
+`impala_mm/records/saved_variables.py`.
 """
 
 from impala_mm.data import variable_names

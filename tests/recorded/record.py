@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +25,11 @@ from impala_mm.config.settings import Config
 from impala_mm.data import trajectory
 from impala_mm.data.trajectory import Batch
 from impala_mm.data.variables import Variables
-from impala_mm.distributed import update_record
+from impala_mm.distributed import gradients
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.types import EnvironmentSpec
-from impala_mm.learner import teaching
+from impala_mm.learner import phases
 from tests.helpers.in_float64 import InFloat64
 from tests.recorded.cases import BASES, CASES, LEVELS, SMALL, Case
 
@@ -255,8 +256,11 @@ def make(case: Case) -> Made:
         config, 0, {spec.level_name: spec}, load_policy=lambda *_, **__: reference
     ).algorithm
     initialise(made.variables)
-    tools = teaching.PolicyTools(lambda *_, **__: reference, lambda *_: teachers, lambda *_: 0.0)
-    teaching.begin(made, config, spec, SingleLearner(), tools, lambda _: None)
+    tools = phases.PolicyTools(lambda *_, **__: reference, lambda *_: teachers, lambda *_: 0.0)
+    learning: Any = SimpleNamespace(algorithm=made, spec=spec)
+    phases.Student(
+        learning, config, SingleLearner(), Path(), tools, lambda _: None
+    ).begin_teachers()
     return Made(made, config, spec, teachers)
 
 
@@ -286,7 +290,7 @@ def compute(case: Case) -> dict[str, Numbers]:
         arguments = batch, known, np.int64(number)
         run = run or wide.function(make_update, *arguments)
         metrics, priorities, measured = run(*arguments)
-        summed = update_record.summarize(np.concatenate(measured))
+        summed = gradients.summarize(np.concatenate(measured))
         metrics = {"clipped_share": summed.clipped_share, "grad_norm": summed.grad_norm} | metrics
         for name, value in metrics.items():
             add(f"metrics/{name}", [float(value)])

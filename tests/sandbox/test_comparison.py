@@ -144,7 +144,7 @@ def test_only_runs_that_are_not_over_are_made_and_a_failed_one_ends_it(tmp_path,
 def test_every_kind_of_replay_is_compared():
     for kind, text in replay_kinds.KINDS.items():
         assert not text or [part.kind for part in replay_mix.parse(text).replays] == [kind]
-    assert set(replay_kinds.KINDS) == {"none", *replay_mix.OPTIONS} - {replay_mix.QUEUE}
+    assert set(replay_kinds.KINDS) == {"none", *replay_mix.KINDS.names} - {replay_mix.QUEUE}
 
 
 @pytest.mark.parametrize(

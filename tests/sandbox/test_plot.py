@@ -10,7 +10,7 @@ import pytest
 from processes import ROOT, run
 
 from impala_mm.config.settings import Config
-from impala_mm.records.panels import PANELS
+from impala_mm.records.run_contents import PANELS
 
 sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their short names
 

@@ -19,7 +19,7 @@ import report
 import run_series
 import run_summary
 
-from impala_mm.records.panels import Panel
+from impala_mm.records.run_contents import Panel
 
 EVIL = "<script>alert('x')</script>&\""
 

@@ -60,7 +60,7 @@ def recorded_spec(
 ) -> Any:
     """Return the specs of one entry's extras; `needed` is `Feature.records` of all features."""
     parameters = tf.TensorSpec([num_parameters], tf.float32)
-    replays = bool(config.replay) and replay_mix.parse(config.replay).needs_features
+    replays = bool(config.replay and replay_mix.parse(config.replay).who_need("features"))
     needs_features = replays or "features" in needed
     needs_value = "value" in needed
     if not (needs_features or needs_value):

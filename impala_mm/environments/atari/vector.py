@@ -18,22 +18,81 @@ Episodes and games end as follows, by the step convention of `data/trajectory.py
 
 A reset presses FIRE for one frame, in games that have it, and then nothing for a random number of
 frames. None of these frames is part of a step, and none is counted.
+
+What distinguishes the ids (ROM, frame skip, sticky actions) is read from gymnasium's registry, in
+which ale_py has them (`read_game`).
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import ale_py
 import numpy as np
+import tensorflow as tf
+from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
-from impala_mm.environments.atari.games import Game
+from impala_mm.config.environment_flags import read_kwargs
+from impala_mm.config.messages import error_message
+from impala_mm.environments import Level
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.faults import make_fault
-from impala_mm.environments.types import EnvironmentSpec, Episode, Fault, Step
-from impala_mm.runtime import thread_names
+from impala_mm.environments.types import (
+    BadLevel,
+    Environments,
+    EnvironmentSpec,
+    Episode,
+    Fault,
+    Options,
+    ReferenceScores,
+    Step,
+)
+from impala_mm.runtime import lifecycle
 
+_SIZE = 84  # height and width in pixels, as in DeepMind's agents
+_NO_LIMIT = 2**30  # frames of a game
+_REPEATS = 4  # frames per step for ids whose emulator does not repeat actions (NoFrameskip)
+# The settings of an id that this module can read. An id with other settings (RAM observations,
+# another mode or difficulty) is played through gymnasium.
+_KNOWN = {
+    "game",
+    "repeat_action_probability",
+    "full_action_space",
+    "frameskip",
+    "max_num_frames_per_episode",
+    "obs_type",
+}
+# Those of --env_kwargs, with the types that they must have; with others, gymnasium plays the game.
+_ARGUMENTS: dict[str, Any] = {
+    "repeat_action_probability": (int, float),
+    "full_action_space": bool,
+    "frameskip": int,
+    "max_num_frames_per_episode": int,
+}
 _FRAMES_PER_SECOND = 60  # of the emulated console
+_STACK = 4  # frames that a network sees at once
+_SCREEN = {"img_height": 210, "img_width": 160, "grayscale": False}
 _LIFE, _GAME = 0, 1  # rows of the statistics: the training episode and the whole game
+
+
+class Game(NamedTuple):
+    """The settings of one game. Frames are those of the emulator, 60 a second."""
+
+    level_name: str
+    rom: str  # ale_py's name of the game
+    actions: tuple[ale_py.Action, ...]  # the emulator's actions for our actions 0, 1, ...
+    repeats: int  # frames per step
+    sticky_actions: float  # probability, at each frame, that the previous action is pressed instead
+    max_frames: int  # frames before a game is truncated, without no-ops
+    no_ops: int  # a game begins with at most this number of frames without an action
+    full_action_space: bool
+    height: int
+    width: int
+    life_loss_ends: bool  # a lost life ends a training episode
+    fire_after_life_loss: bool
+    no_reward_steps: int  # steps without a reward before a game is truncated; 0: never
 
 
 def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
@@ -46,7 +105,7 @@ def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
         "img_width": game.width,
         "num_threads": 1,  # an actor is one process of many; 0 would take all cores
     } | look
-    with thread_names.threads_named("environment"):
+    with lifecycle.threads_named("environment"):
         return _open(game, num_envs, settings)
 
 
@@ -69,6 +128,44 @@ def _open(game: Game, num_envs: int, settings: dict[str, Any]) -> AtariVectorEnv
         use_fire_reset=True,
         **settings,
     )
+
+
+class AtariLevel(Level):
+    """A level that the C++ vector plays."""
+
+    def __init__(self, game: Game, scores: ReferenceScores | None):
+        self.name, self.game, self._scores = game.level_name, game, scores
+
+    def spec(self) -> EnvironmentSpec:
+        """Return the spec, for which nothing is emulated."""
+        game, note = self.game, ""
+        if game.repeats == 1:
+            note = (
+                "num_action_repeats=1 makes every emulator frame a step; the predecessor of this "
+                "program ignored it with Atari and repeated each action 4 times (use 4 for that)"
+            )
+        return EnvironmentSpec(
+            self.name,
+            tf.TensorSpec([game.height, game.width, 1], tf.uint8),
+            ActionSpec(Discrete(len(game.actions))),
+            action_repeats=game.repeats,
+            reward_threshold=None,
+            frame_stack=_STACK,
+            note=note,
+            scores=self._scores,
+            emulator=f"ale-py {ale_py.__version__}",
+        )
+
+    def make(
+        self, num_envs: int, seed: int, renders: bool = False, workers: int = 0
+    ) -> Environments:
+        """Return a vector, which has a thread of its own."""
+        opens = ColourScreenVector if renders else open_vector
+        return AtariVector(self.spec(), self.game, num_envs, seed, opens)
+
+    def action_names(self) -> list[str]:
+        """Return ALE's names."""
+        return [action.name for action in self.game.actions]
 
 
 class AtariVector:
@@ -193,7 +290,7 @@ class AtariVector:
         return finished
 
     def picture(self) -> np.ndarray:
-        """Return the screen of environment 0 in colour; needs the vector of `colour_screen`."""
+        """Return the screen of environment 0 in colour; needs a `ColourScreenVector`."""
         return np.zeros((210, 160, 3), np.uint8) if self._vector is None else self._vector.picture
 
     def close(self) -> None:
@@ -275,5 +372,127 @@ class AtariVector:
         self._rebuilt = dict(enumerate(pictures))
 
 
+class ColourScreenVector:
+    """A vector like `AtariVectorEnv`, with the `picture` of environment 0 in colour.
+
+    The C++ vector returns preprocessed pictures only and gives no access to the emulator's screen.
+    So a second vector plays the game of environment 0 again: the same seed and the same actions
+    give the same game, sticky actions and no-ops included, and its pictures are the whole screen.
+    """
+
+    def __init__(self, game: Game, num_envs: int):
+        self._vector = open_vector(game, num_envs)
+        self._again = open_vector(game, 1, **_SCREEN)
+        self.picture = np.zeros((210, 160, 3), np.uint8)
+
+    def reset(self, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset all games, or those that `options["reset_mask"]` selects."""
+        answer = self._vector.reset(seed=seed, options=options)
+        mask = options["reset_mask"][:1] if options else None
+        if mask is None or mask[0]:
+            again = None if options is None else {"reset_mask": mask}
+            pictures, info = self._again.reset(
+                seed=None if seed is None else seed[:1], options=again
+            )
+            self._look(pictures, info, answer[1])
+        return answer
+
+    def step(self, actions: np.ndarray) -> Any:
+        """Step all games."""
+        answer = self._vector.step(actions)
+        pictures, *_, info = self._again.step(actions[:1])
+        self._look(pictures, info, answer[-1])
+        return answer
+
+    def _look(self, pictures: np.ndarray, info: dict[str, Any], theirs: dict[str, Any]) -> None:
+        for name in ("frame_number", "episode_frame_number", "lives"):
+            if info[name][0] != theirs[name][0]:
+                raise RuntimeError(f"the game played again for its colours differs in its {name}")
+        self.picture = pictures.reshape(210, 160, 3).copy()
+
+
 def _has_fire(game: Game) -> bool:
     return ale_py.Action.FIRE in game.actions
+
+
+def read_game(level_name: str, registered: Any, options: Options) -> Game | None:
+    """Return the game of an id in gymnasium's registry; None if the C++ vector cannot play it."""
+    arguments = read_kwargs(options.env_kwargs)
+    kwargs = registered.kwargs | arguments
+    if (
+        options.env_wrappers
+        or options.discretization != "none"
+        or not all(isinstance(value, _ARGUMENTS.get(key, ())) for key, value in arguments.items())
+        or not kwargs.keys() <= _KNOWN
+        or kwargs.get("obs_type", "rgb") == "ram"
+        or registered.max_episode_steps
+    ):
+        return None
+    repeats = kwargs.get("frameskip", 1)
+    if not isinstance(repeats, int):
+        _refuse_random(level_name, registered, repeats)
+    if repeats < 1:
+        raise BadLevel(f"frameskip is {repeats}, and must be at least 1")
+    if repeats == 1 and "frameskip" not in arguments:  # an id of single frames
+        repeats = _REPEATS
+    limit = kwargs.get("max_num_frames_per_episode", 108_000)
+    full = options.full_action_space or kwargs.get("full_action_space", False)
+    sticky = options.sticky_actions
+    if not sticky <= 1:  # NaN, too
+        raise BadLevel(f"sticky_actions is a probability, and {sticky} is not between 0 and 1")
+    rom = kwargs["game"]
+    return Game(
+        level_name=level_name,
+        rom=rom,
+        actions=_actions(level_name, rom, full),
+        repeats=options.num_action_repeats or repeats,
+        sticky_actions=sticky if sticky >= 0 else kwargs.get("repeat_action_probability", 0.0),
+        max_frames=options.max_frames or (limit if limit > 0 else _NO_LIMIT),  # as for ALE
+        no_ops=options.no_ops,
+        full_action_space=full,
+        height=options.height or _SIZE,
+        width=options.width or _SIZE,
+        life_loss_ends=options.life_loss_ends,
+        fire_after_life_loss=options.fire_after_life_loss,
+        no_reward_steps=options.no_reward_steps,
+    )
+
+
+def _refuse_random(level_name: str, registered: Any, repeats: Any) -> None:
+    """Raise BadLevel for an id that repeats actions at random; name the similar ids."""
+    prefix = level_name.removesuffix(registered.id)
+    name = prefix + registered.name
+    raise BadLevel(
+        f"{level_name} repeats each action {repeats[0]} to {repeats[1] - 1} times, at random, and "
+        f"only a fixed number is supported: did you mean {name}NoFrameskip-v{registered.version} "
+        f"or {prefix}ALE/{registered.name}-v5?"
+    )
+
+
+@functools.cache  # loading a ROM takes a tenth of a second
+def _actions(level_name: str, rom: str, full: bool) -> tuple[ale_py.Action, ...]:
+    """Return the actions that have an effect in the game, or all 18 if `full`."""
+    try:
+        path = roms.get_rom_path(rom)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise BadLevel(
+            f"{level_name} needs the ROM {rom}.bin, which was not found ({error}): reinstall "
+            "ale-py, or set ALE_ROMS_DIR to a folder that has it"
+        ) from error
+    except OSError as error:
+        raise BadLevel(f"{level_name}: {error_message(error)}") from error
+    if path is None:
+        raise BadLevel(f"{level_name}: ale-py knows no ROM {rom}")
+    # Without this it prints a greeting at every start.
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    emulator = ale_py.ALEInterface()
+    emulator.loadROM(path)
+    if not full:
+        return tuple(emulator.getMinimalActionSet())
+    # The network has 18 actions even where the emulator leaves some out, such as FIRE in Skiing;
+    # these then press the same without FIRE.
+    legal = {action.name: action for action in emulator.getLegalActionSet()}
+    return tuple(
+        legal[name if name in legal else name.removesuffix("FIRE") or "NOOP"]
+        for name in ale_py.Action.__members__
+    )

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import nets
 from impala_mm.actor.acting import Act
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import registry
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -210,7 +210,7 @@ def test_a_player_acts_by_the_policy_that_it_loaded_last():
     for variable in algorithm.variables.trained:
         variable.assign(tf.zeros_like(variable))
     (bias,) = [v for v in algorithm.variables.trained if v.name == "policy_logits/b:0"]
-    player = Player(algorithm, [(make_environments("catch", 2, seed=0), 2)])
+    player = UnrollPlayer(algorithm, [(make_environments("catch", 2, seed=0), 2)])
     codec = UnrollCodec(algorithm.unroll)
 
     def load(version):

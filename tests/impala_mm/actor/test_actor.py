@@ -11,15 +11,15 @@ import remotely
 import tensorflow as tf
 from counting import Counting, level
 
-from impala_mm.actor.actor import Player, run
+from impala_mm.actor.actor import UnrollPlayer, run
 from impala_mm.actor.failures import NothingPlayed
 from impala_mm.actor.policy_puller import PulledParameters
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.make import make_environments
 from impala_mm.runtime.heartbeat import Heartbeat
-from impala_mm.transport.environment_numbers import NumberRange
+from impala_mm.transport.messages import NumberRange
 
 # Written by hand. Counting's episodes are 3 steps, truncated; 3, terminated; 1, terminated; its
 # observation counts what was seen, resets included, and its reward is the action. Action n of
@@ -84,7 +84,9 @@ def _unrolls_from_afar(length, count, overlap=1):
 
 def _unrolls(length, count, num_envs=1, overlap=1):
     algorithm = Scripted(length, overlap)
-    player = Player(algorithm, [(make_environments("Counting-v0", num_envs, seed=0), num_envs)])
+    player = UnrollPlayer(
+        algorithm, [(make_environments("Counting-v0", num_envs, seed=0), num_envs)]
+    )
     codec = UnrollCodec(algorithm.unroll)
     return [codec.decode(tf.constant(player.play())) for _ in range(count)]
 
@@ -171,7 +173,7 @@ def test_the_unroll_with_a_fault_is_dropped_and_the_next_begins_with_a_reset():
 
     algorithm = Scripted(4)
     vector = make_environments(level(Breaks), 2, seed=0)
-    player = Player(algorithm, [(vector, 2)])
+    player = UnrollPlayer(algorithm, [(vector, 2)])
     counts = [len(player.play()) for _ in range(2)]
     assert counts == [2, 1], "the second environment breaks in the second unroll"
     assert "RuntimeError: the emulator is gone" in vector.faults[-1].text

@@ -11,16 +11,16 @@ import pytest
 import tensorflow as tf
 from counting import Counting
 
-from impala_mm.actor.actor import Player, run
+from impala_mm.actor.actor import UnrollPlayer, run
 from impala_mm.actor.failures import FaultCounter, NothingPlayed, TooManyFaults
 from impala_mm.actor.policy_puller import PulledParameters
 from impala_mm.algorithms.interface import Algorithm
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.heartbeat import Heartbeat
-from impala_mm.transport.environment_numbers import NumberRange
+from impala_mm.transport.messages import NumberRange
 
 LENGTH = 5
 
@@ -58,8 +58,8 @@ def made(seed, size):
 @pytest.mark.parametrize("overlap", [1, 2 * LENGTH + 1])
 def test_groups_play_what_each_would_play_alone(overlap):
     groups = [(0, 3), (3, 2), (7, 1)]
-    together = Player(Obeys(overlap), [made(*group) for group in groups])
-    alone = [Player(Obeys(overlap), [made(*group)]) for group in groups]
+    together = UnrollPlayer(Obeys(overlap), [made(*group) for group in groups])
+    alone = [UnrollPlayer(Obeys(overlap), [made(*group)]) for group in groups]
     played = 0
     for _ in range(4):
         contents = together.play()
@@ -76,7 +76,7 @@ def test_groups_play_what_each_would_play_alone(overlap):
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_no_unroll_is_acted_in_by_two_policies_and_each_is_called_by_its_own(count):
     algorithm = Obeys()
-    player = Player(algorithm, [made(10 * i, 2) for i in range(count)])
+    player = UnrollPlayer(algorithm, [made(10 * i, 2) for i in range(count)])
     codec, policies = UnrollCodec(algorithm.unroll), itertools.count(1)
 
     def load():
@@ -112,7 +112,7 @@ def test_one_group_steps_while_the_network_acts_for_the_other():
             return getattr(self._environments, name)
 
     algorithm = Obeys()
-    player = Player(algorithm, [(Waits(0), 1), (Waits(1), 1)])
+    player = UnrollPlayer(algorithm, [(Waits(0), 1), (Waits(1), 1)])
 
     def count(number, start, actions):
         with changed:
@@ -141,7 +141,7 @@ def test_a_step_that_fails_aside_fails_the_actor():
         def __getattr__(self, name):
             return getattr(self._environments, name)
 
-    player = Player(Obeys(), [(Breaks(), 1), made(0, 1)])
+    player = UnrollPlayer(Obeys(), [(Breaks(), 1), made(0, 1)])
     with pytest.raises(RuntimeError, match="the emulator is gone"):
         player.play()
     player.close()

@@ -5,12 +5,12 @@ import pytest
 import remotely
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import EnvironmentNumber, entry_spec
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import level_spec, make_environments
-from impala_mm.transport.environment_numbers import NumberRange
+from impala_mm.transport.messages import NumberRange
 
 LENGTH = 3
 
@@ -45,7 +45,7 @@ def _recorded(entries):
 
 def test_an_actor_gives_each_environment_its_number():
     algorithm = Numbered()
-    player, codec = Player(algorithm, _groups(2, 1)), UnrollCodec(algorithm.unroll)
+    player, codec = UnrollPlayer(algorithm, _groups(2, 1)), UnrollCodec(algorithm.unroll)
     assert _recorded(codec.decode(tf.constant(player.play()))[0]) == ([0, 1, 2], {3})
     player.number(NumberRange(first=5, stride=2, bound=40))
     player.play()  # the first group has begun its unroll before

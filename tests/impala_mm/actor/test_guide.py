@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Host
 from impala_mm.algorithms.features.guide import Guidance, Guide
@@ -44,7 +44,10 @@ def _played(student, unrolls, size=8, level="catch"):
     def load(settings):
         return load_teachers(config, level_spec(level))
 
-    player, codec = Player(student, [(environments, size)], None, load), UnrollCodec(student.unroll)
+    player, codec = (
+        UnrollPlayer(student, [(environments, size)], None, load),
+        UnrollCodec(student.unroll),
+    )
     entries = [codec.decode(tf.constant(player.play()))[0] for _ in range(unrolls)]
     together = tf.nest.map_structure(lambda *parts: np.concatenate(parts, 1), *entries)
     return together, player.episodes()[:, 1]

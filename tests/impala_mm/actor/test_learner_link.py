@@ -13,14 +13,14 @@ from processes import free_port
 from supervising import until
 
 from impala_mm.actor import learner_link, policy_puller
-from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
+from impala_mm.actor.policy_puller import HostParameterCache
 from impala_mm.data.compression import compress_lz4, decompress, leave_uncompressed
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import connected_actors, messages
 from impala_mm.transport.client import Client, Unreachable
-from impala_mm.transport.environment_numbers import NumberRange
-from impala_mm.transport.rebalancing import LearnerLoad
+from impala_mm.transport.connected_actors import LearnerLoad
+from impala_mm.transport.messages import NumberRange
 from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
@@ -348,7 +348,7 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
     one.send(_group(one, b"new"))
     until(lambda: int(server.queue.size()) == 1)
     assert server.queue.dequeue()[0].numpy() == b"new"
-    assert server.stale == 2
+    assert server.ledger.stale == 2
     until(lambda: server.dropped == 2)
     assert list(server.actors.heard) == [0]
 
@@ -359,13 +359,13 @@ def test_an_error_of_the_learner_is_printed_and_is_no_full_queue(here, monkeypat
     one = join(0)
     calls = []
 
-    def select(header, unrolls):
+    def decode(header, sent):
         calls.append(header)
         if len(calls) == 1:
             raise RuntimeError("out of memory")
-        return unrolls
+        return list(sent)
 
-    monkeypatch.setattr(server, "select_unrolls", select)
+    monkeypatch.setattr(server._receiver, "_decode_unrolls", decode)
     one.send(_group(one, b"mine"))
     until(lambda: int(server.queue.size()) == 1)
     (line,) = [line for line in server.said if "could not answer" in line]
@@ -480,7 +480,7 @@ def test_an_actor_goes_where_it_is_sent_and_what_it_played_before_counts_there(s
     assert 0 not in full.actors.heard
     one.send(group._replace(contents=[b"second"]))
     assert (_taken(full), _taken(starved)) == (b"first", b"second")
-    assert (full.stale, starved.stale) == (0, 0)
+    assert (full.ledger.stale, starved.ledger.stale) == (0, 0)
 
 
 def test_an_actor_that_is_sent_to_another_learner_keeps_its_environments_numbers(several):

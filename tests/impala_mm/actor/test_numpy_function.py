@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from impala_mm.actor.numpy_function import NumpyFunction
-from impala_mm.actor.numpy_operations import Untranslatable
+from impala_mm.actor.numpy_function import NumpyFunction, Untranslatable
 
 FLOATS, WHOLE, FLAGS = (tf.TensorSpec([4, 6], dtype) for dtype in (tf.float32, tf.int32, tf.bool))
 TABLE = tf.Variable(np.arange(12, dtype=np.float32).reshape(6, 2))

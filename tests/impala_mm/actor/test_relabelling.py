@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.actor.actor import Player, run
+from impala_mm.actor.actor import UnrollPlayer, run
 from impala_mm.actor.learner_link import UnrollBatch, label
 from impala_mm.actor.policy_puller import PolicyVersion, PulledParameters
 from impala_mm.algorithms import registry
@@ -20,13 +20,13 @@ from impala_mm.algorithms.feature import Features
 from impala_mm.algorithms.features.hindsight import Hindsight, Relabeller
 from impala_mm.algorithms.interface import Role
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.faults import FaultElsewhere
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel
 from impala_mm.runtime.heartbeat import Heartbeat
-from impala_mm.transport.environment_numbers import NumberRange
+from impala_mm.transport.messages import NumberRange
 
 GOAL = tf.TensorSpec([1], tf.float32)
 OBSERVATION = {"observation": GOAL, "achieved_goal": GOAL, "desired_goal": GOAL}
@@ -289,7 +289,7 @@ def test_players_judge_steps_by_their_environments(algorithm, workers):
     )  # fmt: skip
     made = registry.make_algorithm(config, level_spec(level), Role.ACTOR)
     environments = make_environments(level, 3, seed=0, workers=workers)
-    player = Player(made, [(environments, 3)])
+    player = UnrollPlayer(made, [(environments, 3)])
     sent, rounds = [], 12
     for _ in range(rounds):
         sent += player.play()

@@ -15,7 +15,7 @@ from impala_mm.config.flags import info
 from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
 from impala_mm.runtime import devices
-from impala_mm.transport import handshake
+from impala_mm.transport import validity
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_actors_and_learners_of_an_algorithm_share_its_own_flags_but_those_for_l
     )
     assert hash(identity["own_flags"]), "learners compare it"
     same = json.loads(json.dumps(same))  # as it travels
-    assert handshake.refusal(same, identity) == ""
-    assert handshake.refusal(other, identity) == (
+    assert validity.refusal(same, identity) == ""
+    assert validity.refusal(other, identity) == (
         "this actor's --random_share, a flag of the algorithm, is 0.25, the learner's is 0.4"
     )
     stepping = agent.stepping_identity(kind(**own), {"memory": level_spec("memory")})
     assert (
-        handshake.refusal(stepping | {"inference": "learner"}, identity | {"inference": "learner"})
+        validity.refusal(stepping | {"inference": "learner"}, identity | {"inference": "learner"})
         == ""
     )
 
@@ -99,7 +99,7 @@ def test_an_actor_that_scales_rewards_otherwise_is_refused():
         agent.make_agent(ImpalaSettings(level_name="catch", reward_scaling=scaling), 0).identity
         for scaling in (1.0, 0.5)
     )
-    said = handshake.refusal(actor, learner)
+    said = validity.refusal(actor, learner)
     assert said.startswith("this actor's size of rewards (--reward_scaling, --max_abs_reward) is ")
     assert "scaled by 0.5" in said.partition(", the learner's is ")[0]
     assert "scaled by 1" in said.partition(", the learner's is ")[2]
@@ -119,7 +119,7 @@ def test_an_actor_needs_none_of_the_flags_that_our_algorithms_read_in_learners_a
     identities = (
         agent.make_agent(config, 0, role=Role.ACTOR).identity for config in (actor, learner)
     )
-    assert handshake.refusal(*identities) == ""
+    assert validity.refusal(*identities) == ""
 
 
 def _another_value(field):

@@ -13,7 +13,7 @@ from impala_mm.config import flags
 from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
-from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments import from_flags
 from impala_mm.learner.train_step import TrainStep

@@ -8,21 +8,21 @@ import pytest
 import tensorflow as tf
 from processes import free_port
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, UnrollCodec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner, RunLimits
-from impala_mm.learner.monitor import LearnerMonitor
+from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.train_step import UpdateProfiler
-from impala_mm.learner.watching import Records
 from impala_mm.records.checkpoint import CheckpointInfo
-from impala_mm.records.hooks import EventHook
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.outputs import RunOutputs
+from impala_mm.records.outputs import EventHook, RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
@@ -30,7 +30,7 @@ from impala_mm.transport.server import Server
 UPDATES, BATCH, HELD = 30, 4, 32
 
 
-class Prioritised:
+class Prioritised(BatchSource):
     """A source that draws from its unrolls by the priorities of the last update."""
 
     def __init__(self, entries, exponent):
@@ -60,7 +60,7 @@ def entries():
     config = Config(level_name="catch")
     spec = level_spec("catch")
     algorithm = dqn_like.make(config, spec)
-    player = Player(algorithm, [(make_environments("catch", HELD, seed=0), HELD)])
+    player = UnrollPlayer(algorithm, [(make_environments("catch", HELD, seed=0), HELD)])
     return UnrollCodec(algorithm.unroll).decode(tf.constant(player.play()))[0]
 
 
@@ -81,12 +81,12 @@ def _train(entries, exponent, folder):
     learner = Learner(config, algorithm, alone, source, server, layout, limits, 1, profile)
     checkpoints = Checkpoints(folder, algorithm.variables, keep=3)
     events, about = EventHook("", folder, say), CheckpointInfo(1, {}, {}, {})
-    keeper = Checkpointing(config, checkpoints, algorithm.variables, about, limits, events, say)
+    status = RunStatus(learner, {"catch": spec}, say)
+    keeper = Checkpointing(status, checkpoints, about, events)
     here = SimpleNamespace(path=folder, why_lost=str)  # without a lock: one process resumes it
     outputs = RunOutputs(say, events, None)
     records = Records(MetricsWriter(folder, say), keeper, outputs, here)
-    levels = {"catch": spec}
-    watch = LearnerMonitor(config, alone, algorithm, learner, server, levels, limits, records, say)
+    watch = LearnerMonitor(status, records)
     return source, watch.run(lambda: None)
 
 

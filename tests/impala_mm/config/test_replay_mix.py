@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.config import replay_mix
-from impala_mm.replay.limiter import RateLimiter
+from impala_mm.replay.mixer import RateLimiter
 
 
 def _mix(text):
@@ -21,8 +21,8 @@ def test_a_text_names_parts_with_shares_capacities_and_options():
     assert [part[:3] for part in mix.replays] == [("uniform", 0.3, 10000), ("elite", 0.2, 1000)]
     options = mix.replays[1].options
     assert (options["strategy"], options["distance"], options["max_age"]) == ("1", "cosine", 100)
-    assert mix.needs_features
-    assert not _mix("queue:0.5,prioritised:0.5").needs_features
+    assert mix.who_need("features") == ["elite"]
+    assert _mix("queue:0.5,prioritised:0.5").who_need("features") == []
     assert replay_mix.split_columns(mix, 10) == [5, 3, 2]
 
 
@@ -70,7 +70,10 @@ def test_a_file_of_tables_is_the_text_in_its_place(tmp_path):
     [
         ("queue:1", "it names no replay: add one, such as queue:0.5,uniform:0.5:10000"),
         ("queue:0.5,uniform:0.4", "the shares of its parts sum to 0.9: they must sum to 1"),
-        ("replay:1", "'replay' is no kind of replay: write queue, uniform, prioritised"),
+        (
+            "replay:1",
+            "there is no kind of replay 'replay': the names are queue, uniform, prioritised",
+        ),
         ("uniform:1:none", "uniform's capacity is none: it must be a whole number"),
         ("uniform:1:0", "uniform's capacity is 0: it must be a whole number"),
         ("uniform:1:1000000000", "a whole number of unrolls, up to 100,000,000; --replay_max_gb"),
@@ -120,7 +123,7 @@ def test_a_mix_that_does_not_fit_the_other_flags_is_explained(text, batch_size, 
     batch_size=st.integers(1, 300),
 )
 def test_the_nearest_shares_that_are_proposed_are_accepted(shares, batch_size):
-    kinds = [*replay_mix.OPTIONS][: len(shares)]
+    kinds = replay_mix.KINDS.names[: len(shares)]
     parts = [
         replay_mix.Part(kind, share / math.fsum(shares), 10_000 * (kind != "queue"), {})
         for kind, share in zip(kinds, shares, strict=True)

@@ -2,7 +2,10 @@
 
 import sys
 
-from impala_mm.config import user_modules
+import pytest
+
+from impala_mm.config import command_line, user_modules
+from impala_mm.config.settings import Config
 
 
 def test_an_installed_package_finds_its_own_examples_after_all_else(tmp_path, monkeypatch):
@@ -16,3 +19,44 @@ def test_an_installed_package_finds_its_own_examples_after_all_else(tmp_path, mo
     monkeypatch.chdir(tmp_path / "here")
     assert user_modules.import_module("shipped_only").place == 1
     assert user_modules.import_module("examples_of_a_test.in_both").place == 2
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The current folder, whose modules can be imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(user_modules, "_imported", {})
+    return tmp_path
+
+
+@pytest.mark.parametrize("given", ["--import=one, two", "--imports=one,two", "--config", "file"])
+def test_flags_import_modules_before_others_are_read(here, given):
+    names = [f"{name}_{len(given)}" for name in ("one", "two")]
+    for name in names:
+        (here / f"{name}.py").write_text("")
+    text = f"{names[0]}, {names[1]}"
+    if given == "--config":
+        (here / "flags.toml").write_text(f'imports = ["{names[0]}", "{names[1]}"]')
+        argument = "--config=flags.toml"
+    elif given == "file":
+        (here / "flags").write_text(f"--import={text}")
+        argument = "--flagfile=flags"
+    else:
+        argument = f"{given.partition('=')[0]}={text}"
+    command_line.parse(["experiment.py", argument], "", Config)
+    assert user_modules.imported().split(",") == names
+    assert all(name in sys.modules for name in names)
+
+
+def test_what_cannot_be_imported_is_refused_with_the_traceback_of_its_code(here, capsys):
+    (here / "broken_import.py").write_text("def fail():\n    raise ValueError('no luck')\nfail()")
+    with pytest.raises(SystemExit) as ended:
+        command_line.parse(["experiment.py", "--import=broken_import"], "", Config)
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert 'broken_import.py", line 2, in fail\n' in printed
+    assert f"error: --import=broken_import: broken_import was found at {here}" in printed
+    with pytest.raises(SystemExit):
+        command_line.parse(["experiment.py", "--import=broken_imports"], "", Config)
+    assert "did you mean broken_import?" in capsys.readouterr().err

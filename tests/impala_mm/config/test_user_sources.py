@@ -19,6 +19,8 @@ def here(tmp_path, monkeypatch):
         "mine_networks.py": "def f():\n    from deeper import parts",
         "deeper/parts.py": "",
         "unrelated.py": "",
+        "names.py": "register('mine', 'placed.inner:Mine')",
+        "placed/inner.py": "",
         "box/__init__.py": "",
         "box/inner/ppo.py": "from .. import data",
         "box/weights.bin": "x" * 2_000_000,
@@ -43,6 +45,12 @@ def test_a_packages_files_are_all_in_its_folder_and_levels_bring_their_modules(h
     found = user_sources.of_run(Config(algorithm="box.inner.ppo", level_name=level))
     own = {"box/__init__.py", "box/inner/ppo.py", "box/weights.bin"}
     assert found.keys() == own | {"levels_of_mine.py"}
+    assert user_sources.of_run(Config(imports="levels_of_mine, unrelated")).keys() == {
+        "levels_of_mine.py",
+        "unrelated.py",
+    }
+    names = user_sources.of_run(Config(imports="names")).keys()
+    assert names == {"names.py", "placed/inner.py"}, "they are imported when they are first used"
     assert user_sources.of_run(Config()) == {}
     assert user_sources.of_run(Config(algorithm="gone", level_name="gone:A-v0")) == {}
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms.parts import optimizers
-from impala_mm.data.parameter_layout import ParameterLayout
+from impala_mm.data.variables import ParameterLayout
 
 
 def _variables(seed):

@@ -11,8 +11,8 @@ from processes import ROOT, free_port, needs_horovod, run
 from impala_mm.config.settings import Config
 from impala_mm.distributed import agreement, mpi
 from impala_mm.distributed.agreement import Agreement, SettingsDiffer
-from impala_mm.runtime.rank import _VARIABLES
 from impala_mm.runtime.run_token import TokenFile
+from impala_mm.runtime.starter import _VARIABLES
 
 MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", 1)
 LEARNER = (sys.executable, ROOT / "experiment.py", "--job_name=learner", "--level_name=catch")

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from in_threads import together
 
-from impala_mm.distributed import consistency
+from impala_mm.distributed.group import VariablesDiffer, check_variables
 
 
 def _check(*values_of_ranks):
@@ -14,8 +14,8 @@ def _check(*values_of_ranks):
         mine = values_of_ranks[group.rank]
         variables = [tf.Variable(value, name=f"v{i}") for i, value in enumerate(mine)]
         try:
-            found = consistency.check_variables(group, variables)
-        except consistency.VariablesDiffer as error:
+            found = check_variables(group, variables)
+        except VariablesDiffer as error:
             found = error
         return found, [v.numpy() for v in variables]
 
@@ -50,12 +50,10 @@ def test_more_ends_all_ranks_with_the_variables_name_and_repairs_nothing():
 
 def test_nan_on_one_rank_is_no_small_difference():
     other = np.full_like(WEIGHTS, np.nan)
-    assert all(
-        isinstance(found, consistency.VariablesDiffer) for found, _ in _check([WEIGHTS], [other])
-    )
+    assert all(isinstance(found, VariablesDiffer) for found, _ in _check([WEIGHTS], [other]))
 
 
 def test_a_variable_of_zeros_may_not_differ():
     zeros = np.zeros(3, np.float32)
     found = _check([zeros], [zeros + np.float32(2e-4)])
-    assert all(isinstance(result, consistency.VariablesDiffer) for result, _ in found)
+    assert all(isinstance(result, VariablesDiffer) for result, _ in found)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from impala_mm.algorithms.parts import optimizers
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
-from impala_mm.distributed.gradients import GradientReducer
-from impala_mm.distributed.update_record import summarize
+from impala_mm.distributed.gradients import GradientReducer, summarize
 
 
 class Two(group.SingleLearner):

@@ -6,7 +6,7 @@ import pytest
 
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
-from impala_mm.runtime.rank import _VARIABLES, ProcessRank, process_rank, widen_core_binding
+from impala_mm.runtime.starter import _VARIABLES, ProcessRank, process_rank, widen_core_binding
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from gymnasium.spaces import Box
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impala_mm.environments.discretised import places
+from impala_mm.environments.levels import places
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel
 

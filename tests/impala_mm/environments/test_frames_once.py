@@ -4,17 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
-from impala_mm.environments.types import Options
 from nets.frame_stack import FrameStack
 
 vector_env = pytest.importorskip("ale_py.vector_env")
 
-from impala_mm.environments import levels  # noqa: E402
-from impala_mm.environments.atari import games  # noqa: E402
 from impala_mm.environments.atari import vector as atari  # noqa: E402
+from impala_mm.environments.make import find_level  # noqa: E402
 
 LENGTH = 20
 
@@ -69,10 +67,10 @@ CASES = {
 def test_stacks_are_those_of_ales_own_vector_bit_for_bit(rom, num_envs, steps):
     """Compare the stacks of the actor, and those of the learner from an unroll's bytes."""
     options, limit = CASES[rom]
-    game = levels.find_level(f"{rom.capitalize()}NoFrameskip-v4").game(Options(**options))
-    playing = atari.AtariVector(games.game_spec(game), game, num_envs, seed=3)
+    game = find_level(f"{rom.capitalize()}NoFrameskip-v4", **options).game
+    playing = atari.AtariVector(atari.AtariLevel(game, None).spec(), game, num_envs, seed=3)
     algorithm = Watching(playing.spec, seed=4)
-    player = Player(algorithm, [(playing, num_envs)])
+    player = UnrollPlayer(algorithm, [(playing, num_envs)])
     decode = UnrollCodec(algorithm.unroll).decode
     vector, reference = _reference(game, num_envs, seed=3, **limit)
     restarted = lost = cut = 0

@@ -7,7 +7,7 @@ from counting import level
 from gymnasium.spaces import Box, Dict, Discrete
 
 from impala_mm.config.settings import Config
-from impala_mm.environments import from_flags, goals
+from impala_mm.environments import from_flags, spaces
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel
 
@@ -97,4 +97,4 @@ def test_one_goal_at_a_time_is_judged_in_the_type_of_its_space_also_below_wrappe
 )
 def test_a_reward_that_is_none_is_an_error_in_a_sentence(made, said):
     with pytest.raises(BadLevel, match=said):
-        goals.judge("X", made(), np.zeros([1, 2], np.float32), np.zeros([1, 2], np.float32))
+        spaces.judge_goals("X", made(), np.zeros([1, 2], np.float32), np.zeros([1, 2], np.float32))

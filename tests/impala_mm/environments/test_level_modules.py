@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 
+import gymnasium
 import pytest
 from processes import ROOT
 
 from impala_mm.config.messages import users_traceback
-from impala_mm.environments import levels
+from impala_mm.environments.make import find_level
 from impala_mm.environments.types import BadLevel
 
 MODULE = """
@@ -24,7 +25,7 @@ def _own_path(monkeypatch):
 
 def _refusal(level_name):
     with pytest.raises(BadLevel) as refused:
-        levels.find_level(level_name)
+        find_level(level_name)
     assert "\n" not in str(refused.value)
     return refused.value
 
@@ -35,8 +36,8 @@ def test_the_current_folder_is_searched_first(tmp_path, monkeypatch):
         (tmp_path / folder / "twice_named.py").write_text(MODULE.format(name=name))
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.syspath_prepend(tmp_path / "there")
-    assert levels.find_level("twice_named:Here-v0").registered
-    assert "There-v0" not in levels.gymnasium.registry
+    assert find_level("twice_named:Here-v0")
+    assert "There-v0" not in gymnasium.registry
 
 
 @pytest.mark.slow

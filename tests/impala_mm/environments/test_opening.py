@@ -10,8 +10,7 @@ import pytest
 from impala_mm.algorithms import agent
 from impala_mm.config.settings import Config
 from impala_mm.environments import check, from_flags
-from impala_mm.environments.action_names import action_names
-from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.environments.make import action_names, level_spec, make_environments
 from impala_mm.environments.types import BadLevel, Options
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from counting import Counting, level
 
-from impala_mm.environments import render
+from impala_mm.environments import gym_vector
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import BadLevel
 
@@ -38,7 +38,7 @@ def _play(level, drawn, steps=60, **options):
     ],
 )
 def test_pictures_are_in_three_colours_without_alpha(drawn, picture):
-    found = render.picture_in_colours("a-level", drawn)
+    found = gym_vector.picture_in_colours("a-level", drawn)
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, np.full((4, 5, 3), picture))
 
@@ -124,13 +124,13 @@ def test_what_has_no_looks_is_refused_in_a_sentence():
 
 
 def test_observations_become_pictures_from_black_to_white():
-    drawn = render.picture_of_observation("x", np.array([[0.5, 1.5], [0.5, 1.0]], np.float32))
+    drawn = gym_vector.picture_of_observation("x", np.array([[0.5, 1.5], [0.5, 1.0]], np.float32))
     assert drawn.shape == (160, 160, 3)
     assert drawn[0, 0].tolist() == [0] * 3
     assert drawn[0, 159].tolist() == [255] * 3
     assert drawn[159, 159].tolist() == [127] * 3
     colours = np.random.default_rng(0).integers(0, 255, (200, 160, 3), np.uint8)
-    assert (render.picture_of_observation("x", colours) == colours).all()
+    assert (gym_vector.picture_of_observation("x", colours) == colours).all()
     stack = np.zeros((84, 84, 4), np.uint8)
     stack[..., 3] = 9
-    assert (render.picture_of_observation("x", stack) == 9).all(), "of a stack the newest"
+    assert (gym_vector.picture_of_observation("x", stack) == 9).all(), "of a stack the newest"

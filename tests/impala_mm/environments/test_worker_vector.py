@@ -15,7 +15,7 @@ from supervising import until
 from impala_mm.environments import nests
 from impala_mm.environments.faults import FaultElsewhere, make_fault
 from impala_mm.environments.make import make_environments
-from impala_mm.environments.worker_process import WorkerDied, WorkerProcess
+from impala_mm.environments.worker_vector import WorkerDied, WorkerProcess
 
 ENVS = 5
 RAISES_AT = 20

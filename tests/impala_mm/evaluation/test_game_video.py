@@ -10,11 +10,10 @@ import pytest
 from saved_run import save
 
 from impala_mm.environments import seeds
-from impala_mm.environments.catch import Catch
 from impala_mm.environments.make import make_environments
+from impala_mm.environments.small_games import Catch
 from impala_mm.evaluation.game_video import GameVideo, action_namer, record_game
-from impala_mm.evaluation.games import Unplayable, evaluate_level
-from impala_mm.evaluation.viewers import GameFrame
+from impala_mm.evaluation.games import GameFrame, Unplayable, evaluate_level
 from impala_mm.policy.policy import load_policy
 
 
@@ -144,7 +143,7 @@ def test_a_disk_that_is_full_ends_the_video_and_not_the_games(tmp_path, while_pl
 
     def frame(action):
         picture = random.integers(256, size=(640, 640, 3), dtype=np.uint8)
-        return GameFrame(picture, 0, action, 0.0, 0.0)
+        return GameFrame(picture, 0, action, 0.0)
 
     video = GameVideo(tmp_path / "a.mp4", 10, lambda action: "a", failed=told.append)
     video.show(frame(0))
@@ -167,10 +166,10 @@ def test_a_folder_that_is_gone_ends_the_video_and_not_the_games(tmp_path):
     told, folder = [], tmp_path / "videos"
     video = GameVideo(folder / "a.mp4", 10, lambda action: "a", failed=told.append)
     picture = np.zeros((64, 64, 3), np.uint8)
-    video.show(GameFrame(picture, 0, 0, 0.0, 0.0))
+    video.show(GameFrame(picture, 0, 0, 0.0))
     shutil.rmtree(folder)
     folder.touch()
     for game, action in [(1, 0), (1, None), (2, 0)]:  # game 0 broke off
-        video.show(GameFrame(picture, game, action, 0.0, 0.0))
+        video.show(GameFrame(picture, game, action, 0.0))
     video.close()
     assert told == [f"{folder}: File exists"]

@@ -4,15 +4,15 @@ import pytest
 from saved_run import save
 
 from impala_mm.config.settings import Config
-from impala_mm.environments.atari import scores
+from impala_mm.environments import SUITES
 from impala_mm.environments.types import BadLevel
-from impala_mm.evaluation import levels
+from impala_mm.evaluation import games
 from impala_mm.records import checkpoint
 
 
 def _choose(logdir, said, **settings):
     _, about = checkpoint.find(logdir)
-    return levels.choose_levels(Config(**settings), list(settings), about, said.append)
+    return games.choose_levels(Config(**settings), list(settings), about, said.append)
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def test_unset_they_are_the_run_s_own_and_given_they_are_those(catch, tmp_path):
 def test_what_differs_from_the_run_is_what_was_given_and_the_seed():
     config = Config(seed=5, width=3, sticky_actions=0.5, learning_rate=1.0, eval_epsilon=0.2)
     given = ["sticky_actions", "learning_rate"]
-    assert levels.changed_flags(config, given) == {"sticky_actions": 0.5, "seed": 5}
-    changed = levels.changed_flags(config, [*given, "eval_epsilon"])
+    assert games.changed_flags(config, given) == {"sticky_actions": 0.5, "seed": 5}
+    changed = games.changed_flags(config, [*given, "eval_epsilon"])
     assert changed == {"sticky_actions": 0.5, "eval_epsilon": 0.2, "seed": 5}
 
 
@@ -62,7 +62,7 @@ def test_games_of_a_suite_that_do_not_fit_are_left_out_and_named(
 ):
     """Each game has its own set of actions; a network with all 18 fits every game."""
     pytest.importorskip("ale_py")
-    monkeypatch.setattr(scores, "atari57_roms", lambda: GAMES)  # all 57 take a while
+    monkeypatch.setattr(SUITES["atari57"], "levels", GAMES)  # all 57 take a while
     save(tmp_path / "pong", level_name="ALE/Pong-v5")
     said = []
     fitting = _choose(tmp_path / "pong", said, test_levels="atari57")

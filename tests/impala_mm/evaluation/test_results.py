@@ -7,7 +7,7 @@ import pytest
 
 from impala_mm.environments.types import ReferenceScores
 from impala_mm.evaluation import results
-from impala_mm.evaluation.games import Evaluation
+from impala_mm.evaluation.results import Evaluation
 
 
 def test_a_row_of_which_a_part_fits_on_the_disk_is_an_error_and_spoils_no_other(tmp_path):

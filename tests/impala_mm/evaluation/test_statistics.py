@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impala_mm.environments.types import ReferenceScores
-from impala_mm.evaluation.statistics import interquartile_mean, normalised, number, summarise, table
+from impala_mm.evaluation.results import interquartile_mean, normalised, number, summarise, table
 
 _numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 

@@ -21,9 +21,14 @@ def _frames(count, height=120, width=320):
 
 
 def _record(path, frames, fps=30.0):
-    with VideoWriter(path, fps) as recorder:
+    writer = VideoWriter(path, fps)
+    try:
         for frame in frames:
-            recorder.add(frame)
+            writer.add(frame)
+    except BaseException:
+        writer.discard()
+        raise
+    writer.close()
 
 
 def _boxes(content):
@@ -117,24 +122,9 @@ def _and_then_fail():
     raise KeyError
 
 
-@pytest.mark.parametrize(
-    ("frame", "said"),
-    [
-        (
-            np.zeros((120, 300, 3), np.uint8),
-            r"a frame must be \[120, 320, 3\], like the first one, not \[120, 300",
-        ),
-        (
-            np.zeros((120, 320, 3)),
-            r"a frame must be uint8 \[H, W, 3\], not float64 \[120, 320, 3\]",
-        ),
-        (
-            np.zeros((120, 320), np.uint8),
-            r"a frame must be uint8 \[H, W, 3\], not uint8 \[120, 320\]",
-        ),
-    ],
-)
-def test_a_frame_of_another_kind_is_refused(tmp_path, frame, said):
+def test_a_frame_of_another_size_is_refused(tmp_path):
+    frame = np.zeros((120, 300, 3), np.uint8)
+    said = r"a frame must be \[120, 320, 3\], like the first one, not \[120, 300"
     with pytest.raises(VideoFailed, match=said):
         _record(tmp_path / "a.mp4", [*_frames(1), frame])
     assert not list(tmp_path.iterdir())

@@ -25,7 +25,7 @@ from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Step
-from impala_mm.inference import environment_group, state_tables
+from impala_mm.inference import environment_group
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.inference.environment_group import EnvironmentGroup
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -126,7 +126,7 @@ def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
         hand.ask(2).wait_for_actions()  # a step is missing
     for foreign in ({"nonce": hand.header.nonce + 1}, {"run": hand.header.run + 1}):
         assert hand.ask(1, **foreign).wait() == Reply.FOREIGN
-    assert there.server.stale == 2
+    assert there.server.ledger.stale == 2
     with pytest.raises(Refused, match="another process is this actor"):
         hand.ask(1, incarnation=2).wait_for_actions()
     stranger = Hand(there, actor=1)
@@ -287,7 +287,7 @@ def test_an_actor_whose_learner_became_another_process_starts_over(there):
     while there.server.dropped < 2:  # it reports the unrolls that it had begun
         there.taken(2)
     assert "the learner no longer holds this actor's episodes: starting over" in there.said
-    assert there.server.stale == 1
+    assert there.server.ledger.stale == 1
     there.taken(2)
 
 
@@ -339,14 +339,14 @@ def test_states_of_any_type_are_the_same_after_a_table():
         tf.constant([[True], [False]]),
     ]
     for part in parts:
-        kept = state_tables._as_stored(part)
+        kept = environment_group._as_stored(part)
         table = tf.Variable(tf.zeros_like(kept), shape=[None, *kept.shape[1:]])
         rows = tf.range(part.shape[0])[::-1]
         table.scatter_update(tf.IndexedSlices(kept, rows))
-        back = state_tables._from_stored(tf.gather(table, rows), part)
+        back = environment_group._from_stored(tf.gather(table, rows), part)
         assert back.dtype == part.dtype
         np.testing.assert_array_equal(back, part)
-    assert state_tables._as_stored(parts[1]).dtype == tf.float32
+    assert environment_group._as_stored(parts[1]).dtype == tf.float32
 
 
 def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):

@@ -12,7 +12,7 @@ from saved_run import save
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import leaf_names
 from impala_mm.jobs import export
-from impala_mm.policy import export_folders, saved_model
+from impala_mm.policy import exports, saved_model
 from impala_mm.policy.policy import load_policy
 from impala_mm.runtime import lifecycle
 
@@ -156,7 +156,7 @@ def _made(folder):
 
 
 def _write(target, content, end=None):
-    with export_folders.replace(target) as work:
+    with exports.replace(target) as work:
         (work / "saved_model.pb").write_text(content)
         if end:
             raise end
@@ -167,9 +167,9 @@ def test_a_saved_model_of_another_program_is_not_replaced(tmp_path):
         (tmp_path / name).mkdir()
     for name in ("saved_model.pb", "fingerprint.pb"):
         (tmp_path / name).touch()
-    assert "of another program" in export_folders.why_not_replaceable(tmp_path)
+    assert "of another program" in exports.why_not_replaceable(tmp_path)
     (tmp_path / "signature.json").touch()
-    assert not export_folders.why_not_replaceable(tmp_path), "an export"
+    assert not exports.why_not_replaceable(tmp_path), "an export"
 
 
 def test_an_export_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):

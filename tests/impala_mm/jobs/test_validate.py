@@ -306,7 +306,7 @@ def test_a_policy_of_this_package_gives_the_weights_of_a_run(capsys):
     (config,), given = command_line.parse(["experiment.py", *flags], "", Config)
     with pytest.raises(SystemExit) as ended:
         validate.run(config, given)
-    assert (ended.value.code, "policies/cartpole" in capsys.readouterr().out) == (0, True)
+    assert (ended.value.code, "shipped_policies/cartpole" in capsys.readouterr().out) == (0, True)
 
 
 def test_where_the_frontends_settings_come_from_is_said_before_what_is_valid(capsys):

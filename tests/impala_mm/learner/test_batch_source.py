@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import in_process
 import numpy as np
@@ -26,7 +25,7 @@ CODEC = UnrollCodec(SPEC)
 
 def _source(capacity=10, batch_size=2):
     queue = tf.queue.FIFOQueue(capacity, [tf.string, tf.int64], [[], []])
-    return queue, QueueSource(SimpleNamespace(queue=queue), CODEC, batch_size)
+    return queue, QueueSource(queue, CODEC, batch_size)
 
 
 def _unroll(number):

@@ -14,8 +14,9 @@ from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import RunLimits
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo
-from impala_mm.records.hooks import EventHook
+from impala_mm.records.outputs import EventHook
 from impala_mm.records.run_checkpoints import Checkpoints
+from impala_mm.runtime.heartbeat import Heartbeat
 
 MADE_OF = dict.fromkeys(("--algorithm", "--agent_name", "actions", "observations"), "the same")
 
@@ -28,50 +29,62 @@ def keep(tmp_path):
         weights = [tf.Variable([0.0, 0.0])]
         variables = variables or Variables(weights, [tf.Variable(0.0)], weights)
         about = CheckpointInfo(2, {"batch_size": 8}, MADE_OF, {})
-        limits = RunLimits(config, None)
+        learner = SimpleNamespace(
+            variables_lock=threading.Lock(),
+            variables_complete=True,
+            offline_updates=0,
+            own_state=None,
+            limits=RunLimits(config, None),
+            algorithm=SimpleNamespace(variables=variables),
+        )
+        status = SimpleNamespace(
+            config=config,
+            learner=learner,
+            say=said.append,
+            heartbeat=Heartbeat(),
+            aggregator=SimpleNamespace(mean_return=lambda: status.mean_return),
+        )
         events = EventHook("", tmp_path, said.append)
         checkpoints = Checkpoints(tmp_path, variables, config.keep_checkpoints)
-        return Checkpointing(
-            config, checkpoints, variables, about, limits, events, said.append
-        ), variables
+        return Checkpointing(status, checkpoints, about, events), variables
 
     return make
 
 
-def _at(updates, frames):
-    return SimpleNamespace(
-        updates=updates,
-        steps=updates * 10,
-        frames=float(frames),
-        variables_lock=threading.Lock(),
-        variables_complete=True,
-        offline_updates=0,
-    )
+def _at(keeper, updates, frames, seconds=0.0, mean_return=math.nan, counted=None):
+    """Return checkpointing whose learner has come this far."""
+    learner, status = keeper._learner, keeper._status
+    learner.updates, learner.steps, learner.frames = updates, updates * 10, float(frames)
+    status.seconds, status.mean_return = seconds, mean_return
+    status.counted = seconds if counted is None else counted
+    return keeper
 
 
 def test_it_saves_what_was_learnt_since_with_counts_and_the_mean_return(keep, tmp_path):
     said = []
     keeper, _ = keep(Config(total_environment_frames=1000), said)
     assert keeper.restore() is None
-    keeper.save(_at(0, 0), seconds=1.0, mean_return=math.nan)
+    _at(keeper, 0, 0, 1.0).save()
     assert not said, "nothing was learnt yet"
-    keeper.save(_at(3, 30), seconds=2.5, mean_return=math.nan)
+    _at(keeper, 3, 30, 2.5).save()
     assert said[-1].startswith("checkpoint at update 3 (")
     about = checkpoint.find(tmp_path)[1]
     assert (about.updates, about.steps, about.frames, about.seconds) == (3, 30, 30.0, 2.5)
     assert (about.episode_return, about.learners, about.made_of) == (None, 2, MADE_OF)
-    keeper.save(_at(3, 30), seconds=4.0, mean_return=0.5)
+    _at(keeper, 3, 30, 4.0, 0.5).save()
     assert len(said) == 1, "nothing since"
-    keeper.save(_at(4, 40), seconds=5.0, mean_return=0.5)
+    _at(keeper, 4, 40, 5.0, 0.5).save()
     assert checkpoint.find(tmp_path)[1].episode_return == 0.5
-    keeper.describe_end(_at(5, 50), 6.0, 0.7, 6.0)
+    keeper._learner.variables_complete = False
+    _at(keeper, 5, 50, 6.0, 0.7).end()
     assert checkpoint.find(tmp_path)[1].episode_return == 0.5, "it is not of this update"
-    keeper.describe_end(_at(4, 40), 6.0, 0.7, 5.5)
+    keeper._learner.variables_complete = True
+    _at(keeper, 4, 40, 6.0, 0.7, 5.5).end()
     path, about = checkpoint.find(tmp_path)
     assert (about.updates, about.frames, about.learners) == (4, 40.0, 2)
     assert (about.seconds, about.limited_seconds, about.episode_return) == (6.0, 5.5, 0.7)
     checkpoint.verify(path)
-    keeper.describe_end(_at(4, 40), 7.0, math.nan, 6.5)
+    _at(keeper, 4, 40, 7.0).end()
     assert checkpoint.find(tmp_path)[1].episode_return == 0.7, "a new process has seen no games"
 
 
@@ -81,11 +94,11 @@ def test_the_first_after_each_tenth_of_the_frames_is_a_milestone_across_a_resume
     config = Config(total_environment_frames=1000, keep_checkpoints=1)
     keeper, _ = keep(config, [])
     for update, frames in enumerate((40, 90, 110, 190, 230), 1):
-        keeper.save(_at(update, frames), seconds=0.0, mean_return=math.nan)
+        _at(keeper, update, frames, 0.0).save()
     keeper, _ = keep(config, [])
     assert keeper.restore().frames == 230
     for update, frames in enumerate((240, 290, 470, 480), 6):
-        keeper.save(_at(update, frames), seconds=0.0, mean_return=math.nan)
+        _at(keeper, update, frames, 0.0).save()
     kept = [checkpoint.verify(path) for path in checkpoint.all_in(tmp_path / "checkpoints")]
     assert [about.frames for about in kept] == [110, 230, 470, 480]
 
@@ -94,7 +107,7 @@ def test_another_runs_weights_begin_a_new_one_without_its_slots_and_counts(keep,
     source, ours = keep(Config(), [])
     ours.trained[0].assign([1.0, 2.0])
     ours.carried[0].assign(3.0)
-    source.save(_at(7, 70), seconds=1.0, mean_return=math.nan)
+    _at(source, 7, 70, 1.0).save()
     path = tmp_path.rename(tmp_path.with_name("source"))
     tmp_path.mkdir()
     said = []
@@ -106,7 +119,7 @@ def test_another_runs_weights_begin_a_new_one_without_its_slots_and_counts(keep,
     ]
     assert variables.trained[0].numpy().tolist() == [1, 2]
     assert float(variables.carried[0]) == 0
-    keeper.save(_at(1, 10), seconds=0.0, mean_return=math.nan)
+    _at(keeper, 1, 10, 0.0).save()
     variables.trained[0].assign([5.0, 5.0])
     keeper, variables = keep(config, said)
     assert keeper.restore().updates == 1, "once begun it goes on from its own"
@@ -119,7 +132,7 @@ def _old_run(keep, tmp_path, teacher):
     keeper, _ = keep(Config(), [], variables)
     for number, variable in enumerate((*variables.trained, *variables.carried), 1):
         variable.assign(tf.fill(variable.shape, float(number)))
-    keeper.save(_at(7, 70), seconds=3.0, mean_return=math.nan)
+    _at(keeper, 7, 70, 3.0).save()
     path = tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-old"))
     tmp_path.mkdir()
     return path
@@ -170,9 +183,8 @@ def test_nothing_is_saved_of_an_update_that_failed(keep):
     """It may have made some of its steps."""
     said = []
     keeper, _ = keep(Config(), said)
-    learner = _at(3, 30)
-    learner.variables_complete = False
-    assert not keeper.save(learner, seconds=1.0, mean_return=math.nan)
+    keeper._learner.variables_complete = False
+    assert not _at(keeper, 3, 30).save()
     assert not said
 
 
@@ -180,9 +192,8 @@ def test_a_save_does_not_wait_for_an_update_that_does_not_end(keep, tmp_path):
     """Another learner may hang, while signals and stalls must still be handled."""
     said = []
     keeper, _ = keep(Config(), said)
-    learner = _at(3, 30)
-    with learner.variables_lock:
-        assert not keeper.save(learner, seconds=1.0, mean_return=math.nan)
+    with keeper._learner.variables_lock:
+        assert not _at(keeper, 3, 30).save()
     assert not said
-    assert keeper.save(learner, seconds=1.0, mean_return=math.nan)
+    assert keeper.save()
     assert checkpoint.find(tmp_path)[1].updates == 3

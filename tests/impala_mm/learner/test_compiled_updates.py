@@ -14,9 +14,9 @@ from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle
 lifecycle.load_tensorflow()
 import tensorflow as tf
-from impala_mm.learner import setup
+from impala_mm.learner import start
 (config,), _ = command_line.parse(sys.argv, "", Config)
-setup.find_levels_and_device(config)
+start.find_levels_and_device(config)
 {}
 @tf.function(autograph=False)
 def answer(x):

@@ -11,6 +11,10 @@ def _config(text="queue:0.5,prioritised:0.5:100", **flags):
     return Config(batch_size=4, replay=text, **flags)
 
 
+def _refuse(config, algorithm):
+    flag_conflicts._refuse_first(flag_conflicts._of_replay_with(config, algorithm))
+
+
 class InRounds(Algorithm):
     rounds = True
 
@@ -30,7 +34,7 @@ class OfItsOwn(Algorithm):
 )
 def test_algorithms_that_cannot_use_it_are_refused(algorithm, said, capsys):
     with pytest.raises(SystemExit):
-        flag_conflicts._refuse_replay_of(_config("queue:0.5,elite:0.5:100"), algorithm)
+        _refuse(_config("queue:0.5,elite:0.5:100"), algorithm)
     assert said in capsys.readouterr().err
 
 
@@ -38,12 +42,12 @@ def test_algorithms_that_cannot_use_it_are_refused(algorithm, said, capsys):
 def test_a_mix_without_new_unrolls_cannot_normalise(capsys, flag):
     config = _config("uniform:1:100", **{flag: True})
     with pytest.raises(SystemExit):
-        flag_conflicts._refuse_replay_of(config, Algorithm())
+        _refuse(config, Algorithm())
     error = capsys.readouterr().err
     assert f"--{flag} would learn nothing, since new unrolls alone are counted" in error
     assert error.endswith(f"or start a new run with --{flag}=false\n")
-    flag_conflicts._refuse_replay_of(_config(**{flag: True}), Algorithm())
-    flag_conflicts._refuse_replay_of(_config("uniform:1:100"), Algorithm())
+    _refuse(_config(**{flag: True}), Algorithm())
+    _refuse(_config("uniform:1:100"), Algorithm())
 
 
 def test_an_actor_lacks_the_flags_that_are_for_learners_only():

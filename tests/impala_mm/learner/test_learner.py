@@ -9,14 +9,13 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
-from impala_mm.data.variables import Variables
-from impala_mm.distributed import consistency, group
+from impala_mm.data.variables import ParameterLayout, Variables
+from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.batch_source import RECORDED, Composition
+from impala_mm.learner.batch_source import RECORDED, BatchSource, Composition
 from impala_mm.learner.learner import Learner, RunLimits, between_updates, root_message
 from impala_mm.learner.lockstep import AgreedStep
 from impala_mm.learner.train_step import GradientNotFinite, StepResult, UpdateProfiler
@@ -34,9 +33,9 @@ def _learner(config, algorithm, published, folder):
         publish=lambda version, pack, values: published.append((version, pack(), values)),
         fill=lambda: 0.0,
         inference_metrics=dict,
-        take_reports=list,
+        actors=SimpleNamespace(take_reports=list),
     )
-    source = SimpleNamespace(feedback=lambda keys, priorities: None)
+    source = BatchSource()
     layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")
     limits, profiler = RunLimits(config, None), UpdateProfiler("", folder, print)
     return Learner(
@@ -60,7 +59,7 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
     algorithm = in_process.make(config)
     acting = algorithm.variables.acting
     before = [variable.numpy() for variable in acting]
-    played = Player(algorithm, [(make_environments("catch", 2, seed=0), 2)]).play()
+    played = UnrollPlayer(algorithm, [(make_environments("catch", 2, seed=0), 2)]).play()
     batch = in_process.decoded(UnrollCodec(algorithm.unroll), tf.constant(played))
 
     def check(group, variables):
@@ -68,7 +67,7 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
             variables[0].assign_add(tf.ones_like(variables[0]))
         return int(repairs)
 
-    monkeypatch.setattr(consistency, "check_variables", check)
+    monkeypatch.setattr("impala_mm.learner.learner.check_variables", check)
     published = []
     learner = _learner(config, algorithm, published, tmp_path)
     learner._step(AgreedStep(batch, 6, 6, 0.0, 0.0), batch)
@@ -139,8 +138,8 @@ def test_a_clock_that_is_set_during_an_update_changes_no_share_of_time(measured,
 
 def test_a_learner_alone_saves_its_own_state_while_no_batch_comes(tmp_path, monkeypatch):
     learner = _learner(Config(), Stepping(bad_step=0), [], tmp_path)
-    learner._group, saved = group.SingleLearner(), []
-    monkeypatch.setattr(learner, "_save_own_state", lambda: saved.append(learner.updates))
+    learner.group, saved = group.SingleLearner(), []
+    monkeypatch.setattr(learner, "save_own_state", lambda: saved.append(learner.updates))
     asked = [True, False]
     end = AgreedStep(None, 0, 0, 0.0, 0.0)
     learner._lockstep = SimpleNamespace(

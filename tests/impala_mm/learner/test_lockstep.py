@@ -13,6 +13,7 @@ from supervising import until
 
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.group import SingleLearner
+from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.lockstep import Lockstep
 
 T, B = 4, 3
@@ -27,7 +28,7 @@ def _batch(resets=0, weight=1.0, fresh=True):
     return Batch(entries, (), None, weight, None, fresh)
 
 
-class Source:
+class Source(BatchSource):
     """A batch source that the test fills."""
 
     def __init__(self):

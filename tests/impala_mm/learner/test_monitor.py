@@ -7,34 +7,35 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.learner import monitor, row_writer
-from impala_mm.learner.run_status import RunTime
-from impala_mm.learner.watching import FirstUnrollWatch, StallReports
+from impala_mm.learner.watching import FirstUnroll, StallReports
 
 
 def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkeypatch):
-    due, said, called = [False, True, False], [], []
+    said, called = [], []
     learner = types.SimpleNamespace(
-        frames=0, updates=0, actions=None, offline_left=0, offline_planned=0, weight_size=0.0
+        **{"frames": 0, "updates": 0, "actions": None, "offline_left": 0, "offline_planned": 0},
+        limits=types.SimpleNamespace(frames=1e9, seconds=1e9),
     )
-    status = types.SimpleNamespace(has_received=False, num_actors=int, gave_up=dict)
-    first_unroll = types.SimpleNamespace(is_line_due=due.pop, describe=lambda *of: "waits")
+    status = types.SimpleNamespace(
+        learner=learner, has_received=False, num_actors=int, gave_up=dict, say=said.append
+    )
     hook = types.SimpleNamespace(call=lambda *event: called.append(event))
     monkeypatch.setattr(row_writer, "progress_line", lambda row, _: f"{row['frames']} frames")
-    writer = types.SimpleNamespace(
-        learner=learner, status=status, eta=None, write=lambda *of: {"frames": learner.frames}
-    )
-    spent = RunTime(lambda: False)
-    rows = row_writer.Rows(writer, None, [], spent, said.append, lambda: "a note")
-    waiting = FirstUnrollWatch(first_unroll, learner, status, said.append)
-    stalls = StallReports(learner, status, waiting, str, hook, said.append)
+    rows = row_writer.RowWriter(status, None, lambda: "a note")
+    monkeypatch.setattr(rows, "write", lambda: {"frames": learner.frames})
+    waiting = FirstUnroll(status)
+    monkeypatch.setattr(waiting, "describe", lambda: "waits")
+    stalls = StallReports(status, waiting, hook)
 
     def look():
         now = time.monotonic()
-        for each in (rows.look, waiting.say_due_line, stalls.look):
-            each(now)
+        rows.look(now)
+        waiting.say_due_line()
+        stalls.look(now)
 
     look()
     assert said == [], "nothing is due yet"
+    waiting._began -= 6
     look()
     assert said == ["waits"]
     stalls._detector._since = -1e9
@@ -63,7 +64,7 @@ def _end(of_training=None):
     )
     learner = types.SimpleNamespace(join=lambda seconds: None, failure=of_training)
     exchange = types.SimpleNamespace(failure=None, finish=lambda seconds, goes_on: False)
-    watching = types.SimpleNamespace(_learner=learner, _status=status)
+    watching = types.SimpleNamespace(_learner=learner, status=status)
     return monitor.LearnerMonitor._wait_for_all_to_end(watching, exchange)
 
 
@@ -109,6 +110,6 @@ def test_learners_wait_for_one_that_may_be_saving_and_for_none_that_hangs(
     lock = types.SimpleNamespace(locked=lambda: updating)
     learner = types.SimpleNamespace(failure=failure, variables_lock=lock)
     watching = types.SimpleNamespace(
-        _learner=learner, _status=status, _beat=types.SimpleNamespace(look=lambda now: None)
+        _learner=learner, status=status, _beat=types.SimpleNamespace(look=lambda now: None)
     )
     assert monitor.LearnerMonitor._may_be_saving(watching) == waits

@@ -62,7 +62,7 @@ def test_arrays_become_tensors_that_the_source_may_overwrite_afterwards():
     [
         (
             [_batch(2), _batch(3)],
-            r"batch.unrolls.action int32 \[5, 3\], after int32 \[5, 2\] in its first batch: .*"
+            r"batch.unrolls.action int32 \[5, 3\] instead of int32 \[5, 2\]: .*"
             r"every batch needs as many columns",
         ),
         (

@@ -18,13 +18,13 @@ from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.evaluation import recording
-from impala_mm.learner import phases, teaching
+from impala_mm.learner import phases
 from impala_mm.learner.offline_source import PhasedSource
 from impala_mm.replay import steps
 from impala_mm.replay.data_set import read_about
 from impala_mm.runtime import machine
-from impala_mm.teachers.collect import collect
 from impala_mm.teachers.load import load_teachers
+from impala_mm.teachers.playing import collect
 
 CATCHER = "tests.helpers.scripted:catcher"
 
@@ -34,7 +34,7 @@ class _Tools:
 
     def __init__(self, stops_after=10**9):
         self.collected, self._beats, self._stops_after = [], 0, stops_after
-        self.tools = teaching.PolicyTools(
+        self.tools = phases.PolicyTools(
             None, load_teachers, None, self._collect, recording.describe, self._stopping
         )
 
@@ -58,7 +58,7 @@ def _begin(run, tools=None, group=None, left=10, updates=0, **settings):
         distillation.begin(tools.tools.load_teachers(config, agent.spec), 1)
     source = PhasedSource(types.SimpleNamespace(next=lambda timeout: "online"))
     student = phases.Student(agent, config, group, run, tools.tools, said.append)
-    phases.begin(student, source, left, updates)
+    student.begin_data(source, left, updates)
     return source, said, tools
 
 
@@ -86,7 +86,7 @@ def test_a_phase_that_is_over_collects_nothing(tmp_path):
 
 
 def test_a_user_who_stops_while_the_teacher_plays_keeps_what_was_played(tmp_path):
-    with pytest.raises(teaching.Stopped):
+    with pytest.raises(phases.Stopped):
         _begin(tmp_path, _Tools(stops_after=60), teacher_steps=1_500)
     _, _, tools = _begin(tmp_path, teacher_steps=1_500)
     assert tools.collected[0] < 1_400
@@ -157,7 +157,7 @@ def test_two_learners_learn_from_different_unrolls(tmp_path, data):
 
 
 def test_data_that_does_not_fit_ends_all_learners_in_a_sentence(tmp_path):
-    with pytest.raises(teaching.UnfitTeacher, match=r"--teacher_data: .* does not exist: give the"):
+    with pytest.raises(phases.UnfitTeacher, match=r"--teacher_data: .* does not exist: give the"):
         _begin(tmp_path, teacher_data=str(tmp_path / "nothing"))
 
     def start(of):
@@ -166,7 +166,7 @@ def test_data_that_does_not_fit_ends_all_learners_in_a_sentence(tmp_path):
 
     record_catch(tmp_path / "data", 2, 5)
     found = in_threads.together(2, start)
-    assert [type(each) for each in found] == [teaching.UnfitTeacher] * 2
+    assert [type(each) for each in found] == [phases.UnfitTeacher] * 2
 
 
 def test_updates_from_recorded_games_need_some():
@@ -191,7 +191,7 @@ def test_an_algorithm_without_the_method_is_refused():
 
 def test_games_that_cannot_be_written_are_said(tmp_path):
     (tmp_path / "teacher_data").write_text("a file")
-    with pytest.raises(teaching.UnfitTeacher, match="cannot be written"):
+    with pytest.raises(phases.UnfitTeacher, match="cannot be written"):
         _begin(tmp_path)
 
 
@@ -236,7 +236,7 @@ def test_each_start_draws_other_recorded_columns(tmp_path):
 def test_a_share_that_whole_columns_do_not_make_is_refused_with_the_nearest(tmp_path):
     flags = {"algorithm": "dqn", "teacher_cost": 0.0}
     said = r"--teacher_data_share=0.01: .* that whole columns make is 0.2: give that, or a larger "
-    with pytest.raises(teaching.UnfitTeacher, match=said):
+    with pytest.raises(phases.UnfitTeacher, match=said):
         _begin(tmp_path, left=0, teacher_data_share=0.01, **flags)
     _, told, _ = _begin(tmp_path, left=0, teacher_data_share=0.2, **flags)
     assert "online: 20.0% of each update is from " in told[-1]
@@ -258,7 +258,7 @@ def test_a_replay_of_recorded_games_that_does_not_fit_in_memory_ends_all_learner
 
     found = in_threads.together(2, start)
     for each in found:
-        assert isinstance(each, teaching.UnfitTeacher)
+        assert isinstance(each, phases.UnfitTeacher)
         assert re.match(
             r"recorded games: memory for \d+ unrolls of .* give fewer of them", str(each)
         )
@@ -266,7 +266,7 @@ def test_a_replay_of_recorded_games_that_does_not_fit_in_memory_ends_all_learner
 
 def test_a_user_may_stop_while_recorded_games_are_read(tmp_path):
     record_catch(tmp_path / "data", 4, 5)
-    with pytest.raises(teaching.Stopped):
+    with pytest.raises(phases.Stopped):
         _begin(tmp_path, _Tools(stops_after=0), teacher="", teacher_data=str(tmp_path / "data"))
 
 

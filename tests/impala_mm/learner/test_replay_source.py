@@ -19,7 +19,7 @@ from impala_mm.learner.own_source import OwnSource
 from impala_mm.learner.own_state import OwnState
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.replay.mixer import Columns
-from impala_mm.runtime.rank import ProcessRank
+from impala_mm.runtime.starter import ProcessRank
 
 
 class Plain(Algorithm):
@@ -39,7 +39,15 @@ def _source(config, algorithm=None):
 
     def make(fresh):
         return replay_source.make_source(
-            config, algorithm or Plain(), fresh, CODEC, "/CPU:0", position, 1e9, 0, RUN, print
+            config,
+            algorithm or Plain(),
+            fresh,
+            CODEC,
+            "/CPU:0",
+            position,
+            RUN,
+            ProcessRank(),
+            print,
         )
 
     return queue, OwnSource(make, UnrollQueue(queue), SPEC, "/CPU:0")
@@ -177,9 +185,9 @@ def test_new_unrolls_have_the_priorities_that_the_algorithm_gives_them():
     queue, source = _source(_config(), Judging())
     _put(queue, 0, 1, 5, 3)
     assert source.next(20) is not None
-    (replay,) = source._source._mixer._replays
+    (replay,) = source._source._mixer.replays
     slots = replay.store.slots_of(np.arange(4))
-    np.testing.assert_allclose(replay.sampler.scaled(slots), [1e-6, 1, 5, 3])
+    np.testing.assert_allclose(replay.state(slots)["priorities"], [1e-6, 1, 5, 3])
     queue.close()
 
 

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from impala_mm.learner.row_writer import Divergence, RowWriter
-from impala_mm.records import metrics, throughput
+from impala_mm.records import metrics
 from impala_mm.records.bottleneck import progress_line
 
 FRAMES = 8192  # of an update
@@ -18,30 +18,30 @@ class Run:
 
     def __init__(self, monkeypatch, deterministic=False):
         self.now, self.lines, self.rows, self.silent = 100.0, [], [], ""
-        for module in (metrics, throughput):
-            monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: self.now))
+        clock = types.SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(metrics, "time", clock)
         self.learner = types.SimpleNamespace(
             **{"frames": 0.0, "steps": 0, "updates": 0, "updated_at": 0.0},
             **{"meter": metrics.Meter(), "has_received": True, "variables_complete": True},
-            **{"offline_updates": 0, "offline_left": 0},
+            **{"offline_updates": 0, "offline_left": 0, "weight_size": 0.0},
+            limits=types.SimpleNamespace(frames=1e9, seconds=1e9),
         )
         self.aggregator = metrics.MetricsAggregator({"catch": None})
         self.aggregator.start(0.0, 0)
         self.actors, self._due = 2, self.now + 2
-        self.writer = RowWriter(
-            types.SimpleNamespace(check_sync_every=0, deterministic_run=deterministic),
-            types.SimpleNamespace(size=1),
-            self.learner,
-            types.SimpleNamespace(rounds=None, has_received=True),
-            types.SimpleNamespace(
-                reports=[],
-                filling=lambda: (0, 0),
-                actor_counts=lambda: {"actors": self.actors},
-            ),
-            self.aggregator,
-            types.SimpleNamespace(frames=1e9, seconds=1e9),
-            lambda: self.silent,
+        self.status = types.SimpleNamespace(
+            config=types.SimpleNamespace(check_sync_every=0, deterministic_run=deterministic),
+            group=types.SimpleNamespace(size=1),
+            learner=self.learner,
+            server=types.SimpleNamespace(rounds=None, has_received=True),
+            aggregator=self.aggregator,
+            reports=[],
+            filling=lambda: (0, 0),
+            actor_counts=lambda: {"actors": self.actors},
+            silence=lambda: self.silent,
+            say=print,
         )
+        self.writer = RowWriter(self.status, types.SimpleNamespace(write=self.rows.append))
 
     def wait(self, seconds):
         """Let the learner wait for unrolls, which it measures five times a second."""
@@ -63,9 +63,9 @@ class Run:
 
     def write(self):
         """Write a row."""
-        written = types.SimpleNamespace(write=self.rows.append)
-        row = self.writer.write(written, self.now, self.now)
-        self.lines.append(progress_line(row, self.writer.eta))
+        self.status.seconds = self.status.counted = self.now
+        row = self.writer.write()
+        self.lines.append(progress_line(row, self.writer._eta))
 
     def _pass(self, seconds):
         self.now += seconds

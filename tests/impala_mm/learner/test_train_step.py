@@ -13,7 +13,7 @@ import sonnet as snt
 import tensorflow as tf
 from deadlines import load
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.data.variables import Variables
@@ -240,7 +240,7 @@ def _played(config):
     """Return a batch played by an untrained policy, and the initial weights."""
     algorithm = in_process.make(config)
     environment = make_environments(config.level_name, config.batch_size, seed=0)
-    played = Player(algorithm, [(environment, config.batch_size)]).play()
+    played = UnrollPlayer(algorithm, [(environment, config.batch_size)]).play()
     weights = [v.numpy() for v in algorithm.variables.trained]
     return in_process.decoded(UnrollCodec(algorithm.unroll), tf.constant(played)), weights
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from unrolls import CODEC, LENGTH, unroll
 
-from impala_mm.learner.batch_source import TurnQueue, TurnSource
+from impala_mm.learner.batch_source import TurnSource, turns_of_actor
 from impala_mm.transport.rounds import Rounds
 
 ENVIRONMENTS = 6
@@ -27,7 +27,7 @@ def _play(rounds, queue, turns):
 def test_the_policy_after_all_updates_that_a_turn_allows_plays_the_next_turn():
     rounds = Rounds(ENVIRONMENTS, alone=True)
     queue = tf.queue.FIFOQueue(ENVIRONMENTS, [tf.string, tf.int64], [[], []])
-    source = TurnSource(TurnQueue(rounds, queue), CODEC, 4, "/CPU:0")
+    source = TurnSource(turns_of_actor(rounds, queue), CODEC, 4, "/CPU:0")
     rounds.publish(0)
     assert source.next(0.0) is None, "nobody plays"
     actor = threading.Thread(target=_play, args=[rounds, queue, 4], daemon=True)

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from counting import level
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.make import make_environments
@@ -82,7 +82,7 @@ def _learnt(game, length):
     config = Config(**settings)
     algorithm = in_process.make(config)
     update = in_process.updater(algorithm, config)
-    player = Player(algorithm, [(make_environments(config.level_name, STEPS, seed=0), STEPS)])
+    player = UnrollPlayer(algorithm, [(make_environments(config.level_name, STEPS, seed=0), STEPS)])
     played = [player.play() for _ in range(STEPS + 1)]
     for i in range(UPDATES):
         update(played[i % len(played)], over=i / UPDATES)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.data.variables import Variables
-from impala_mm.records import checkpoint, durable_folder, saved_variables
+from impala_mm.records import checkpoint, saved_variables
 from impala_mm.records.checkpoint import (
     CheckpointInfo,
     Damaged,
@@ -153,7 +153,7 @@ def test_the_newest_the_best_and_milestones_are_kept(tmp_path, variables):
 def test_beyond_a_number_of_bytes_milestones_are_removed_first_and_each_kind_is_said_once(
     tmp_path, variables
 ):
-    size = durable_folder.size(_save(Checkpoints(tmp_path, variables, 3), variables, 1))
+    size = checkpoint.size(_save(Checkpoints(tmp_path, variables, 3), variables, 1))
     said = []
     checkpoints = Checkpoints(tmp_path, variables, 3, 3.5 * size, said.append)
     for update in range(2, 8):
@@ -177,7 +177,7 @@ def test_a_disk_without_room_for_another_one_is_said_before_it_is_filled(
 ):
     checkpoints = Checkpoints(tmp_path, variables, 3)
     _save(checkpoints, variables, 1)
-    monkeypatch.setattr(durable_folder.shutil, "disk_usage", lambda _: SimpleNamespace(free=999))
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: SimpleNamespace(free=999))
     with pytest.raises(Unwritable, match=r"the disk of .*checkpoints has 0.0 MB free, and the las"):
         _save(checkpoints, variables, 2)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["0000000001"]

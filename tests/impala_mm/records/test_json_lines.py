@@ -2,7 +2,7 @@
 
 import pytest
 
-from impala_mm.records.json_lines import drop_replaced, read_json_lines
+from impala_mm.records.run_contents import drop_replaced, read_json_lines
 
 
 def test_lines_that_were_cut_off_cost_themselves_alone(tmp_path):

@@ -78,7 +78,7 @@ def test_every_key_that_runs_write_is_described_and_every_description_is_of_such
     keys |= _run_keys(tmp_path / "student", *flags, teacher, "--teacher_method=qdagger")
     for name in ("awr", "vmpo"):
         keys |= _run_keys(tmp_path / name, *flags, f"--algorithm={name}")
-    kinds = ",".join(f"{kind}:0.2:200" for kind in replay_mix.OPTIONS if kind != "queue")
+    kinds = ",".join(f"{kind}:0.2:200" for kind in replay_mix.KINDS.names if kind != "queue")
     replay = (f"--replay=queue:0.2,{kinds}", "--batch_size=10", "--trust_region=0.3")
     cloning = ("--policy_cloning_cost=0.01", "--value_cloning_cost=0.005")
     keys |= _run_keys(tmp_path / "replay", *flags, *replay, *cloning)
@@ -101,7 +101,7 @@ def test_every_key_that_runs_write_is_described_and_every_description_is_of_such
     of_kinds = {key for key, found in METRICS.items() if found.parts == "kind"}
     assert not METRICS.keys() - keys - of_kinds
     parts = {key.partition("/") for key in keys - METRICS.keys()}
-    assert {name for name, _, part in parts if part in replay_mix.OPTIONS} == of_kinds
+    assert {name for name, _, part in parts if part in replay_mix.KINDS.names} == of_kinds
     assert {name for name, _, part in parts if part.startswith("learner")} == {
         key for key, found in METRICS.items() if found.parts == "learner"
     }

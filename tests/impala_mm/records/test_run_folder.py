@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from processes import ROOT
@@ -150,7 +151,9 @@ def test_a_start_that_cannot_be_recorded_ends_no_run_that_has_begun(tmp_path, mo
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "settings.json"))
 
     def record():
-        setup._record_start(folder, Config(), Config(), ["a:1"], 0.0, said.append)
+        start = SimpleNamespace(folder=folder, config=Config(), addresses=["a:1"])
+        if note := setup._record_start(start, Config(), 0.0):
+            said.append(note)
 
     with monkeypatch.context() as full:
         full.setattr(safe_files, "write_whole", fail)

@@ -10,7 +10,7 @@ from impala_mm.algorithms import agent
 from impala_mm.config.settings import Config
 from impala_mm.data import variable_names
 from impala_mm.data.variables import Variables
-from impala_mm.records import earlier_names, saved_variables
+from impala_mm.records import saved_variables
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 from impala_mm.records.run_checkpoints import Checkpoints
 from tests.recorded import record, runs
@@ -49,9 +49,9 @@ def test_another_order_of_variables_of_equal_shapes_swaps_nothing(tmp_path):
 def test_numbered_variables_are_read_by_a_recorded_order_not_that_of_todays_groups(
     name, monkeypatch
 ):
-    by_number = earlier_names._in_order
+    by_number = saved_variables._in_order
     monkeypatch.setattr(
-        earlier_names, "_in_order", lambda order, keys: by_number(order, _by_owner(keys))
+        saved_variables, "_in_order", lambda order, keys: by_number(order, _by_owner(keys))
     )
     read = runs.load(runs.FOLDERS / name)
     monkeypatch.undo()
@@ -61,7 +61,7 @@ def test_numbered_variables_are_read_by_a_recorded_order_not_that_of_todays_grou
 def test_numbered_variables_of_a_users_algorithm_are_in_the_order_of_its_groups():
     keys = ["carried/updates", "carried/optimizer/step"]
     stored = ["trained/0", "carried/0", "carried/1"]
-    places = earlier_names.places(keys, stored, "my.algorithm")
+    places = saved_variables.find_places(keys, stored, "my.algorithm")
     assert places == {"carried/updates": "carried/0", "carried/optimizer/step": "carried/1"}
 
 
@@ -87,7 +87,7 @@ def test_a_former_name_is_read_as_that_of_today_and_so_are_its_slots(tmp_path, m
         Mismatch, match=r"actor/head/b has shape \[2\], but .* lacks it, and has po"
     ):
         saved_variables.load(path, saved_variables.named(theirs))
-    monkeypatch.setitem(earlier_names._RENAMED, "policy_head", "actor/head")
+    monkeypatch.setitem(saved_variables._RENAMED, "policy_head", "actor/head")
     saved_variables.load(path, saved_variables.named(theirs))
     for variable in [*theirs.trained, *theirs.carried]:
         former = variable_names.of(variable).replace("actor/head", "policy_head")

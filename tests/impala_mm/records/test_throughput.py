@@ -2,7 +2,7 @@
 
 import math
 
-from impala_mm.records.throughput import EtaEstimator
+from impala_mm.records.metrics import EtaEstimator
 
 
 def _etas(rates, total=1000.0, max_seconds=math.inf, frames=0.0, seconds=0.0):

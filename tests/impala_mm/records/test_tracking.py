@@ -1,13 +1,17 @@
 """--track with a tracker of the user's, which needs four methods."""
 
+import importlib
 import json
 import sys
 
 import pytest
 from processes import EXPERIMENT, run
 
-from impala_mm.config import command_line
+from impala_mm.config import command_line, flags
+from impala_mm.config.errors import BadSettings
+from impala_mm.config.registry import Registry
 from impala_mm.config.settings import Config
+from impala_mm.records import TRACKERS, tracking
 
 MINE = """
 import json
@@ -56,6 +60,17 @@ def here(tmp_path, monkeypatch):
 def test_the_flag_may_be_given_without_a_value(given, value):
     (config,), _ = command_line.parse(["experiment.py", *given], "", Config)
     assert config.track == value
+
+
+def test_a_tracker_that_a_module_of_ones_own_registers_is_named_like_ours(here, monkeypatch):
+    registry = Registry("tracker", dict.fromkeys(TRACKERS.names))
+    monkeypatch.setattr(tracking, "TRACKERS", registry)
+    monkeypatch.syspath_prepend(here)
+    mine = importlib.import_module("mine")
+    registry.register("mine", mine.MyTracker)
+    assert isinstance(tracking.make_tracker("mine"), mine.MyTracker)
+    with flags.refusals_raised(), pytest.raises(BadSettings, match="write wandb or mine, or"):
+        tracking.make_tracker("other")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import types
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,7 @@ from rows import read_rows
 
 from impala_mm.records import tracking
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.tracked_run import TrackedRun
-from impala_mm.records.wandb_tracking import WandbTracker
+from impala_mm.records.tracking import WandbTracker
 
 HERE = importlib.util.find_spec("wandb") is not None
 
@@ -27,6 +27,7 @@ class StandIn(types.ModuleType):
 
     def __init__(self):
         super().__init__("wandb")
+        self.__spec__ = ModuleSpec("wandb", None, origin="here")
         self.inits, self.rows, self.finished = [], [], []
         self.metrics, self.artifacts, self.torn_down = [], [], 0
 
@@ -58,7 +59,9 @@ class StandIn(types.ModuleType):
 
 
 def WandbTracking(folder, settings, say, tags=()):
-    return tracking.Tracking("wandb", WandbTracker(), TrackedRun(folder, settings, [*tags]), say)
+    return tracking.Tracking(
+        "wandb", WandbTracker(), tracking.TrackedRun(folder, settings, [*tags]), say
+    )
 
 
 @pytest.fixture
@@ -193,7 +196,7 @@ def test_without_wandb_the_flag_is_refused_before_anything_starts(tmp_path, lear
     )
     assert code == 2
     assert printed == (
-        "error: --track: wandb is not installed: .venv/bin/uv pip install wandb "
+        "error: --track=wandb: wandb is not installed: .venv/bin/uv pip install wandb "
         "-c constraints.lock, or leave --track out\n"
     )
     assert not logdir.exists()

@@ -4,20 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from impala_mm.config import replay_mix
-from impala_mm.replay.distances import l2
-from impala_mm.replay.elite import (
-    Attentive,
-    Elite,
-    Features,
-    Measures,
-    PolicyDistance,
-    choose_elite,
-)
-from impala_mm.replay.parts import make_replay
-from impala_mm.replay.removal import MostDistant, Oldest
-from impala_mm.replay.store import Store, StoredUnroll
+from impala_mm.replay import elite
+from impala_mm.replay.elite import choose_elite, cosine, kl
+from impala_mm.replay.samplers import Features, Measures, SamplerSetup, make_replay
+from impala_mm.replay.store import StoredUnroll
 
 DISTANCES = np.array([0.5, 0.1, 0.9, 0.3, 0.7, 0.2])
 USES = np.array([0, 2, 0, 1, 0, 2])
@@ -67,71 +60,67 @@ class Learner:
         return Features(recorded, np.zeros_like(recorded))
 
 
-def _store(versions):
-    store = Store(len(versions))
-    return store, [StoredUnroll(k, v, b"") for k, v in enumerate(versions)]
+def _replay(versions, learner, kind="elite", **options):
+    """Return a full replay of unrolls with these versions."""
+    given = [f"{name}={value}" for name, value in options.items()]
+    (part,) = replay_mix.parse(":".join([kind, "1", f"{len(versions)}", *given])).replays
+    replay = make_replay(SamplerSetup(part, 1e9, np.random.default_rng(0), learner.measures))
+    for key, version in enumerate(versions):
+        replay.insert(StoredUnroll(key, version, b"x"))
+    return replay
 
 
 def test_a_distance_is_kept_until_it_is_too_old():
-    store, unrolls = _store([3, 1, 2])
     learner = Learner()
-    distance = PolicyDistance(store, l2, learner.measures, max_age=10)
-    for unroll in unrolls:
-        store.add(unroll)
-    assert distance(np.array([0, 1, 0])).tolist() == [3, 1, 3]
+    replay = _replay([3, 1, 2], learner, max_age=10)
+    assert replay.distances(np.array([0, 1, 0])).tolist() == [3, 1, 3]
     assert learner.computed == [0, 1]
     learner.now = 10
-    assert distance(np.array([0, 2])).tolist() == [3, 2]
+    assert replay.distances(np.array([0, 2])).tolist() == [3, 2]
     assert learner.computed == [0, 1, 2]
     learner.now = 11
-    distance(np.array([0, 1, 2]))
+    replay.distances(np.array([0, 1, 2]))
     assert learner.computed == [0, 1, 2, 0, 1]
-    store.remove(0)  # the last one takes its slot
-    assert distance(np.array([0])).tolist() == [2]
+    replay.insert(StoredUnroll(3, 9, b"x"))  # in the last slot, whose unroll takes the first one's
+    assert replay.distances(np.array([0])).tolist() == [2]
     assert len(learner.computed) == 5
+    assert replay.distances(np.array([2])).tolist() == [9]
 
 
-def _elite(versions, strategy="1", candidates=3.0, anneal=1.0):
-    store, unrolls = _store(versions)
+def _elite(versions, strategy="1", candidates=3.0):
     learner = Learner()
-    distance = PolicyDistance(store, l2, learner.measures, max_age=10)
-    for unroll in unrolls:
-        store.add(unroll)
-    random = np.random.default_rng(0)
-    return store, Elite(store, random, distance, strategy, candidates, anneal), learner
+    options = {"strategy": strategy, "max_age": 10, "lambda": candidates}
+    return _replay(versions, learner, **options), learner
 
 
 def test_elite_prefers_unrolls_of_which_the_policy_still_thinks_alike():
-    store, elite, _ = _elite(list(range(30)), candidates=15.0)
-    draw = elite.draw(2, 0.0)
-    assert sorted(store[slot].version for slot in draw.slots) == [0, 1]
+    replay, _ = _elite(list(range(30)), candidates=15.0)
+    draw = replay.draw(2, 0.0)
+    assert sorted(replay.store[slot].version for slot in draw.slots) == [0, 1]
     assert draw.measured["distance"] == 0.5
     assert draw.measured["distance_of_candidates"] == 14.5
 
 
 def test_the_share_of_candidates_falls_with_the_runs_frames_and_not_with_calls():
-    _, elite, learner = _elite(list(range(100)), candidates=3.0)
+    replay, learner = _elite(list(range(100)), candidates=3.0)
     for _ in range(50):
-        assert "distance" in elite.draw(10, 0.0).measured
+        assert "distance" in replay.draw(10, 0.0).measured
     learner.computed.clear()
     learner.now = 1000
-    elite.draw(10, 0.5)
+    replay.draw(10, 0.5)
     assert len(learner.computed) == 20
-    assert elite.draw(10, 1.0).measured == {}, "in the end it draws at random"
+    assert replay.draw(10, 1.0).measured == {}, "in the end it draws at random"
 
 
 def test_fewer_unrolls_than_are_drawn_are_drawn_again():
-    _, elite, _ = _elite([5, 7], strategy="2")
-    assert len(elite.draw(6, 0.0).slots) == 6
+    replay, _ = _elite([5, 7], strategy="2")
+    assert len(replay.draw(6, 0.0).slots) == 6
 
 
 def test_attentive_prefers_unrolls_that_resemble_the_newest_state():
-    store, unrolls = _store([9, 1, 8, 2, 7, 3])
-    for unroll in unrolls:
-        store.add(unroll)
-    sampler = Attentive(store, np.random.default_rng(0), l2, Learner().measures, 3.0, 1.0)
-    draw = sampler.draw(2, 0.0)  # all six are candidates; the newest is 3
-    assert sorted(store[slot].version for slot in draw.slots) == [2, 3]
+    replay = _replay([9, 1, 8, 2, 7, 3], Learner(), "attentive")
+    draw = replay.draw(2, 0.0)  # all six are candidates; the newest is 3
+    assert sorted(replay.store[slot].version for slot in draw.slots) == [2, 3]
 
 
 class Varying(Learner):
@@ -144,39 +133,44 @@ class Varying(Learner):
 
 
 def test_the_distance_of_a_policy_is_the_mean_over_an_unrolls_steps():
-    store, unrolls = _store([0, 0, 0])
-    distance = PolicyDistance(store, l2, Varying().measures, max_age=10)
-    for unroll in unrolls:
-        store.add(unroll)
-    assert distance(np.arange(3)).tolist() == [3, 4, 6]
+    replay = _replay([0, 0, 0], Varying())
+    assert replay.distances(np.arange(3)).tolist() == [3, 4, 6]
 
 
 def test_attentive_compares_every_step_with_the_last_one_of_the_newest_unroll():
     """It is 7, from which the steps differ by 7, 7, 2; by 3, 3, 3; and by 2, 1, 0."""
-    store, unrolls = _store([0, 0, 0])
-    for unroll in unrolls:
-        store.add(unroll)
-    sampler = Attentive(store, np.random.default_rng(0), l2, Varying().measures, 3.0, 1.0)
-    draw = sampler.draw(1, 0.0)
-    assert store[draw.slots[0]].key == 2
+    replay = _replay([0, 0, 0], Varying(), "attentive")
+    draw = replay.draw(1, 0.0)
+    assert replay.store[draw.slots[0]].key == 2
     assert draw.measured["distance"] == pytest.approx(1)
     assert draw.measured["distance_of_candidates"] == pytest.approx((16 / 3 + 3 + 1) / 3)
 
 
-def test_elite_insertion_removes_the_most_distant_and_oldest_the_first():
-    store, unrolls = _store([4, 9, 2])
-    for unroll in unrolls:
-        store.add(unroll)
-    distance = PolicyDistance(store, l2, Learner().measures, max_age=10)
-    assert MostDistant(3, distance, np.random.default_rng(0)).choose(store) == 1
-    assert Oldest().choose(store) == 0
-
-
 @pytest.mark.parametrize(("insertion", "left"), [("elite", [4, 2, 3]), ("oldest", [9, 2, 3])])
 def test_a_full_elite_replay_makes_room_by_the_rule_that_the_mix_names(insertion, left):
-    text = f"elite:1:3:insertion={insertion}:compared=3"
-    (part,) = replay_mix.parse(text).replays
-    replay = make_replay(part, 1, 1e9, np.random.default_rng(0), Learner().measures)
-    for key, version in enumerate([4, 9, 2, 3]):
-        replay.insert(StoredUnroll(key, version, b"x"))
+    replay = _replay([4, 9, 2], Learner(), insertion=insertion, compared=3)
+    replay.insert(StoredUnroll(3, 3, b"x"))
     assert [unroll.version for unroll in replay.store.in_order()] == left
+
+
+A, B = np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 1.0]])
+
+
+def test_l1_and_l2():
+    np.testing.assert_allclose(elite.DISTANCES["l1"](A, B), [7, 2])
+    np.testing.assert_allclose(elite.DISTANCES["l2"](A, B), [5, np.sqrt(2)])
+
+
+def test_the_cosine_is_a_distance_and_not_a_similarity():
+    x = np.array([1.0, 0.0])
+    others = np.array([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_allclose(cosine(np.broadcast_to(x, others.shape), others), [0, 1, 2, 1])
+    assert cosine(np.zeros(2), np.zeros(2)) == 0
+
+
+def test_kl_is_that_of_softmax_and_bears_large_numbers():
+    a, b = np.array([0.3, -1.0, 2.0]), np.array([1.0, 0.5, -0.2])
+    p, q = (np.exp(x) / np.exp(x).sum() for x in (a, b))
+    np.testing.assert_allclose(kl(a, b), stats.entropy(p, q))
+    assert kl(a, a) == pytest.approx(0)
+    assert np.isfinite(kl(1e4 * a, 1e4 * b))

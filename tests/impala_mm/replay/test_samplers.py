@@ -1,27 +1,33 @@
 """Uniform and prioritised draws, and the weights that correct for them."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.replay.samplers import Prioritised, Uniform, annealed, importance_weights
-from impala_mm.replay.store import Store, StoredUnroll
+from impala_mm.config import replay_mix
+from impala_mm.replay.samplers import PriorityTree, SamplerSetup, importance_weights, make_replay
+from impala_mm.replay.store import StoredUnroll
 
 
-def _filled(size, capacity=None):
-    store = Store(capacity or size)
-    return store, lambda: [store.add(StoredUnroll(key, 0, b"")) for key in range(size)]
+def _replay(capacity, size=0, kind="prioritised", **options):
+    text = ":".join([kind, "1", f"{capacity}", *(f"{n}={value}" for n, value in options.items())])
+    (part,) = replay_mix.parse(text).replays
+    replay = make_replay(SamplerSetup(part, math.inf, np.random.default_rng(0)))
+    for key in range(size):
+        replay.insert(StoredUnroll(key, 0, b""))
+    return replay
 
 
-def _random():
-    return np.random.default_rng(0)
+def _scaled(replay, slots):
+    """Return the priorities of slots to the power of the exponent."""
+    return replay.state(np.asarray(slots))["priorities"]
 
 
 def test_uniform_draws_each_unroll_equally_often_and_none_twice_at_once():
-    store, fill = _filled(10)
-    fill()
-    sampler, counts = Uniform(store, _random()), np.zeros(10)
+    sampler, counts = _replay(10, 10, "uniform"), np.zeros(10)
     for _ in range(2000):
         draw = sampler.draw(5, 0.0)
         assert len(set(draw.slots.tolist())) == 5
@@ -32,10 +38,7 @@ def test_uniform_draws_each_unroll_equally_often_and_none_twice_at_once():
 
 
 def test_prioritised_draws_by_the_power_of_priorities_and_weights_undo_it_above_the_mean():
-    store = Store(4)
-    sampler = Prioritised(store, _random(), exponent=0.5, correction=1.0)
-    for key in range(3):
-        store.add(StoredUnroll(key, 0, b""))
+    sampler = _replay(4, 3, exponent=0.5, correction=1.0)
     sampler.feedback(np.array([0, 1, 2]), np.array([1.0, 4.0, 16.0]))  # powers 1, 2, 4
     counts, weighted = np.zeros(3), np.zeros(3)
     for _ in range(3000):
@@ -64,69 +67,110 @@ def test_importance_weights_are_those_of_the_definition():
 def test_the_correction_goes_to_its_final_value_over_its_share_of_the_run(
     progress, final, correction
 ):
-    store, fill = _filled(4)
-    sampler = Prioritised(store, _random(), exponent=1.0, correction=0.4, final=final, anneal=0.5)
-    fill()
+    sampler = _replay(4, 4, exponent=1.0, correction=0.4, final=final, anneal=0.5)
     sampler.feedback(np.arange(4), np.array([1.0, 2.0, 4.0, 9.0]))
     draw = sampler.draw(16, progress)
-    expected = importance_weights(sampler.scaled(draw.slots), 4.0, correction)
+    expected = importance_weights(_scaled(sampler, draw.slots), 4.0, correction)
     np.testing.assert_allclose(draw.weights, expected, rtol=1e-6)
     assert draw.weights.min() < 1
 
 
 def test_one_unroll_that_is_learned_does_not_shrink_the_weights_of_all_others():
     """A new unroll of the same batch counts as 1."""
-    store, fill = _filled(100)
-    sampler = Prioritised(store, _random(), correction=1.0)
-    fill()
+    sampler = _replay(100, 100, correction=1.0)
     sampler.feedback(np.arange(100), np.array([0.0, *[1.0] * 99]))
     assert sampler.draw(64, 0.0).weights.mean() > 0.95
 
 
 def test_a_new_unroll_has_the_largest_priority_so_far():
-    store = Store(3)
-    sampler = Prioritised(store, _random(), exponent=1.0)
-    store.add(StoredUnroll(0, 0, b""))
+    sampler = _replay(3, 1, exponent=1.0)
     sampler.feedback(np.array([0]), np.array([9.0]))
     sampler.feedback(np.array([0]), np.array([0.0]))
-    store.add(StoredUnroll(1, 0, b""))
-    scaled = sampler.scaled(np.arange(2))
+    sampler.insert(StoredUnroll(1, 0, b""))
+    scaled = _scaled(sampler, np.arange(2))
     assert scaled[1] == 9
     assert 0 < scaled[0] < 1e-5, "it may still be drawn"
 
 
 def test_a_new_unroll_may_bring_its_first_priority():
-    store = Store(3)
-    sampler = Prioritised(store, _random(), exponent=1.0)
+    sampler = _replay(3, exponent=1.0)
     for key, priority in enumerate([3.0, 0.5, float("nan")]):
-        store.add(StoredUnroll(key, 0, b"", priority))
-    assert sampler.scaled(np.arange(3)).tolist() == [3, 0.5, 3]
+        sampler.insert(StoredUnroll(key, 0, b"", priority))
+    assert _scaled(sampler, np.arange(3)).tolist() == [3, 0.5, 3]
 
 
 def test_priorities_that_are_no_numbers_count_as_the_largest():
-    store, fill = _filled(3)
-    sampler = Prioritised(store, _random(), exponent=1.0)
-    fill()
+    sampler = _replay(3, 3, exponent=1.0)
     sampler.feedback(np.array([0, 1, 2]), np.array([np.nan, 5.0, -1.0]))
-    assert sampler.scaled(np.arange(3)).tolist() == [5, 5, 5]
+    assert _scaled(sampler, np.arange(3)).tolist() == [5, 5, 5]
     assert np.isfinite(sampler.draw(8, 0.0).weights).all()
 
 
 @settings(deadline=None)
-@given(keys=st.lists(st.integers(0, 30), min_size=1, max_size=40), removed=st.integers(0, 100))
-def test_priorities_follow_their_unrolls_when_others_are_removed(keys, removed):
-    store = Store(len(keys))
-    sampler = Prioritised(store, _random(), exponent=1.0)
-    keys = list(dict.fromkeys(keys))
+@given(keys=st.lists(st.integers(0, 30), min_size=2, max_size=40, unique=True))
+def test_priorities_follow_their_unrolls_when_others_are_removed(keys):
+    sampler = _replay(len(keys), exponent=1.0)
     for key in keys:
-        store.add(StoredUnroll(key, 0, b""))
-    sampler.feedback(store.slots_of(np.array(keys)), np.array(keys) + 1.0)
-    store.remove(removed % len(keys))
-    left = [unroll.key for unroll in store.in_order()]
-    found = sampler.scaled(store.slots_of(np.array(left, np.int64)))
-    np.testing.assert_array_equal(found, np.array(left) + 1.0)
+        sampler.insert(StoredUnroll(key, 0, b""))
+    sampler.write_priorities(np.array(keys), np.array(keys) + 1.0)
+    sampler.insert(StoredUnroll(99, 0, b""))  # the first one makes room
+    left = np.array([unroll.key for unroll in sampler.store.in_order()])
+    assert left.tolist() == [*keys[1:], 99]
+    found = _scaled(sampler, sampler.store.slots_of(left))
+    np.testing.assert_array_equal(found, [*(left[:-1] + 1.0), max(keys) + 1.0])
 
 
 def test_numbers_move_in_a_line_over_a_share_of_the_run():
-    assert [annealed(0.4, 1.0, at, 0.5) for at in (0, 0.25, 0.5, 1)] == [0.4, 0.7, 1.0, 1.0]
-    assert annealed(3.0, 1.0, 0.0, 0.0) == 1.0
+    half, at_once = (_replay(1, anneal=anneal) for anneal in (0.5, 0))
+    found = [half.annealed(0.4, 1.0, at) for at in (0, 0.25, 0.5, 1)]
+    assert found == [0.4, 0.7, 1.0, 1.0]
+    assert at_once.annealed(3.0, 1.0, 0.0) == 1.0
+
+
+WRITES = st.lists(
+    st.lists(st.tuples(st.integers(0, 99), st.floats(0, 1e6)), min_size=1, max_size=20), max_size=10
+)
+
+
+def _write(tree, plain, write):
+    slots = np.array([slot % len(plain) for slot, _ in write])
+    tree.set(slots, np.array([value for _, value in write]))
+    for slot, (_, value) in zip(slots, write, strict=True):
+        plain[slot] = value
+
+
+@settings(deadline=None)
+@given(capacity=st.integers(1, 100), writes=WRITES)
+def test_it_knows_the_sum_and_each_priority(capacity, writes):
+    tree, plain = PriorityTree(capacity), np.zeros(capacity)
+    for write in writes:
+        _write(tree, plain, write)
+    np.testing.assert_array_equal(tree.get(np.arange(capacity)), plain)
+    np.testing.assert_allclose(tree.total, plain.sum(), rtol=1e-9)
+
+
+@settings(deadline=None)
+@given(capacity=st.integers(1, 100), writes=WRITES, places=st.lists(st.floats(0, 1), min_size=1))
+def test_it_finds_the_slot_in_which_a_position_lies_and_never_an_empty_one(
+    capacity, writes, places
+):
+    tree, plain = PriorityTree(capacity), np.zeros(capacity)
+    for write in writes:
+        _write(tree, plain, write)
+    if not tree.total:
+        return
+    positions = np.array(places) * tree.total  # 1 is just beyond the end
+    found = tree.find(positions)
+    assert (plain[found] > 0).all()
+    ends = np.cumsum(plain)
+    slack = 1e-9 * ends[-1]
+    assert (positions <= ends[found] + slack).all()
+    assert (positions >= ends[found] - plain[found] - slack).all()
+
+
+def test_slots_are_found_as_often_as_their_priorities_say():
+    tree = PriorityTree(5)
+    tree.set(np.arange(5), np.array([0, 1, 2, 0, 5.0]))
+    found = tree.find(np.random.default_rng(0).random(80_000) * tree.total)
+    counts = np.bincount(found, minlength=5) / 10_000
+    np.testing.assert_allclose(counts, [0, 1, 2, 0, 5], atol=0.1)

@@ -10,9 +10,8 @@ from unrolls import CODEC, SPEC, unroll
 from impala_mm.config import replay_mix
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.replay import shard
-from impala_mm.replay.contents import pack, unpack
-from impala_mm.replay.parts import make_replay
-from impala_mm.replay.store import StoredUnroll
+from impala_mm.replay.samplers import SamplerSetup, make_replay
+from impala_mm.replay.store import StoredUnroll, pack, unpack
 
 MIX = shard.MixState([], np.zeros(5, np.int64), np.zeros(3))
 TEXT = "uniform:0.5:6,prioritised:0.5:4:exponent=1"
@@ -20,7 +19,7 @@ TEXT = "uniform:0.5:6,prioritised:0.5:4:exponent=1"
 
 def _replays(text=TEXT):
     random = np.random.default_rng(0)
-    return [make_replay(part, 2, 1e9, random, None) for part in replay_mix.parse(text).replays]
+    return [make_replay(SamplerSetup(part, 1e9, random)) for part in replay_mix.parse(text).replays]
 
 
 def _filled(numbers, text=TEXT):
@@ -41,11 +40,16 @@ def _held(replay):
     return found
 
 
+def _scaled(replay, slots):
+    """Return the priorities of slots to the power of the exponent."""
+    return replay.state(np.asarray(slots))["priorities"]
+
+
 def test_a_shard_brings_back_unrolls_uses_and_priorities(tmp_path):
     before = _filled(range(10))
     before[0].store.uses[:] = np.arange(6)
-    before[1].sampler.feedback(np.arange(4), np.array([9.0, 3.0, 2.0, 1.0]))
-    before[1].sampler.feedback(np.arange(1), np.array([4.0]))
+    before[1].feedback(np.arange(4), np.array([9.0, 3.0, 2.0, 1.0]))
+    before[1].feedback(np.arange(1), np.array([4.0]))
     shard.save(tmp_path, CODEC, before, MIX)
     after = _replays()
     assert shard.restore([shard.Share(tmp_path)], CODEC, after)[0] == 6
@@ -57,12 +61,10 @@ def test_a_shard_brings_back_unrolls_uses_and_priorities(tmp_path):
         )
         np.testing.assert_array_equal(new.store.uses[new_slots], old.store.uses[old_slots])
         if old.kind == "prioritised":
-            np.testing.assert_array_equal(
-                new.sampler.scaled(new_slots), old.sampler.scaled(old_slots)
-            )
+            np.testing.assert_array_equal(_scaled(new, new_slots), _scaled(old, old_slots))
             for each in (old, new):
                 each.insert(StoredUnroll(20, 120, pack(unroll(20))))
-            newest = [each.sampler.scaled(np.array([each.store.newest()])) for each in (old, new)]
+            newest = [_scaled(each, [each.store.newest()]) for each in (old, new)]
             assert newest == [[9.0], [9.0]], "the largest so far, whose unroll is gone"
 
 
@@ -109,14 +111,14 @@ def test_of_shards_that_do_not_fit_into_one_the_newest_unrolls_of_all_are_kept(t
         before = _filled(numbers)
         before[0].store.uses[:] = numbers
         for slot, key in enumerate(before[1].store.keys.tolist()):
-            before[1].sampler.feedback(np.array([slot]), np.array([float(key)]))
+            before[1].feedback(np.array([slot]), np.array([float(key)]))
         shard.save(folder, CODEC, before, MIX)
     merged = _replays()
     shard.restore([shard.Share(f) for f in folders], CODEC, merged)
     assert [_held(each) for each in merged] == [[6, 7, 8, 9, 10, 11], [8, 9, 10, 11]]
-    for each, values in zip(merged, (merged[0].store.uses, merged[1].sampler), strict=True):
+    for each in merged:
         slots = each.store.slots_of(np.array([u.key for u in each.store.in_order()]))
-        found = values[slots] if each.kind == "uniform" else values.scaled(slots)
+        found = each.store.uses[slots] if each.kind == "uniform" else _scaled(each, slots)
         assert found.tolist() == _held(each), "uses and priorities are still those of their unrolls"
 
 

@@ -17,13 +17,11 @@ from supervising import until
 from unrolls import CODEC, LENGTH, Actors, decode, unroll
 
 from impala_mm.config import replay_mix
-from impala_mm.replay.contents import pack
-from impala_mm.replay.limiter import RateLimiter
-from impala_mm.replay.parts import Replay, make_replay
-from impala_mm.replay.samplers import Uniform
+from impala_mm.replay.mixer import Mixer, RateLimiter
+from impala_mm.replay.samplers import SamplerSetup, Uniform, make_replay
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.spill import Owner, Spill
-from impala_mm.replay.store import Store, StoredUnroll
+from impala_mm.replay.store import StoredUnroll, pack
 
 BATCH = 4
 
@@ -41,16 +39,10 @@ def _source(
     mix = replay_mix.parse(text)
     columns = replay_mix.split_columns(mix, BATCH)
     random = np.random.default_rng(0)
-    replays = [
-        make_replay(part, number, 1e9, random, None)
-        for part, number in zip(mix.replays, columns[1:], strict=True)
-    ]
+    replays = [make_replay(SamplerSetup(part, 1e9, random)) for part in mix.replays]
     limiter = RateLimiter(ratio or 1 / (columns[0] or BATCH), minimum)
-    source = ReplaySource(
-        *(actors, CODEC, decode, replays, columns[0], limiter, overflow, lambda: 0.0, 1, say),
-        *(spill, None, memory),
-    )
-    return source, replays
+    mixer = Mixer(CODEC, replays, columns, limiter, overflow, lambda: 0.0, 1, say)
+    return ReplaySource(actors, mixer, decode, spill, memory_bytes=memory), replays
 
 
 def _taken(actors, number):
@@ -154,7 +146,7 @@ def test_priorities_reach_the_unrolls_that_are_still_stored_and_no_others(actors
     actors.put(6, 7)
     source.next(60)
     keys = np.array([4, 5, 6, 7])
-    scaled = replay.sampler.scaled(replay.store.slots_of(keys))
+    scaled = replay.state(replay.store.slots_of(keys))["priorities"]
     assert scaled.max() <= 7, "50 was for unrolls that are gone"
     assert scaled[0] == 7
     assert batch.key.max() < 4
@@ -221,8 +213,6 @@ def test_unrolls_of_another_run_are_older_than_all_of_this_one(actors, tmp_path)
         assert max(versions) > 0
         held = replay.store.in_order()
         assert [u.version for u in held] == [version - 50 for version in versions]
-        slots = replay.store.slots_of(np.array([u.key for u in held]))
-        np.testing.assert_array_equal(replay.store.versions[slots], np.array(versions) - 50)
     turns.played = 100
     batch = again.next(0.0)
     assert batch.version[batch.fresh].tolist() == [100, 101], "none of the other run's are new"
@@ -252,7 +242,7 @@ def test_the_learner_does_not_wait_for_a_draw(actors):
     source, (replay,) = _source(actors, "queue:0.5,uniform:0.5:100")
     actors.put(*range(6))
     drawn, may_end = threading.Event(), threading.Event()
-    draw, calls = replay.sampler.draw, []
+    draw, calls = replay.draw, []
 
     def slowly(*arguments):
         calls.append(arguments)
@@ -261,7 +251,7 @@ def test_the_learner_does_not_wait_for_a_draw(actors):
             assert may_end.wait(60)
         return draw(*arguments)
 
-    replay.sampler.draw = slowly
+    replay.draw = slowly
     first = source.next(60)
     assert drawn.wait(60)
     with within(10):
@@ -462,14 +452,13 @@ def test_a_spill_is_read_without_the_rule_of_removal_which_may_need_the_learner(
         for key in range(8):
             spill.add(StoredUnroll(key, key, pack(unroll(key))))
 
-    class NotYet:
-        def choose(self, store):
+    class NotYet(Uniform):
+        def choose_removed(self):
             raise NameError("learner")
 
-    store = Store(6)
-    random = np.random.default_rng(0)
-    replay = Replay("elite", 4, store, Uniform(store, random), NotYet(), random)
+    replay = NotYet(SamplerSetup(replay_mix.Part("elite", 1, 6, {}), 1e9, np.random.default_rng(0)))
     with contextlib.closing(Spill(tmp_path, Owner("/run", CODEC.digest), 4, print)) as spill:
-        arguments = CODEC, decode, [replay], 0, RateLimiter(1, 4), "wait", lambda: 0.0
-        ReplaySource(actors, *arguments, spill=spill)
-        assert [each.key for each in store.in_order()] == [2, 3, 4, 5, 6, 7]
+        limiter = RateLimiter(1, 4)
+        mixer = Mixer(CODEC, [replay], [0, 4], limiter, "wait", lambda: 0.0, 1, print)
+        ReplaySource(actors, mixer, decode, spill)
+        assert [each.key for each in replay.store.in_order()] == [2, 3, 4, 5, 6, 7]

@@ -16,7 +16,8 @@ from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.learner import monitor, run_status
 from impala_mm.learner import watching as watches
-from impala_mm.learner.checkpointing import Saves
+from impala_mm.learner.checkpointing import Checkpointing
+from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.runtime import heartbeat
 from impala_mm.runtime.heartbeat import Heartbeat
 
@@ -104,12 +105,12 @@ def watching(tmp_path, monkeypatch, now):
     monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beat"))
     learner = SimpleNamespace(updates=0, frames=0.0, is_compiling=False)
     learner.variables_lock = threading.Lock()
-    alone, limits = SimpleNamespace(size=1), SimpleNamespace(frames=1e9, seconds=math.inf)
-    config = Config(learner_assignment="fixed")
-    made = monitor.LearnerMonitor(
-        config, alone, Algorithm(), learner, None, {}, limits, None, print
-    )
-    made._status.receive([])
+    learner.group, learner.server, learner.algorithm = SimpleNamespace(size=1), None, Algorithm()
+    learner.limits = SimpleNamespace(frames=1e9, seconds=math.inf)
+    learner.config = Config(learner_assignment="fixed")
+    status = run_status.RunStatus(learner, {}, print)
+    made = monitor.LearnerMonitor(status, None)
+    status.receive([])
 
     def beats():
         (tmp_path / "beat").unlink(missing_ok=True)
@@ -118,7 +119,7 @@ def watching(tmp_path, monkeypatch, now):
         return (tmp_path / "beat").exists()
 
     return SimpleNamespace(
-        learner=learner, beats=beats, heard=lambda: made._status.receive([]), made=made, now=now
+        learner=learner, beats=beats, heard=lambda: status.receive([]), status=status, now=now
     )
 
 
@@ -146,7 +147,7 @@ def test_a_first_update_may_take_three_minutes_longer(watching):
 def test_while_a_checkpoint_is_written_the_learner_beats(watching, tmp_path):
     path, seen = tmp_path / "beat", []
 
-    def write(*numbers):
+    def write(about):
         path.unlink(missing_ok=True)
         deadline = Deadline(20)
         while not path.exists() and not deadline.is_over():
@@ -154,15 +155,13 @@ def test_while_a_checkpoint_is_written_the_learner_beats(watching, tmp_path):
             time.sleep(0.05)
         seen.append(path.exists())
 
-    keeper = SimpleNamespace(
-        has_snapshot=True, write_snapshot=write, save=lambda *numbers: numbers[-1](write)
-    )
-    made, learner = watching.made, watching.learner
-    saves = Saves(keeper, None, learner, made.spent, float, made._beat.during, 600.0)
-    saves._write_snapshot()
-    learner.own_saves = None
-    saves._save()
-    assert seen == [True, True]
+    learner = watching.learner
+    learner.updates, learner.steps, learner.offline_updates = 1, 10, 0
+    learner.variables_complete = True
+    checkpoints = SimpleNamespace(snapshot=lambda: None, save=write)
+    about, hook = CheckpointInfo(1, {}, {}, {}), SimpleNamespace(call=lambda *event: None)
+    assert Checkpointing(watching.status, checkpoints, about, hook).save()
+    assert seen == [True]
 
 
 def test_what_never_ends_is_no_work_for_ever(now, tmp_path, monkeypatch):

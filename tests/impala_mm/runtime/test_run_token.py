@@ -10,7 +10,7 @@ from processes import ROOT
 
 from impala_mm.config.settings import Config
 from impala_mm.runtime import certificates, run_token
-from impala_mm.transport.credentials import ACTOR, Credentials
+from impala_mm.transport.tls import ACTOR, Credentials
 
 
 def test_a_configuration_folder_that_cannot_be_written_is_named_with_its_variable(

@@ -5,8 +5,8 @@ import sys
 
 _CODE = """
 import sys
-from impala_mm.runtime import tensorflow_import
-tensorflow_import.load()
+from impala_mm.runtime import lifecycle
+lifecycle.import_tensorflow()
 import sonnet, tensorflow as tf
 print("keras" in sys.modules)
 print(tf.keras.layers.Dense.__name__, tf.compat.v1.Session.__name__, tf.lite.Interpreter.__name__)

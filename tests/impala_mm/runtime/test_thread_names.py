@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from impala_mm.runtime import thread_names
+from impala_mm.runtime import lifecycle
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/thread-self/comm").exists(), reason="this kernel knows no names of threads"
@@ -19,7 +19,7 @@ def _names():
 def test_a_thread_started_within_has_the_name_and_its_starter_has_its_own_again():
     mine = Path("/proc/thread-self/comm").read_text()
     stop = threading.Event()
-    with thread_names.threads_named("of_this_test"):
+    with lifecycle.threads_named("of_this_test"):
         thread = threading.Thread(target=stop.wait)
         thread.start()
     try:
@@ -35,7 +35,7 @@ def test_a_thread_names_itself_and_no_other():
     mine, seen = Path("/proc/thread-self/comm").read_text(), []
 
     def run():
-        thread_names.name_thread("a_name_that_is_too_long")
+        lifecycle.name_thread("a_name_that_is_too_long")
         seen.append(Path("/proc/thread-self/comm").read_text().strip())
 
     thread = threading.Thread(target=run)
@@ -46,7 +46,7 @@ def test_a_thread_names_itself_and_no_other():
 
 
 def test_where_the_kernel_knows_no_names_nothing_happens(monkeypatch):
-    monkeypatch.setattr(thread_names, "_NAME", Path("/nowhere/comm"))
-    with thread_names.threads_named("of_this_test"):
-        thread_names.name_thread("link")
+    monkeypatch.setattr(lifecycle, "_NAME", Path("/nowhere/comm"))
+    with lifecycle.threads_named("of_this_test"):
+        lifecycle.name_thread("link")
     assert "of_this_test" not in _names()

@@ -1,6 +1,7 @@
 """Another order of actions against NumPy."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from impala_mm.algorithms.feature_settings import action_numbers
+from impala_mm.algorithms.feature_settings import TeacherSettings, action_numbers
 from impala_mm.data.trajectory import Entry
-from impala_mm.teachers.action_order import ActionOrder, Reordered
-from impala_mm.teachers.kinds import NoTeacher
+from impala_mm.environments.action_parts import Discrete
+from impala_mm.environments.actions import ActionSpec
+from impala_mm.environments.make import level_spec
+from impala_mm.teachers.load import Reordered
+from impala_mm.teachers.teacher import NoTeacher, PlayingTeacher, Request
 
 
-class _Fixed:
+class _Fixed(PlayingTeacher):
     """A teacher of fixed logits that keeps the entries that it reads."""
 
     name, notes, greedy = "fixed", (), False
@@ -50,7 +54,7 @@ def _orders(student, teacher):
 def test_a_teacher_reads_and_answers_in_its_own_order(order, seed):
     rng = np.random.default_rng(seed)
     inner = _Fixed(rng.normal(0, 3, (3, 2, 6)).astype(np.float32))
-    made = Reordered(inner, ActionOrder(tuple(order)), 6)
+    made = Reordered(inner, order, 6)
     action, mask = rng.integers(0, 4, (3, 2)), rng.random((3, 2, 4)) < 0.5
     entries = Entry(tf.constant(action), (), (), (), (), (), (), tf.constant(mask))
     answer = special.softmax(made.parameters(entries).numpy(), -1)
@@ -85,9 +89,12 @@ def test_texts_that_are_no_order_are_refused(text, said):
 
 
 def test_an_order_for_other_numbers_of_actions_is_refused():
-    order = ActionOrder((2, 0, None))
-    order.check(3, 3)
+    def fit(student, teacher):
+        spec = level_spec("catch")._replace(actions=ActionSpec(Discrete(student)))
+        return Request("", Path(), TeacherSettings(), spec, (2, 0, None)).fit(teacher)
+
+    assert fit(3, 3).actions.discrete == fit(3, None).actions.discrete == 3
     with pytest.raises(NoTeacher, match="it names 3 actions, and the student has 4"):
-        order.check(4, 3)
+        fit(4, 3)
     with pytest.raises(NoTeacher, match="the teacher has no action 2: its actions are 0 to 1"):
-        order.check(3, 2)
+        fit(3, 2)

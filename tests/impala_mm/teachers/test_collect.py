@@ -11,8 +11,8 @@ from impala_mm.algorithms.interface import entry_spec
 from impala_mm.environments.make import level_spec
 from impala_mm.evaluation import recording
 from impala_mm.replay.data_set import read_about, unroll_spec
-from impala_mm.teachers.collect import _fill, collect
 from impala_mm.teachers.load import load_teachers
+from impala_mm.teachers.playing import _fill, collect
 
 
 def test_a_lost_life_ends_an_episode_as_it_does_in_the_students_own_games(tmp_path):

@@ -19,8 +19,8 @@ from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import EnvironmentSpec
-from impala_mm.teachers.kinds import NoTeacher
 from impala_mm.teachers.load import load_teachers
+from impala_mm.teachers.teacher import NoTeacher
 
 _TF_NAMES = ("Conv", "Conv_1", "Conv_2", "fully_connected", "fully_connected_1")
 _JAX_NAMES = ("Conv_0", "Conv_1", "Conv_2", "Dense_0", "Dense_1")

@@ -19,8 +19,8 @@ from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.replay import data_set
-from impala_mm.teachers import dopamine_replay, record_dopamine
-from impala_mm.teachers.kinds import NoTeacher
+from impala_mm.teachers import record_dopamine
+from impala_mm.teachers.teacher import NoTeacher
 
 _WRITTEN = Path(__file__).parent / "dopamine" / "replay"
 
@@ -36,10 +36,10 @@ def _read(folder, number, length=7, spec=None):
     spec, counted = spec or _spec(), []
     unroll = UnrollSpec(length, 1, entry_spec(spec, ()), ())
     codec = UnrollCodec(unroll)
-    replay = dopamine_replay.read(folder, number, spec)
+    replay = record_dopamine.read(folder, number, spec)
     rows = [
         codec.arrays(np.frombuffer(content, np.uint8)[np.newaxis].copy()).entries
-        for content in dopamine_replay.unrolls(replay, spec, unroll, lambda *g: counted.append(g))
+        for content in record_dopamine.unrolls(replay, spec, unroll, lambda *g: counted.append(g))
     ]
     for one, other in itertools.pairwise(rows):
         for last, first in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
@@ -111,8 +111,8 @@ def test_earlier_versions_do_not_say_which_games_were_cut(tmp_path):
 
 
 def test_the_newest_replay_of_a_folder(tmp_path):
-    assert dopamine_replay.find(_WRITTEN) == 2
-    assert dopamine_replay.find(tmp_path) is None
+    assert record_dopamine.find(_WRITTEN) == 2
+    assert record_dopamine.find(tmp_path) is None
 
 
 def _header(shape):
@@ -217,8 +217,8 @@ def test_a_large_replay_takes_little_memory(tmp_path):
     spec = _spec((84, 84, 1))
     unroll = UnrollSpec(20, 1, entry_spec(spec, ()), ())
     tracemalloc.start()
-    replay = dopamine_replay.read(folder, 1, spec)
-    made = sum(1 for _ in dopamine_replay.unrolls(replay, spec, unroll))
+    replay = record_dopamine.read(folder, 1, spec)
+    made = sum(1 for _ in record_dopamine.unrolls(replay, spec, unroll))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert made > 60

@@ -28,9 +28,9 @@ from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.policy.policy import load_policy
 from impala_mm.teachers import trained
-from impala_mm.teachers.kinds import NoTeacher
 from impala_mm.teachers.load import load_teachers
-from nets.network import State
+from impala_mm.teachers.teacher import NoTeacher
+from nets import State
 
 
 def _load(teacher, level="catch", **settings):
@@ -305,12 +305,17 @@ def test_the_code_that_a_strangers_run_names_is_not_executed(tmp_path, monkeypat
     for module in (evil, evil.with_stem("evil_settings"), evil.with_stem("__init__")):
         module.write_text("open('ran', 'w')\n")
     about = json.loads((path / "about.json").read_text())
-    for algorithm in ("runs.stranger.evil", ["runs.stranger.evil"]):
-        about["settings"]["algorithm"] = algorithm
+    for changed in (
+        {"imports": "runs.stranger.evil"},
+        {"imports": "impala"},
+        {"algorithm": "runs.stranger.evil"},
+        {"algorithm": ["runs.stranger.evil"]},
+    ):
+        about["settings"] |= {"imports": ""} | changed
         (path / "about.json").write_text(json.dumps(about))
         with pytest.raises(NoTeacher) as refused:
             _load("runs/stranger")
-        assert "is no algorithm of this package but a module, which would" in str(refused.value)
+        assert "is a module, which would be executed" in str(refused.value)
         assert "give --trust_teacher if you know where it is from" in str(refused.value)
     about["settings"] |= {
         "algorithm": "impala",
@@ -329,9 +334,14 @@ def test_a_run_of_a_users_algorithm_teaches_students_of_it_and_those_who_trust_i
     about = json.loads((path / "about.json").read_text())
     about["settings"]["algorithm"] = own
     (path / "about.json").write_text(json.dumps(about))
-    with pytest.raises(NoTeacher, match=f"its --algorithm={own} is no algorithm of this package"):
+    with pytest.raises(NoTeacher, match=f"its --algorithm={own} is a module"):
         _load(tmp_path)
     assert _load(tmp_path, algorithm=own)
+    about["settings"] |= {"imports": own}
+    (path / "about.json").write_text(json.dumps(about))
+    with pytest.raises(NoTeacher, match=f"its --import={own} is a module"):
+        _load(tmp_path, algorithm=own)
+    assert _load(tmp_path, algorithm=own, imports=own)
     assert _load(tmp_path, trust_teacher=True)
 
 
@@ -349,7 +359,7 @@ REFUSED = {
     "for 2 actions and float32 [4]",
     "tests.helpers.none:play": "tests.helpers was found at",
     "tests.helpers.scripted:none": "tests.helpers.scripted has no function none",
-    "tests.helpers.scripted:NUMBER": "NUMBER of tests.helpers.scripted is int, and no function",
+    "tests.helpers.scripted:NUMBER": "tests.helpers.scripted has no function NUMBER",
     "tests.helpers.scripted:broken": "it raises ValueError: no idea",
     "tests.helpers.scripted:too_far": "it returns action 3, and actions are 0 to 2",
     "tests.helpers.scripted:too_few": "for 2 observations it returns int64 [1]: it must return 2",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from impala_mm.teachers import pickles
-from impala_mm.teachers.kinds import NoTeacher
+from impala_mm.teachers.teacher import NoTeacher
 
 _keys = st.one_of(
     st.text(), st.binary(), st.booleans(), st.none(), st.integers(-(2**59), 2**59), st.floats(-1, 1)

@@ -9,7 +9,7 @@ from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.environments.make import level_spec
 from impala_mm.evaluation import games
 from impala_mm.teachers.load import load_teachers
-from impala_mm.teachers.scores import mean_return
+from impala_mm.teachers.playing import mean_return
 
 
 def _settings(**settings):

@@ -2,14 +2,14 @@
 
 import pytest
 
-from impala_mm.transport import admission
-from impala_mm.transport.admission import Admission
+from impala_mm.transport import front
+from impala_mm.transport.front import Admission
 
 
 class Door:
     """An `Admission` with a clock that the test sets."""
 
-    def __init__(self, most=5000, handshakes=admission.HANDSHAKES):
+    def __init__(self, most=5000, handshakes=front.HANDSHAKES):
         self.now, self.said = 0.0, []
         self.admission = Admission(most, handshakes, self.said.append, lambda: self.now)
 
@@ -38,17 +38,17 @@ class Door:
 
 def test_an_address_may_fail_only_so_often_while_others_are_served():
     door = Door()
-    assert door.fail("10.0.0.1", 1000) == admission.BURST
+    assert door.fail("10.0.0.1", 1000) == front.BURST
     assert door.fail("10.0.0.2", 10) == 10
     door.now = 2.0
-    assert door.fail("10.0.0.1", 1000) == 2 * admission.PER_SECOND
+    assert door.fail("10.0.0.1", 1000) == 2 * front.PER_SECOND
     door.now = 1000.0
-    assert door.fail("10.0.0.1", 1000) == admission.BURST
+    assert door.fail("10.0.0.1", 1000) == front.BURST
 
 
 def test_handshakes_that_succeed_do_not_count_however_many_they_are():
     door = Door()
-    served = [door.serve("10.0.0.1") for _ in range(admission.PER_PEER)]
+    served = [door.serve("10.0.0.1") for _ in range(front.PER_PEER)]
     assert all(served)
     assert not door.serve("10.0.0.1"), "it has as many connections as one address may"
     assert door.serve("10.0.0.2")
@@ -58,7 +58,7 @@ def test_handshakes_that_succeed_do_not_count_however_many_they_are():
 
 def test_hosts_of_one_network_of_ipv6_have_connections_of_their_own():
     door = Door()
-    for host in range(admission.PER_PEER + 1):
+    for host in range(front.PER_PEER + 1):
         assert door.serve(f"2001:db8::{host + 1:x}")
 
 
@@ -83,10 +83,10 @@ def test_strangers_cannot_keep_an_address_away_that_was_served_lately():
     for n in range(20):
         door.admission.most_crowded(door.admission.begin(f"10.0.{n}.1"))
     assert not door.admission.most_crowded(again)
-    door.now = 10 * admission.KNOWN_SECONDS
+    door.now = 10 * front.KNOWN_SECONDS
     assert door.admission.begin(actor).is_known, "it is connected"
     door.admission.close(connection)
-    door.now += admission.KNOWN_SECONDS - 1
+    door.now += front.KNOWN_SECONDS - 1
     assert door.admission.begin(actor).is_known
     door.now += 2
     assert not door.admission.begin(actor).is_known
@@ -95,7 +95,7 @@ def test_strangers_cannot_keep_an_address_away_that_was_served_lately():
 def test_a_known_address_may_fail_only_so_often_too():
     door = Door()
     door.serve("10.0.0.1")
-    assert door.fail("10.0.0.1", 1000) == admission.BURST
+    assert door.fail("10.0.0.1", 1000) == front.BURST
 
 
 def test_connections_are_limited_in_all():
@@ -145,7 +145,7 @@ def test_many_addresses_make_few_lines_and_take_no_memory():
 
 def test_no_number_of_addresses_takes_more_memory_than_some_thousands():
     door = Door()
-    most = admission._COUNTED
+    most = front._COUNTED
     for n in range(most + 1000):
         door.fail(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 1)
         door.serve(f"11.{n >> 16}.{n >> 8 & 255}.{n & 255}")

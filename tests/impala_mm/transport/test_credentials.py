@@ -12,8 +12,8 @@ from supervising import until
 from impala_mm.runtime import certificates, run_token
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.client import Client, Refused, Unreachable
-from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials
 from impala_mm.transport.server import Server
+from impala_mm.transport.tls import ACTOR, LEARNER, Credentials
 
 
 @pytest.fixture(scope="module")

@@ -89,9 +89,9 @@ def test_messages_for_another_process_or_run_are_foreign_and_counted():
         assert ledger.try_accept(foreign) == (Reply.FOREIGN, b"")
     assert ledger.stale == 3
     assert ledger.try_accept(_header(0, actor=4)) == (Reply.DISPLACED, b""), "it never joined"
-    assert ledger._records.heard == []
+    assert ledger._actors.heard == []
     assert ledger.try_accept(_header(0))[0] == Reply.ACCEPTED
-    assert ledger._records.heard == [3]
+    assert ledger._actors.heard == [3]
 
 
 def test_a_restarted_actor_starts_over_and_its_old_process_is_displaced():
@@ -221,7 +221,7 @@ class SendersAndLedger(RuleBasedStateMachine):
 
     @invariant()
     def every_message_arrived_at_most_once(self):
-        arrived = [header.message_key for header in self.ledger._records.arrived]
+        arrived = [header.message_key for header in self.ledger._actors.arrived]
         assert len(set(arrived)) == len(arrived)
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 
-from impala_mm.transport.environment_numbers import EnvironmentNumbers
+from impala_mm.transport.connected_actors import EnvironmentNumbers
 
 
 def _all(learners, joined):

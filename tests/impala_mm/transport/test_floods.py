@@ -19,7 +19,7 @@ from processes import ROOT, free_port
 from supervising import until
 
 from impala_mm.runtime.ports import HeldAddress, split_address
-from impala_mm.transport import admission, front
+from impala_mm.transport import front
 from impala_mm.transport.client import Client, Unreachable
 from impala_mm.transport.server import Server
 
@@ -46,7 +46,7 @@ def test_idle_connections_before_its_start_do_not_keep_a_learner_from_starting()
     """Any account can open them while TensorFlow is loaded; a learner's own check comes later."""
     held = HeldAddress(f"127.0.0.1:{free_port()}")
     with contextlib.ExitStack() as idle:
-        for _ in range(admission.BURST + 20):
+        for _ in range(front.BURST + 20):
             idle.enter_context(socket.create_connection(split_address(held.address)))
         with Learner(held) as learner:
             assert any(

@@ -10,10 +10,10 @@ import pytest
 from fronted import ME, TOKEN, Learner
 
 from impala_mm.runtime.ports import split_address
-from impala_mm.transport import local_sockets, route
+from impala_mm.transport import route
 from impala_mm.transport.client import Refused
-from impala_mm.transport.credentials import Credentials
 from impala_mm.transport.messages import Reply
+from impala_mm.transport.tls import Credentials
 
 NO_EPISODES = np.zeros([0, 3], np.float32)
 
@@ -48,7 +48,7 @@ def test_an_actor_of_this_machine_takes_the_socket_by_any_name_of_the_address(sh
 
 def test_a_learner_with_transport_security_tls_offers_no_socket():
     with Learner(offers_socket=False) as learner:
-        assert local_sockets.find_learner(learner.address) is None
+        assert route.find_learner(learner.address) is None
         assert learner.join(from_outside=False).run
 
 
@@ -76,7 +76,7 @@ def test_the_front_knows_neither_tensorflow_nor_the_actors_key(shared):
     maps = Path(f"/proc/{shared.front.process.pid}/maps").read_text()
     assert "_ssl" in maps
     assert "tensorflow" not in maps
-    assert Credentials.parse(TOKEN).actor not in shared.front._given
+    assert Credentials.parse(TOKEN).actor not in shared.front._start_message
 
 
 def test_what_an_actor_says_of_itself_makes_no_other_line_in_the_learners_log(shared):

@@ -15,10 +15,10 @@ from processes import ROOT, free_port, wait
 from supervising import until
 
 from impala_mm.runtime.ports import HeldAddress, split_address
-from impala_mm.transport import admission
 from impala_mm.transport.client import Unreachable
-from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials
-from impala_mm.transport.front_process import FrontProcess
+from impala_mm.transport.front import HANDSHAKES
+from impala_mm.transport.listening import FrontProcess
+from impala_mm.transport.tls import ACTOR, LEARNER, Credentials
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ _OWNER = """
 import sys, time
 from pathlib import Path
 from impala_mm.runtime.ports import HeldAddress
-from impala_mm.transport.credentials import Credentials
-from impala_mm.transport.front_process import FrontProcess
+from impala_mm.transport.tls import Credentials
+from impala_mm.transport.listening import FrontProcess
 text = sys.stdin.readline().replace("|", "\\n")
 held = HeldAddress(sys.argv[1])
 front = FrontProcess(held.take_sockets(), Path("/none"), Credentials.parse(text), print)
@@ -130,7 +130,7 @@ def test_a_front_serves_no_more_connections_than_its_learner_can_open(lone):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     soft, _ = resource.prlimit(front.process.pid, resource.RLIMIT_NOFILE)
-    assert soft == 2 * (1024 - 500) + 2 * admission.HANDSHAKES + 100
+    assert soft == 2 * (1024 - 500) + 2 * HANDSHAKES + 100
 
 
 def test_few_files_are_shared_by_connections_and_handshakes():
@@ -161,8 +161,8 @@ import sys, time
 from pathlib import Path
 from impala_mm.runtime import run_token
 from impala_mm.runtime.ports import HeldAddress
-from impala_mm.transport.credentials import Credentials
-from impala_mm.transport.front_process import FrontProcess
+from impala_mm.transport.tls import Credentials
+from impala_mm.transport.listening import FrontProcess
 held, said = HeldAddress(sys.argv[1]), []
 print("listens at", held.sockets[0].fileno(), flush=True)
 front = FrontProcess(

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from impala_mm.runtime.ports import split_address
-from impala_mm.transport.credentials import ACTOR, LEARNER, Credentials
+from impala_mm.transport.tls import ACTOR, LEARNER, Credentials
 
 _OPTIONS = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -15,7 +15,7 @@ from fronted import Learner
 from processes import free_port
 
 from impala_mm.runtime.ports import HeldAddress
-from impala_mm.transport import local_sockets
+from impala_mm.transport import route
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -28,14 +28,14 @@ def shared():
 
 def test_a_learner_at_all_addresses_is_found_by_each_of_this_machine():
     held = HeldAddress(f"0.0.0.0:{free_port()}")
-    path = local_sockets.path_of_learner(held.sockets)
+    path = route.path_of_learner(held.sockets)
     with socket.socket(socket.AF_UNIX) as own:
         own.bind(str(path))
         own.listen()
         for host in ("127.0.0.1", "127.3.2.1", "localhost"):
-            assert local_sockets.find_learner(f"{host}:{held.port}") == path
+            assert route.find_learner(f"{host}:{held.port}") == path
         for address in (f"192.0.2.1:{held.port}", f"127.0.0.1:{free_port()}", "no.invalid:1"):
-            assert local_sockets.find_learner(address) is None
+            assert route.find_learner(address) is None
     held.release()
 
 
@@ -44,7 +44,7 @@ def test_a_learner_at_all_addresses_is_found_by_each_of_this_machine():
 def test_another_user_of_this_machine_reaches_neither_end(shared):
     client = shared.join()  # with a relay of its own
     folder = Path(f"/tmp/impala_mm-{os.geteuid()}")
-    sockets = [str(path) for path in folder.iterdir() if local_sockets.is_bound(path)]
+    sockets = [str(path) for path in folder.iterdir() if route.is_bound(path)]
     assert len(sockets) >= 2
     program = (
         "import socket, sys\n"
@@ -65,13 +65,13 @@ def test_another_user_of_this_machine_reaches_neither_end(shared):
 
 
 def test_a_folder_of_another_user_is_not_used(monkeypatch, tmp_path):
-    monkeypatch.setattr(local_sockets, "_FOLDER", tmp_path / "squatted")
+    monkeypatch.setattr(route, "_FOLDER", tmp_path / "squatted")
     (tmp_path / "squatted").mkdir()
     (tmp_path / "squatted").chmod(0o777)
     other = tempfile.TemporaryDirectory(dir="/tmp")  # a path of at most 107 letters
     monkeypatch.setattr(tempfile, "tempdir", other.name)
     with Learner() as learner:
-        assert local_sockets.find_learner(learner.address) is None
+        assert route.find_learner(learner.address) is None
         assert learner.join(from_outside=False).hello({"probe": True})["nonce"], "by TLS"
     assert not list((tmp_path / "squatted").iterdir())
     assert {path.stat().st_mode & 0o777 for path in Path(other.name).iterdir()} == {0o700}
@@ -79,42 +79,42 @@ def test_a_folder_of_another_user_is_not_used(monkeypatch, tmp_path):
 
 
 def test_sockets_that_killed_processes_left_are_removed_and_cost_no_time(monkeypatch, tmp_path):
-    monkeypatch.setattr(local_sockets, "_FOLDER", tmp_path / "own")
+    monkeypatch.setattr(route, "_FOLDER", tmp_path / "own")
     held = HeldAddress(address := f"127.0.0.1:{free_port()}")
-    path = local_sockets.path_of_learner(held.sockets)
+    path = route.path_of_learner(held.sockets)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     assert path.exists()
     with within(1):
-        assert local_sockets.find_learner(address) is None
+        assert route.find_learner(address) is None
     os.utime(path, (0, 0))
-    assert local_sockets.path_of_actor() != path
+    assert route.path_of_actor() != path
     assert not path.exists()
     held.release()
 
 
 def test_a_living_socket_is_neither_removed_nor_connected_to(monkeypatch, tmp_path):
     """Its process may be stopped, with as many connections waiting as it takes."""
-    monkeypatch.setattr(local_sockets, "_FOLDER", tmp_path / "own")
-    path = local_sockets.path_of_actor()
+    monkeypatch.setattr(route, "_FOLDER", tmp_path / "own")
+    path = route.path_of_actor()
     with socket.socket(socket.AF_UNIX) as busy, contextlib.ExitStack() as waiting:
         busy.bind(str(path))
         busy.listen(1)
         os.utime(path, (0, 0))
-        local_sockets.remove_unused()
+        route.remove_unused()
         busy.settimeout(0.2)
         with pytest.raises(TimeoutError):
             busy.accept()
         for _ in range(2):
             waiting.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
-        local_sockets.remove_unused()
+        route.remove_unused()
         assert path.exists()
 
 
 def test_a_link_to_a_socket_that_is_gone_is_removed(monkeypatch, tmp_path):
-    monkeypatch.setattr(local_sockets, "_FOLDER", tmp_path / "own")
-    link = local_sockets.path_of_actor()
+    monkeypatch.setattr(route, "_FOLDER", tmp_path / "own")
+    link = route.path_of_actor()
     link.symlink_to(tmp_path / "gone")
     os.utime(link, (0, 0), follow_symlinks=False)
-    local_sockets.remove_unused()
+    route.remove_unused()
     assert not link.is_symlink()

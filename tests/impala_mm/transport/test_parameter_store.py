@@ -12,7 +12,7 @@ def test_readers_that_begin_and_never_go_on_keep_a_bounded_number_of_versions(mo
         store.publish(version, lambda: b"12345")
         for reader in range(3):
             assert store.read(None, 0, 100 * version + reader).content == b"12"
-    assert len(store) <= 6
+    assert len(store._versions) <= 6
     assert len(store._readers) <= 20
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impala_mm.transport.connected_actors import ConnectedActors
-from impala_mm.transport.rebalancing import (
+from impala_mm.transport.connected_actors import (
     SETTLE_SECONDS,
+    ConnectedActors,
     LearnerLoad,
     choose_learner,
     choose_learner_without_actors,
@@ -74,8 +74,8 @@ def full(monkeypatch):
         actors.join(actor, {}, movable=True)
     actors.changed_at -= 2 * SETTLE_SECONDS
     actors.loads = [FULL, STARVES._replace(actors=0)]
-    count = actors._load
-    monkeypatch.setattr(actors, "_load", lambda *rest: counts.append(rest) or count(*rest))
+    count = actors.load
+    monkeypatch.setattr(actors, "load", lambda *rest: counts.append(rest) or count(*rest))
     return actors, counts
 
 

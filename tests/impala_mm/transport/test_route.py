@@ -8,15 +8,15 @@ import threading
 import pytest
 
 from impala_mm.runtime import run_token
-from impala_mm.transport import local_sockets
-from impala_mm.transport.credentials import Credentials
+from impala_mm.transport import route
 from impala_mm.transport.route import Relay
+from impala_mm.transport.tls import Credentials
 
 
 @pytest.fixture
 def relay(monkeypatch, tmp_path):
     """Yield a relay, and the socket that it dials."""
-    monkeypatch.setattr(local_sockets, "_FOLDER", tmp_path / "own")
+    monkeypatch.setattr(route, "_FOLDER", tmp_path / "own")
     with socket.create_server(("127.0.0.1", 0)) as front:
         front.settimeout(5)
         address = f"127.0.0.1:{front.getsockname()[1]}"

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from impala_mm.transport.environment_numbers import EnvironmentNumbers
+from impala_mm.transport.connected_actors import EnvironmentNumbers, Refusals
 from impala_mm.transport.messages import MAX_ENVIRONMENTS, MessageHeader
-from impala_mm.transport.validity import MessageCheck, header_mistake, parse_hello
+from impala_mm.transport.validity import header_mistake, parse_hello
 
 _HELLO = {"actor": 3, "incarnation": 5, "level": "L", "groups": [2, 3], "learners": ["h:1"]}
 _HEADER = MessageHeader(nonce=1, run=2, actor=3, incarnation=5)
@@ -94,10 +94,9 @@ def test_without_named_groups_only_the_common_limit_counts():
 
 def test_the_first_wrong_message_of_each_actor_is_logged():
     said = []
-    check = MessageCheck(EnvironmentNumbers(0, 1), False, said.append)
+    refusals = Refusals(said.append)
     for actor in (3, 3, 4):
-        assert check.refuses(_HEADER._replace(actor=actor, number=-1))
-    assert not check.refuses(_HEADER)
+        refusals.log_once((actor,), f"actor {actor}: a message is", "its number is -1")
     assert said == [f"actor {n}: a message is refused: its number is -1" for n in (3, 4)]
 
 

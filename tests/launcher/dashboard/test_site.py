@@ -15,7 +15,7 @@ from werkzeug.test import Client
 
 from impala_mm.records.run_folder import take_save_request
 from impala_mm.runtime.safe_files import from_json, to_json
-from launcher.dashboard import control, health
+from launcher.dashboard import control, site
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
@@ -293,7 +293,7 @@ def test_pipes_in_a_runs_folder_keep_no_page_waiting(large, client):
 
 def test_only_a_run_that_is_gone_is_called_so(client, monkeypatch):
     assert _get(client, "/run/abc/hosts").text == "there is no such run any more\n"
-    monkeypatch.setattr(health, "describe_health", lambda *_: {}["x"])
+    monkeypatch.setattr(site, "describe_health", lambda *_: {}["x"])
     with pytest.raises(KeyError):
         _get(client, "/healthz")
 

@@ -15,8 +15,7 @@ from deploying import Project, under
 from processes import ROOT, run
 from supervising import until
 
-from launcher.deploy.destinations import find_destinations
-from launcher.deploy.install_command import failure_reason
+from launcher.deploy.deploy import failure_reason, find_destinations
 from launcher.plan.workers_csv import Worker
 
 LEARNER = "learner,10.77.1.11,,,,,"

@@ -17,7 +17,7 @@ from processes import wait
 from supervising import until
 
 from impala_mm.runtime import certificates
-from impala_mm.transport.credentials import Credentials
+from impala_mm.transport.tls import Credentials
 from launcher.node import (
     child_process,
     daemon_supervisor,

@@ -19,14 +19,14 @@ from launcher.node.procfs import descendants, start_time
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
-from impala_mm.config import printable
+from impala_mm.config import messages
 from launcher.node import foreground
 learners, actors, folder = json.loads(sys.argv[1])
 signals = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: signals.append(number))
 local_run = foreground.LocalRun(
-    learners, actors, dict(os.environ), Path(folder), 1.0, printable.log_line
+    learners, actors, dict(os.environ), Path(folder), 1.0, messages.log_line
 )
 code = foreground.run(local_run, signals)
 sys.exit(128 + signals[0] if code is None else code)
@@ -338,7 +338,7 @@ def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(begin, tmp_p
     refuses = "import time; time.sleep(0.5); print('error: no mask'); raise SystemExit(2)"
     (tmp_path / "checkpoints" / "7").mkdir(parents=True)
     run = begin(LEARNER, refuses, refuses)
-    assert run.wait(30) == 1
+    assert run.wait(30) == 2, "a mistake of the user"
     printed = run.printed()
     first, second = re.findall(r"(actor-\d) failed.*; it will not be restarted", printed)
     assert f"{first} failed: error: no mask; it will not be restarted" in printed

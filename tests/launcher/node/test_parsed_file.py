@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from launcher.node.parsed_file import ParsedFile
-from launcher.node.run_registry import Record, Run, boot_id
+from launcher.node.run_registry import ParsedFile, Record, Run, boot_id
 from launcher.node.task import write_json
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.node.liveness import HeartbeatMonitor
-from launcher.node.stop_requests import StopRequests
+from launcher.node.supervisor import StopRequests
 from launcher.node.task import Task, has_other_id, is_gone, write_json
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.node import mpirun
 from launcher.plan import host_environment, process_plan, project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
@@ -211,11 +210,3 @@ def _ranks(*hosts):
         "/f/agent",
         lambda own: [own.python, "experiment.py", f"--on={own.host_id}"],
     )
-
-
-@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=6), st.sets(st.sampled_from("abcd")))
-def test_an_mpirun_without_some_hosts_is_the_one_that_is_planned_for_the_others(hosts, others):
-    kept = {hosts[0], *others}
-    whole = _ranks(*hosts)
-    assert mpirun.hosts_of_ranks(whole) == hosts
-    assert mpirun.without_hosts(whole, kept) == _ranks(*[host for host in hosts if host in kept])

@@ -24,7 +24,7 @@ def test_without_paramiko_the_command_that_installs_it_is_named(monkeypatch):
 
 def test_a_host_is_tried_again_whatever_this_machine_lacked(monkeypatch):
     monkeypatch.setattr(remote_node, "_PAUSE_SECONDS", 0.01)
-    node = RemoteNode("10.9.9.9", Target("10.9.9.9"), Settings("", False), [], open_channel=print)
+    node = RemoteNode("10.9.9.9", Target("10.9.9.9"), Settings("", False), [])
     connected, errors = threading.Event(), []
     tries = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE)), RuntimeError("no thread"), 0])
 

@@ -11,10 +11,9 @@ import pytest
 from supervising import until
 
 from launcher.node import run_registry
-from launcher.node.controlled_node import CONTROLLER
 from launcher.node.daemon_supervisor import DAEMON
 from launcher.node.run_registry import Record, Run, boot_id
-from launcher.node.task import read_json, write_json
+from launcher.node.task import read_json
 from launcher.remote.remote_node import RemoteNode
 from launcher.remote.state_mirror import DAEMONS_FOLDER, StateMirror
 from launcher.running import connect
@@ -129,31 +128,28 @@ def test_a_host_that_another_frontend_left_is_not_unreachable_for_one_that_stops
     assert run.states()["actor-0"]["state"] == ("ended" if not why else "lost")
 
 
-def test_a_host_reports_on_the_supervisor_of_its_daemon_and_on_its_controller(tmp_path):
+def test_a_host_reports_on_the_supervisor_of_its_daemon(tmp_path):
     run = Run("impala", tmp_path)
     (run.folder / "seen").mkdir(parents=True)
     mirror = StateMirror(run, Hosts(), {})
-    write_json(run.folder / "controlled.json", {"place": "there"})
-    daemon, controller = {"state": "running", "serves": True}, {"alive": True, "host": "b"}
-    mirror.on_states("there", {DAEMON: daemon, CONTROLLER: controller}, True)
-    mirror.on_states("elsewhere", {DAEMON: {}, CONTROLLER: controller | {"host": "c"}}, True)
+    daemon = {"state": "running", "serves": True}
+    mirror.on_states("there", {DAEMON: daemon}, True)
+    mirror.on_states("elsewhere", {DAEMON: {}}, True)
     assert read_json(run.folder / DAEMONS_FOLDER / "there") == daemon
     assert read_json(run.folder / DAEMONS_FOLDER / "elsewhere") == {}
-    assert read_json(run.folder / "controller.json") == controller | {"place": "there"}
     assert run.why_away("there") == ""
 
 
 def test_a_host_counts_as_connected_only_once_its_states_are_written(tmp_path, monkeypatch):
     run = Run("impala", tmp_path)
     (run.folder / "seen").mkdir(parents=True)
-    write_json(run.folder / "controlled.json", {"place": "there"})
     seen = []
     monkeypatch.setattr(
         run,
         "record_contact",
-        lambda host_id: seen.append((run.folder / "controller.json").exists()),
+        lambda host_id: seen.append((run.folder / DAEMONS_FOLDER / host_id).exists()),
     )
-    StateMirror(run, Hosts(), {}).on_states("there", {CONTROLLER: {"alive": True}})
+    StateMirror(run, Hosts(), {}).on_states("there", {DAEMON: {"state": "running"}})
     assert seen == [True]
 
 
@@ -175,12 +171,8 @@ def test_contacts_of_another_frontend_do_not_count_as_those_of_this_one(tmp_path
         threading.Timer(0.5, report).start()
 
     nodes = {"there": types.SimpleNamespace(error="")}
-    connect.mirror_states(
-        run,
-        record,
-        types.SimpleNamespace(remote_nodes=nodes, stay_connected=stay_connected),
-        copies=False,
-    )
+    hosts = types.SimpleNamespace(remote_nodes=nodes, stay_connected=stay_connected)
+    connect.mirror_states(run, record, hosts)
     assert reports == ["there"]
 
 

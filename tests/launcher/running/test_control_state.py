@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 from supervising import until
 
-from launcher.node import procfs, recorded_process
-from launcher.node.controlled_node import CONTROLLER_STATE
+from launcher.node import procfs
 from launcher.node.run_registry import Run, RunInUse, boot_id
 from launcher.node.task import write_json
-from launcher.running import controlled_hosts, controller
+from launcher.running import controller
 from launcher.running.followed_run import FollowedRun
 
 ME = [os.getpid(), procfs.start_time(os.getpid())]
@@ -29,8 +28,8 @@ def run(tmp_path):
 def _report(run, **changes):
     entry = {"process": ME, "boot": boot_id(), "host": "laptop", "since": time.time() - 60}
     entry |= {"beat": time.time(), "ended": "", "unreached": [], "logins": {}, "log": "/l"}
-    entry |= {"command": ["command"], "folder": "/", "ready": True, "term": 1}
-    write_json(run.folder / CONTROLLER_STATE, entry | changes)
+    entry |= {"command": ["command"], "folder": "/", "ready": True}
+    write_json(run.folder / controller.STATE_FILE, entry | changes)
     return controller.read(run)
 
 
@@ -60,51 +59,12 @@ def test_a_controller_is_described_by_what_it_has_reported(run, changes, missing
 
 
 @pytest.mark.parametrize(
-    ("changes", "missing", "said"),
-    [
-        ({}, False, "controller: process {pid} on laptop, for "),
-        ({"alive": False}, True, "controller: gone, last seen "),
-        ({"hung": True}, True, "has hung for "),
-        ({"unreached": ["b"]}, False, "; it cannot reach b: what fails there waits for `--attach`"),
-    ],
-)
-def test_a_controller_on_a_host_is_what_its_host_reports(run, changes, missing, said):
-    """Its process number means nothing on this machine."""
-    run.record_contact("10.0.0.1")
-    elsewhere = {"place": "10.0.0.1", "process": [ME[0], 1], "alive": True, "hung": False}
-    entry = _report(run, **elsewhere | changes)
-    assert controller.is_missing(entry) is missing
-    assert said.format(pid=ME[0]) in controller.describe(entry)
-    run.record_contact("10.0.0.1", "it does not answer")
-    away = controller.read(run)
-    assert not controller.is_missing(away), "nobody knows"
-    assert "which is unreachable from here (it does not answer)" in controller.describe(away)
-
-
-@pytest.mark.parametrize(
     "changes",
-    [{"beat": "now"}, {"process": [1]}, {"unreached": None}, {"ended": 1}, {"place": "a"},
-     {"place": "a", "alive": "yes", "hung": False}, {"term": "1"}],
-)  # fmt: skip
+    [{"beat": "now"}, {"process": [1]}, {"unreached": None}, {"ended": 1}, {"ready": "yes"}],
+)
 def test_a_damaged_report_counts_as_none(run, changes):
     assert _report(run)
     assert _report(run, **changes) == {}
-
-
-def test_a_controller_of_an_earlier_term_counts_as_missing(run):
-    """Also if its host is unreachable: its orders are refused, so it restarts nothing."""
-    controlled_hosts.write_credentials(run, "10.0.0.1", "")
-    run.record_contact("10.0.0.1", "it does not answer")
-    elsewhere = {"place": "10.0.0.1", "alive": True, "hung": False}
-    assert not controller.is_missing(_report(run, **elsewhere))
-    controlled_hosts.begin_term(run)
-    entry = controller.read(run)
-    assert controller.is_missing(entry)
-    assert controller.describe(entry).endswith(
-        "on laptop, from which a frontend has taken over: `--attach` starts the next one"
-    )
-    assert not controller.is_missing(_report(run, **elsewhere, ended="the run has ended"))
-    assert not controller.is_missing(_report(run, **elsewhere, term=2))
 
 
 def test_its_logins_are_named_and_an_agent_must_keep_running(run):
@@ -135,7 +95,7 @@ def test_a_run_has_one_controller(run, tmp_path, monkeypatch):
     until(lambda: controller.read(run)["unreached"] == [])
     first.end("the run has ended")
     assert controller.describe(controller.read(run)) == "controller: ended, as the run has ended"
-    assert (run.folder / CONTROLLER_STATE).stat().st_mode & 0o777 == 0o600
+    assert (run.folder / controller.STATE_FILE).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_controller_that_does_not_start_says_why(run, tmp_path):
@@ -158,22 +118,31 @@ def test_an_interrupted_start_leaves_no_controller(run, tmp_path):
     assert controller.read(run) == {}
 
 
-def test_a_controller_that_outlives_its_run_is_killed(run, monkeypatch):
+OBEYS = "import time; print('up', flush=True); time.sleep(60)"
+REFUSES = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {OBEYS}"
+
+
+@pytest.mark.parametrize(
+    ("program", "began", "code"), [(OBEYS, 0, -15), (REFUSES, 0, -9), (OBEYS, 1, None)]
+)
+def test_a_controller_that_outlives_its_run_is_ended_and_no_process_of_its_pid(
+    run, monkeypatch, program, began, code
+):
     monkeypatch.setattr(controller, "_END_SECONDS", 0.2)
-    monkeypatch.setattr(recorded_process, "_KILL_SECONDS", 0.5)
-    code = "import signal, time; signal.signal(15, 1); print(1, flush=True); time.sleep(60)"
-    stubborn = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    stubborn.stdout.readline()
-    controller.end(_report(run, process=[stubborn.pid, procfs.start_time(stubborn.pid)]))
-    assert stubborn.wait(5) == -9
-    stubborn.stdout.close()
+    monkeypatch.setattr(controller, "_KILL_SECONDS", 0.5)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"up\n"
+    recorded = [process.pid, procfs.start_time(process.pid) + began]
+    controller.end(_report(run, process=recorded))
+    assert process.poll() == code
+    process.kill()
+    process.wait()
+    process.stdout.close()
 
 
 def _followed(run, said):
-    hosts = SimpleNamespace(remote_nodes={"there": None, "another": None})
-    control = SimpleNamespace(run=run, hosts=hosts)
-    config = SimpleNamespace(lost_secs=60)
-    return FollowedRun(control, None, config, [], None, 1.0, said.append)
+    control = SimpleNamespace(run=run, hosts=None)
+    return FollowedRun(control, None, None, [], None, 1.0, said.append)
 
 
 def test_a_frontend_takes_over_when_the_one_that_recovers_the_run_is_gone(run, monkeypatch):
@@ -187,20 +156,3 @@ def test_a_frontend_takes_over_when_the_one_that_recovers_the_run_is_gone(run, m
     assert second.holds_lock()
     assert not first.holds_lock()
     assert said == ["the frontend that restarted what fails is gone: this one does so now"]
-
-
-def test_no_frontend_recovers_a_run_whose_controller_on_a_host_is_alive(run, monkeypatch):
-    monkeypatch.setattr(run, "is_running", lambda: True)
-    said = []
-    run.record_contact("there")
-    run.record_contact("another")
-    elsewhere = {"place": "there", "alive": True, "hung": False}
-    _report(run, **elsewhere)
-    frontend = _followed(run, said)
-    assert not frontend.holds_lock()
-    _report(run, **elsewhere | {"alive": False})
-    assert frontend.holds_lock()
-    _report(run, **elsewhere)
-    assert not frontend.holds_lock(), "another frontend has started it again"
-    frontend.away_since["there"] = time.monotonic() - 61
-    assert frontend.holds_lock(), "its host is lost"

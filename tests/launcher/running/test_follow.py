@@ -68,7 +68,7 @@ def test_the_key_d_leaves_a_run_that_ctrl_c_is_stopping(tmp_path, monkeypatch):
     monkeypatch.setattr(follow, "detached_message", lambda run: f"detached from {run.name}")
     follower = Follower(control, tmp_path, said.append)
     follower._signals.append(signal.SIGINT)
-    recovery = SimpleNamespace(recover=lambda: None, has_controller_elsewhere=False)
+    recovery = SimpleNamespace(recover=lambda: None)
     recovery.is_restarting_learners = recovery.can_restart_learners = False
     assert follower.follow(recovery, 60, lambda: None) == 0
     assert stops == ["save"]
@@ -96,7 +96,7 @@ def test_ctrl_c_that_also_ends_the_reader_of_the_output_stops_the_run(tmp_path, 
     )
     monkeypatch.setattr(follow, "check_reader", check_reader)
     monkeypatch.setattr(follow, "discard_output", lambda: discarded.append(True))
-    recovery = SimpleNamespace(recover=lambda: None, has_controller_elsewhere=False)
+    recovery = SimpleNamespace(recover=lambda: None)
     recovery.is_restarting_learners = recovery.can_restart_learners = False
     follower = Follower(control, tmp_path, lambda said: None)
     with pytest.raises(BrokenPipeError):

@@ -51,8 +51,8 @@ def run(monkeypatch, tmp_path):
     (made.folder / "learners" / "beat").write_text(json.dumps({"frames": 5, "gave_up": ""}))
     entry = {
         **{"process": me, "boot": boot_id(), "host": "h", "since": 1.0, "beat": 1.0, "log": "l"},
-        **{"ended": "", "unreached": ["h"], "logins": {"a key": 1}, "place": "h"},
-        **{"alive": True, "hung": False, "term": 1},
+        **{"ended": "", "unreached": ["h"], "logins": {"a key": 1}, "ready": True},
+        **{"command": ["python"], "folder": "/"},
     }
     (made.folder / "controller.json").write_text(json.dumps(entry))
     record = Record(

@@ -85,30 +85,5 @@ def test_a_run_whose_learners_are_being_restarted_has_not_ended(tmp_path, restar
 
     run = SimpleNamespace(states=states, folder=tmp_path)
     control = SimpleNamespace(run=run, end_remaining=lambda *_: [])
-    recovery = SimpleNamespace(
-        recover=recover, is_restarting_learners=restarting, has_controller_elsewhere=False
-    )
+    recovery = SimpleNamespace(recover=recover, is_restarting_learners=restarting)
     assert Follower(control, tmp_path, lambda said: None).follow(recovery, 1.0) == code
-
-
-def test_a_controller_starts_nothing_on_a_host_that_was_rebooted_within_seconds(tmp_path):
-    """All processes in its record count as lost there until a frontend begins the run again."""
-    process = {"place": "there", "state": "lost", "job": "actor"}
-    states = {"learners": {"state": "running"}, "actor-0": process}
-    run = SimpleNamespace(folder=tmp_path, states=lambda: states, why_away=lambda host_id: "")
-    calls, lines = [], []
-
-    def call(host_id, op, **_):
-        calls.append((host_id, op))
-        return False
-
-    control = SimpleNamespace(run=run, hosts=SimpleNamespace(call=call))
-    config = SimpleNamespace(restart_learners=True, rejoin_secs=1)
-    orders = SimpleNamespace(restart=lambda record, names: calls.append(names))
-    followed = FollowedRun(control, None, config, [], None, 1.0, lines.append, orders)
-    Recovery(followed)._restart_lost(SimpleNamespace(id="start"), 0.0)
-    assert calls == [("there", "has_start")]
-    assert lines == [
-        "could not restart the processes of a host: there does not know the run: it waits for a "
-        "frontend"
-    ]

@@ -18,14 +18,13 @@ from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.remote.hosts import Hosts
 from launcher.remote.remote_node import OperationFailed
-from launcher.running import controlled_hosts
 from launcher.running.followed_run import FollowedRun
 from launcher.running.recovery import Recovery
 from launcher.running.run_control import RunControl
 from launcher.ssh.ssh_config import Settings, Target
 
 HOSTS = [f"192.0.2.{number}" for number in range(1, 13)]  # the first one has the learner
-ANSWERS = {"has_start": True, "facts": {}, "start_order_server": {"port": 1, "id": "x"}}
+ANSWERS = {"has_start": True, "facts": {}}
 
 
 class Node:
@@ -103,8 +102,6 @@ class Far:
 @pytest.fixture
 def far(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    roles = {"supervisor": "s", "controller": "c"}
-    monkeypatch.setattr(controlled_hosts.certificates, "by_role", lambda *_: roles)
     made = Far(tmp_path / "runs")
     yield made
     made.followed.release_lock()
@@ -122,16 +119,12 @@ def test_hosts_with_nothing_to_restart_are_asked_a_few_things_all_at_a_time(far)
     assert not far.said
 
 
-@pytest.mark.parametrize("rebooted", [False, True])
-def test_each_host_is_prepared_once_for_a_controller(far, rebooted, monkeypatch):
-    monkeypatch.setitem(ANSWERS, "has_start", not rebooted)
+def test_the_run_is_begun_again_on_hosts_that_were_rebooted(far, monkeypatch):
+    monkeypatch.setitem(ANSWERS, "has_start", False)
     (far.run.folder / "token").write_text("token")
-    controlled_hosts.write_credentials(far.run, HOSTS[1], "")
     far.recover()
-    assert sorted(far.calls["start_order_server"]) == sorted(HOSTS)
-    assert far.calls["write_control"] == [HOSTS[1]]
-    assert sorted(far.calls["begin_run"]) == (sorted(HOSTS) if rebooted else [])
-    assert sorted(far.connected) == sorted(far.calls["begin_run"]), "their states are asked for"
+    assert sorted(far.calls["begin_run"]) == sorted(HOSTS)
+    assert sorted(far.connected) == sorted(HOSTS), "their states are asked for"
 
 
 @pytest.mark.parametrize("failure", [OperationFailed, OSError, PlanError])

@@ -8,7 +8,7 @@ from saved_run import save
 from scipy import special, stats
 
 import impala_mm
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.impala.algorithm import Impala
 from impala_mm.algorithms.interface import Context
@@ -34,7 +34,7 @@ def _made(algorithm, load=impala_mm.load_policy, **settings):
 def _update(made, config):
     """Return the batch of an update, and its metrics."""
     level = config.level_name
-    played = Player(made.algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
+    played = UnrollPlayer(made.algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
     batch = in_process.decoded(UnrollCodec(made.algorithm.unroll), tf.constant(played))
     metrics, _ = made.algorithm.update(batch, PROGRESS, GradientReducer(SingleLearner(), config))
     return batch, metrics
@@ -73,7 +73,7 @@ def test_a_policy_learns_to_be_its_reference():
     made, config = _made(
         "impala", level_name="catch", kl_ref_pi_cost=1e3, reference=str(OLDER), learning_rate=0.01
     )
-    play = Player(made.algorithm, [(make_environments("catch", 4, seed=0), 4)])
+    play = UnrollPlayer(made.algorithm, [(make_environments("catch", 4, seed=0), 4)])
     update = in_process.updater(made.algorithm, config)
     found = [float(update(play.play(), over=0.0)["kl_ref_pi"]) for _ in range(60)]
     assert found[0] > 0.3

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.algorithms.interface import Context
@@ -49,7 +49,7 @@ def _one_update(squared_error, changed=lambda batch: batch, level="catch", **set
     config = dataclasses.replace(config, **settings)
     algorithm = in_process.make(config)
     _running_error(algorithm).assign(squared_error)
-    played = Player(algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
+    played = UnrollPlayer(algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
     metrics = in_process.updater(algorithm, config, changed, traced=False)(played, over=0.0)
     return algorithm, {name: float(value) for name, value in metrics.items()}
 
@@ -158,7 +158,9 @@ def test_advantages_are_scaled_as_if_one_learner_had_all_columns(learners):
     """The columns' rewards differ in size, so that each learner's own scale would be another."""
     config = Config(level_name="Pendulum-v1", unroll_length=5, loss_reduction="mean")
     config = dataclasses.replace(config, optimizer="rmsprop", reward_clipping="none")
-    played = Player(in_process.make(config), [(make_environments("Pendulum-v1", 6, seed=0), 6)])
+    played = UnrollPlayer(
+        in_process.make(config), [(make_environments("Pendulum-v1", 6, seed=0), 6)]
+    )
     contents = tf.constant(played.play())
 
     def learn(joined):
@@ -223,7 +225,7 @@ def test_a_learner_sees_the_action_that_a_normal_policy_drew_and_the_network_its
     taken, vector = [], make_environments(level, 3, seed=0)
     for environment in vector._environments:
         environment.unwrapped.step = _keeping(environment.unwrapped.step, taken)
-    played = Player(algorithm, [(vector, 3)]).play()
+    played = UnrollPlayer(algorithm, [(vector, 3)]).play()
     entries = in_process.decoded(UnrollCodec(algorithm.unroll), tf.constant(played)).unrolls
     drawn = entries.action.numpy()[~entries.first.numpy()]
     assert drawn.shape == (15, 1)

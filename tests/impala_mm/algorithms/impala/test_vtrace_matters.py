@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
@@ -80,7 +80,7 @@ def _with_and_without(seed):
         loss_reduction="mean",
     )
     actor = AtRandom(in_process.make(config))
-    playing = Player(actor, [(make_environments("catch", ENVS, seed=1000 * seed), ENVS)])
+    playing = UnrollPlayer(actor, [(make_environments("catch", ENVS, seed=1000 * seed), ENVS)])
     data = [playing.play() for _ in range(GROUPS)]
     runs = [_trained(config, data, changed) for changed in (_as_recorded, _as_if_its_own)]
     return tuple(map(_greedy_return, runs))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import special
 from whole_loss import impala_loss
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.impala import algorithm as impala
 from impala_mm.algorithms.parts import action_policies, masking
@@ -176,7 +176,7 @@ def test_actors_record_the_mask_by_which_they_chose():
     """The actor's network is the learner's here, so that both policies are the same."""
     config = Config(level_name="acting:Rooms-v0", unroll_length=12, agent_name="MLPAgent")
     algorithm = in_process.make(config)
-    played = Player(algorithm, [(make_environments(config.level_name, 3, seed=0), 3)]).play()
+    played = UnrollPlayer(algorithm, [(make_environments(config.level_name, 3, seed=0), 3)]).play()
     entries = in_process.decoded(UnrollCodec(algorithm.unroll), played).unrolls
     for t in range(12):
         chosen = tf.one_hot(entries.action[t + 1] + [0, 2, 5], 9, True, False)

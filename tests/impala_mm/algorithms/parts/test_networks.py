@@ -14,7 +14,7 @@ from impala_mm.environments.make import level_spec
 from impala_mm.learner import resume
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 from impala_mm.runtime import machine
-from impala_mm.transport import handshake
+from impala_mm.transport import validity
 
 CHOSEN = {
     "mlp_sizes": "16, 8",
@@ -81,7 +81,7 @@ def test_an_actor_of_another_network_is_refused_with_both(made):
         "network (--agent_name and the flags of networks) is MLPLSTMAgent, the learner's is "
         "MLPLSTMAgent --mlp_sizes=16,8 --activation=relu --layer_norm=true --lstm_size=4 "
         "--separate_networks=true"
-    ) in handshake.refusal(asked, identity)
+    ) in validity.refusal(asked, identity)
 
 
 @pytest.mark.parametrize("sizes", ["0,x", "", "64,", "64,0", "-3", "1.5", "64;64"])

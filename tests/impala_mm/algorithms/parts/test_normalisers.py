@@ -8,13 +8,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.interface import EnvironmentNumber
 from impala_mm.algorithms.parts import normalisers
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import group
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.make import make_environments
@@ -286,7 +286,7 @@ def test_an_algorithm_trains_acts_and_publishes_with_statistics_of_both_kinds():
     """The learner's discounted returns are those that the actor kept across unrolls."""
     config = Config(level_name="Pendulum-v1", unroll_length=7, discounting=0.9, **BOTH)
     algorithm = in_process.make(config)
-    player = Player(algorithm, [(make_environments(config.level_name, 4, seed=0), 4)])
+    player = UnrollPlayer(algorithm, [(make_environments(config.level_name, 4, seed=0), 4)])
     update = in_process.updater(algorithm, config, traced=False)
     codec, batches = UnrollCodec(algorithm.unroll), []
     for _ in range(3):
@@ -331,7 +331,7 @@ def test_an_algorithm_trains_and_acts_with_the_mean_of_the_images_that_it_was_tr
         reward_clipping="none", **{"seed": 3} | flags,
     )  # fmt: skip
     algorithm = in_process.make(config)
-    player = Player(algorithm, [(make_environments(level, 4, seed=0), 4)])
+    player = UnrollPlayer(algorithm, [(make_environments(level, 4, seed=0), 4)])
     update = in_process.updater(algorithm, config, traced=False)
     codec, overlap = UnrollCodec(algorithm.unroll), algorithm.unroll.overlap
     seen = []

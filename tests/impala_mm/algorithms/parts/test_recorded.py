@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.parts import actor_critic
@@ -24,7 +24,7 @@ def _played(level="catch", **settings):
         level_name=level, unroll_length=5, batch_size=4, num_envs=4, **settings
     )
     algorithm = in_process.make(config)
-    contents = Player(algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
+    contents = UnrollPlayer(algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
     batch = in_process.decoded(UnrollCodec(algorithm.unroll), tf.constant(contents))
     return config, algorithm, batch
 

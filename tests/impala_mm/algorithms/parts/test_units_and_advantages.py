@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.config.settings import Config
-from impala_mm.data.parameter_layout import ParameterLayout
 from impala_mm.data.trajectory import UnrollCodec
+from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import gradients
 from impala_mm.environments.make import level_spec, make_environments
 
@@ -47,7 +47,7 @@ def _made(config):
 def _trained(config, learners=1, updates=3):
     """Return each learner's algorithm after updates on its share of the same unrolls."""
     vector = make_environments(config.level_name, COLUMNS, seed=0)
-    player = Player(_made(config), [(vector, COLUMNS)])
+    player = UnrollPlayer(_made(config), [(vector, COLUMNS)])
     played = [tf.constant(player.play()) for _ in range(updates)]
 
     def learn(joined):
@@ -116,7 +116,9 @@ def test_what_reads_a_policy_gets_values_in_the_unit_of_the_rewards():
         for each in (learner, reader)
     ]
     layouts[1].assign_bytes(layouts[0].pack(layouts[0].values()))
-    player = Player(learner, [(make_environments(config.level_name, COLUMNS, seed=1), COLUMNS)])
+    player = UnrollPlayer(
+        learner, [(make_environments(config.level_name, COLUMNS, seed=1), COLUMNS)]
+    )
     batch = in_process.decoded(UnrollCodec(learner.unroll), tf.constant(player.play()))
     judged = [each.judge_unroll(batch.unrolls, batch.start).value for each in (learner, reader)]
     np.testing.assert_array_equal(*judged)
@@ -161,7 +163,7 @@ def test_hubers_loss_is_linear_in_large_errors_alone():
             )  # fmt: skip
             algorithm = _made(config)
             vector = make_environments(config.level_name, COLUMNS, seed=0)
-            played = Player(algorithm, [(vector, COLUMNS)]).play()
+            played = UnrollPlayer(algorithm, [(vector, COLUMNS)]).play()
             metrics = in_process.updater(algorithm, config, traced=False)(played, over=0.0)
             found[scale, delta] = float(metrics["loss/baseline"])
     assert found[1e-3, 1.0] == found[1e-3, float("inf")] > 0

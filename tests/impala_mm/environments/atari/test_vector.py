@@ -5,19 +5,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.actor.actor import Player
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import level_spec, make_environments
-from impala_mm.environments.types import BadLevel, Options
+from impala_mm.environments.types import BadLevel
 
 ale_py = pytest.importorskip("ale_py")
 
 from atari_reference import Reference  # noqa: E402
 
-from impala_mm.environments import levels  # noqa: E402
-from impala_mm.environments.atari import games as atari_games  # noqa: E402
 from impala_mm.environments.atari import vector as atari  # noqa: E402
+from impala_mm.environments.make import find_level  # noqa: E402
 
 BREAKOUT, PONG = "BreakoutNoFrameskip-v4", "PongNoFrameskip-v4"
 NOOP, FIRE = 0, 1
@@ -90,7 +89,7 @@ def test_an_evaluation_plays_whole_games():
 
 
 def _game(name, **options):
-    return levels.find_level(name).game(Options(**options))
+    return find_level(name, **options).game
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,7 @@ def test_ids_that_cannot_be_played_are_refused_with_those_that_can(name, sentenc
 
 def test_a_missing_rom_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
-    atari_games._actions.cache_clear()
+    atari._actions.cache_clear()
     with pytest.raises(BadLevel, match=r"^ALE/Pong-v5 needs the ROM pong.bin, which was not found"):
         level_spec("ALE/Pong-v5")
     (tmp_path / "pong.bin").write_bytes(b"not the game")
@@ -246,7 +245,7 @@ def test_a_reward_while_fire_is_pressed_counts_for_the_scores_and_is_not_learnt_
     monkeypatch.setattr(Told, "lives", [3, 3, 2, 2, 2, 1, 0, 3])
     monkeypatch.setattr(Told, "resets", (7,))
     game = _game(PONG, fire_after_life_loss=True)
-    envs = atari.AtariVector(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
+    envs = atari.AtariVector(atari.AtariLevel(game, None).spec(), game, 1, 0, open_vector=Told)
     envs.reset()
     steps = [envs.step(np.array([3])) for _ in range(7)]
     assert envs._vector.pressed[2] == envs._vector.pressed[5] == FIRE
@@ -259,7 +258,7 @@ def test_a_reward_while_fire_is_pressed_counts_for_the_scores_and_is_not_learnt_
 
 def test_where_there_is_no_fire_nothing_is_pressed():
     game = _game("FreewayNoFrameskip-v4", fire_after_life_loss=True)
-    envs = atari.AtariVector(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
+    envs = atari.AtariVector(atari.AtariLevel(game, None).spec(), game, 1, 0, open_vector=Told)
     envs.reset()
     Told.lives[:] = [2, 1, 1]
     for _ in range(2):
@@ -306,7 +305,7 @@ def test_a_game_that_ends_with_lives_left_is_told_by_its_reset(monkeypatch):
     monkeypatch.setattr(Told, "lives", [3, 3, 2, 3, 3])
     monkeypatch.setattr(Told, "resets", (3,))
     game = _game(PONG)
-    envs = atari.AtariVector(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
+    envs = atari.AtariVector(atari.AtariLevel(game, None).spec(), game, 1, 0, open_vector=Told)
     envs.reset()
     steps = [envs.step(np.array([0])) for _ in range(4)]
     assert [s.terminated[0] for s in steps] == [False, True, False, False]
@@ -317,7 +316,7 @@ def test_a_game_that_ends_with_lives_left_is_told_by_its_reset(monkeypatch):
 
 def test_an_action_that_does_not_exist_is_refused_before_the_vector_hangs():
     game = _game(PONG)
-    envs = atari.AtariVector(atari_games.game_spec(game), game, 1, 0, open_vector=Told)
+    envs = atari.AtariVector(atari.AtariLevel(game, None).spec(), game, 1, 0, open_vector=Told)
     for wrong in (-1, 6):
         with pytest.raises(ValueError, match="are not all from 0 to 5"):
             envs.step(np.array([wrong]))
@@ -348,7 +347,7 @@ def breaking(monkeypatch):
     monkeypatch.setattr(Breaks, "made", 0)
     monkeypatch.setattr(Breaks, "raising", False)
     game = _game(PONG)
-    return atari.AtariVector(atari_games.game_spec(game), game, 3, 5, open_vector=Breaks)
+    return atari.AtariVector(atari.AtariLevel(game, None).spec(), game, 3, 5, open_vector=Breaks)
 
 
 def test_a_fault_breaks_all_and_the_first_rebuild_mends_the_vector(breaking, monkeypatch):
@@ -398,7 +397,7 @@ class Still(Algorithm):
 
 def test_an_actor_drops_the_unrolls_of_a_fault_and_plays_on(breaking, monkeypatch):
     algorithm = Still(4)
-    player = Player(algorithm, [(breaking, 3)])
+    player = UnrollPlayer(algorithm, [(breaking, 3)])
     assert len(player.play()) == 3
     monkeypatch.setattr(Breaks, "raising", True)
     assert player.play() == []

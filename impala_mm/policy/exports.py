@@ -1,0 +1,66 @@
+"""The formats of exports, and their folder.
+
+It appears complete or not at all, and replaces an earlier SavedModel at once. This module does not
+load TensorFlow, so that a wrong folder is refused at once.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from impala_mm.config.registry import Registry
+
+# A function (policy, folder) for each, which writes a `PolicyCore` to an empty folder.
+EXPORTS: Registry[Callable[[Any, Path], None]] = Registry(
+    "format of exports", {"saved_model": "impala_mm.policy.saved_model:write_saved_model"}
+)
+register = EXPORTS.register
+
+# The files of a SavedModel; a folder that holds anything else is never replaced.
+_FILES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"}
+_OURS = {"README.txt", "example.py", "signature.json"}
+
+
+@contextlib.contextmanager
+def replace(target: Path) -> Iterator[Path]:
+    """Yield a folder to write to, which becomes `target` at the end, or is deleted on an error."""
+    work = target.with_name(f".{target.name}.writing")
+    before = target.with_name(f".{target.name}.before")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove(work)
+    if before.exists() and not target.exists():  # a process was killed between the last two renames
+        before.rename(target)
+    _remove(before)
+    try:
+        work.mkdir()
+        yield work
+        if target.exists():
+            target.rename(before)
+        work.rename(target)
+    finally:
+        _remove(work)
+        if before.exists() and not target.exists():
+            before.rename(target)
+        _remove(before)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def why_not_replaceable(target: Path) -> str:
+    """Return why an export cannot replace this folder; empty if it can."""
+    if not target.exists():
+        return ""
+    if not target.is_dir():
+        return "it is a file; name a folder"
+    held = {path.name for path in target.iterdir()}
+    other = sorted(held - _FILES - _OURS)
+    if other or (held and "saved_model.pb" not in held):
+        what = (other or sorted(held))[0]
+        return f"it holds {what}, which no export writes; name a new folder or an earlier export"
+    if held and not held & _OURS:
+        return "it holds a SavedModel of another program; name a new folder or an earlier export"
+    return ""

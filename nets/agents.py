@@ -1,0 +1,131 @@
+"""The networks that have names, and `make`, which makes one for an environment's observations."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from nets.lstm import LSTM
+from nets.network import Actions, Choice, Core, Network, Torso, Unsuitable
+from nets.registry import NETWORKS
+from nets.torsos import DEFAULT, MLP, Conv, Joined, Layer, ResNet, Style
+
+Parts = tuple[Torso, Core | None]
+
+
+def make(
+    name: str,
+    observation: Any,
+    actions: int | Actions,
+    frame_stack: int = 1,
+    precision: str = "float32",
+    style: Style = DEFAULT,
+    usual: Style = DEFAULT,
+    mean: Any = None,
+) -> Network:
+    """Return the network of this name, or for `auto` the one that suits the observations.
+
+    `observation` is the spec of one observation, without a batch axis, or a nest of specs, whose
+    images the network's torso reads and whose other parts an MLP; a spec with an attribute
+    `choices` is embedded (see `Embedding`). `actions` describes the last
+    action, which the network reads as well: a number of choices, or an object with `specs` and
+    `features` such as `EnvironmentSpec.actions`. The network sees the newest
+    `frame_stack` observations at once, joined along their last axis. `precision` (float32 or
+    bfloat16) is that of the torso's computations; variables, core and features are float32.
+    `style` has the sizes and layers of its MLPs and LSTM. `mean` is that of all observations, a
+    nest of float32, which is subtracted from images of bytes.
+
+    Unsuitable is raised if no network has the name, or if it cannot read such observations, or has
+    nothing that the style's choices apply to, where they differ from `usual`.
+    """
+    if name == "auto":
+        name = auto(observation)
+    if name not in NETWORKS:
+        raise Unsuitable(f"{NETWORKS.unknown(name)}, and auto")
+    parts = NETWORKS[name]
+    build = functools.partial(parts, style) if inspect.signature(parts).parameters else parts
+    torso, core = build()
+    leaves = tf.nest.flatten(observation)
+    if unknown := [leaf.shape for leaf in leaves if not leaf.shape.is_fully_defined()]:
+        raise Unsuitable(f"{name} needs observations of one known shape, not {unknown[0]}")
+    chosen = any(hasattr(leaf, "choices") for leaf in leaves)
+    if chosen and frame_stack > 1:
+        raise Unsuitable(f"{name} cannot stack frames of choices, which it embeds")
+    if chosen or tf.nest.is_nested(observation):
+        torso = Joined(lambda: build()[0], observation, name, style)
+    elif reason := torso.unsuitable(tuple(observation.shape)):
+        raise Unsuitable(
+            f"{name} does not fit observations of shape {list(observation.shape)}: {reason}; "
+            f"{auto(observation)} fits them"
+        )
+    _refuse_without_effect(name, torso, core, style, usual)
+    acted = Choice(actions) if isinstance(actions, int) else actions
+    dtype = tf.as_dtype(precision)
+    return Network(torso, core, observation, acted, frame_stack, dtype, name, mean)
+
+
+def auto(observation: Any) -> str:
+    """Return the name of a small network that suits observations of this spec, or nest of specs."""
+    images = [leaf.shape for leaf in tf.nest.flatten(observation) if leaf.shape.rank == 3]
+    least = max((min(s[0] or 0, s[1] or 0) for s in images), default=0)
+    return "ShallowConvAgent" if least >= 36 else "SmallConvAgent" if least >= 5 else "MLPAgent"
+
+
+def _refuse_without_effect(
+    name: str, torso: Torso, core: Core | None, style: Style, usual: Style
+) -> None:
+    """Raise Unsuitable if the style chooses something that the network does not have."""
+    has_mlp = any(isinstance(module, MLP) for module in (torso, *torso.submodules))
+    # Noise is not refused: the algorithm's heads may be noisy, too.
+    usual = usual._replace(noise_scale=style.noise_scale)
+    for field, default, chosen in zip(Style._fields, usual, style, strict=True):
+        of_lstm = field == "lstm_size"
+        if chosen != default and not (isinstance(core, LSTM) if of_lstm else has_mlp):
+            raise Unsuitable(
+                f"{name} has no {'LSTM' if of_lstm else 'MLP for such observations'}, so {field} "
+                "would have no effect: leave it out"
+            )
+
+
+def mlp(style: Style) -> Parts:
+    """Return an MLP."""
+    return MLP(style), None
+
+
+def simple(style: Style, padding: str = "VALID") -> Parts:
+    """Return the network of DQN's second paper."""
+    layers = [Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1)]
+    return Conv(layers, 512, padding, style.noise_scale), None
+
+
+def simple_same(style: Style) -> Parts:
+    """Return the network of this program's predecessor, which has over twice the weights."""
+    return simple(style, "SAME")
+
+
+def shallow(style: Style) -> Parts:
+    """Return the network of DQN's first paper, the shallow one of IMPALA's: cheap, for Atari."""
+    return Conv([Layer(16, 8, 4), Layer(32, 4, 2)], 256, noise_scale=style.noise_scale), None
+
+
+def small(style: Style) -> Parts:
+    """Return a network for images of fewer than 36 pixels, whose single pixels matter."""
+    return Conv([Layer(16, 3, 1), Layer(32, 3, 2)], 128, "SAME", style.noise_scale), None
+
+
+def resnet_lstm(style: Style) -> Parts:
+    """Return the deep network of IMPALA's paper."""
+    return ResNet(style.noise_scale), LSTM(style.lstm_size or 256)
+
+
+def _with_lstm(network: Callable[[Style], Parts], size: int = 256) -> Callable[[Style], Parts]:
+    """Return a network's function with an LSTM of so many units, if the style has no other size."""
+    return lambda style: (network(style)[0], LSTM(style.lstm_size or size))
+
+
+mlp_lstm = _with_lstm(mlp, 64)
+simple_lstm = _with_lstm(simple, 512)
+shallow_lstm = _with_lstm(shallow)
+small_lstm = _with_lstm(small)

@@ -1,0 +1,45 @@
+"""What a module of --import registers from outside: networks, a kind of teacher, an export."""
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from processes import ROOT, run
+from saved_run import save
+
+EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"), "--import=own_names")
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A folder with the examples of the pages."""
+    for name in ("own_names.py", "own_network.py", "own_teacher.py", "own_export.py"):
+        shutil.copy(ROOT / "sandbox" / name, tmp_path)
+    return tmp_path
+
+
+def test_a_student_of_ones_own_network_has_a_teacher_of_ones_own_kind(here):
+    flags = ("--level_name=CartPole-v1", "--validate", "--teacher=weights.npy")
+    np.save(here / "weights.npy", np.ones([4, 2]))
+    code, printed = run(*EXPERIMENT, *flags, "--agent_name=TwinAgent", cwd=here)
+    assert code == 0, printed
+    assert "TwinAgent" in printed
+
+
+def test_an_unknown_network_is_refused_with_the_nearest_name(here):
+    code, printed = run(*EXPERIMENT, "--validate", "--agent_name=TwinAgnt", cwd=here)
+    assert code == 2
+    assert "there is no network 'TwinAgnt'; did you mean TwinAgent?" in printed
+
+
+def test_an_export_has_a_format_of_ones_own(here):
+    save(here / "run", level_name="CartPole-v1")
+    export = (*EXPERIMENT, "--mode=export", f"--logdir={here / 'run'}")
+    code, printed = run(*export, "--export_format=npz", cwd=here)
+    assert code == 0, printed
+    with np.load(here / "run" / "export" / "weights.npz") as arrays:
+        assert arrays["arr_0"].dtype == np.float32
+    code, printed = run(*export, "--export_format=npy", cwd=here)
+    assert code == 2
+    assert "--export_format: there is no format of exports 'npy'; did you mean npz?" in printed
