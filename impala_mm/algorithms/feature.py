@@ -3,18 +3,17 @@
 Actors and learners make a run's features (`features.make`) and give them to the algorithm, which
 calls them in its update, in this order:
 
-    metrics = features.begin_update(context)              schedules and costs
-    batch, prepared = features.prepare(batch, reading)    of the whole batch; may exchange
-    rewards = rewards + features.bonus(batch, prepared)   those to learn from
-    rate = features.learning_rate(rate)
-    added, measured = features.loss(student, prepared)    in the loss, compiled: no exchange
-    metrics |= features.after(measured, exchange)         after the optimizer's step; may exchange
+    begun = features.begin(batch, context, reading)           may exchange
+    rate = features.learning_rate(rate)                       at any time after `begin`
+    added, measured = features.loss(student, begun.prepared)  in the loss, compiled: no exchange
+    metrics |= features.after(measured, exchange)             after the step; may exchange
 
-`prepared` is a nest of [T+1, B, ...]: an algorithm cuts it into transitions, and into minibatches,
-as it cuts the batch. Features and their order are the same on all learners, so their exchanges are,
-too.
+`begun` has the batch to learn from, what is added to its rewards, and what `loss` takes: a nest of
+[T+1, B, ...], which an algorithm cuts into transitions, and into minibatches, as it cuts the batch.
+Features and their order are the same on all learners, so their exchanges are, too.
 """
 
+import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -229,11 +228,22 @@ def mean(measured: tf.Tensor) -> tf.Tensor:
     return measured if measured.shape.rank == 0 else measured[0] / measured[1]
 
 
+class Begun(NamedTuple):
+    """A batch as the features let an algorithm learn from it."""
+
+    batch: Batch
+    prepared: Any  # nest of [T+1, B, ...]: what `Features.loss` takes with the batch
+    bonus: tf.Tensor  # [T+1, B]: what is added to the rewards to learn from
+    metrics: dict[str, tf.Tensor]
+
+
 class Features:
     """The features of an algorithm, in the order in which they are called."""
 
     def __init__(self, features: Sequence[Feature] = ()):
         self._features = tuple(features)
+        # Those for which extras are recorded, in the order of their parts.
+        self._recording = [f for f in self._features if f.extras_spec() is not None]
         for place, feature in enumerate(self._recording, start=1):
             feature.place = place
 
@@ -283,18 +293,19 @@ class Features:
                 return f"{kind.__name__} changes what actors play"
         return ""
 
-    @property
-    def _recording(self) -> list[Feature]:
-        """The features for which extras are recorded, in the order of their parts."""
-        return [feature for feature in self._features if feature.extras_spec() is not None]
-
     def of_offline_updates(self) -> "Features":
         """Return the features that count in updates from recorded games."""
-        return Features([feature for feature in self._features if feature.offline])
+        return self._only([feature for feature in self._features if feature.offline])
 
     def of_online_updates(self) -> "Features":
         """Return the features that count in the other updates."""
-        return Features([feature for feature in self._features if feature.online])
+        return self._only([feature for feature in self._features if feature.online])
+
+    def _only(self, features: Sequence[Feature]) -> "Features":
+        """Return some of the features; extras are recorded for all, as before."""
+        some = copy.copy(self)
+        some._features = tuple(features)
+        return some
 
     def attach(self, host: Host) -> None:
         """Tell the features about the algorithm."""
@@ -338,34 +349,26 @@ class Features:
             raise UserMistake("two features hold back unrolls before they are sent: leave one out")
         return hooks
 
-    def begin_update(self, context: Context) -> dict[str, tf.Tensor]:
-        """Begin an update; return metrics."""
+    def begin(self, batch: Batch, context: Context, reading: Reading) -> Begun:
+        """Begin an update: set schedules and costs, and prepare the batch."""
         metrics = dict[str, tf.Tensor]()
         for feature in self._features:
             metrics |= feature.begin_update(context)
-        return metrics
+        prepared = []
+        reading = reading._replace(own_extras=self.own_extras(batch.unrolls.extras))
+        for feature in self._features:
+            batch, own = feature.prepare(batch, reading)
+            prepared.append(own)
+        bonus = tf.zeros_like(batch.unrolls.reward)
+        for feature, own in zip(self._features, prepared, strict=True):
+            bonus += feature.bonus(batch, own)
+        return Begun(batch, tuple(prepared), bonus, metrics)
 
     def learning_rate(self, rate: tf.Tensor) -> tf.Tensor:
         """Return the learning rate of this update."""
         for feature in self._features:
             rate = feature.learning_rate(rate)
         return rate
-
-    def prepare(self, batch: Batch, reading: Reading) -> tuple[Batch, Any]:
-        """Return the batch to learn from, and what `loss` takes with it, [T+1, B, ...]."""
-        prepared = []
-        reading = reading._replace(own_extras=self.own_extras(batch.unrolls.extras))
-        for feature in self._features:
-            batch, own = feature.prepare(batch, reading)
-            prepared.append(own)
-        return batch, tuple(prepared)
-
-    def bonus(self, batch: Batch, prepared: Any) -> tf.Tensor:
-        """Return what all add to the rewards to learn from, [T+1, B]."""
-        added = tf.zeros_like(batch.unrolls.reward)
-        for feature, own in zip(self._features, prepared, strict=True):
-            added += feature.bonus(batch, own)
-        return added
 
     def loss(self, student: Student, prepared: Any) -> tuple[tf.Tensor | float, Any]:
         """Return what all add to the loss, and what `after` takes."""

@@ -5,7 +5,7 @@
 
 from impala_mm.algorithms.feature import Feature, Features
 from impala_mm.algorithms.features import (
-    cloning,
+    clear,
     guide,
     hindsight,
     recorded_actions,
@@ -18,7 +18,7 @@ from impala_mm.environments.types import EnvironmentSpec
 
 # The modules, in the order in which their features are called: hindsight changes the batch that
 # the others read.
-MODULES = (hindsight, regularisers, teacher, guide, recorded_actions, cloning)
+MODULES = (hindsight, regularisers, teacher, guide, recorded_actions, clear)
 
 
 def make(config: Config, environment: EnvironmentSpec, role: Role) -> Features:

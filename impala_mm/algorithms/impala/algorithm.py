@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms.feature import Features, Student
 from impala_mm.algorithms.impala import off_policy
-from impala_mm.algorithms.impala.loss import Losses, Step, impala_loss, vtrace_step
+from impala_mm.algorithms.impala.loss import ImpalaLosses, VTraceStep, impala_loss, vtrace_step
 from impala_mm.algorithms.impala.off_policy import TargetPolicy
 from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
@@ -55,12 +55,11 @@ class Impala(ActorCritic):
         trained, features = self.variables.trained, self.features.of_online_updates()
         if self._target:
             self._target.begin_update()
-        of_features = features.begin_update(context)
-        batch, prepared = features.prepare(batch, self._reading(batch, exchange))
-        bonus = features.bonus(batch, prepared)
+        begun = features.begin(batch, context, self._reading(batch, exchange))
+        batch, bonus = begun.batch, begun.bonus
         moments = self._look_ahead(batch, bonus, exchange)
         (_, loss, measured, priorities), gradients = exchange.differentiate(
-            lambda: self._loss(batch, moments, features, prepared, bonus), trained
+            lambda: self._loss(batch, moments, features, begun.prepared, bonus), trained
         )
         rate = self._schedule_rate(context)
         applied = exchange.apply(self._optimizer, gradients, trained)
@@ -68,7 +67,7 @@ class Impala(ActorCritic):
         sums = self._config.loss_reduction == "sum"
         num_summed = tf.size(batch.unrolls.reward[1:]) if sums else 1
         num_summed = tf.cast(num_summed, tf.float32)
-        per_step = Losses(*(value / num_summed for value in loss))
+        per_step = ImpalaLosses(*(value / num_summed for value in loss))
         error = 2.0 * exchange.mean(loss.error, name="squared_error") / num_summed
         self._unit.see_error(error)
         self._normaliser.update(batch, self.unroll.overlap, exchange)
@@ -88,7 +87,7 @@ class Impala(ActorCritic):
             "clipped_share": applied.clipped,
         }
         metrics |= self._entropy_cost.update(measured["entropy"], exchange)
-        metrics |= of_features | features.after(measured["features"], exchange)
+        metrics |= begun.metrics | features.after(measured["features"], exchange)
         if "trusted" in measured:
             metrics["trusted_share"] = measured["trusted"]
         return metrics | self._unit.metrics(), priorities
@@ -130,7 +129,7 @@ class Impala(ActorCritic):
         features: Features,
         prepared: Any,
         bonus: tf.Tensor | float = 0.0,
-    ) -> tuple[tf.Tensor, Losses, dict[str, Any], tf.Tensor]:
+    ) -> tuple[tf.Tensor, ImpalaLosses, dict[str, Any], tf.Tensor]:
         """Return the loss, its parts, what is measured besides, and priorities.
 
         `prepared` is what the features have prepared, [T+1, B, ...], and `bonus` what they add to
@@ -183,7 +182,7 @@ class Impala(ActorCritic):
         parameters = self._recorded(batch.unrolls)[1:]
         return self._distribution.make(losses.mask(live, parameters), masks)
 
-    def _step(self, batch: Batch, bonus: tf.Tensor | float) -> tuple[Step, Outputs]:
+    def _step(self, batch: Batch, bonus: tf.Tensor | float) -> tuple[VTraceStep, Outputs]:
         """Return the policy of a batch, and what it learns from, and the network's outputs."""
         config, entries = self._config, self._normaliser.read(batch.unrolls)
         outputs = self._unroll(entries, batch.start)

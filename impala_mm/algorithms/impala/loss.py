@@ -16,7 +16,7 @@ from impala_mm.algorithms.parts.distributions import Distribution
 from impala_mm.algorithms.parts.value_units import RewardUnit, ValueUnit
 
 
-class Losses(NamedTuple):
+class ImpalaLosses(NamedTuple):
     """The loss and its parts: float32 scalars."""
 
     total: tf.Tensor  # policy + baseline_cost x baseline + entropy_cost x entropy
@@ -29,7 +29,7 @@ class Losses(NamedTuple):
     error: tf.Tensor  # half the baseline's squared error, without Huber's loss; a metric, too
 
 
-class Step(NamedTuple):
+class VTraceStep(NamedTuple):
     """The policy, and what it learns from, for the transitions of a batch, [T, B]."""
 
     steps: losses.Transitions
@@ -60,7 +60,7 @@ def vtrace_step(
     masks: Any = (),
     trusts: Callable[[Distribution, tf.Tensor], tf.Tensor] | None = None,
     target_parameters: tf.Tensor | None = None,
-) -> Step:
+) -> VTraceStep:
     """Return the policy of B unrolls, and the advantages and value targets of an `estimate`.
 
     `parameters` [T+1, B, P] and `values` [T+1, B] are the network's outputs at entries 0..T;
@@ -106,13 +106,13 @@ def vtrace_step(
         log_ratios = tf.where(trusted | ~steps.live, log_ratios, -math.inf)
     weights = tf.stop_gradient(vtrace.clipped_exp(log_ratios, clip_pg_rho_threshold))
     estimates = estimate(steps, values, log_ratios)
-    return Step(
+    return VTraceStep(
         *(steps, values[:-1], policy, log_probs, weights, estimates, trusted, target_log_probs)
     )
 
 
 def impala_loss(
-    step: Step,
+    step: VTraceStep,
     entropy: tf.Tensor,
     *,
     weight: tf.Tensor,
@@ -124,7 +124,7 @@ def impala_loss(
     unit: ValueUnit | None = None,
     huber_delta: float = math.inf,
     surrogate: Surrogate | None = None,
-) -> Losses:
+) -> ImpalaLosses:
     """Return the loss of B unrolls and its parts, from what `vtrace_step` returned for them.
 
     With `scale_advantages`, the advantages of live transitions get mean 0 and deviation 1, or are
@@ -161,4 +161,6 @@ def impala_loss(
     entropy_loss = losses.reduce(-entropy, steps.live, weight, reduction)
     total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
-    return Losses(total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift), error)
+    return ImpalaLosses(
+        total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift), error
+    )

@@ -192,15 +192,15 @@ class ActorCritic(Algorithm):
             self.variables.trained,
             self.features.of_offline_updates(),
         )
-        metrics = features.begin_update(context)
+        begun = features.begin(batch, context, self._reading(batch, exchange))
+        batch, metrics = begun.batch, begun.metrics
         rate = self._schedule_rate(context)
-        batch, prepared = features.prepare(batch, self._reading(batch, exchange))
         read = self._normaliser.read(batch.unrolls)
         _, values, _ = self._unroll(read, batch.start)
         goals = offline_policy.goals(read, batch.weight, values, config.discounting)
         self._unit.see_targets(goals.targets, goals.live, exchange)
 
-        def loss() -> offline_policy.Losses:
+        def loss() -> offline_policy.OfflineLosses:
             parameters, values, _ = self._unroll(read, batch.start)
             return offline_policy.losses_of(
                 config,
@@ -211,7 +211,7 @@ class ActorCritic(Algorithm):
                 values,
                 tf.cast(self._unit.squared(), values.dtype),
                 features,
-                transitions(goals.live, prepared),
+                transitions(goals.live, begun.prepared),
             )
 
         # What no feature teaches stays as it is.

@@ -51,7 +51,7 @@ def goals(entries: Entry, weight: tf.Tensor, values: tf.Tensor, discounting: flo
     )
 
 
-class Losses(NamedTuple):
+class OfflineLosses(NamedTuple):
     """The loss and its parts, scalars."""
 
     total: tf.Tensor
@@ -70,7 +70,7 @@ def losses_of(
     unit: tf.Tensor,
     features: Features,
     prepared: Any,
-) -> Losses:
+) -> OfflineLosses:
     """Return the losses of a network's outputs, parameters [T+1, B, P] and values [T+1, B].
 
     `make` makes policies of parameters and masks, `unit` is the square of the values' unit, and
@@ -98,4 +98,4 @@ def losses_of(
     added, measured = features.loss(student, prepared)
     total = added + config.baseline_cost / unit * tf.cast(baseline, unit.dtype)
     squares, count = tf.unstack(student.sums(tf.square(student.values - targets)))
-    return Losses(total, baseline, tf.math.divide_no_nan(squares, count), measured)
+    return OfflineLosses(total, baseline, tf.math.divide_no_nan(squares, count), measured)

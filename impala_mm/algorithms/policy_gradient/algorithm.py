@@ -43,7 +43,7 @@ class Goals(NamedTuple):
     values: tf.Tensor  # before the first optimizer step
 
 
-class Losses(NamedTuple):
+class PolicyGradientLosses(NamedTuple):
     """The loss and its parts, scalars."""
 
     total: tf.Tensor
@@ -112,17 +112,16 @@ class PolicyGradient(ActorCritic):
         """Make the optimizer steps of all epochs and minibatches."""
         config, trained = self._config, self.variables.trained
         features = self.features.of_online_updates()
-        of_features = features.begin_update(context)
-        batch, prepared = features.prepare(batch, self._reading(batch, exchange))
+        begun = features.begin(batch, context, self._reading(batch, exchange))
+        batch, bonus = begun.batch, begun.bonus
         rate = self._schedule_rate(context)
         read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
-        bonus = features.bonus(batch, prepared)
         goals, steps = self._goals(read, exchange, bonus, new=True)
         explained, squared_error = _fit(goals, steps.live, exchange)
         self._unit.see_error(tf.cast(squared_error, tf.float32))
         behaviour = self._recorded(batch.unrolls)[1:]
         drawn_from = self._columns(
-            samples.of_batch(read, steps, behaviour, transitions(steps.live, prepared))
+            samples.of_batch(read, steps, behaviour, transitions(steps.live, begun.prepared))
         )
 
         def renew() -> Goals:
@@ -156,7 +155,7 @@ class PolicyGradient(ActorCritic):
             "optimizer_steps": made.steps,
             "learning_rate": rate,
         }
-        return metrics | of_features | self._unit.metrics(), batch.weight
+        return metrics | begun.metrics | self._unit.metrics(), batch.weight
 
     def _columns(self, unrolls: Samples) -> Samples:
         """Return what minibatches are drawn from: unrolls, or single steps."""
@@ -207,7 +206,7 @@ class PolicyGradient(ActorCritic):
 
     def _loss(
         self, part: Samples, goals: Goals, features: Features
-    ) -> tuple[tf.Tensor, Losses, dict[str, tf.Tensor], tf.Tensor, Any]:
+    ) -> tuple[tf.Tensor, PolicyGradientLosses, dict[str, tf.Tensor], tf.Tensor, Any]:
         """Return the loss of a minibatch, its parts, metrics per step, and what is measured.
 
         The last two are the sum and the count of entropies, [2], and what the features measured.
@@ -252,11 +251,11 @@ class PolicyGradient(ActorCritic):
         measured = {name: student.sums(tf.cast(x, values.dtype)) for name, x in counted.items()}
         # --target_kl compares that of all learners' steps, of which each may have another number.
         measured["approx_kl"] = student.sums(tf.exp(log_ratios) - 1.0 - log_ratios)
-        parts = Losses(total, of_policy, baseline, entropy_loss)
+        parts = PolicyGradientLosses(total, of_policy, baseline, entropy_loss)
         return total, parts, measured, student.sums(entropy), of_features
 
 
-def _named(loss: Losses, live: tf.Tensor, reduction: str) -> dict[str, tf.Tensor]:
+def _named(loss: PolicyGradientLosses, live: tf.Tensor, reduction: str) -> dict[str, tf.Tensor]:
     """Return the losses as metrics: as they are minimised, and per step."""
     steps = tf.cast(tf.size(live), loss.total.dtype) if reduction == "sum" else 1.0
     parts = loss._asdict()

@@ -244,15 +244,14 @@ class QLearning(Algorithm):
         """Make one update; return the unrolls' new priorities with its metrics."""
         config, trained = self._config, self.variables.trained
         update, columns = self._updates.read_value(), batch.weight.shape[0]
-        of_features = self.features.begin_update(context)
         _, state = self._normaliser.split(batch.start)
         reading = Reading(
             exchange,
             lambda use: update_seeds.of_update(config.seed, update, use),
             lambda: self._online.earlier_images(state),
         )
-        batch, prepared = self.features.prepare(batch, reading)
-        bonus = self.features.bonus(batch, prepared)
+        begun = self.features.begin(batch, context, reading)
+        batch = begun.batch
 
         def read(use: int, network: QNetwork, num_quantiles: int, copies: int) -> ActionValues:
             drawn = batch.weight.shape[0]
@@ -263,7 +262,7 @@ class QLearning(Algorithm):
 
         def loss() -> _Loss:
             values = read(0, self._online, config.num_quantiles, config.value_shifts)
-            return self._loss(values, future, batch, bonus, prepared)
+            return self._loss(values, future, batch, begun.bonus, begun.prepared)
 
         found, gradients = exchange.differentiate(loss, trained)
         rate = optimizers.scheduled_rate(config, context.frames, context.total)
@@ -293,7 +292,7 @@ class QLearning(Algorithm):
             metrics["epsilon"] = self._epsilon.read_value()
         # With hindsight, a column is one step of an unroll.
         sizes, live = (tf.reshape(x, [-1, columns]) for x in (found.sizes, found.live))
-        metrics |= of_features | self.features.after(found.measured, exchange)
+        metrics |= begun.metrics | self.features.after(found.measured, exchange)
         return metrics, q_values.priorities(sizes, live, config.largest_error_share)
 
     def _unroll(

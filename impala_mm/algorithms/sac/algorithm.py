@@ -237,12 +237,11 @@ class SAC(Algorithm):
         """Make an optimizer step of each kind for each minibatch of the batch."""
         config = self._config
         self._plays_randomly.assign(0.0)
-        of_features = self.features.begin_update(context)
         _, (state, _) = self._normaliser.split(batch.start)
         reading = Reading(exchange, self._seed, lambda: self._policy.earlier_images(state))
-        batch, prepared = self.features.prepare(batch, reading)
-        bonus = self.features.bonus(batch, prepared)[1:]
-        prepared = tf.nest.map_structure(lambda x: x[:-1], prepared)
+        begun = self.features.begin(batch, context, reading)
+        batch, bonus = begun.batch, begun.bonus[1:]
+        prepared = tf.nest.map_structure(lambda x: x[:-1], begun.prepared)
         noise = self._draw_noise(batch, exchange.group)
         rates = (config.critic_rate, config.learning_rate, config.temperature_rate)
         for optimizer, rate in zip(self._optimizers, rates, strict=True):
@@ -271,7 +270,7 @@ class SAC(Algorithm):
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         rate = self._optimizers.policy.learning_rate.read_value()
         metrics = made.metrics | {"learning_rate": rate, "optimizer_steps": made.steps}
-        return metrics | of_features, batch.weight
+        return metrics | begun.metrics, batch.weight
 
     def _draw_noise(self, batch: Batch, group: LearnerGroup) -> tuple[Any, Any]:
         """Return the noise [T, B, N] of the goals and of the policy's loss, for all minibatches.

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms import registry
-from impala_mm.algorithms.feature import Features
+from impala_mm.algorithms.feature import Feature, Features
 from impala_mm.algorithms.interface import Context, Setup
 from impala_mm.config import auto
 from impala_mm.config.algorithm_settings import place_of
@@ -168,3 +168,24 @@ def test_features_that_the_flags_ask_for_and_an_algorithm_does_not_take_are_refu
     said = capsys.readouterr().err
     assert "ToBehaviour" in said
     assert "features" in said
+
+
+class _Recording(Feature):
+    """A feature that actors record a number for."""
+
+    def __init__(self, offline, online):
+        self.offline, self.online = offline, online
+
+    def extras_spec(self):
+        return tf.TensorSpec([], tf.float32)
+
+
+def test_features_of_some_updates_find_their_extras_where_actors_record_those_of_all():
+    first, second = _Recording(offline=True, online=False), _Recording(offline=False, online=True)
+    features = Features([first, second])
+    assert features.extras_spec("own")[0] == "own"
+    for some in (features.of_offline_updates(), features.of_online_updates()):
+        assert (first.place, second.place) == (1, 2)
+        assert some.own_extras(("own", 1.0, 2.0)) == "own"
+    assert list(features.of_offline_updates()) == [first]
+    assert list(features.of_online_updates()) == [second]

@@ -93,7 +93,7 @@ def test_a_burn_in_is_read_by_teachers_and_not_taught():
     )
     batch = family._columns(family._batch(algorithm), slice(None))
     reading = Reading(exchange, None, tuple)
-    _, (taught,) = algorithm.features.prepare(batch, reading)
+    (taught,) = algorithm.features.begin(batch, PROGRESS, reading).prepared
     expected = Teacher().parameters(batch.unrolls)
     np.testing.assert_array_equal(taught.parameters[0], expected)
     found, _ = algorithm.update(batch, PROGRESS, exchange)

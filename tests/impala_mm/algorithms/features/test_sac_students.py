@@ -46,7 +46,7 @@ def test_the_policys_loss_has_the_divergence_of_numbers(monkeypatch):
     batch = family._tensors(family._batch(algorithm))
     e = batch.unrolls
     reading = Reading(None, None, tuple)
-    prepared = algorithm.features.prepare(batch, reading)[1]
+    prepared = algorithm.features.begin(batch, PROGRESS, reading).prepared
     taught = tf.nest.map_structure(lambda x: x[:-1], prepared)
     algorithm.features.get(Distillation)._share.assign(0.25)  # the cost has fallen to a quarter
     live = ~e.first[1:] & (batch.weight > 0)

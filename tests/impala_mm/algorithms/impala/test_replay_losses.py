@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms.feature import NO_FEATURES, Student
-from impala_mm.algorithms.features import cloning
+from impala_mm.algorithms.features import clear
 from impala_mm.algorithms.impala import off_policy
 from impala_mm.algorithms.impala.loss import vtrace_step
 from impala_mm.algorithms.impala.settings import ImpalaSettings
@@ -29,6 +29,9 @@ LIVE = np.array([[1, 1, 1], [1, 0, 1], [1, 1, 1], [0, 1, 1]], bool)
 FRESH, WEIGHT = np.array([False, True, False]), np.array([1.0, 1.0, 0.25])
 
 
+PROGRESS = Context(tf.constant(0.0), tf.ones([]), tf.constant(0.0))
+
+
 def _log_softmax(x):
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
@@ -42,7 +45,7 @@ def _clone(cloned, reduction="sum", values=VALUES, recorded=RECORDED):
     """Return (policy's loss, values' loss), and the gradients of their sum."""
     pi, mu, values, recorded = (tf.constant(x, tf.float32) for x in (PI, MU, values, recorded))
     costs = {"policy_cloning_cost": 1.0, "value_cloning_cost": 1.0, "replay": "uniform:10"}
-    (feature,) = cloning.make(ImpalaSettings(**costs, cloned=cloned), None, Role.LEARNER)
+    (feature,) = clear.make(ImpalaSettings(**costs, cloned=cloned), None, Role.LEARNER)
     with tf.GradientTape() as tape:
         tape.watch([pi, values])
         student = Student(
@@ -216,7 +219,7 @@ def _weights_after(updates, **settings):
     alone = gradients.GradientReducer(group.SingleLearner(), config)
     weights = []
     for _ in range(updates):
-        algorithm.update(batch, Context(tf.constant(0.0), tf.ones([]), tf.constant(0.0)), alone)
+        algorithm.update(batch, PROGRESS, alone)
         weights.append([v.numpy() for v in algorithm.variables.trained])
     return algorithm, weights
 
@@ -265,7 +268,7 @@ def test_an_update_has_the_terms_with_their_costs(xla, cloned, fresh, squared_er
             variable.assign(variable * 1.5)  # the policy has moved since
         batch = batch._replace(fresh=tf.constant(fresh))
         alone = gradients.GradientReducer(group.SingleLearner(), config)
-        context = Context(tf.constant(0.0), tf.ones([]), tf.constant(0.0))
+        context = PROGRESS
         update = tf.function(lambda: algorithm.update(batch, context, alone)[0], autograph=False)  # noqa: B023
         metrics = {name: float(value) for name, value in update().items()}
         assert 0 < metrics["trusted_share"] <= 1
@@ -287,7 +290,8 @@ def test_the_divergence_from_the_policy_that_played_is_that_of_new_unrolls():
             batch = batch._replace(fresh=tf.constant(fresh))
             exchange = gradients.GradientReducer(group.SingleLearner(), config)
             features = algorithm.features
-            _, prepared = features.prepare(batch, algorithm._reading(batch, exchange))
-            losses[sum(fresh), cost] = float(algorithm._loss(batch, None, features, prepared)[0])
+            begun = features.begin(batch, PROGRESS, algorithm._reading(batch, exchange))
+            loss, *_ = algorithm._loss(batch, None, features, begun.prepared)
+            losses[sum(fresh), cost] = float(loss)
     added = [losses[number, 1.0] - losses[number, 0.0] for number in (4, 2, 0)]
     assert added[0] > added[1] > added[2] == 0

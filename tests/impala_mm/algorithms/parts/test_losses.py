@@ -210,7 +210,7 @@ def test_unrolls_without_any_step_of_somebody_give_zero():
     inputs = unrolls(3, 4, 2)
     inputs["first"][:] = True
     result, gradients = loss_and_gradients(inputs)
-    assert_equal(result, impala.Losses(*np.zeros(6, np.float32)))
+    assert_equal(result, impala.ImpalaLosses(*np.zeros(6, np.float32)))
     assert all(np.all(g.numpy() == 0) for g in tf.nest.flatten(gradients))
 
 

@@ -1,6 +1,6 @@
-"""Cloning: on replayed unrolls, the policy and its values stay near what was recorded.
+"""CLEAR (arXiv 1811.11682), for IMPALA: cloning on replayed unrolls.
 
-It is CLEAR (arXiv 1811.11682), for IMPALA.
+The policy and its values stay near what was recorded.
 """
 
 from typing import Any
