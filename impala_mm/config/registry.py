@@ -17,6 +17,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
+from impala_mm.config.errors import UserMistake
+
 Thing = TypeVar("Thing")
 
 
@@ -72,11 +74,16 @@ class Registry(Generic[Thing]):
 
 
 def load(thing: Thing | str) -> Thing:
-    """Return a thing, or what its place names."""
+    """Return a thing, or what its place names; raise UserMistake if there is no such place."""
     if not isinstance(thing, str):
         return thing
     module, _, attribute = thing.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module imports another one that is missing
+        raise UserMistake(f"{thing} was registered, and cannot be found: {error}") from None
 
 
 def _place(thing: object) -> str:

@@ -82,7 +82,12 @@ def _open(work: Work) -> gym_vector.GymVector:
     actions, threshold = conversion.actions, level.reward_threshold
     spec = EnvironmentSpec(level.name, None, actions, level.repeats, threshold)
     return gym_vector.GymVector(
-        *(spec, conversion, level.open, work.size, work.seed, work.renders and not work.first),
+        spec,
+        conversion,
+        level.open,
+        work.size,
+        work.seed,
+        work.renders and not work.first,
         first=work.first,
         opens=work.opens,
     )

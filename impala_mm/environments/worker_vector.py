@@ -254,7 +254,14 @@ class WorkerVector:
         firsts, has_masks = np.cumsum([0, *sizes[:-1]]).tolist(), conversion.masks is not None
         self._works = [
             Work(
-                *(spec.level_name, options, total, first, count, seed, renders, has_masks),
+                spec.level_name,
+                options,
+                total,
+                first,
+                count,
+                seed,
+                renders,
+                has_masks,
                 opens=True,
                 imports=user_modules.imported(),
             )

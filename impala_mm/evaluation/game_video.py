@@ -185,7 +185,10 @@ def record_game(
     """
     name_of = action_namer(policy, level_name)
     return games.evaluate_level(
-        *(policy, level_name, 1, 1),
+        policy,
+        level_name,
+        1,
+        1,
         deterministic=deterministic,
         seed=seed,
         viewers=lambda playing: [GameVideo(path, playing.picture_rate, name_of, overlay)],

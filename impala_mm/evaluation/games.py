@@ -121,7 +121,9 @@ def evaluate_level(
     try:
         feed = ViewerFeed(policy, environments, viewers(environments)) if viewers else None
         games = play_games(
-            *(policy, environments, games_per_env(num_episodes, num_envs)),
+            policy,
+            environments,
+            games_per_env(num_episodes, num_envs),
             explore=not deterministic,
             idle_steps=no_reward_steps,
             feed=feed,

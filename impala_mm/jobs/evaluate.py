@@ -126,7 +126,10 @@ class _Test:
             return not self._ending
 
         return evaluate_level(
-            *(policy, level, config.test_num_episodes, auto.num_test_envs(config)),
+            policy,
+            level,
+            config.test_num_episodes,
+            auto.num_test_envs(config),
             deterministic=config.deterministic,
             seed=config.seed,
             no_reward_steps=given,

@@ -97,7 +97,11 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     environments = make_environments(level, num_envs, seed, **options)
     try:
         played = recording.record(
-            *(policy, environments, num_envs, unroll, data),
+            policy,
+            environments,
+            num_envs,
+            unroll,
+            data,
             lambda environment, of_it, steps: of_it >= each[environment],
             explore=not config.deterministic,
             idle_steps=options["no_reward_steps"],

@@ -71,7 +71,7 @@ class OwnSource(BatchSource):
         )
         self._names = leaf_names(self._like, "batch", ".")
         self._first: list[tuple[Any, ...]] = []  # (shape, type) of each leaf of the first batch
-        self._turn = threading.Lock()  # held by the thread that calls the source
+        self._lock = threading.Lock()  # held by the thread that calls the source
         self._waiting = threading.Event()  # set while a thread waits for its turn to save
         self._priorities: deque[tuple[tf.Tensor, tf.Tensor]] = deque()
         # What the source said of itself when it was last asked for a batch: others ask meanwhile.
@@ -87,7 +87,7 @@ class OwnSource(BatchSource):
         """Return the source's next batch, or None; raises BadSource."""
         if self._waiting.is_set():  # a lock is not fair: this thread would take it again
             time.sleep(min(timeout, 0.01))
-        with self._turn:
+        with self._lock:
             self._pass_priorities_on()
             batch = self._source.next(timeout)
             self._filling = getattr(self._source, "filling", lambda: (0, 0))()
@@ -116,7 +116,7 @@ class OwnSource(BatchSource):
     def save(self, folder: Path) -> None:
         """Let the source save its contents to this folder, which exists and is empty."""
         self._waiting.set()
-        with self._turn:
+        with self._lock:
             self._waiting.clear()
             self._pass_priorities_on()
             self._source.save(folder)
@@ -128,17 +128,17 @@ class OwnSource(BatchSource):
 
     def restore_shares(self, shares: Sequence[Share]) -> None:
         """Let the source restore these parts of what learners have saved, as `restore` does."""
-        with self._turn, self._made_anew_if_it_fails():
+        with self._lock, self._made_anew_if_it_fails():
             self._source.restore_shares(shares)
 
     def restore(self, folder: Path) -> None:
         """Let the source restore what it saved; if it raises an exception, it is made anew."""
-        with self._turn, self._made_anew_if_it_fails():
+        with self._lock, self._made_anew_if_it_fails():
             self._source.restore(folder)
 
     def make_older(self, updates: int) -> None:
         """Subtract a number from the policy versions of what the source holds, if it knows how."""
-        with self._turn:
+        with self._lock:
             getattr(self._source, "make_older", lambda updates: None)(updates)
 
     @contextlib.contextmanager

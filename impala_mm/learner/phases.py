@@ -1,7 +1,7 @@
 """The phases of a student's run before its actors play: its teachers are measured, and it learns.
 
-    evaluate     the teachers' mean returns are measured, once     `Student.begin_teachers`
-    collect      they play --teacher_steps, if there is no data    `Student.begin_data`
+    evaluate     the teachers' mean returns are measured, once     `Phases.begin_teachers`
+    collect      they play --teacher_steps, if there is no data    `Phases.begin_data`
     offline      --offline_updates updates from these games        `Learner`
     online       actors play, and the student learns from them, and perhaps from these games
 
@@ -80,7 +80,7 @@ class Data(NamedTuple):
     is_own: bool
 
 
-class Student:
+class Phases:
     """A learner before its actors play: it learns from teachers or from recorded games, if any."""
 
     def __init__(
@@ -241,8 +241,15 @@ class Student:
         teachers = self._teachers or self._tools.load_teachers(config, self._spec)
         about, (folder,) = data.about._replace(policy=config.teacher), data.folders
         self._tools.collect(
-            *(teachers, config, self._spec, folder, about, missing, group.rank),
-            *(self._go_on, self._say),
+            teachers,
+            config,
+            self._spec,
+            folder,
+            about,
+            missing,
+            group.rank,
+            self._go_on,
+            self._say,
         )
 
 

@@ -36,7 +36,7 @@ class Position(NamedTuple):
     progress: Callable[[], float]  # share of --total_environment_frames, 0 to 1
 
 
-class Run(NamedTuple):
+class RunOnHost(NamedTuple):
     """The run that a replay belongs to."""
 
     folder: Path
@@ -49,7 +49,7 @@ def make_own_source(
     queue: UnrollQueue | Turns,
     codec: UnrollCodec,
     position: Position,
-    run: Run,
+    run: RunOnHost,
     here: ProcessRank,
     say: Say,
 ) -> OwnSource:
@@ -147,7 +147,7 @@ def make_source(
     codec: UnrollCodec,
     device: str,
     position: Position,
-    run: Run,
+    run: RunOnHost,
     here: ProcessRank,
     say: Say,
 ) -> ReplaySource:
@@ -201,7 +201,7 @@ def _make_first_priorities(
 
 
 def _make_spill(
-    config: Config, codec: UnrollCodec, capacity: int, rank: int, run: Run, say: Say
+    config: Config, codec: UnrollCodec, capacity: int, rank: int, run: RunOnHost, say: Say
 ) -> Spill | None:
     """Return the replay on disk that the flags ask for, if they do."""
     if not config.replay_spill:

@@ -19,7 +19,7 @@ from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.learner_reports import SilentLearners
 from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.own_state import OwnState
-from impala_mm.learner.replay_source import Position, Run
+from impala_mm.learner.replay_source import Position, RunOnHost
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.sources import make_sources
 from impala_mm.learner.start import Start, config_for_task
@@ -84,11 +84,11 @@ def build_learner(start: Start) -> tuple[LearnerMonitor, Learner]:
     )
     is_new = not monitor.resume()
     if not monitor.finished:
-        student = phases.Student(agent, config, group, run, start.tools, say)
-        if (measured := student.begin_teachers(is_new)) and records:
+        phase = phases.Phases(agent, config, group, run, start.tools, say)
+        if (measured := phase.begin_teachers(is_new)) and records:
             records.add_measured(status, measured)
         if sources.phased:
-            student.begin_data(sources.phased, learner.offline_left, learner.updates)
+            phase.begin_data(sources.phased, learner.offline_left, learner.updates)
     if folder and (note := _record_start(start, config, learner.frames)):
         say(note)
     return monitor, learner
@@ -113,7 +113,7 @@ class _AgreedRun(NamedTuple):
 
     id: str
     inference: str  # where actions are chosen: "actor" or "learner"
-    run: Run  # its folder on this host
+    run: RunOnHost  # its folder on this host
 
 
 def _agree_on_run(start: Start, config: Config, agent: Agent) -> _AgreedRun:
@@ -128,7 +128,7 @@ def _agree_on_run(start: Start, config: Config, agent: Agent) -> _AgreedRun:
     run_id, chosen, path_of_first, is_new = start.group.gather(own, "run")[0]
     if folder and chosen.why:
         start.say(f"inference at the {chosen.value}: {chosen.why}")
-    return _AgreedRun(run_id, chosen.value, Run(Path(path or path_of_first), is_new))
+    return _AgreedRun(run_id, chosen.value, RunOnHost(Path(path or path_of_first), is_new))
 
 
 def _record_start(start: Start, config: Config, frames: float) -> str:

@@ -25,7 +25,7 @@ from impala_mm.learner.batch_source import (
 )
 from impala_mm.learner.offline_source import PhasedSource
 from impala_mm.learner.own_source import BadSource, OwnSource
-from impala_mm.learner.replay_source import Position, Run
+from impala_mm.learner.replay_source import Position, RunOnHost
 from impala_mm.runtime import devices
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.starter import process_rank
@@ -45,7 +45,7 @@ def make_sources(
     algorithm: Algorithm,
     server: Server,
     position: Position,
-    run: Run,
+    run: RunOnHost,
     say: Say,
     turns: Turns | None = None,
 ) -> Sources:

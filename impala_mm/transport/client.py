@@ -1,7 +1,7 @@
 """The actor's end of the connection: it sends messages and downloads parameters.
 
 Only this package knows the mechanism: TensorFlow's RPC (`tf.distribute.experimental.rpc`). The
-learner offers five functions (`server`); a `Client` calls them, with a deadline for each call.
+learner offers six functions (`server`); a `Client` calls them, with a deadline for each call.
 """
 
 import json

@@ -409,7 +409,9 @@ class Server:
         message = offer(header, contents, episodes, denied=lambda: (denied, tf.constant(b"")))
 
         @offer(
-            *(header, tf.TensorSpec([2], tf.int64), text),
+            header,
+            tf.TensorSpec([2], tf.int64),
+            text,
             denied=lambda: tf.constant(Reply.DENIED, tf.int64),
         )
         def chunk(header, position, content):

@@ -239,8 +239,14 @@ class _Launcher:
                 has_ended = not addresses
                 if addresses:
                     record = start.start_actors(
-                        *(run, hosts, actors, addresses, config, record),
-                        *(self._request.log_max_mb, say),
+                        run,
+                        hosts,
+                        actors,
+                        addresses,
+                        config,
+                        record,
+                        self._request.log_max_mb,
+                        say,
                     )
         except Exception:
             if started_record := run.record:
@@ -254,8 +260,13 @@ class _Launcher:
             f"{time.monotonic() - started:.1f} s; results: {logdir}"
         )
         followed = FollowedRun(
-            *(self._control, mirror, config, self._workers, installation_of),
-            *(self._request.log_max_mb, say),
+            self._control,
+            mirror,
+            config,
+            self._workers,
+            installation_of,
+            self._request.log_max_mb,
+            say,
         )
         if config.detach and not follower.interrupted and not has_ended:
             left = leave_controller(run, self._request, followed, lambda: follower.interrupted)

@@ -46,7 +46,12 @@ _ANSWER_SECONDS = 2.0  # seconds between attempts to reach the supervisors on ot
 _KILL_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
 # Why a program never starts; others, such as ENOMEM, may pass.
 _MISTAKES = {
-    *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.E2BIG),
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOEXEC,
+    errno.E2BIG,
 }
 _LEADER_SECONDS = 60.0  # seconds that a process waits for its leader to be started
 _LOCK_SECONDS = 8.0  # seconds that the supervisor of an ended process may need to exit

@@ -45,9 +45,13 @@ class LearnerStarts:
                     self._followed.begin_if_unknown(record, host_id)
             self._followed.find_installations(self._followed.workers)
             mpirun_daemons.start_supervisors(
-                *(self._run, self._hosts, self._followed.installation_of(learners[0])),
+                self._run,
+                self._hosts,
+                self._followed.installation_of(learners[0]),
                 process_plan.other_installations(learners, self._followed.installation_of),
-                *(self._config, record.id, False),
+                self._config,
+                record.id,
+                False,
             )
         except FAILURES as error:
             self._followed.say_once(f"could not start the supervisor of mpirun's daemon: {error}")

@@ -64,7 +64,8 @@ def start_supervisors(
 
     def start_on(host_id: str) -> dict[str, Any]:
         return hosts.call(
-            *(host_id, "start_daemon_supervisor"),
+            host_id,
+            "start_daemon_supervisor",
             task=tasks[host_id],
             replace=replace,
             timeout=_START_SECONDS,
@@ -78,7 +79,8 @@ def start_supervisors(
         elif isinstance(result, Exception):
             raise result
     hosts.call(
-        *(first.host_id, "write_mpirun_agent"),
+        first.host_id,
+        "write_mpirun_agent",
         credentials=certificates.by_role(credentials, order_channel.ROLES)[order_channel.MPIRUN],
         supervisors={each.address: found[each.host_id] for each in others},
     )

@@ -218,8 +218,13 @@ def start_processes(
     for process in processes:
         if process.other_installations:
             mpirun_daemons.start_supervisors(
-                *(run, hosts, process.installation, process.other_installations, config),
-                *(record.id, True),
+                run,
+                hosts,
+                process.installation,
+                process.other_installations,
+                config,
+                record.id,
+                True,
             )
     for host_id, result in hosts.for_each(start_on, list(tasks), say).items():
         if isinstance(result, HostUnavailable):

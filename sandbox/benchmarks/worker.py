@@ -173,7 +173,7 @@ class WorkerTasks(WireTasks):
         config, codec = dataclasses.replace(config, **changed), UnrollCodec(algorithm.unroll)
         device = devices.training_device()
         position = replay_source.Position(lambda: 0, lambda: 0.0)
-        run = replay_source.Run(Path(), is_new=True)
+        run = replay_source.RunOnHost(Path(), is_new=True)
 
         def make(queue: Any) -> ReplaySource:
             return replay_source.make_source(

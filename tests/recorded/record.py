@@ -258,9 +258,7 @@ def make(case: Case) -> Made:
     initialise(made.variables)
     tools = phases.PolicyTools(lambda *_, **__: reference, lambda *_: teachers, lambda *_: 0.0)
     learning: Any = SimpleNamespace(algorithm=made, spec=spec)
-    phases.Student(
-        learning, config, SingleLearner(), Path(), tools, lambda _: None
-    ).begin_teachers()
+    phases.Phases(learning, config, SingleLearner(), Path(), tools, lambda _: None).begin_teachers()
     return Made(made, config, spec, teachers)
 
 

@@ -107,7 +107,14 @@ def vtrace_step(
     weights = tf.stop_gradient(vtrace.clipped_exp(log_ratios, clip_pg_rho_threshold))
     estimates = estimate(steps, values, log_ratios)
     return VTraceStep(
-        *(steps, values[:-1], policy, log_probs, weights, estimates, trusted, target_log_probs)
+        steps,
+        values[:-1],
+        policy,
+        log_probs,
+        weights,
+        estimates,
+        trusted,
+        target_log_probs,
     )
 
 

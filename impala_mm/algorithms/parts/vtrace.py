@@ -2,7 +2,7 @@
 
 Actors choose actions with parameters that are a few updates old. V-trace (Espeholt et al. 2018,
 arXiv 1802.01561, section 4.1) corrects for that with truncated importance weights.
-`impala_loss.vtrace_step` calls it with the outputs of the learner's network for a batch of unrolls.
+`advantages.VTrace` calls it with the outputs of the learner's network for a batch of unrolls.
 `losses.transitions` first masks the transitions between two episodes.
 
 With rho_t = pi(a_t | o_t) / mu(a_t | o_t), pi the target policy and mu the behaviour policy:

@@ -57,7 +57,7 @@ def _begin(run, tools=None, group=None, left=10, updates=0, **settings):
     if distillation := agent.algorithm.features.get(Distillation):
         distillation.begin(tools.tools.load_teachers(config, agent.spec), 1)
     source = PhasedSource(types.SimpleNamespace(next=lambda timeout: "online"))
-    student = phases.Student(agent, config, group, run, tools.tools, said.append)
+    student = phases.Phases(agent, config, group, run, tools.tools, said.append)
     student.begin_data(source, left, updates)
     return source, said, tools
 

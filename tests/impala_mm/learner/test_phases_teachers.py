@@ -50,7 +50,7 @@ class _Tools:
         group, spec = group or SingleLearner(), spec or _spec()
         config = config or (distillation.config if distillation else TeacherSettings())
         agent = types.SimpleNamespace(algorithm=algorithm, spec=spec)
-        student = phases.Student(agent, config, group, None, self.tools, self.said.append)
+        student = phases.Phases(agent, config, group, None, self.tools, self.said.append)
         return student.begin_teachers(is_new)
 
 
@@ -89,7 +89,7 @@ def test_of_several_teachers_the_mean_of_their_mean_returns_counts():
     learner, distillation = types.SimpleNamespace(), _distillation()
     learner.features = Features([distillation])
     agent = types.SimpleNamespace(algorithm=learner, spec=_spec())
-    student = phases.Student(agent, distillation.config, SingleLearner(), None, tools, print)
+    student = phases.Phases(agent, distillation.config, SingleLearner(), None, tools, print)
     measured = student.begin_teachers()
     assert measured == {"teacher_return": 8.0, "random_return": -6.0}
 

@@ -26,7 +26,7 @@ class Plain(Algorithm):
     unroll = SPEC
 
 
-RUN = replay_source.Run(Path("/run"), is_new=True)
+RUN = replay_source.RunOnHost(Path("/run"), is_new=True)
 
 
 def _config(text="queue:0.5,prioritised:0.5:100:exponent=1", **flags):
