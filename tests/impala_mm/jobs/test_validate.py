@@ -233,7 +233,7 @@ def test_environments_of_all_levels_are_checked(capsys):
     code, printed = _answer(capsys, level_name=names)
     lines = printed.splitlines()
     assert code == 2
-    assert lines[0].startswith("warning: faulty_levels:OutOfBounds-v0: step 1 returned an obser")
+    assert lines[0].startswith("warning: faulty_levels:OutOfBounds-v0: step 1 returned obser")
     assert lines[1] == "Traceback (most recent call last):"
     assert lines[-1] == "error: faulty_levels:ResetRaises-v0: reset raised KeyError: 'door'"
 
