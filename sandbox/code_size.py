@@ -1,7 +1,7 @@
 """Counts what a reader of the code must know: files and lines, and what one module imports.
 
     python sandbox/code_size.py                                   # each package
-    python sandbox/code_size.py impala_mm.algorithms.impala.algorithm       # what this module imports
+    python sandbox/code_size.py impala_mm.algorithms.impala.algorithm  # what this module imports
 
 A line of code is one that is no comment, docstring or blank. Imports are those within `impala_mm`,
 `nets` and `launcher`, with theirs, also those within functions.

@@ -189,11 +189,10 @@ def _of_replay_with(config: Config, algorithm: "Algorithm") -> Iterator[str]:
             f"alone are counted and this mix has none: add a queue, such as queue:0.5, or start a "
             f"new run with {' '.join(f'{flag}=false' for flag in on)}"
         )
-    kinds = mix.who_need("features")
-    if kinds and not defines(algorithm.compare_features):
+    if mix.who_need("features") and not defines(algorithm.compare_features):
         yield (
-            f"{given} records no features, which {' and '.join(kinds)} compare: use uniform or "
-            f"prioritised instead"
+            f"{given} records no features, which this replay compares: use uniform or prioritised "
+            f"instead"
         )
 
 

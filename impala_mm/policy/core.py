@@ -226,6 +226,8 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
     and checkpoint.Mismatch if its modules cannot be imported.
     """
     algorithm = recorded.get("algorithm", Config.algorithm)
+    if not isinstance(algorithm, str):
+        raise TypeError(algorithm)  # `blaming_settings` says what it must be
     try:
         user_modules.import_all(changes.get("imports", recorded.get("imports", "")))
         settings = Config.of_algorithm(algorithm)

@@ -18,7 +18,9 @@ def start_time(pid: int) -> int:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
         return 0
-    return 0 if fields[0] == "Z" else int(fields[19])
+    # One whose first thread has ended may hold files and locks as long as it has other threads.
+    has_ended = fields[0] == "Z" and int(fields[17]) <= 1
+    return 0 if has_ended else int(fields[19])
 
 
 def is_alive(process: Any) -> bool:

@@ -209,10 +209,10 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
                 f"--her_ratio={self.her_ratio} with --n_steps={self.n_steps}: each step has goals "
                 f"of its own, so that a target has one reward: use --n_steps=1"
             )
-        if self.replay and (kinds := replay_mix.parse(self.replay).who_need("features")):
+        if self.replay and replay_mix.parse(self.replay).who_need("features"):
             raise ValueError(
-                f"--replay={self.replay}: a Q-network records no features, which "
-                f"{' and '.join(kinds)} compare: use uniform or prioritised instead"
+                f"--replay={self.replay}: a Q-network records no features, which this replay "
+                f"compares: use uniform or prioritised instead"
             )
         if self.value_distribution == "categorical":
             self._check_categorical()

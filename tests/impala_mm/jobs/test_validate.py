@@ -117,7 +117,7 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ),
         (
             {"replay": "elite:1:90", "algorithm": "tests.helpers.dqn_like"},
-            "records no features, which elite compare: use uniform or prioritised instead",
+            "records no features, which this replay compares: use uniform or prioritised instead",
         ),
         (
             {"replay": "uniform:1:90", "algorithm": "tests.helpers.replaying"},

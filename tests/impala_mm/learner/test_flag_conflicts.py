@@ -29,7 +29,7 @@ class OfItsOwn(Algorithm):
     [
         (InRounds(), "learns only from unrolls of its newest policy"),
         (OfItsOwn(), "has a source of its own"),
-        (Algorithm(), "records no features, which elite compare"),
+        (Algorithm(), "records no features, which this replay compares"),
     ],
 )
 def test_algorithms_that_cannot_use_it_are_refused(algorithm, said, capsys):

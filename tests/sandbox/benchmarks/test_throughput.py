@@ -174,7 +174,7 @@ def test_points_take_turns_and_none_comes_several_times_in_a_row():
         ({"places": "moon"}, "--places=moon: 'moon' is neither"),
         ({"replays": "uniform"}, "--replays=uniform: 'uniform' is neither none nor KIND:N"),
         ({"replays": "queue:1"}, "'queue:1' is neither none nor KIND:N"),
-        ({"replays": "best:1"}, "'best' is no kind of replay"),
+        ({"replays": "best:1"}, "there is no kind of replay 'best'"),
         ({"replays": "none,uniform:4"}, "make no whole unrolls of --batch_size=8"),
     ],
 )

@@ -445,7 +445,7 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch, cas
 
 def test_actors_hold_no_optimizer_and_the_same_trained_variables():
     learner, _ = _made()
-    config = learner.config
+    config = learner._config
     actor = registry.make_algorithm(config, level_spec(config.level_name), Role.ACTOR)
     for group in ("trained", "acting"):
         shapes = [[v.shape for v in getattr(a.variables, group)] for a in (learner, actor)]

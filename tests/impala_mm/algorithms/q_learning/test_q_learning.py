@@ -458,7 +458,7 @@ def test_actors_hold_no_targets_and_the_same_trained_variables():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--replay=queue:0.5,elite:0.5:100"], "a Q-network records no features, which attentive"),
+        (["--replay=queue:0.5,elite:0.5:100"], "a Q-network records no features"),
         (["--n_steps=0"], "--n_steps=0: it must be at least 1"),
         (["--num_atoms=1"], "--num_atoms=1: it must be at least 2"),
         (["--num_quantiles=0"], "--num_quantiles=0: it must be at least 1"),
