@@ -1,6 +1,6 @@
 """An actor's connection to a learner, in a thread: it sends unrolls and downloads parameters.
 
-`actor.run` hands over the unrolls of each round and continues to play; the newest downloaded
+`actor.run` hands over the unrolls of T steps and continues to play; the newest downloaded
 parameters (`policy_puller`) are in `newest`. All learners of a run hold the same weights, so an
 actor may feed any of them: it changes to another one when its learner redirects it or is
 unreachable.
@@ -32,14 +32,14 @@ _MAX_CALL_SECONDS = 30.0
 
 
 class UnrollBatch(NamedTuple):
-    """The unrolls of all environments of an actor, from one round of T steps."""
+    """The unrolls of all environments of an actor, of T steps."""
 
     run: int  # number of the run whose policy acted
     version: int  # the oldest policy version that acted
     contents: list[bytes]  # one per unroll
     episodes: np.ndarray  # float32 [K, 3]: (1 for a complete game else 0, return, steps)
     times: ActorTimes = ActorTimes()
-    faults: int = 0  # of environments in this round
+    faults: int = 0  # of environments in these steps
 
 
 def label(

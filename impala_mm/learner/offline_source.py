@@ -167,7 +167,9 @@ class PhasedSource(BatchSource):
         self._offline: BatchSource | None = None
         self._left = 0  # batches of the offline source
         self._beside: BatchSource | None = None
-        self._own: Batch | None = None  # the other source's batch, while recorded columns lack
+        self._from_actors: Batch | None = (
+            None  # the other source's batch, while recorded columns lack
+        )
         self._columns: int | None = None  # of the other source's batches
 
     def begin(
@@ -186,14 +188,14 @@ class PhasedSource(BatchSource):
             return batch
         if not self._beside:
             return self._online.next(timeout)
-        if self._own is None:
-            self._own = self._online.next(timeout)
-        recorded = None if self._own is None else self._beside.next(timeout)
-        if self._own is None or recorded is None:
+        if self._from_actors is None:
+            self._from_actors = self._online.next(timeout)
+        recorded = None if self._from_actors is None else self._beside.next(timeout)
+        if self._from_actors is None or recorded is None:
             return None
-        own, self._own = self._own, None
-        self._columns = own.weight.shape[0]
-        return _joined(own, recorded)
+        played, self._from_actors = self._from_actors, None
+        self._columns = played.weight.shape[0]
+        return _joined(played, recorded)
 
     def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
         """Pass priorities on, but for those of recorded unrolls."""

@@ -20,7 +20,7 @@ from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.learner.batch_source import Turns, UnrollQueue, decode_batch
 from impala_mm.learner.own_source import OwnSource
 from impala_mm.replay.mixer import Columns, Mixer, RateLimiter
-from impala_mm.replay.samplers import Features, Measures, SamplerSetup, make_replay
+from impala_mm.replay.samplers import ComparedFeatures, Measures, SamplerSetup, make_replay
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.spill import Owner, Spill, folder_of, stored_bytes
 from impala_mm.replay.store import StoredUnroll, unpack
@@ -273,6 +273,6 @@ def _make_measures(algorithm: Algorithm, codec: UnrollCodec, position: Position)
 
     return Measures(
         lambda unrolls: recorded(unpacked(unrolls)).numpy(),
-        lambda unrolls: Features(*(each.numpy() for each in both(unpacked(unrolls)))),
+        lambda unrolls: ComparedFeatures(*(each.numpy() for each in both(unpacked(unrolls)))),
         position.updates,
     )

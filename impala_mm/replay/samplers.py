@@ -24,7 +24,7 @@ class Draw(NamedTuple):
     measured: dict[str, float]  # metrics of this draw, by name
 
 
-class Features(NamedTuple):
+class ComparedFeatures(NamedTuple):
     """Features of the T steps of N unrolls, float32 [N, T, F]."""
 
     recorded: np.ndarray  # those of the policy that played, which its actor has recorded
@@ -35,7 +35,7 @@ class Measures(NamedTuple):
     """The learner's functions from which features are known."""
 
     recorded: Callable[[list[StoredUnroll]], np.ndarray]  # [N, T, F]
-    both: Callable[[list[StoredUnroll]], Features]
+    both: Callable[[list[StoredUnroll]], ComparedFeatures]
     updates: Callable[[], int]  # the number of updates that the learner has made
 
 

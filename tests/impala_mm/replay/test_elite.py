@@ -9,7 +9,7 @@ from scipy import stats
 from impala_mm.config import replay_mix
 from impala_mm.replay import elite
 from impala_mm.replay.elite import choose_elite, cosine, kl
-from impala_mm.replay.samplers import Features, Measures, SamplerSetup, make_replay
+from impala_mm.replay.samplers import ComparedFeatures, Measures, SamplerSetup, make_replay
 from impala_mm.replay.store import StoredUnroll
 
 DISTANCES = np.array([0.5, 0.1, 0.9, 0.3, 0.7, 0.2])
@@ -57,7 +57,7 @@ class Learner:
     def both(self, unrolls):
         self.computed += [u.key for u in unrolls]
         recorded = self.recorded(unrolls)
-        return Features(recorded, np.zeros_like(recorded))
+        return ComparedFeatures(recorded, np.zeros_like(recorded))
 
 
 def _replay(versions, learner, kind="elite", **options):
