@@ -34,6 +34,7 @@ class Act:
             self._tensorflow = _eagerly(act, entry)
             return
         concrete = tf.function(act, autograph=False).get_concrete_function(*entry, *state)
+        contract.check_read(algorithm, concrete)
         self._numpy = _by_numpy(concrete, num_envs)
         if not self._numpy:
             self._tensorflow = _by_tensorflow(concrete, entry, state)

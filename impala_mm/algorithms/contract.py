@@ -88,7 +88,7 @@ def update(
     algorithm: Algorithm, batch: Batch, context: Context, exchange: GradientReducer
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Return what `update` returns; raise AlgorithmMistake if it is no such result."""
-    with _naming_mistakes(name := _name(algorithm, "update")):
+    with _calling_features(algorithm, name := _name(algorithm, "update")):
         results = algorithm.update(batch, context, exchange)
     return _checked_update(name, results, batch)
 
@@ -97,7 +97,7 @@ def offline_update(
     algorithm: Algorithm, batch: Batch, context: Context, exchange: GradientReducer
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Return what `offline_update` returns; raise AlgorithmMistake if it is no such result."""
-    with _naming_mistakes(name := _name(algorithm, "offline_update")):
+    with _calling_features(algorithm, name := _name(algorithm, "offline_update")):
         results = algorithm.offline_update(batch, context, exchange)
     return _checked_update(name, results, batch)
 
@@ -144,6 +144,14 @@ def trace_judges(algorithm: Algorithm) -> None:
     trace(judge, entry)
     if defines(algorithm.judge_unroll):
         trace(judge_unroll, unroll.unrolls)
+
+
+def check_read(algorithm: Algorithm, traced: Any) -> None:
+    """Raise AlgorithmMistake if a traced `act` reads a variable whose new values it never gets."""
+    try:
+        algorithm.variables.check_read(traced)
+    except BadVariables as error:
+        raise AlgorithmMistake(f"{_name(algorithm, 'act')} {error}") from None
 
 
 def check_assigned(algorithm: Algorithm, update: Update, traced: Any, exchange: Any) -> None:
@@ -195,6 +203,21 @@ def _naming_mistakes(name: str) -> Iterator[None]:
                 f"a tf.function of your own, for which AutoGraph is on"
             ) from None
         raise AlgorithmMistake(f"{name} raises {describe_error(error)} (at {place})") from error
+
+
+@contextlib.contextmanager
+def _calling_features(algorithm: Algorithm, name: str) -> Iterator[None]:
+    """Raise AlgorithmMistake for an update that leaves a part of its features out, too."""
+    features = algorithm.features
+    features.called.clear()
+    with _naming_mistakes(name):
+        yield
+    left_out = [call for call in ("begin", "loss", "after") if call not in features.called]
+    if left_out and (kinds := [type(feature).__name__ for feature in features]):
+        raise AlgorithmMistake(
+            f"{name} does not call features.{left_out[0]}, without which {', '.join(kinds)} has no "
+            f"effect (impala_mm/algorithms/feature.py)"
+        )
 
 
 def _compare(who: str, what: str, value: Any, where: str, declared: Any, size: int | None) -> None:

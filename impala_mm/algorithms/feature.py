@@ -246,6 +246,7 @@ class Features:
         self._recording = [f for f in self._features if f.extras_spec() is not None]
         for place, feature in enumerate(self._recording, start=1):
             feature.place = place
+        self.called = set[str]()  # the names of the calls below that an update has made
 
     def get(self, kind: type[F]) -> F | None:
         """Return the feature of a class, for what sets up a run; None if it is not used."""
@@ -351,6 +352,7 @@ class Features:
 
     def begin(self, batch: Batch, context: Context, reading: Reading) -> Begun:
         """Begin an update: set schedules and costs, and prepare the batch."""
+        self.called.add("begin")
         metrics = dict[str, tf.Tensor]()
         for feature in self._features:
             metrics |= feature.begin_update(context)
@@ -372,11 +374,13 @@ class Features:
 
     def loss(self, student: Student, prepared: Any) -> tuple[tf.Tensor | float, Any]:
         """Return what all add to the loss, and what `after` takes."""
+        self.called.add("loss")
         added = [f.loss(student, own) for f, own in zip(self._features, prepared, strict=True)]
         return sum(each.loss for each in added), [dict(each.measured) for each in added]
 
     def after(self, measured: Any, exchange: GradientReducer) -> dict[str, tf.Tensor]:
         """Take what `loss` has measured; return metrics."""
+        self.called.add("after")
         metrics = dict[str, tf.Tensor]()
         for feature, own in zip(self._features, measured, strict=True):
             metrics |= feature.after(own, exchange)

@@ -166,6 +166,14 @@ def _check(made: Any, where: str) -> None:
         )
     if wrong := [name for name in names if not callable(getattr(made, name))]:
         raise BadAlgorithm(f"{what} whose {_and(wrong)} are no functions")
+    if not defines(made.act_by_number):
+        try:
+            inspect.signature(made.act).bind(*("entry", "core_state", "exploration"))
+        except TypeError as error:
+            raise BadAlgorithm(
+                f"{what} whose act must take (entry, core_state, exploration): {error}; to explore "
+                f"by the environments' numbers, define act_by_number in its place"
+            ) from None
     for member, value, kind in (
         ("unroll", made.unroll, UnrollSpec),
         ("variables", made.variables, Variables),

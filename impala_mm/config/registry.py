@@ -70,7 +70,10 @@ class Registry(Generic[Thing]):
         by_small = {known.lower(): known for known in self._things}
         close = difflib.get_close_matches(name.lower(), by_small, n=1, cutoff=0.6)
         hint = f"; did you mean {by_small[close[0]]}?" if close else ":"
-        return f"there is no {self.kind} {name!r}{hint} the names are {', '.join(self._things)}"
+        return (
+            f"there is no {self.kind} {name!r}{hint} the names are {', '.join(self._things)}; "
+            f"--import=my_module lets a module of yours add others"
+        )
 
 
 def load(thing: Thing | str) -> Thing:

@@ -84,6 +84,17 @@ class Variables(NamedTuple):
                 f"it: add it to carried (the same on all learners), or to local"
             )
 
+    def check_read(self, traced: Any) -> None:
+        """Raise BadVariables if a concrete function of `act` reads what actors do not receive."""
+        received = {id(variable.handle) for variable in self.acting}
+        changing = {id(variable.handle) for variable in (*self.trained, *self.carried)}
+        lost = [v for v in traced.variables if id(v.handle) in changing - received]
+        if lost:
+            names = ", ".join(variable.name.removesuffix(":0") for variable in lost[:5])
+            raise BadVariables(
+                f"reads {names}, of which actors receive no new values: add it to acting"
+            )
+
 
 def assigned_by(traced: Any) -> list[tf.Variable]:
     """Return the variables that a concrete function assigns, also in the functions that it calls.

@@ -106,7 +106,9 @@ class Student(Algorithm):
     def update(self, batch, context, exchange):
         config, trained, size = self._config, self.variables.trained, tf.shape(batch.weight)[0]
         taught = self._teacher.judge_unroll(batch.unrolls, self._teacher.initial_state(size))
-        taught = taught.parameters[config.burn_in : -1]  # [T, B, P]
+        # A teacher of values, such as DQN, has no parameters: its policy is softmax(values / 0.1).
+        parameters = 10.0 * taught.values if taught.parameters is None else taught.parameters
+        taught = parameters[config.burn_in : -1]  # [T, B, P]
         cost = optimizers.linear_decay(
             config.teacher_cost, context.frames, tf.constant(config.teacher_frames)
         )

@@ -15,7 +15,7 @@ from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.data.compression import leave_uncompressed
 from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
-from impala_mm.data.variables import ParameterLayout
+from impala_mm.data.variables import ParameterLayout, Variables
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.inference.batched_inference import BatchedInference
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -30,6 +30,8 @@ _KEPT = []  # servers are never freed: TensorFlow's threads may use them after t
 
 class Random(Algorithm):
     """An algorithm that acts at random and has no state."""
+
+    variables = Variables([], [], [])
 
     def __init__(self, level_name, length):
         spec = level_spec(level_name)

@@ -16,7 +16,7 @@ from impala_mm.actor.failures import NothingPlayed
 from impala_mm.actor.policy_puller import PulledParameters
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
-from impala_mm.data.variables import ParameterLayout
+from impala_mm.data.variables import ParameterLayout, Variables
 from impala_mm.environments.make import make_environments
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.transport.messages import NumberRange
@@ -51,6 +51,8 @@ class Counted(NamedTuple):
 
 class Scripted(Algorithm):
     """An algorithm that acts 1, 2, 3, 0, 1... and records the observation and core state."""
+
+    variables = Variables([], [], [])
 
     def __init__(self, length, overlap=1):
         scalars = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]

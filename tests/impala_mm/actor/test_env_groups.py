@@ -16,7 +16,7 @@ from impala_mm.actor.failures import FaultCounter, NothingPlayed, TooManyFaults
 from impala_mm.actor.policy_puller import PulledParameters
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
-from impala_mm.data.variables import ParameterLayout
+from impala_mm.data.variables import ParameterLayout, Variables
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -33,6 +33,8 @@ class Counted(NamedTuple):
 
 class Obeys(Algorithm):
     """An algorithm that acts by its variable plus what it observes, and counts what it reads."""
+
+    variables = Variables([], [], [])
 
     def __init__(self, overlap=1):
         scalars = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]

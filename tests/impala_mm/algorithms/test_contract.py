@@ -139,6 +139,15 @@ def test_what_the_judging_methods_return_is_checked(module, method, rest):
     assert all(part in said for part in parts), said
 
 
+def test_an_act_that_reads_what_actors_do_not_receive_is_refused():
+    made = _made(Role.ACTOR, algorithm="impala").algorithm
+    left_out, *acting = made.variables.acting
+    made.variables = made.variables._replace(acting=acting)
+    with pytest.raises(contract.AlgorithmMistake, match=r"reads .*: add it to acting"):
+        Act(made, 2)
+    assert left_out in [*made.variables.trained, *made.variables.carried]
+
+
 def test_an_error_of_our_own_code_keeps_its_traceback(monkeypatch):
     ours = {"__name__": "impala_mm.algorithms.faulty"}
     exec("def act(self, entry, state, exploration):\n    1 / 0", ours)

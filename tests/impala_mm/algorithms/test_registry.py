@@ -69,12 +69,20 @@ def module(tmp_path, monkeypatch):
             "make of own_one ({}) returns an A whose initial_state, act, judge and update are no ",
         ),
         (
+            f"{BASE}    unroll = variables = 1\n"
+            "    def act(self, entry, state, exploration, environment): pass\n"
+            "    initial_state = judge = update = act\n"
+            "def make(config, environment):\n    return A()",
+            "make of own_one ({}) returns an A whose act must take (entry, ",
+        ),
+        (
             "def make(config, environment, role):\n    pass",
             "make of own_one ({}) takes role: let it take (config, environment, setup), and read ",
         ),
         (
             f"{BASE}    unroll = variables = 1\n"
-            "    def act(self): pass\n    initial_state = judge = update = act\n"
+            "    def act(self, entry, state, exploration): pass\n"
+            "    initial_state = judge = update = act\n"
             "def make(config, environment):\n    return A()",
             "make of own_one ({}) returns an A whose unroll is an int, not an UnrollSpec",
         ),

@@ -7,6 +7,7 @@ import tensorflow as tf
 from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.interface import Algorithm, entry_spec
 from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
+from impala_mm.data.variables import Variables
 from nets.frame_stack import FrameStack
 
 vector_env = pytest.importorskip("ale_py.vector_env")
@@ -19,6 +20,8 @@ LENGTH = 20
 
 class Watching(Algorithm):
     """An algorithm that acts at random and records the stack of frames before each action."""
+
+    variables = Variables([], [], [])
 
     def __init__(self, spec, seed):
         self._actions, self._random = spec.num_actions, tf.random.Generator.from_seed(seed)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
+from impala_mm.algorithms import contract, registry
 from impala_mm.algorithms.feature import Feature, Features
-from impala_mm.algorithms.interface import Context, Setup
+from impala_mm.algorithms.interface import Algorithm, Context, Setup
 from impala_mm.config import auto
 from impala_mm.config.algorithm_settings import place_of
 from impala_mm.config.settings import Config
@@ -189,3 +189,21 @@ def test_features_of_some_updates_find_their_extras_where_actors_record_those_of
         assert some.own_extras(("own", 1.0, 2.0)) == "own"
     assert list(features.of_offline_updates()) == [first]
     assert list(features.of_online_updates()) == [second]
+
+
+class _Forgetful(Algorithm):
+    """An algorithm whose update leaves out the calls of its features that are not named."""
+
+    def __init__(self, *calls):
+        self.features, self._calls = Features([_Recording(offline=False, online=True)]), calls
+
+    def update(self, batch, context, exchange):
+        self.features.called.update(self._calls)
+        return {}, batch.weight
+
+
+def test_an_update_that_leaves_out_a_call_of_its_features_is_refused():
+    batch = Batch((), (), (), tf.ones([3]), (), ())
+    contract.update(_Forgetful("begin", "loss", "after"), batch, None, None)
+    with pytest.raises(contract.AlgorithmMistake, match=r"does not call features\.loss"):
+        contract.update(_Forgetful("begin", "after"), batch, None, None)

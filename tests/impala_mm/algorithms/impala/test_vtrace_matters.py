@@ -19,6 +19,7 @@ from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
+from impala_mm.data.variables import Variables
 from impala_mm.environments.make import make_environments
 
 UPDATES, GROUPS, ENVS, GAMES = 600, 100, 16, 500
@@ -26,6 +27,8 @@ UPDATES, GROUPS, ENVS, GAMES = 600, 100, 16, 500
 
 class AtRandom(Algorithm):
     """A uniformly random policy that records equal logits, as IMPALA's actor would."""
+
+    variables = Variables([], [], [])
 
     def __init__(self, algorithm):
         self.unroll, self.initial_state = algorithm.unroll, algorithm.initial_state

@@ -8,6 +8,7 @@ import tensorflow as tf
 from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
+from impala_mm.data.variables import Variables
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel
 
@@ -382,6 +383,8 @@ def test_a_fault_breaks_all_and_the_first_rebuild_mends_the_vector(breaking, mon
 
 class Still(Algorithm):
     """An algorithm that always chooses NOOP."""
+
+    variables = Variables([], [], [])
 
     def __init__(self, length):
         scalars = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
