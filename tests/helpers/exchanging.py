@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.algorithms.parts import optimizers
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
@@ -29,7 +30,7 @@ WAYS = {
 }
 
 
-class Fitting:
+class Fitting(Algorithm):
     """Linear regression, whose updates are those of one case."""
 
     def __init__(self, case, learners, num_learners, bad_step=0):

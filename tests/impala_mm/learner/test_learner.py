@@ -10,6 +10,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.actor.actor import UnrollPlayer
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.variables import ParameterLayout, Variables
@@ -80,7 +81,7 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
     assert learner.sync_repairs == repairs
 
 
-class Stepping:
+class Stepping(Algorithm):
     """An algorithm of two steps per update, of which one may not be finite."""
 
     unroll = SimpleNamespace(overlap=1)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from deadlines import load
 
 from impala_mm.actor.actor import UnrollPlayer
+from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.data.variables import Variables
@@ -31,7 +32,7 @@ from impala_mm.records.metrics import Meter, MetricsAggregator
 ALONE = group.SingleLearner()
 
 
-class Counting:
+class Counting(Algorithm):
     """An algorithm that adds the frames to its only variable, and takes no gradient."""
 
     def __init__(self):
@@ -91,7 +92,7 @@ def test_updates_leave_nothing_in_memory():
     assert min(np.diff(sizes)) < 2000 * 250
 
 
-class Skipping:
+class Skipping(Algorithm):
     """An algorithm that makes a step only in later updates, and reports no norm."""
 
     def __init__(self):
@@ -197,7 +198,7 @@ def test_the_learners_where_an_update_that_fails_is_not_finite_are_named(own, ot
     assert float(algorithm._weight) == 3.0
 
 
-class Exploding:
+class Exploding(Algorithm):
     """An algorithm that adds the frames to its variables but one, and takes no gradient."""
 
     def __init__(self, dtype):
