@@ -70,9 +70,8 @@ def evaluated_act(algorithm: Algorithm) -> Callable[[Entry, Any, tf.Tensor], tup
     """Return the `act` of an algorithm for environments outside of a run: each is number 0 of 1."""
 
     def act(entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
-        number = tf.zeros(tf.shape(entry.first), tf.int32)
-        alone = EnvironmentNumber(number, tf.constant(1))
-        return contract.act(algorithm, entry, core_state, exploration, alone)
+        number = EnvironmentNumber.outside_of_a_run(entry.first)
+        return contract.act(algorithm, entry, core_state, exploration, number)
 
     return act
 
@@ -168,7 +167,7 @@ def _check(made: Any, where: str) -> None:
         raise BadAlgorithm(f"{what} whose {_and(wrong)} are no functions")
     if not defines(made.act_by_number):
         try:
-            inspect.signature(made.act).bind(*("entry", "core_state", "exploration"))
+            inspect.signature(made.act).bind("entry", "core_state", "exploration")
         except TypeError as error:
             raise BadAlgorithm(
                 f"{what} whose act must take (entry, core_state, exploration): {error}; to explore "

@@ -38,6 +38,11 @@ class EnvironmentNumber(NamedTuple):
     # learners have equally many; it grows when actors join.
     count: tf.Tensor
 
+    @classmethod
+    def outside_of_a_run(cls, first: tf.Tensor) -> "EnvironmentNumber":
+        """Return those of environments outside of a run, for `first` [B]: each is number 0 of 1."""
+        return cls(tf.zeros_like(first, tf.int32), tf.constant(1))
+
 
 class PolicyOutput(NamedTuple):
     """The outputs of an algorithm for the entries it just read, for evaluation and videos."""

@@ -82,11 +82,14 @@ def load(thing: Thing | str) -> Thing:
         return thing
     module, _, attribute = thing.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ModuleNotFoundError, AttributeError) as error:
-        if isinstance(error, ModuleNotFoundError) and not f"{module}.".startswith(f"{error.name}."):
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
             raise  # the module imports another one that is missing
-        raise UserMistake(f"{thing} was registered, and cannot be found: {error}") from None
+        raise UserMistake(f"{thing} was registered, and there is no module {error.name}") from None
+    if not hasattr(found, attribute):
+        raise UserMistake(f"{thing} was registered, and {module} has no {attribute}")
+    return getattr(found, attribute)
 
 
 def _place(thing: object) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms import contract
-from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
+from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, defines
 from impala_mm.data.compression import decompress
 from impala_mm.data.step_codec import ArraysCodec, StepCodec
 from impala_mm.data.trajectory import Entry
@@ -260,9 +260,14 @@ class BatchedInference:
             starts = tf.nest.flatten(self._states.read(starting))
             state = self._states.read(rows)
             entries = Entry(action, reward, None, None, observation, first, None, mask)
-            explores, environment = tf.ones_like(reward), self._environment()
+            # Only an algorithm that explores by the numbers has them read for each batch.
+            environment = (
+                self._environment()
+                if defines(self._algorithm.act_by_number)
+                else EnvironmentNumber.outside_of_a_run(first)
+            )
             actions, state, extras = contract.act(
-                self._algorithm, entries, state, explores, environment
+                self._algorithm, entries, state, tf.ones_like(reward), environment
             )
             written = self._states.write(rows, state)
         with tf.control_dependencies(written):
