@@ -107,7 +107,7 @@ def show_dashboard(config: Config) -> NoReturn:
 def run_locally(config: Config, argv: list[str], given: list[str]) -> NoReturn:
     """Run learners and actors on this machine, each under a supervisor of the launcher."""
     from impala_mm.jobs import local_run  # noqa: PLC0415
-    from launcher.node import foreground, mpirun  # noqa: PLC0415
+    from launcher.supervise import foreground, mpirun  # noqa: PLC0415
 
     program = mpirun.find(sys.executable)
     processes = local_run.prepare(config, argv, given, has_mpirun=bool(program))

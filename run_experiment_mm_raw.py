@@ -38,9 +38,9 @@ def main(argv: list[str]) -> None:
     user_modules.refuse_foreign()
     # Imported after the check that there is no other package of this name.
     from launcher.commands import dispatch  # noqa: PLC0415
+    from launcher.follow.console import discard_output  # noqa: PLC0415
     from launcher.plan.request import Request, UserError  # noqa: PLC0415
     from launcher.plan.settings import LauncherConfig  # noqa: PLC0415
-    from launcher.running.console import discard_output  # noqa: PLC0415
 
     if "PYTHONPATH" in os.environ:  # processes of this machine may have another current folder
         entries = os.environ["PYTHONPATH"].split(os.pathsep)

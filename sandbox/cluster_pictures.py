@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from launcher.node.run_registry import Run
-from launcher.running import status
+from launcher.follow import status
+from launcher.supervise.run_registry import Run
 
 _ROOT = Path(__file__).resolve().parent.parent
 _NAME = "pictured"

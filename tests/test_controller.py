@@ -13,7 +13,7 @@ from far_cluster import FarCluster
 from processes import needs_horovod
 from supervising import until
 
-from launcher.node.task import read_json
+from launcher.supervise.task import read_json
 
 pytestmark = pytest.mark.slow
 LEARNERS = "learner1", "learner2"
@@ -72,7 +72,7 @@ def test_a_run_that_was_left_alone_gets_its_learners_and_its_actors_back(far):
     assert re.search(r"daemon +10.77.1.12 +running", status)
 
     ranks = _kill(learner2, "--job_name=learner --token_file")
-    _kill(learner2, "launcher.node.daemon_supervisor")
+    _kill(learner2, "launcher.supervise.daemon_supervisor")
     again = until(lambda: set(learner2.pids("--job_name=learner --token_file")) - set(ranks), 60)
     assert again
     before = _kill(actor1, "actor-0/task.json")
@@ -170,7 +170,9 @@ def test_a_host_that_was_lost_before_the_controller_came_is_taken_back_by_it(far
     far.until_all("running")
     former = lan.learner2.pids("--job_name=learner --token")
     lan.learner2.cut()
-    _kill(lan.learner1, "launcher.node.mpirun_agent ")  # instead of a minute until TCP gives up
+    _kill(
+        lan.learner1, "launcher.supervise.mpirun_agent "
+    )  # instead of a minute until TCP gives up
     said = "10.77.1.12 stays unreachable: restarting the learners on 10.77.1.11 from the last"
     frontend.until(said, 120)
     alone = until(lambda: lan.learner1.pids("--job_name=learner --token"), 60)

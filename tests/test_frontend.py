@@ -24,10 +24,10 @@ from deadlines import within
 from processes import ROOT, Process, free_port, run
 from supervising import until
 
-from launcher.node.procfs import is_alive, start_time
-from launcher.node.task import read_json
 from launcher.plan.request import Request, read_workers
 from launcher.plan.settings import LauncherConfig
+from launcher.supervise.procfs import is_alive, start_time
+from launcher.supervise.task import read_json
 
 needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux here")
 

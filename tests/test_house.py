@@ -10,11 +10,11 @@ from processes import ROOT, run
 
 from impala_mm.records import host_use, run_folder
 from impala_mm.runtime import heartbeat, ports, starter
-from launcher.node import task
+from launcher.supervise import task
 
 # A package may import itself and the packages named here; "a.b" allows one module or package of a.
 ALLOWED = {
-    "experiment": "impala_mm launcher.node launcher.dashboard",
+    "experiment": "impala_mm launcher.supervise launcher.dashboard",
     "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.records.checkpoint "
     "impala_mm.records.run_folder "
     "impala_mm.runtime.certificates impala_mm.runtime.lifecycle impala_mm.runtime.ports "
@@ -44,24 +44,18 @@ ALLOWED = {
     "impala_mm.from_python": "config runtime environments records policy evaluation",
     # The launcher, in the same order.
     "launcher": "",
-    "launcher.node": "",
-    "launcher.ssh": "",
-    "launcher.plan": "node ssh impala_mm.config.flags impala_mm.config.messages",
-    "launcher.remote": "node ssh plan",
-    "launcher.transfer": "node remote impala_mm.runtime.timing",
-    "launcher.deploy": "node plan remote impala_mm.config.messages",
-    "launcher.running": "node ssh plan remote transfer impala_mm.config.flags "
-    "impala_mm.config.messages impala_mm.runtime.certificates "
-    "impala_mm.runtime.timing "
-    "impala_mm.runtime.machine impala_mm.runtime.safe_files impala_mm.runtime.safe_files",
-    "launcher.checks": "node plan remote running impala_mm.config.messages "
-    "impala_mm.config.registry impala_mm.runtime.certificates impala_mm.transport.rounds",
-    "launcher.dashboard": "node plan running impala_mm.config.messages impala_mm.records.host_use "
-    "impala_mm.records.metric_descriptions "
-    "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.safe_files "
+    "launcher.supervise": "",
+    "launcher.plan": "supervise hosts.ssh_config impala_mm.config.flags impala_mm.config.messages",
+    "launcher.hosts": "supervise plan impala_mm.config.messages impala_mm.runtime.timing",
+    "launcher.follow": "supervise plan hosts impala_mm.config.flags impala_mm.config.messages "
+    "impala_mm.runtime.certificates impala_mm.runtime.timing impala_mm.runtime.machine "
     "impala_mm.runtime.safe_files",
-    "launcher.commands": "node ssh plan remote transfer deploy running checks "
-    "impala_mm.config.messages",
+    "launcher.checks": "supervise plan hosts follow impala_mm.config.messages "
+    "impala_mm.config.registry impala_mm.runtime.certificates impala_mm.transport.rounds",
+    "launcher.dashboard": "supervise plan follow impala_mm.config.messages "
+    "impala_mm.records.host_use impala_mm.records.metric_descriptions "
+    "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.safe_files",
+    "launcher.commands": "supervise plan hosts follow checks impala_mm.config.messages",
 }
 # Folders of programs, whose files import each other by short names.
 PROGRAMS = ("docker", "sandbox", "sandbox/benchmarks")
@@ -184,7 +178,7 @@ def test_programs_that_lie_in_one_folder_import_each_other_in_no_circle(folder):
 def test_what_is_sent_to_hosts_needs_nothing_but_the_standard_library():
     for path in sorted((ROOT / "launcher" / "node").glob("*.py")):
         for line, name in _imports(path):
-            ours = name.startswith("launcher.node.")
+            ours = name.startswith("launcher.supervise.")
             assert ours or name.split(".")[0] in sys.stdlib_module_names, f"{path}:{line}: {name}"
 
 

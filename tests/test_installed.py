@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 COPY = """
 import shutil, sys
 from pathlib import Path
-from launcher.deploy.project_files import list_project_files
+from launcher.hosts.project_files import list_project_files
 for name, path in list_project_files().items():
     target = Path(sys.argv[1], name)
     target.parent.mkdir(parents=True, exist_ok=True)

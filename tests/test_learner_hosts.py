@@ -145,7 +145,8 @@ def test_learners_restart_on_both_hosts_while_no_frontend_is_attached(far):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("learner2", "/bin/prted "), ("learner1", "launcher.node.mpirun_agent ")]
+    ("name", "words"),
+    [("learner2", "/bin/prted "), ("learner1", "supervise.mpirun_agent ")],
 )
 def test_an_mpirun_that_lost_its_daemon_or_its_agent_has_failed(far, name, words):
     """It exits with code 0 if its agent was killed."""
@@ -179,7 +180,7 @@ def test_learners_wait_for_a_host_until_a_frontend_has_started_its_supervisor_ag
 def test_a_killed_supervisor_is_started_again_by_the_frontend_that_follows(far):
     frontend = _start(far, "--restart_learners")
     before = _until_up(far)
-    for pid in far.lan.learner2.pids("launcher.node.daemon_supervisor"):
+    for pid in far.lan.learner2.pids("launcher.supervise.daemon_supervisor"):
         os.kill(pid, signal.SIGKILL)
     _until_up(far, before)
     _stop(far, frontend)

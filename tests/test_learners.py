@@ -12,7 +12,7 @@ from deadlines import Deadline
 from processes import EXPERIMENT, Process, free_port, is_running, needs_horovod, run, started
 from rows import read_rows
 
-from launcher.node.procfs import descendants
+from launcher.supervise.procfs import descendants
 
 pytestmark = [needs_horovod, pytest.mark.timeout(240)]
 # Allows root, and more ranks than this machine has cores.

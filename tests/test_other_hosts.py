@@ -174,7 +174,7 @@ def test_an_actor_whose_supervisor_is_killed_on_another_host_is_restarted(far):
     frontend = far.start(far.of(["learner1"], ["actor1", "actor3"]))
     frontend.until(r"\nup\n", 20)
     far.until_all("running")
-    [supervisor] = far.lan.actor1.pids("launcher.node.supervisor")
+    [supervisor] = far.lan.actor1.pids("launcher.supervise.supervisor")
     os.kill(supervisor, signal.SIGKILL)
     frontend.until("10.77.1.21: restarted actor-0, whose supervisor was killed", 20)
     far.until_all("running")

@@ -12,7 +12,7 @@ from recorded_catch import record_catch
 from rows import read_rows
 from scripted import catcher
 
-from launcher.node.procfs import descendants
+from launcher.supervise.procfs import descendants
 
 CATCHER = "--teacher=tests.helpers.scripted:catcher"
 QDAGGER = ("--teacher_method=qdagger", "--teacher_episodes=16")

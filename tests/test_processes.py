@@ -27,7 +27,7 @@ from processes import (
 from rows import read_rows
 from supervising import until
 
-from launcher.node.procfs import descendants
+from launcher.supervise.procfs import descendants
 
 
 def _command(pid):

@@ -11,7 +11,7 @@ from deadlines import Deadline
 from processes import Process, catch_command, needs_horovod
 from rows import read_rows
 
-from launcher.node.procfs import descendants
+from launcher.supervise.procfs import descendants
 
 pytestmark = pytest.mark.slow
 ROUNDS = "--algorithm=tests.helpers.on_policy"

@@ -13,7 +13,7 @@ from processes import EXPERIMENT, ROOT, Process, catch_command, needs_horovod, r
 from rows import read_rows
 from saved_run import save
 
-from launcher.node.procfs import descendants
+from launcher.supervise.procfs import descendants
 
 CATCHER = "--teacher=tests.helpers.scripted:catcher"
 QDAGGER = ("--teacher_method=qdagger", "--teacher_episodes=16")

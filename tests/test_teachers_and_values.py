@@ -16,7 +16,7 @@ from deadlines import Deadline
 from processes import EXPERIMENT, Process, free_port, is_running, needs_horovod, run
 from rows import read_rows
 
-from launcher.node.procfs import descendants
+from launcher.supervise.procfs import descendants
 
 pytestmark = pytest.mark.slow
 Q, STUDENT = "--algorithm=tests.algorithms.recurrent_q", "--algorithm=tests.algorithms.student"

@@ -3,7 +3,7 @@
 Cells of a CSV, flags, paths, and what other hosts print may contain any character. `flags.refuse`
 and the frontend call `escape` before they print such text, so that nothing in it can control the
 user's terminal. Log files are written unchanged; of lines that are followed in a terminal,
-`launcher.node.log_tail.for_terminal` leaves only the colours.
+`launcher.supervise.log_tail.for_terminal` leaves only the colours.
 """
 
 import os

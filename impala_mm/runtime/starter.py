@@ -1,7 +1,7 @@
 """The environment variables that tell a process how it was started, and beside which others.
 
 `jobs.local_run` sets those of this package for a run on this machine, and the launcher for one on
-the hosts of a CSV (`launcher.node.task` has the same names). Processes that were started by hand
+the hosts of a CSV (`launcher.supervise.task` has the same names). Processes started by hand
 have none of them. mpirun, horovodrun or srun set a learner's place among all: it is known before
 anything is imported, with MPI or without, and decides which address of --learner_hosts is this
 process's own, which GPU it takes, and with how many learners it shares the host's cores.

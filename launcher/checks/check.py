@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from impala_mm.config.registry import Registry
+from launcher.hosts.hosts import Hosts
 from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import Hosts
 
 _PROGRAM_SECONDS = 120.0  # timeout of a program that a check runs
 

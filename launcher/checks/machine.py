@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterable, Sequence
 
 from launcher.checks.check import CheckedHost, Finding, Scope, check, failed, note, passed
+from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.plan import project
 from launcher.plan.process_plan import Process
-from launcher.remote.remote_node import HostUnavailable, OperationFailed
 
 _MIN_DISK_GIB = 1.0  # GiB that must be free where the run's folder is
 _MAX_CLOCK_SECONDS = 5.0  # difference of two hosts' clocks above which a note is printed

@@ -6,14 +6,14 @@ from typing import Any
 
 from impala_mm.runtime import certificates
 from launcher.checks.check import Finding, PlannedRun, Scope, check, failed, note, passed
-from launcher.node import mpirun, order_channel
-from launcher.node.task import LEARNERS_VARIABLE, START_VARIABLE
+from launcher.follow import mpirun_daemons
+from launcher.hosts import parallel
+from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.plan import process_plan
 from launcher.plan.host_environment import Installation
 from launcher.plan.workers_csv import Worker, first_learners
-from launcher.remote import parallel
-from launcher.remote.remote_node import HostUnavailable, OperationFailed
-from launcher.running import mpirun_daemons
+from launcher.supervise import mpirun, order_channel
+from launcher.supervise.task import LEARNERS_VARIABLE, START_VARIABLE
 
 _MAX_SENDERS = 4  # hosts that send at the same time: more would compete for the bandwidth
 _SEND_SECONDS = 0.5

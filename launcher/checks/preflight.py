@@ -12,8 +12,8 @@ from rich.text import Text
 from impala_mm.config.messages import escape
 from launcher.checks import machine, network, run  # noqa: F401 (they register their checks)
 from launcher.checks.check import CHECKS, CheckedHost, Finding, PlannedRun, Scope
-from launcher.remote import parallel
-from launcher.running.console import make_console
+from launcher.follow.console import make_console
+from launcher.hosts import parallel
 
 
 def check_run(planned: PlannedRun) -> list[Finding]:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from impala_mm.transport.rounds import why_too_few, why_unfit
 from launcher.checks.check import Finding, PlannedRun, Scope, check, failed, note, passed
-from launcher.node.task import START_VARIABLE
 from launcher.plan import process_plan
 from launcher.plan.workers_csv import first_learners
+from launcher.supervise.task import START_VARIABLE
 
 # Seconds that the check of the environments may delay a start. It runs while TensorFlow is loaded.
 _CHECK_ENV_SECS = 2

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.deploy import deploy
-from launcher.node.run_registry import Record, Run
-from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.follow import connect, start
+from launcher.follow.console import say
+from launcher.follow.pending_stops import PendingStops
+from launcher.follow.run_control import RunControl
+from launcher.hosts import deploy
+from launcher.hosts.hosts import Hosts, find_targets, host_id_of
 from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.request import Request, UserError
 from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import Hosts, find_targets, host_id_of
-from launcher.running import connect, start
-from launcher.running.console import say
-from launcher.running.pending_stops import PendingStops
-from launcher.running.run_control import RunControl
+from launcher.supervise.run_registry import Record, Run
+from launcher.supervise.task import FINAL_STATES, LEARNERS
 
 
 class NotRunning(Exception):

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from impala_mm.config.messages import escape
 from launcher.commands.manage import connected, read_rows, require_record
-from launcher.node.process_output import ProcessOutput
-from launcher.node.run_registry import Run
+from launcher.follow import connect, controller, follow, status
+from launcher.follow.console import say
+from launcher.follow.followed_run import FollowedRun
+from launcher.follow.process_table import state_label
+from launcher.follow.recovery import Recovery
+from launcher.hosts.mirror import mirror_folder
 from launcher.plan import process_plan
 from launcher.plan.request import Request, UserError
-from launcher.running import connect, controller, follow, status
-from launcher.running.console import say
-from launcher.running.followed_run import FollowedRun
-from launcher.running.process_table import state_label
-from launcher.running.recovery import Recovery
-from launcher.transfer.mirror import mirror_folder
+from launcher.supervise.process_output import ProcessOutput
+from launcher.supervise.run_registry import Run
 
 
 def attach_run(run: Run, request: Request) -> int:

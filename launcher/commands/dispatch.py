@@ -11,21 +11,21 @@ from collections.abc import Callable
 from launcher.commands import control, manage
 from launcher.commands.apply import NotRunning
 from launcher.commands.launch import launch
-from launcher.node import tmux
-from launcher.node.run_registry import (
+from launcher.follow import follow, names, remembered
+from launcher.follow.console import say
+from launcher.hosts.remote_node import HostUnavailable, OperationFailed
+from launcher.hosts.ssh_config import Unreachable
+from launcher.plan import process_plan, slurm
+from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
+from launcher.plan.workers_csv import BadCsv
+from launcher.supervise import tmux
+from launcher.supervise.run_registry import (
     InvalidRunName,
     Run,
     RunInUse,
     UnreadableRecord,
     UnwritableState,
 )
-from launcher.plan import process_plan, slurm
-from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
-from launcher.plan.workers_csv import BadCsv
-from launcher.remote.remote_node import HostUnavailable, OperationFailed
-from launcher.running import follow, names, remembered
-from launcher.running.console import say
-from launcher.ssh.ssh_config import Unreachable
 
 
 def main(request: Request) -> int:

@@ -8,16 +8,7 @@ from pathlib import Path
 from launcher.checks import preflight
 from launcher.checks.check import Finding, PlannedRun
 from launcher.commands.control import leave_controller
-from launcher.deploy import deploy
-from launcher.node import order_channel
-from launcher.node.run_registry import Run, check_runs_folder
-from launcher.plan import host_environment, process_plan
-from launcher.plan.host_environment import Installation, InstallationOf
-from launcher.plan.process_plan import Process
-from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
-from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import Hosts, find_targets, host_id_of
-from launcher.running import (
+from launcher.follow import (
     connect,
     follow,
     mpirun_daemons,
@@ -25,12 +16,20 @@ from launcher.running import (
     remembered,
     start,
 )
-from launcher.running.console import say
-from launcher.running.followed_run import FollowedRun
-from launcher.running.recovery import Recovery
-from launcher.running.run_control import RunControl
-from launcher.transfer import fetch
-from launcher.transfer.mirror import mirror_folder
+from launcher.follow.console import say
+from launcher.follow.followed_run import FollowedRun
+from launcher.follow.recovery import Recovery
+from launcher.follow.run_control import RunControl
+from launcher.hosts import deploy, fetch
+from launcher.hosts.hosts import Hosts, find_targets, host_id_of
+from launcher.hosts.mirror import mirror_folder
+from launcher.plan import host_environment, process_plan
+from launcher.plan.host_environment import Installation, InstallationOf
+from launcher.plan.process_plan import Process
+from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
+from launcher.plan.workers_csv import Worker
+from launcher.supervise import order_channel
+from launcher.supervise.run_registry import Run, check_runs_folder
 
 
 def launch(run: Run, request: Request) -> int:

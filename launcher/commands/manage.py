@@ -7,21 +7,21 @@ from pathlib import Path
 
 from impala_mm.config.messages import log_line
 from launcher.commands.apply import update_actors
-from launcher.node import file_lock
-from launcher.node.log_tail import LogTail, for_terminal
-from launcher.node.run_registry import Record, Run, run_names
-from launcher.node.task import FINAL_STATES, LEARNERS
+from launcher.follow import connect, controller, follow, news, status
+from launcher.follow.console import check_reader, say
+from launcher.follow.followed_run import RECOVERS_FILE
+from launcher.follow.process_table import state_label
+from launcher.follow.recovery import WINDOWS_REQUEST
+from launcher.follow.run_control import REPEAT_SECONDS, RunControl
+from launcher.hosts import fetch
+from launcher.hosts.hosts import Hosts
+from launcher.hosts.state_mirror import StateMirror
 from launcher.plan.request import Request, UserError, read_workers
 from launcher.plan.workers_csv import Worker, read
-from launcher.remote.hosts import Hosts
-from launcher.remote.state_mirror import StateMirror
-from launcher.running import connect, controller, follow, news, status
-from launcher.running.console import check_reader, say
-from launcher.running.followed_run import RECOVERS_FILE
-from launcher.running.process_table import state_label
-from launcher.running.recovery import WINDOWS_REQUEST
-from launcher.running.run_control import REPEAT_SECONDS, RunControl
-from launcher.transfer import fetch
+from launcher.supervise import file_lock
+from launcher.supervise.log_tail import LogTail, for_terminal
+from launcher.supervise.run_registry import Record, Run, run_names
+from launcher.supervise.task import FINAL_STATES, LEARNERS
 
 _NOTICE_SECONDS = 5.0  # seconds of waiting before a message says for what
 

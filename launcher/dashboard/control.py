@@ -12,8 +12,8 @@ from impala_mm.config.messages import program
 from launcher.dashboard.frontend_command import frontend_command
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.run_status import is_live, read_status
-from launcher.node.run_registry import Run
-from launcher.node.task import SAVE_REQUEST
+from launcher.supervise.run_registry import Run
+from launcher.supervise.task import SAVE_REQUEST
 
 ACTIONS = ("save", "stop", "apply")
 _SECONDS = 300.0  # timeout of a command

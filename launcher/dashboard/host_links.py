@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 from impala_mm.runtime.lifecycle import OWNER_VARIABLE
 from launcher.dashboard.frontend_command import frontend_command
-from launcher.node.run_registry import Run, UnreadableRecord
-from launcher.node.task import LEARNERS
+from launcher.supervise.run_registry import Run, UnreadableRecord
+from launcher.supervise.task import LEARNERS
 
 _UNSHOWN_SECONDS = 60.0  # after which a connection ends
 _RETRY_SECONDS = 60.0  # between two starts for a run, such as one whose hosts refuse the login

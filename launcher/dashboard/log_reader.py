@@ -12,7 +12,7 @@ from typing import Any
 from impala_mm.runtime.safe_files import open_inside
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.run_status import Status
-from launcher.node.run_registry import Run, UnreadableRecord
+from launcher.supervise.run_registry import Run, UnreadableRecord
 
 _PART_BYTES = 1 << 16  # of a log in one answer
 _BLOCK_BYTES = 1 << 20  # of a log that is searched at a time

@@ -22,7 +22,7 @@ from launcher.dashboard.log_reader import find_logs
 from launcher.dashboard.row_history import RowHistory
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.run_status import Status
-from launcher.running import controller
+from launcher.follow import controller
 
 _MOST_EVENTS = 400
 _TAIL_BYTES = 1 << 16  # of a log that is searched when a run is opened

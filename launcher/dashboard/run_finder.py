@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_mm.runtime.safe_files import from_json, text_reader
-from launcher.node import foreground_states
-from launcher.node.run_registry import Run, UnreadableRecord, run_names
+from launcher.supervise import foreground_states
+from launcher.supervise.run_registry import Run, UnreadableRecord, run_names
 
 _MOST_RUNS = 500  # of a folder; the newest
 _PERIOD_SECONDS = 5.0  # seconds for which a result holds

@@ -4,10 +4,10 @@ import time
 from typing import Any, NamedTuple
 
 from launcher.dashboard.run_finder import FoundRun
-from launcher.node import file_lock, foreground_states
-from launcher.node.run_registry import Run
-from launcher.node.task import FINAL_STATES, LEARNERS
-from launcher.running import status
+from launcher.follow import status
+from launcher.supervise import file_lock, foreground_states
+from launcher.supervise.run_registry import Run
+from launcher.supervise.task import FINAL_STATES, LEARNERS
 
 Status = dict[str, Any]
 

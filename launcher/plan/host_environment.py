@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.node import mpirun
 from launcher.plan.project import IS_CLONE, ROOT
 from launcher.plan.workers_csv import Worker
+from launcher.supervise import mpirun
 
 DEPLOY_FOLDER = "impala_mm"  # in the home folder of a host, unless its row has a workdir
 

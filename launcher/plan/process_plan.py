@@ -11,8 +11,11 @@ import shlex
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from launcher.node import mpirun
-from launcher.node.task import (
+from launcher.plan.host_environment import Installation, InstallationOf
+from launcher.plan.settings import LauncherConfig
+from launcher.plan.workers_csv import ANY_LEARNER, Worker
+from launcher.supervise import mpirun
+from launcher.supervise.task import (
     ACTORS_VARIABLE,
     HEARTBEAT,
     LEARNERS,
@@ -20,9 +23,6 @@ from launcher.node.task import (
     RANK_BEATS_FOLDER,
     START_VARIABLE,
 )
-from launcher.plan.host_environment import Installation, InstallationOf
-from launcher.plan.settings import LauncherConfig
-from launcher.plan.workers_csv import ANY_LEARNER, Worker
 
 # In seconds; with these values ranks end within a minute if their mpirun's host loses power.
 _TCP_KEEPALIVE = {"time": "30", "intvl": "10", "probes": "3"}

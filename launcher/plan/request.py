@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from impala_mm.config.messages import escape, program
+from launcher.hosts.ssh_config import Settings
 from launcher.plan import project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
-from launcher.ssh.ssh_config import Settings
 
 _EXAMPLE = project.path_of("workers.csv.example")
 

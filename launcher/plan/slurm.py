@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from impala_mm.config.flags import infos
-from launcher.node import mpirun
-from launcher.node.task import FIRST_PORT
 from launcher.plan import host_environment, process_plan
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
+from launcher.supervise import mpirun
+from launcher.supervise.task import FIRST_PORT
 
 _MAKE_TOKEN = (
     "import sys; sys.path.insert(0, sys.argv[1]); from impala_mm.runtime import run_token; "

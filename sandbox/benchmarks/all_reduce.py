@@ -20,8 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from impala_mm.runtime import lifecycle
-from launcher.node import loopback, mpirun
-from launcher.node.task import Task
+from launcher.supervise import loopback, mpirun
+from launcher.supervise.task import Task
 
 _RANKS = 2
 _BYTES = {"CartPole's network (20 kB)": 20_000, "Pong's network (6.8 MB)": 6_800_000}

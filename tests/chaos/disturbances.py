@@ -52,7 +52,7 @@ _DAEMON_SUPERVISOR = _Target(
     "the supervisor of mpirun's daemon", LEARNERS, "daemon_supervisor", everywhere=True
 )
 _ACTOR = _Target("an actor", ACTORS, "--job_name=actor")
-_SUPERVISOR = _Target("an actor's supervisor", ACTORS, "launcher.node.supervisor")
+_SUPERVISOR = _Target("an actor's supervisor", ACTORS, "launcher.supervise.supervisor")
 _AGENT = _Target("the frontend's agent", (*LEARNERS, *ACTORS), "agent_main")
 _TMUX = _Target("tmux", (*LEARNERS, *ACTORS), "tmux ", ("tmux",))
 # Or the controller.

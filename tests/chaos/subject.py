@@ -203,7 +203,7 @@ def _files_left(host: Any) -> list[str]:
     """Return what a run has left in memory and in temporary folders of a host.
 
     The folder of a user's Unix sockets remains: the next process removes those of killed ones. So
-    do the folders of mpiruns that were killed, which `launcher.node.leftovers` removes only where
+    do the folders of mpiruns that were killed, which `supervise.leftovers` removes only where
     processes have no namespace of their own.
     """
     command = "find /dev/shm -mindepth 1; find /tmp -maxdepth 1 -name 'impala_mm-*'"

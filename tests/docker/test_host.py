@@ -70,7 +70,9 @@ def test_a_container_is_a_host_that_a_key_opens_and_nothing_else(tmp_path, key):
     code, printed = login.run("cd /opt/impala_mm && python experiment.py --help")
     assert code == 0, printed
     assert "--job_name" in printed
-    code, printed = login.run("cd /opt/impala_mm && python -c 'import launcher.node.supervisor'")
+    code, printed = login.run(
+        "cd /opt/impala_mm && python -c 'import launcher.supervise.supervisor'"
+    )
     assert code == 0, printed
     assert login.send(__file__, "sent.py")[0] == 0
     sent = tmp_path / "host" / "home" / "sent.py"

@@ -11,12 +11,12 @@ from processes import ROOT
 _CALL = """
 import json, sys
 from pathlib import Path
-from launcher.deploy.deploy import deploy_project
+from launcher.hosts.deploy import deploy_project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import read
-from launcher.remote.hosts import Hosts, find_targets
-from launcher.running.connect import candidate_pythons
-from launcher.ssh.ssh_config import Settings
+from launcher.hosts.hosts import Hosts, find_targets
+from launcher.follow.connect import candidate_pythons
+from launcher.hosts.ssh_config import Settings
 config = LauncherConfig(deploy=True, wheelhouse=sys.argv[1])
 sources = {name: Path(path) for name, path in json.loads(sys.argv[2]).items()}
 rows, _ = read("/root/workers.csv")

@@ -98,7 +98,7 @@ class FarCluster(FrontendUser):
                 program = line.split()[0].rpartition("/")[2]
                 if (
                     program not in ("tmux", "sshd:")
-                    and "launcher.node import agent_main" not in line
+                    and "launcher.supervise import agent_main" not in line
                 ):
                     found.setdefault(host.name, []).append(line)
         return found

@@ -19,7 +19,7 @@ from deadlines import Deadline
 from machine import PROGRAMS, Machine, mac, network
 from processes import Process, finish
 
-from launcher.node.procfs import descendants
+from launcher.supervise.procfs import descendants
 
 _LOGIN = {
     "PATH": PROGRAMS,

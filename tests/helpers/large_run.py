@@ -9,8 +9,8 @@ import os
 import time
 from pathlib import Path
 
-from launcher.node.procfs import start_time
-from launcher.node.run_registry import Record, Run, boot_id
+from launcher.supervise.procfs import start_time
+from launcher.supervise.run_registry import Record, Run, boot_id
 
 ME = [os.getpid(), start_time(os.getpid())]
 ROW_SECONDS = 2.0

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from deadlines import Deadline
 
-from launcher.node.procfs import start_time
+from launcher.supervise.procfs import start_time
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))

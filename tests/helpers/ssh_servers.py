@@ -13,7 +13,7 @@ import paramiko
 from deadlines import Deadline
 from processes import free_port
 
-from launcher.node import procfs
+from launcher.supervise import procfs
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 

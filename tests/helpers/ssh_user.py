@@ -3,7 +3,7 @@
 import pytest
 from ssh_servers import SSHD, Obedient, Sshd, key
 
-from launcher.ssh.connection import Settings, Target, connect
+from launcher.hosts.connection import Settings, Target, connect
 
 STRANGE = 'it\'s "a" pass wörd; $(x) \\'
 needs_sshd = pytest.mark.skipif(not SSHD, reason="sshd is missing: install openssh-server")

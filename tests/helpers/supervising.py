@@ -11,8 +11,8 @@ from pathlib import Path
 from deadlines import Deadline
 from processes import ROOT, wait
 
-from launcher.node.procfs import is_alive
-from launcher.node.task import Task, read_json, write_json
+from launcher.supervise.procfs import is_alive
+from launcher.supervise.task import Task, read_json, write_json
 
 
 def until(holds, seconds=10.0):
@@ -50,7 +50,7 @@ class Supervised:
         }
         # The program of the supervisor; a test's own begins with what it changes.
         own = changes.pop("program", None)
-        program = ["-c", own] if own else ["-ES", "-m", "launcher.node.supervisor"]
+        program = ["-c", own] if own else ["-ES", "-m", "launcher.supervise.supervisor"]
         self.folder.mkdir(exist_ok=True)
         task = self.folder / "task.json"
         write_json(task, Task(**settings | changes)._asdict())

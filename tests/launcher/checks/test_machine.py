@@ -11,12 +11,12 @@ from processes import ROOT
 from impala_mm.config.registry import Registry
 from launcher.checks import machine, preflight
 from launcher.checks.check import CHECKS, Check, Finding, PlannedRun, Scope, check, failed, passed
-from launcher.node import logind
+from launcher.hosts.hosts import Hosts
+from launcher.hosts.ssh_config import Settings
 from launcher.plan.host_environment import local_installation
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
-from launcher.remote.hosts import Hosts
-from launcher.ssh.ssh_config import Settings
+from launcher.supervise import logind
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.checks.network import check_bandwidth
+from launcher.hosts.remote_node import OperationFailed
 from launcher.plan.workers_csv import Worker
-from launcher.remote.remote_node import OperationFailed
 
 PORTS = {"l0": 8001, "l1": 8002, "l2": 8003, "l3": 8004}
 

@@ -3,9 +3,9 @@
 import pytest
 
 from launcher.commands import control, dispatch
+from launcher.follow import controller, names
 from launcher.plan.request import Request, UserError
 from launcher.plan.settings import LauncherConfig
-from launcher.running import controller, names
 
 
 def _main(**config):

@@ -19,8 +19,8 @@ from launcher.dashboard import control, site
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
-from launcher.node import foreground_states
-from launcher.running import status
+from launcher.follow import status
+from launcher.supervise import foreground_states
 
 TOKEN = "secret-token"
 EVIL = "<img src=x onerror=alert(1)>\"'\u202e"

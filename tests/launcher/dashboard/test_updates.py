@@ -10,7 +10,7 @@ from large_run import ME, LargeRun
 
 from launcher.dashboard import run_finder, updates, watched_run
 from launcher.dashboard.updates import TooManyPages, Updates
-from launcher.node import foreground_states
+from launcher.supervise import foreground_states
 
 
 @pytest.fixture

@@ -1,0 +1,194 @@
+"""Connects the frontend to the hosts of a run, before it is started or while it is running."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from impala_mm.config.messages import escape
+from launcher.follow.run_control import RunControl
+from launcher.hosts.hosts import Hosts, find_targets, host_id_of
+from launcher.hosts.remote_node import HostUnavailable, OperationFailed
+from launcher.hosts.ssh_config import Settings, Target
+from launcher.hosts.state_mirror import StateMirror
+from launcher.plan import host_environment, workers_csv
+from launcher.plan.host_environment import Installation, InstallationOf
+from launcher.plan.workers_csv import Worker
+from launcher.supervise.callbacks import Say
+from launcher.supervise.run_registry import Record, Run
+from launcher.supervise.task import LEARNERS, ROW_FILES
+
+_FIRST_CONTACT_SECONDS = 10.0  # timeout for the first status report of all hosts
+
+
+def find_installations(
+    rows: Sequence[Worker], hosts: Hosts, deploys: bool, say: Say | None = None
+) -> InstallationOf:
+    """Find the project folder, Python and mpirun of each row on its host.
+
+    For a host that cannot be reached, the values of the CSV and the defaults are assumed.
+    """
+    local_folder = str(hosts.local_node.run.folder)
+    wanted = {_row_key(row): row for row in rows if host_id_of(row)}
+    facts: dict[str, dict[str, Any]] = {}
+
+    def ask_facts(key: str) -> None:
+        row = wanted[key]
+        facts[key] = hosts.remote_nodes[host_id_of(row)].call(
+            "facts",
+            roots=host_environment.candidate_roots(row, deploys),
+            pythons=host_environment.candidate_pythons(row),
+        )
+
+    reached = [key for key, row in wanted.items() if host_id_of(row) in hosts.remote_nodes]
+    hosts.for_each(ask_facts, reached, say)
+    installations: dict[str, Installation] = {}
+    for key, row in wanted.items():
+        node = hosts.remote_nodes.get(host_id_of(row))
+        address = node.address if node else row.ip
+        installations[key] = host_environment.remote_installation(
+            row, host_id_of(row), address, facts.get(key, {})
+        )
+    return lambda row: (
+        installations[_row_key(row)]
+        if host_id_of(row)
+        else host_environment.local_installation(row, local_folder)
+    )
+
+
+def _row_key(row: Worker) -> str:
+    return f"{host_id_of(row)} {row.workdir!r} {row.python!r}"
+
+
+def candidate_pythons(rows: Sequence[Worker], deploys: bool) -> Callable[[str], list[str]]:
+    """Return a function that lists the Python programs by which a host's supervisors may run."""
+
+    def pythons_of(host_id: str) -> list[str]:
+        found = []
+        for row in rows:
+            if host_id_of(row) == host_id:
+                for root in host_environment.candidate_roots(row, deploys):
+                    found += [
+                        each if each.startswith("~") or "/" not in each else str(Path(root, each))
+                        for each in host_environment.candidate_pythons(row)
+                    ]
+        return list(dict.fromkeys(found))
+
+    return pythons_of
+
+
+def describe_targets(hosts: Hosts) -> dict[str, list[Any]]:
+    """Return how to connect to each host, in the format of a record and without passwords."""
+    return {
+        host_id: list(target._replace(ssh_password="")) for host_id, target in hosts.targets.items()
+    }
+
+
+def targets_of(record: Record, csv: str = "") -> dict[str, Target]:
+    """Return how to connect to a run's hosts; passwords come from its CSV, if that still exists."""
+    known = {host_id: Target(*values) for host_id, values in record.targets.items()}
+    if known:
+        now = find_targets(rows_of(record, csv))
+        known |= {host_id: target for host_id, target in now.items() if host_id in known}
+    return known
+
+
+def rows_of(record: Record, csv: str = "") -> list[Worker]:
+    """Read the rows of all CSVs that the run was started from or changed to, if still there."""
+    rows: list[Worker] = []
+    for path in dict.fromkeys([csv, *record.csvs] if csv else record.csvs):
+        with contextlib.suppress(workers_csv.BadCsv):
+            rows += workers_csv.read(path)[0]
+    return rows
+
+
+def reconnect(
+    run: Run, record: Record, csv: str, settings: Settings, log: str = ""
+) -> tuple[RunControl, StateMirror]:
+    """Connect to the hosts of a running run and end what earlier runs have left on them.
+
+    `csv`: the CSV that the user gave, if any; it may hold passwords. `log`: a process whose log
+    is copied as well, besides the learners'.
+    """
+    hosts = Hosts(run.name, targets_of(record, csv), settings)
+    hosts.connect(_print_to_stderr, lambda host_id: record.pythons.get(host_id, []))
+    mirror = mirror_states(run, record, hosts, log)
+    control = RunControl(run, hosts)
+    control.end_pending(_print_to_stderr)
+    return control, mirror
+
+
+def _print_to_stderr(line: str) -> None:
+    """Print to stderr: stdout may be read by a program, such as the JSON of `--status`."""
+    print(escape(line), file=sys.stderr)
+
+
+def mirror_states(run: Run, record: Record, hosts: Hosts, log: str = "") -> StateMirror:
+    """Start to copy states and logs of all hosts, and wait for their first status reports."""
+    nodes = list(hosts.remote_nodes.items())
+    for host_id, node in nodes:
+        if node.error and run.why_away(host_id):  # unless another frontend is connected
+            run.record_contact(host_id, node.error)
+    mirror = StateMirror(run, hosts, mirrored_files(record, log))
+    hosts.stay_connected(mirror)
+    until = time.monotonic() + _FIRST_CONTACT_SECONDS
+    while time.monotonic() < until:
+        # Contacts that the run's folder records may be those of another frontend.
+        if all(node.error or host_id in mirror.reported for host_id, node in nodes):
+            break
+        time.sleep(0.05)
+    return mirror
+
+
+def disconnect(run: Run, hosts: Hosts) -> None:
+    """Close the connections. Remote processes keep running."""
+    hosts.close()
+    forget_contacts(run, list(hosts.remote_nodes))
+
+
+def forget_contacts(run: Run, host_ids: Sequence[str]) -> None:
+    """Record that no frontend is connected to these hosts."""
+    for host_id in host_ids:
+        run.record_contact(host_id, "no frontend is connected to it")
+
+
+def mirrored_files(record: Record, log: str = "") -> dict[str, dict[str, Path]]:
+    """Map host id and path on that host to the local copy, for each file that is followed.
+
+    These are the learners' log and rows, and the log of the process `log`.
+    """
+    found: dict[str, dict[str, Path]] = {}
+    folder = Path(record.logdir)
+    for process in record.processes:
+        name, host_id = process["name"], process.get("place", "")
+        if not host_id or (record.shared and host_id == record.host_id_of(LEARNERS)):
+            continue
+        if name in (LEARNERS, log):
+            found.setdefault(host_id, {})[process["log"]] = folder / f"{name}.log"
+        if name == LEARNERS:
+            for rows in ROW_FILES:
+                found[host_id][str(Path(process["log"]).parent / rows)] = folder / rows
+    return found
+
+
+def is_shared_folder(
+    hosts: Hosts, host_id: str, remote_folder: str, local_folder: Path, mark: str
+) -> bool:
+    """Return whether a remote and a local path name the same folder of a shared file system.
+
+    `mark` names the hidden file that is created for a moment to find out.
+    """
+    if not host_id:
+        return True
+    probe = local_folder / f".{mark}"
+    try:
+        probe.touch()
+        return bool(
+            hosts.remote_nodes[host_id].call("exists", path=str(Path(remote_folder) / probe.name))
+        )
+    except (HostUnavailable, OperationFailed, OSError):
+        return False
+    finally:
+        probe.unlink(missing_ok=True)

@@ -1,0 +1,173 @@
+"""A run as the frontend that follows it sees it, for both parts of its recovery.
+
+`recovery` writes which hosts are away, and restarts actors and evaluators; `learner_recovery`
+restarts learners.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.follow import connect, start
+from launcher.follow.run_control import RunControl
+from launcher.hosts.remote_node import HostUnavailable, OperationFailed
+from launcher.hosts.state_mirror import StateMirror
+from launcher.plan import process_plan
+from launcher.plan.host_environment import InstallationOf
+from launcher.plan.process_plan import PlanError, Process
+from launcher.plan.settings import LauncherConfig
+from launcher.plan.workers_csv import Worker
+from launcher.supervise import file_lock
+from launcher.supervise.callbacks import Say
+from launcher.supervise.run_registry import Record, RunInUse
+from launcher.supervise.task import LEARNERS
+
+# A file in the run's state folder, which the frontend that recovers the run locks.
+RECOVERS_FILE = "mends"
+RETRY_SECONDS = 30.0  # seconds between attempts to restart learners, or a lost process
+SETTLE_SECONDS = 3.0  # seconds that a reconnected host has to report the states of its processes
+# What a restart raises, also on this machine; it is tried again.
+FAILURES = (HostUnavailable, OperationFailed, OSError, RunInUse, PlanError)
+
+
+class FollowedRun:
+    """A run, its hosts and the rows of its CSV."""
+
+    def __init__(
+        self,
+        control: RunControl,
+        mirror: StateMirror,
+        config: LauncherConfig,
+        workers: Sequence[Worker],
+        installation_of: InstallationOf,
+        log_max_mb: float,
+        say: Say,
+    ):
+        self.control, self.mirror, self.config = control, mirror, config
+        self.run, self.hosts = control.run, control.hosts
+        self.workers, self.installation_of = list(workers), installation_of
+        self.say = say
+        self.away_since: dict[str, float] = {}  # unreachable hosts, and since when
+        self.restore_times: dict[str, float] = {}  # when to check a reconnected host's processes
+        self._log_max_mb = log_max_mb
+        self._last_sentence = ""
+        self._lock: int | None = None
+        self._stands_by = False  # another frontend recovers the run
+
+    def holds_lock(self) -> bool:
+        """Return whether this frontend is the one that recovers the run: several may follow it."""
+        if self._lock is None:
+            with contextlib.suppress(OSError):
+                self._lock = file_lock.acquire(self.run.folder / RECOVERS_FILE)
+            if self._lock is None:
+                self._stands_by = True
+            elif self._stands_by and self.run.is_running():
+                self.say("the frontend that restarted what fails is gone: this one does so now")
+        return self._lock is not None  # held until this process exits, or until `release_lock`
+
+    def release_lock(self) -> None:
+        """Let another frontend recover the run."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def is_away(self, host_id: str) -> bool:
+        """Return whether the host is unreachable."""
+        return host_id != "" and (host_id in self.away_since or self.run.why_away(host_id) != "")
+
+    def find_installations(self, rows: Sequence[Worker]) -> None:
+        """Find out where the project is installed on the hosts of these rows."""
+        self.installation_of = connect.find_installations(
+            rows, self.hosts, self.config.deploy, self.say
+        )
+
+    @property
+    def learners(self) -> dict[str, Any]:
+        """The learners' state; stopped if somebody has stopped the run meanwhile."""
+        return self.run.states().get(LEARNERS, {"state": "stopped"})
+
+    def change_record(
+        self, learners_entry: dict[str, Any] | None = None, **changes: Any
+    ) -> Record | None:
+        """Change fields of the record, and the learners' entry among its processes.
+
+        Return the record, in which stays what --apply has changed since it was last read; None if
+        somebody has stopped the run.
+        """
+        with self.run.locked(wait=True):
+            if (record := self.run.record) is None:
+                return None
+            if learners_entry:
+                changes["processes"] = [learners_entry, *record.processes[1:]]
+            record = dataclasses.replace(record, **changes)
+            self.run.write_record(record)
+        return record
+
+    def begin_if_unknown(self, record: Record, host_id: str) -> None:
+        """Begin the run on a host that does not know it, such as one that was rebooted."""
+        if not self.hosts.call(host_id, "has_start", start=record.id):
+            start.begin_on_hosts(self.run, self.hosts, record, [host_id])
+            self.mirror.on_connected(host_id)
+
+    def restart(self, names: set[str], record: Record) -> list[str]:
+        """Start actors and evaluators of these names again; return those that were started.
+
+        Processes whose row was removed from the CSV are left out.
+        """
+        if not names:
+            return []
+        rows = [*self.workers, *connect.rows_of(record)]  # --apply may have added rows
+        chosen: dict[str, Worker] = {}
+        for entry in [each for each in record.processes if each["name"] in names]:
+            rows_alike = [w for w in rows if process_plan.row_signature(w) == entry["kind"]]
+            if rows_alike:
+                chosen[entry["name"]] = dataclasses.replace(rows_alike[0], job=entry["job"])
+        installation_of = connect.find_installations(
+            list(chosen.values()), self.hosts, self.config.deploy
+        )
+        found = [
+            process_plan.make_process(name, row, self.config, record.flags, installation_of)
+            for name, row in chosen.items()
+        ]
+        self.start(found, self._with_logs(record, found))
+        return [process.name for process in found]
+
+    def _with_logs(self, record: Record, processes: Sequence[Process]) -> Record:
+        """Return the record with the logs of processes whose host was unreachable when added."""
+        lacking = {each["name"] for each in record.processes if each["log"].startswith("~")}
+        found = {process.name: process for process in processes if process.name in lacking}
+        if not found:
+            return record
+        learners = record.host_id_of(LEARNERS)
+        with self.run.locked(wait=True):
+            record = self.run.record or record  # --apply may have changed it meanwhile
+            entries = [
+                start.record_entry(found[each["name"]], learners, record)
+                if each["name"] in found
+                else each
+                for each in record.processes
+            ]
+            record = dataclasses.replace(record, processes=entries)
+            self.run.write_record(record)
+        return record
+
+    def start(self, processes: Sequence[Process], record: Record, say: Say | None = None) -> None:
+        """Start these processes on their hosts."""
+        start.start_processes(
+            self.run, self.hosts, processes, self.config, record, self._log_max_mb, say
+        )
+
+    def say_once(self, sentence: str) -> None:
+        """Print the sentence, unless it was the last one that was printed by this function."""
+        if sentence != self._last_sentence:
+            self._last_sentence = sentence
+            self.say(sentence)
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return the names as a list for a sentence; only the first three of five or more."""
+    return (
+        ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    )

@@ -1,0 +1,284 @@
+"""Starts the processes of a run: on its machine each gets a supervisor and a tmux window."""
+
+import dataclasses
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from impala_mm.runtime import certificates
+from launcher.follow import connect, mpirun_daemons
+from launcher.follow.pending_stops import PendingStops
+from launcher.hosts.hosts import Hosts, libtmux_server
+from launcher.hosts.remote_node import HostUnavailable
+from launcher.plan import process_plan
+from launcher.plan.host_environment import InstallationOf
+from launcher.plan.process_plan import Process
+from launcher.plan.settings import LauncherConfig
+from launcher.plan.workers_csv import Worker
+from launcher.supervise import tmux
+from launcher.supervise.callbacks import Say
+from launcher.supervise.run_registry import Record, Run, boot_id
+from launcher.supervise.task import (
+    HEARTBEAT,
+    LEARNERS,
+    LEARNERS_VARIABLE,
+    START_VARIABLE,
+    Task,
+    with_learner_hosts,
+)
+
+_WINDOWS_SECONDS = 60.0  # timeout for a host to open its tmux windows
+
+
+def start_run(
+    run: Run,
+    hosts: Hosts,
+    workers: Sequence[Worker],
+    config: LauncherConfig,
+    flags: dict[str, str],
+    logdir: Path,
+    shared: bool,
+    installation_of: InstallationOf,
+    log_max_mb: float,
+    say: Say,
+) -> tuple[Record, list[Process]]:
+    """Start the processes of a run; return its record, and the actors that are not started yet.
+
+    The actors wait for `start_actors` if a learner chooses its port itself. The record is written
+    before the processes start. `logdir` is the run's folder on this machine. `flags` names the
+    folder on the learners' machine, which is the same one if it is `shared`.
+    """
+    processes = process_plan.make_processes(workers, config, flags, installation_of)
+    record = Record(
+        name=run.name,
+        id=secrets.token_hex(8),
+        time=time.time(),
+        boot=boot_id(),
+        logdir=str(logdir),
+        socket=tmux.default_socket(),
+        processes=[],
+        flags=process_plan.join_common_flags(workers, flags, installation_of),
+        learners=processes[0].command,
+        next_actor=0,
+        shared=shared,
+        learner_places=learner_host_ids(processes[0]),
+        first_learner_places=learner_host_ids(processes[0]),
+        targets=connect.describe_targets(hosts),
+        pythons={
+            host_id: connect.candidate_pythons(workers, config.deploy)(host_id)
+            for host_id in hosts.targets
+        },
+        csvs=[str(Path(config.workers_csv_path).absolute())],
+        started_from=socket.gethostname(),
+    )
+    waits = process_plan.chooses_port(record.flags["learner_hosts"])
+    actors = [process for process in processes if process.job == "actor" and waits]
+    first = [process for process in processes if process not in actors]
+    record = dataclasses.replace(
+        record,
+        processes=_record_entries(first, record),
+        next_actor=sum(process.job == "actor" for process in first),
+    )
+    is_local = any(not process.installation.host_id for process in processes)
+    if is_local and record.socket:  # windows of an earlier run of this name were kept
+        tmux.Session(run.name, libtmux_server(record.socket)).close_ended()
+    elif is_local:
+        say(
+            "tmux is not installed on this machine, or its folder belongs to others: processes run "
+            "in the background; --logs=NAME shows the log of one"
+        )
+    run.write_record(record)
+    begin_on_hosts(
+        run,
+        hosts,
+        record,
+        [host_id for host_id in hosts.remote_nodes if not hosts.remote_nodes[host_id].error],
+        say,
+    )
+    start_processes(run, hosts, first, config, record, log_max_mb, say)
+    return record, actors
+
+
+def start_actors(
+    run: Run,
+    hosts: Hosts,
+    actors: Sequence[Process],
+    addresses: Sequence[str],
+    config: LauncherConfig,
+    record: Record,
+    log_max_mb: float,
+    say: Say,
+) -> Record:
+    """Start the actors once the learners' addresses are known; return the new record."""
+    known = [
+        dataclasses.replace(each, command=with_learner_hosts(each.command, addresses))
+        for each in actors
+    ]
+    learners, *others = record.processes
+    record = dataclasses.replace(
+        record,
+        processes=[learners, *_record_entries(known, record), *others],
+        flags=record.flags | {"learner_hosts": ",".join(addresses)},
+        next_actor=len(known),
+    )
+    run.write_record(record)
+    start_processes(run, hosts, known, config, record, log_max_mb, say)
+    return record
+
+
+def with_reported_addresses(run: Run, record: Record) -> Record:
+    """Return a record with the learners' addresses, if a frontend ended before it wrote them."""
+    reported = run.states().get(LEARNERS, {}).get("learner_hosts")
+    if not reported or not process_plan.chooses_port(record.flags["learner_hosts"]):
+        return record
+    return dataclasses.replace(record, flags=record.flags | {"learner_hosts": ",".join(reported)})
+
+
+def _record_entries(processes: Sequence[Process], record: Record) -> list[dict[str, Any]]:
+    return [record_entry(process, record.learner_places[0], record) for process in processes]
+
+
+def learner_host_ids(learners: Process) -> list[str]:
+    """Return the hosts of all learners, that of the first learner first."""
+    return list(
+        dict.fromkeys(
+            [learners.installation.host_id, *[g.host_id for g in learners.other_installations]]
+        )
+    )
+
+
+def begin_on_hosts(
+    run: Run, hosts: Hosts, record: Record, host_ids: Sequence[str], say: Say | None = None
+) -> None:
+    """Create the run's state on other hosts. Raises OperationFailed."""
+    token = (run.folder / "token").read_text()
+    actors_token = certificates.without_learner(token)
+    learners = record.first_learner_places or host_ids  # a record of an earlier version has none
+    pending = PendingStops()
+    # A host needs no commands of processes on other hosts.
+    shared_record = dataclasses.asdict(record) | {
+        "processes": [],
+        "learners": [],
+        "flags": {},
+        "csvs": [],
+    }
+
+    def begin_on(host_id: str) -> None:
+        hosts.call(
+            host_id,
+            "begin_run",
+            record=shared_record,
+            token=token if host_id in learners else actors_token,
+            starts_to_end=pending.starts_on(host_id),
+        )
+
+    for error in hosts.for_each(begin_on, host_ids, say).values():
+        if error:
+            raise error
+
+
+def start_processes(
+    run: Run,
+    hosts: Hosts,
+    processes: Sequence[Process],
+    config: LauncherConfig,
+    record: Record,
+    log_max_mb: float,
+    say: Say | None = None,
+) -> None:
+    """Start processes on their hosts, for a new run or one that is running.
+
+    `recovery` starts those on an unreachable host once it is connected.
+    """
+    entries = {each["name"]: each for each in record.processes}
+    tasks: dict[str, list[Process]] = {}
+    for process in processes:
+        tasks.setdefault(process.installation.host_id, []).append(process)
+
+    def start_on(host_id: str) -> str:
+        some = [
+            _make_task(process, config, record, log_max_mb)._asdict() for process in tasks[host_id]
+        ]
+        if not host_id:
+            return hosts.local_node.start_processes(some, [])
+        for process in tasks[host_id]:  # the copied state of an earlier process of this name
+            for file in ("state.json", "stop"):
+                (run.folder / process.name / file).unlink(missing_ok=True)
+        host_entries = [entries[process.name] | {"place": ""} for process in tasks[host_id]]
+        return hosts.remote_nodes[host_id].call(
+            "start_processes",
+            tasks=some,
+            entries=host_entries,
+            timeout=_WINDOWS_SECONDS,
+        )
+
+    for process in processes:
+        if process.other_installations:
+            mpirun_daemons.start_supervisors(
+                run,
+                hosts,
+                process.installation,
+                process.other_installations,
+                config,
+                record.id,
+                True,
+            )
+    for host_id, result in hosts.for_each(start_on, list(tasks), say).items():
+        if isinstance(result, HostUnavailable):
+            run.record_contact(host_id, str(result))
+        elif isinstance(result, Exception):
+            raise result
+        elif result and say:
+            say(f"note: {host_id or 'this machine'}: {result}")
+
+
+def record_entry(process: Process, learners_host_id: str, record: Record) -> dict[str, Any]:
+    """Return the entry of a process in the format of `Record.processes`."""
+    log = Path(process.logdir)
+    # On other hosts the learners' folder may not exist or not be writable.
+    if process.installation.host_id != learners_host_id:
+        log = Path(process.installation.folder).parents[1] / "logs" / f"{record.name}-{record.id}"
+    return {
+        "name": process.name,
+        "job": process.job,
+        "host": process.worker.ip,
+        "place": process.installation.host_id,
+        "kind": process_plan.row_signature(process.worker),
+        "log": str(log / f"{process.name}.log"),
+    }
+
+
+def _make_task(process: Process, config: LauncherConfig, record: Record, log_max_mb: float) -> Task:
+    log = next(each["log"] for each in record.processes if each["name"] == process.name)
+    is_learners = process.name == LEARNERS
+    folder = Path(process.installation.folder)
+    variables = {
+        "PYTHONUNBUFFERED": "1",  # its log must be complete at all times
+        HEARTBEAT: str(folder / process.name / "beat"),
+        START_VARIABLE: record.id,
+    }
+    if process.other_installations:
+        variables[LEARNERS_VARIABLE] = record.id
+    return Task(
+        name=process.name,
+        job=process.job,
+        host=process.worker.ip,
+        command=process.command,
+        environment=process.environment | variables,
+        workdir=process.workdir,
+        folder=str(folder),
+        log=log,
+        log_max_mb=log_max_mb,
+        leader="" if is_learners else LEARNERS,
+        lease_secs=None
+        if process.installation.host_id == record.host_id_of(LEARNERS)
+        else config.orphan_secs,
+        rows=str(Path(process.logdir) / "metrics.jsonl") if is_learners else "",
+        has_other_hosts=bool(process.other_installations),
+        restarts=config.max_restarts if config.restart_learners or not is_learners else 0,
+        stall_secs=config.stall_secs,
+        grace_secs=config.stop_secs,
+    )

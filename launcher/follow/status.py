@@ -1,0 +1,214 @@
+"""The status of a run: its processes, throughput and bottleneck, as JSON or as a live table."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from impala_mm.config.messages import escape
+from impala_mm.runtime import machine
+from impala_mm.runtime.safe_files import from_json, open_inside, to_json
+from impala_mm.runtime.timing import format_duration
+from launcher.follow import controller
+from launcher.follow.console import make_console
+from launcher.follow.process_table import ProcessTable, state_label
+from launcher.hosts.state_mirror import DAEMONS_FOLDER
+from launcher.supervise.daemon_supervisor import DAEMON
+from launcher.supervise.json_types import fits
+from launcher.supervise.local_node import LocalNode
+from launcher.supervise.run_registry import Record, Run, boot_id
+from launcher.supervise.task import FINAL_STATES, LEARNERS, read_json
+
+_REFRESH_SECONDS = 1.0
+_TAIL_BYTES = 1 << 16  # bytes at the end of metrics.jsonl that are searched for its last row
+_TOTALS = {
+    **dict.fromkeys(("frames", "frames_per_second", "episode_return", "policy_lag"), float),
+    "verdict": str,
+}
+
+
+def snapshot(run: Run) -> dict[str, Any]:
+    """Return the run's present status, in the format of `--json`; empty if there is no run."""
+    status = snapshot_without_gpus(run)
+    keys = ("index", "name", "used", "memory", "of")
+    measured = (
+        [dict(zip(keys, gpu, strict=True)) for gpu in machine.measure_gpus()] if status else []
+    )
+    return status and status | {"gpus": measured}
+
+
+def snapshot_without_gpus(run: Run) -> dict[str, Any]:
+    """Return all of the status but the use of this machine's GPUs, which takes long to measure."""
+    record = run.record
+    if record is None:
+        return {}
+    states = run.states()
+    row = last_row(Path(record.logdir) / "metrics.jsonl", record.time)
+    learners = states.get(LEARNERS, {})
+    if learners.get("state") == "away":  # no newer row can come
+        where = f"the learners' host {learners['host']} is unreachable from this machine"
+        row["verdict"] = f"{where}; the figures are the last that it sent"
+    return {
+        "name": run.name,
+        "state": _summarize_state(record, states),
+        "logdir": record.logdir,
+        "seconds": round(time.time() - record.time, 1),
+        **row,
+        "controller": _describe_controller(run),
+        "processes": [describe_process(state) for state in states.values()],
+        "daemons": _daemons(run, record, learners),
+    }
+
+
+def run_state(run: Run) -> str:
+    """Return the state of the run itself; empty if there is no run."""
+    record = run.record
+    return _summarize_state(record, run.states()) if record else ""
+
+
+def show_status(run: Run, as_json: bool) -> None:
+    """Print the status: as JSON, or as a table that a terminal updates until the run has ended."""
+    if as_json:
+        print(to_json(snapshot(run), indent=1))
+        return
+    console = make_console()
+    if not console.is_terminal:
+        status = snapshot(run)
+        if status:
+            console.print(picture(status, len(status["processes"]) + len(status["daemons"])))
+        return
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(console=console, screen=False, auto_refresh=False) as live,
+    ):
+        while True:
+            status = snapshot(run)
+            if not status:  # another frontend stopped the run and removed its record
+                return
+            live.update(picture(status, max(console.height - 8, 5)), refresh=True)
+            if status["state"] in (*FINAL_STATES, "lost", "stale", "elsewhere"):
+                return
+            time.sleep(_REFRESH_SECONDS)
+
+
+def picture(status: dict[str, Any], rows: int) -> Group:
+    """Return the table of a snapshot, with at most `rows` processes.
+
+    If not all fit, processes that are not running or were restarted come first.
+    """
+    processes = status["processes"] + status["daemons"]
+    if len(processes) > rows:
+        processes = sorted(processes, key=lambda p: (p["state"] == "running", not p["restarts"]))
+    table = ProcessTable(processes[:rows])
+    parts: list[Any] = [_headline(status), table]
+    if len(processes) > rows:
+        parts.append(Text(f"and {len(processes) - rows} more", style="dim"))
+    return Group(*parts)
+
+
+def _headline(status: dict[str, Any]) -> Text:
+    state, age = state_label(status["state"]), format_duration(status["seconds"])
+    parts = [f"{status['name']}: {state} | started {age} ago"]
+    known = {name: value for name, value in status.items() if value is not None}
+    if {"frames", "frames_per_second"} <= known.keys():
+        parts += [f"{known['frames']:,.0f} frames", f"{known['frames_per_second']:,.0f}/s"]
+    if "episode_return" in known:
+        parts.append(f"return {known['episode_return']:.2f}")
+    if "policy_lag" in known:
+        parts.append(f"lag {known['policy_lag']:.1f}")
+    lines = [" | ".join(parts)]
+    lines += [status["verdict"]] if "verdict" in status else []
+    lines += [status["controller"]["text"]] if status["controller"] else []
+    lines += [f"results: {status['logdir']}"]
+    lines += [
+        f"GPU {gpu['index']} ({gpu['name']}): {gpu['used']}% busy, {gpu['memory']} of {gpu['of']} "
+        f"MiB used"
+        for gpu in status["gpus"]
+    ]
+    return Text(escape("\n".join(lines)))
+
+
+def _describe_controller(run: Run) -> dict[str, Any] | None:
+    """Return the status of the run's controller; None if it never had one."""
+    entry = controller.read(run)
+    if not entry:
+        return None
+    state = "lost" if controller.is_missing(entry) else "running"
+    return {
+        "state": "ended" if entry["ended"] else state,
+        "host": entry["host"],
+        "process": entry["process"][0],
+        "log": entry["log"],
+        "text": controller.describe(entry),
+    }
+
+
+def _daemons(run: Run, record: Record, learners: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the status of the supervisors of mpirun's daemons, on the other learners' hosts."""
+    found = []
+    for host_id in record.learner_places[1:]:
+        host, state = "localhost", LocalNode(run).daemon_state()
+        if host_id:
+            host = str(record.targets.get(host_id, [host_id])[0])
+            state = read_json(run.folder / DAEMONS_FOLDER / host_id)
+        state = {"state": "starting"} | state
+        last = f"{DAEMON} is running" if state.get("serves") else "no mpirun has ordered a daemon"
+        if learners.get("state") in FINAL_STATES:
+            state["state"], last = "ended", ""
+        elif host_id and (why := run.why_away(host_id)):
+            state["state"], last = "away", why
+        known = {"name": "daemon", "job": "daemon", "host": host, "last": last}
+        found.append(describe_process(state | known))
+    return found
+
+
+def describe_process(state: dict[str, Any]) -> dict[str, Any]:
+    """Return one process's status with every key; values that are not known are None."""
+    is_running = state["state"] not in (*FINAL_STATES, "lost", "waits", "starting", "away")
+    since = state.get("since")
+    now = state.get("time") or time.time()  # by the clock of its host, as `since` is
+    return {
+        "name": state["name"],
+        "job": state["job"],
+        "host": state["host"],
+        "state": state["state"],
+        "up": round(now - since, 1) if is_running and since else None,
+        "frames_per_second": state.get("frames_per_second") if is_running else None,
+        "cpu": state.get("cpu") if is_running else None,
+        "memory": state.get("memory") if is_running else None,
+        "restarts": state.get("restarts", 0),
+        "code": state.get("code"),
+        "failure": state.get("failure"),
+        "last": state.get("last", ""),
+        "log": state.get("log", ""),
+    }
+
+
+def _summarize_state(record: Record, states: dict[str, dict[str, Any]]) -> str:
+    learners_state = states.get(LEARNERS, {"state": "lost"})
+    if record.boot != boot_id() and not learners_state.get("place"):
+        return "elsewhere" if record.elsewhere else "stale"
+    learners = learners_state["state"]
+    others = [state["state"] for state in states.values()]
+    if learners in FINAL_STATES and any(state not in (*FINAL_STATES, "lost") for state in others):
+        return "ending"
+    return learners
+
+
+def last_row(path: Path, since: float) -> dict[str, Any]:
+    """Return what is shown of metrics.jsonl's last row, empty if an earlier start wrote it."""
+    with contextlib.suppress(OSError, ValueError, IndexError):  # missing, or still empty
+        if path.stat().st_mtime < since:
+            return {}
+        with open_inside(path, path.parent) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
+        row = from_json(lines[-2])  # every row ends in a newline
+        if isinstance(row, dict):
+            return {name: row[name] for name in _TOTALS if fits(row.get(name), _TOTALS[name])}
+    return {}

@@ -1,0 +1,245 @@
+"""Copies checkpoints from one machine to a copy of the run's folder, each completely or not at all.
+
+    checkpoints/0000012000/about.json   describes the checkpoint; size and SHA-256 of each file
+
+`impala_mm.records` writes them. A checkpoint is downloaded under a hidden name, and renamed once
+every file matches its about.json. When the learners remove an old checkpoint, its copy is removed
+too if it was downloaded, but never the best one or a milestone.
+"""
+
+import json
+import math
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.hosts.copy import FilePart, FolderCopy, TransferResult, partial_path
+from launcher.hosts.offers import OfferedFile
+from launcher.hosts.remote_files import FileStore
+from launcher.supervise.task import read_json
+
+_CHECKPOINTS = "checkpoints"
+_ABOUT_FILE = "about.json"
+_MAX_BYTES = 1 << 24  # maximum bytes of an about.json
+
+
+class CheckpointInfo(NamedTuple):
+    """The description of a checkpoint, from its about.json."""
+
+    files: dict[str, list[Any]]  # by name: [bytes, SHA-256]
+    mean_return: float  # minus infinity if it is not known
+    milestone: bool
+
+
+def split_offers(
+    offers: Mapping[str, OfferedFile],
+) -> tuple[dict[str, OfferedFile], dict[str, dict[str, OfferedFile]]]:
+    """Split offered files into those of no checkpoint, and those of each complete checkpoint."""
+    files: dict[str, OfferedFile] = {}
+    by_checkpoint: dict[str, dict[str, OfferedFile]] = {}
+    for name, offer in offers.items():
+        found = re.fullmatch(rf"{_CHECKPOINTS}/(\d+)/([^/.][^/]*)", name)
+        if found:
+            by_checkpoint.setdefault(found[1], {})[found[2]] = offer
+        elif not re.match(rf"{_CHECKPOINTS}/\d+/", name):
+            files[name] = offer
+    complete = {name: parts for name, parts in by_checkpoint.items() if _ABOUT_FILE in parts}
+    return files, complete
+
+
+def checkpoint_path(name: str) -> str:
+    """Return a checkpoint's path within its run's folder."""
+    return f"{_CHECKPOINTS}/{name}"
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a run's folder holds a complete checkpoint; one under a hidden name is not."""
+    return any((folder / _CHECKPOINTS).glob(f"[0-9]*/{_ABOUT_FILE}"))
+
+
+def parse_about(content: Any) -> CheckpointInfo | None:
+    """Parse the content of an about.json; return None if it has another format."""
+    try:
+        merit = content["episode_return"]
+        return CheckpointInfo(
+            files={str(n): [int(size), str(sha)] for n, (size, sha) in content["files"].items()},
+            mean_return=-math.inf if merit is None else float(merit),
+            milestone=bool(content.get("milestone")),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+        return None
+
+
+def find_superfluous(
+    kept: Mapping[str, CheckpointInfo], remote_names: Collection[str], transferred: Collection[str]
+) -> list[str]:
+    """Return downloaded checkpoints that the learners have removed and that need not be kept.
+
+    The best, the milestones, and those newer than the newest common checkpoint are kept.
+    """
+    best = max(kept, key=lambda name: (kept[name].mean_return, name), default="")
+    newest = max((name for name in remote_names if name in kept), default="")
+    return [
+        name
+        for name, info in kept.items()
+        if name in transferred and name not in remote_names and name < newest
+        if name != best and not info.milestone
+    ]
+
+
+def prune_checkpoints(
+    copy: FolderCopy, remote_names: Collection[str], result: TransferResult
+) -> None:
+    """Remove superfluous checkpoints (see `find_superfluous`) from a copy on this machine."""
+    folder = Path(copy.folder) / _CHECKPOINTS
+    infos = {
+        path.parent.name: parse_about(read_json(path))
+        for path in folder.glob(f"[0-9]*/{_ABOUT_FILE}")
+    }
+    complete = {name: saved for name, saved in infos.items() if saved and name.isdigit()}
+    for name in find_superfluous(complete, remote_names, copy.state.checkpoints):
+        gone = folder / f".{name}.gone"
+        copy.store.rename(str(folder / name), str(gone))  # no process sees a part of it
+        copy.store.remove(str(gone))
+        del copy.state.checkpoints[name]
+        result.removed.append(name)
+
+
+def copy_checkpoints(
+    copy: FolderCopy,
+    source: FileStore,
+    origin: str,
+    offered: Mapping[str, dict[str, OfferedFile]],
+    result: TransferResult,
+) -> None:
+    """Copy checkpoints, the newest first; after a failure the next call continues the transfer.
+
+    Raises HostUnavailable, OperationFailed, OSError.
+    """
+    names = sorted(offered, reverse=True)
+    remote_digests = source.digests([_digest_request(offered[name][_ABOUT_FILE]) for name in names])
+    final = [copy.path(f"{_CHECKPOINTS}/{name}/{_ABOUT_FILE}") for name in names]
+    sizes = [about[0] if about else 0 for about in copy.store.file_infos(final)]
+    local_digests = copy.store.digests(
+        [[p, [[0, size]]] for p, size in zip(final, sizes, strict=True)]
+    )
+    try:
+        for name, sha, local_digest in zip(names, remote_digests, local_digests, strict=True):
+            if sha not in ("", local_digest, copy.state.damaged.get(name)):
+                _CheckpointCopy(copy, source, origin, name, sha).copy(offered[name], result)
+    finally:
+        copy.state.save()
+
+
+class _CheckpointCopy:
+    """The transfer of one checkpoint."""
+
+    def __init__(self, copy: FolderCopy, source: FileStore, origin: str, name: str, sha: str):
+        """Prepare the transfer; `sha` is the SHA-256 of the checkpoint's about.json."""
+        self._copy, self._source, self._name, self._sha = copy, source, name, sha
+        self._target = copy.path(f"{_CHECKPOINTS}/{name}")
+        self._partial = partial_path(self._target)
+        copy.state.partial[f"{_CHECKPOINTS}/{name}"] = origin
+
+    def copy(self, offers: dict[str, OfferedFile], result: TransferResult) -> None:
+        """Copy the checkpoint if it is complete at the source; count it in `result`."""
+        state = self._copy.state
+        content = b"".join(self._source.read([_read_request(offers[_ABOUT_FILE])]))
+        info = parse_about(_parse_json(content))
+        if info is None or not _is_complete(info, offers):  # perhaps it is being removed
+            result.changed.append(f"{_CHECKPOINTS}/{self._name}")
+            return
+        parts = self._missing_parts(info, offers, content)
+        transferred = TransferResult()
+        try:
+            self._copy.transfer_parts(self._source, parts, transferred)
+        finally:
+            result.bytes += transferred.bytes
+        if transferred.changed:
+            result.changed.append(f"{_CHECKPOINTS}/{self._name}")
+        elif wrong := self._find_damaged_file(info):
+            self._copy.store.remove(self._partial)
+            # The partial files seem to belong to another checkpoint: start over.
+            if any(part.offset for part in parts):
+                result.changed.append(f"{_CHECKPOINTS}/{self._name}")
+                return
+            state.damaged[self._name] = self._sha
+            result.errors.append(
+                f"checkpoint {self._name} is damaged and was not copied: the checksum of {wrong} "
+                f"is wrong"
+            )
+        else:
+            self._replace_target()
+            state.checkpoints[self._name] = self._sha
+            state.damaged.pop(self._name, None)
+            result.checkpoints += 1
+
+    def _missing_parts(
+        self, info: CheckpointInfo, offers: dict[str, OfferedFile], content: bytes
+    ) -> list[FilePart]:
+        """Return the parts of each file that are still missing in the partial copy."""
+        store = self._copy.store
+        about = f"{self._partial}/{_ABOUT_FILE}"
+        if store.digests([[about, [[0, len(content)]]]]) != [self._sha]:
+            store.remove(self._partial)
+            store.write(about, 0, [content])
+        paths = [f"{self._partial}/{file}" for file in info.files]
+        parts = []
+        for file, path, partial in zip(info.files, paths, store.file_infos(paths), strict=True):
+            size = info.files[file][0]
+            offset = partial[0] if partial and partial[0] <= size else 0
+            if partial and partial[0] > size:
+                store.remove(path)
+            if partial is None or offset < size:
+                parts.append(FilePart(file, offers[file], offset, path, path))
+        return parts
+
+    def _find_damaged_file(self, info: CheckpointInfo) -> str:
+        """Return the first file whose SHA-256 is wrong; empty if all are right."""
+        parts = [[f"{self._partial}/{file}", [[0, size]]] for file, (size, _) in info.files.items()]
+        found = self._copy.store.digests(parts)
+        pairs = zip(info.files.items(), found, strict=True)
+        return next((file for (file, (_, sha)), digest in pairs if digest != sha), "")
+
+    def _replace_target(self) -> None:
+        """Rename the complete copy to its final name, replacing an earlier download of that name.
+
+        A folder of that name that was not downloaded is moved aside.
+        """
+        store, before = self._copy.store, f"{_CHECKPOINTS}/.{self._name}.gone"
+        replaced = (
+            self._copy.state.checkpoints.get(self._name) and store.file_infos([self._target])[0]
+        )
+        if replaced:
+            store.remove(self._copy.path(before))
+            store.rename(self._target, self._copy.path(before))
+        store.rename(self._partial, self._target)
+        if replaced:
+            store.remove(self._copy.path(before))
+        self._copy.state.partial.pop(f"{_CHECKPOINTS}/{self._name}", None)
+
+
+def _is_complete(info: CheckpointInfo, offers: Mapping[str, OfferedFile]) -> bool:
+    """Return whether every file of a checkpoint is offered, with the right size."""
+    return all(
+        file in offers and not offers[file].info[3] and offers[file].info[0] == size
+        for file, (size, _) in info.files.items()
+    )
+
+
+def _digest_request(offer: OfferedFile) -> list[Any]:
+    """Return the request of a file's digest, in the format of `FileStore.digests`."""
+    return [offer.path, [[0, min(offer.info[0], _MAX_BYTES)]]]
+
+
+def _read_request(offer: OfferedFile) -> list[Any]:
+    """Return the request of a file's content, in the format of `FileStore.read`."""
+    return [offer.path, offer.info[2], 0, min(offer.info[0], _MAX_BYTES)]
+
+
+def _parse_json(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:
+        return None

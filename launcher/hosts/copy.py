@@ -1,0 +1,390 @@
+"""Updates a copy of a folder on another machine, transferring only what the copy lacks.
+
+For a file that has grown, only the new bytes are transferred. A file that was replaced is
+transferred completely, under a temporary name. A file that was changed in the copy is moved aside,
+never lost. `checkpoints` does the same for checkpoints, which are folders.
+"""
+
+import dataclasses
+import posixpath
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.hosts.offers import LINK, OfferedFile, folders_above, refusal, safe_offers
+from launcher.hosts.remote_files import FileStore
+from launcher.supervise.file_service import FOLDER, FileInfo
+from launcher.supervise.json_types import fields_fit
+from launcher.supervise.task import ROW_FILES, read_json, write_json
+
+_COMPARE_ALL_BYTES = 1 << 20  # files up to this size are compared completely
+# Bytes that are compared of a longer file that has grown, at its start and where the copy ends.
+_SAMPLE_BYTES = 1 << 16
+_MIRRORED_FILES = ("learners.log", *ROW_FILES)  # `state_mirror` writes these copies, too
+_SIZE, _INODE = 0, 2  # in `FileInfo`
+_MOVE_ASIDE = "aside"
+
+
+class FilePart(NamedTuple):
+    """The part of a file that is to be transferred, from `offset` to the file's end."""
+
+    name: str
+    offer: OfferedFile
+    offset: int
+    target: str
+    final_path: str  # the file's name once it is complete; equal to `target` if bytes are appended
+    old_path: str = ""  # new name of the file that `final_path` replaces; empty: it is overwritten
+
+    @property
+    def size(self) -> int:
+        """The number of bytes to transfer."""
+        return self.offer.info[_SIZE] - self.offset
+
+
+@dataclasses.dataclass
+class TransferResult:
+    """The amount of data that was transferred, and what could not be."""
+
+    bytes: int = 0
+    files: int = 0
+    checkpoints: int = 0
+    removed: list[str] = dataclasses.field(default_factory=list)
+    changed: list[str] = dataclasses.field(default_factory=list)  # files changed while being read
+    errors: list[str] = dataclasses.field(default_factory=list)  # messages
+
+
+_KINDS = {
+    "files": dict[str, list[Any]],
+    **dict.fromkeys(("coming", "checkpoints", "damaged"), dict[str, str]),
+}
+
+
+class TransferState:
+    """The origin and version of every file in a copy, stored in the copy between transfers.
+
+    Files that have not changed since need no comparison. `files`: by name, [origin, FileInfo at
+    the source, FileInfo in the copy]; both are None during a transfer.
+    """
+
+    def __init__(self, path: Path | None = None):
+        content = read_json(path) if path else {}
+        if not fields_fit(content, _KINDS):
+            content = {}  # everything is compared again
+        self._path, self._writing = path, threading.Lock()
+        self.files: dict[str, list[Any]] = content.get("files", {})
+        self.partial: dict[str, str] = content.get("coming", {})  # incomplete files: their origin
+        # Checkpoints by name, with the SHA-256 of their about.json: downloaded, damaged at source.
+        self.checkpoints: dict[str, str] = content.get("checkpoints", {})
+        self.damaged: dict[str, str] = content.get("damaged", {})
+
+    def save(self) -> None:
+        """Write the state to its file for the next transfer."""
+        with self._writing:
+            if self._path:
+                content = {
+                    "files": self.files.copy(),
+                    "coming": self.partial.copy(),
+                    "checkpoints": self.checkpoints.copy(),
+                    "damaged": self.damaged.copy(),
+                }
+                write_json(self._path, content)
+
+
+class FolderCopy:
+    """A copy of a folder that is to be updated."""
+
+    def __init__(
+        self,
+        store: FileStore,
+        folder: str,
+        state: TransferState,
+        on_progress: Callable[[int, int], None] | None = None,
+    ):
+        """Prepare the update of `folder` in `store`.
+
+        `on_progress` is called with the number of bytes that were added to the total, and the
+        number that were transferred.
+        """
+        self.store, self.folder, self.state = store, folder, state
+        self._on_progress = on_progress or (lambda added, transferred: None)
+
+    def path(self, name: str) -> str:
+        """Return the path of a file in the copy."""
+        return posixpath.join(self.folder, name)
+
+    def accept(
+        self, offers: Mapping[str, OfferedFile], result: TransferResult
+    ) -> dict[str, OfferedFile]:
+        """Return the offers that stay within the folder; the result's errors name the others.
+
+        Copied links that have become folders at the source are removed first. Raises
+        HostUnavailable, OperationFailed, OSError.
+        """
+        safe = safe_offers(offers)
+        self._remove_links_above(safe)
+        places = {name: self._places(name, offer) for name, offer in safe.items()}
+        out = set(self.store.leading_out(self.folder, sorted(set().union(*places.values()))))
+        inside = {name: offer for name, offer in safe.items() if out.isdisjoint(places[name])}
+        for refused, why in (
+            (offers.keys() - safe, "no run has such names and links: find out who uses that host"),
+            (
+                safe.keys() - inside,
+                f"a link in {self.folder} leads out of it: make it a folder, or link the whole "
+                f"folder",
+            ),
+        ):
+            if refused and (message := refusal(refused, why)) not in result.errors:
+                result.errors.append(message)
+        return inside
+
+    def _places(self, name: str, offer: OfferedFile) -> set[str]:
+        """Return the paths that must be in the folder: the file's own folder, a link's target."""
+        parent, link = posixpath.dirname(self.path(name)), offer.info[LINK]
+        return {parent, posixpath.join(parent, link)} if link else {parent}
+
+    def copy_files(
+        self,
+        source: FileStore,
+        origin: str,
+        offers: Mapping[str, OfferedFile],
+        result: TransferResult,
+    ) -> None:
+        """Copy accepted files that are missing or differ; after a failure the next call continues.
+
+        Raises HostUnavailable, OperationFailed, OSError.
+        """
+        known_files = self.state.files
+        present = self._local_infos(offers)
+        new = {
+            name: offer
+            for name, offer in offers.items()
+            if known_files.get(name) != [origin, offer.info, present[name] or ""]
+        }
+        self._make_links(origin, {n: o for n, o in new.items() if o.info[LINK]}, present)
+        new = {name: offer for name, offer in new.items() if not offer.info[LINK]}
+        partial = self._local_infos(new, partial_path)
+        matching = self._compare(source, new, present, partial, offers)
+        actions = self._choose_actions(new, present, matching)
+        self._rename_rotated_logs(new, present, matching, actions)
+        parts = self._plan_parts(offers, present, partial, matching, actions)
+        for name, action in actions.items():
+            known_files[name] = [origin, None, None]
+            if action == "keep":
+                del known_files[name]
+        self.state.partial |= {
+            part.name: origin for part in parts if part.target != part.final_path
+        }
+        self.state.save()
+        try:
+            self.transfer_parts(source, parts, result)
+        finally:
+            self.state.save()
+        for name, info in self._local_infos(new).items():
+            if name in known_files and name not in result.changed:
+                known_files[name] = [origin, new[name].info, info]
+        self.state.save()
+
+    def transfer_parts(
+        self, source: FileStore, parts: Sequence[FilePart], result: TransferResult
+    ) -> None:
+        """Transfer the parts in this order, and give completed files their final names."""
+        self._on_progress(sum(part.size for part in parts), 0)
+        read = [[p.offer.path, p.offer.info[_INODE], p.offset, p.size] for p in parts]
+        chunks = source.read(read)
+        for part in parts:
+            if not self._transfer_part(part, chunks, result):
+                result.changed.append(part.name)
+                continue
+            result.files += 1
+            if part.target != part.final_path:
+                if part.old_path == _MOVE_ASIDE:
+                    self.store.move_aside(part.final_path)
+                elif part.old_path:
+                    self.store.rename(part.final_path, part.old_path)
+                self.store.rename(part.target, part.final_path)
+                self.state.partial.pop(part.name, None)
+
+    def _transfer_part(
+        self, part: FilePart, chunks: Iterator[bytes], result: TransferResult
+    ) -> bool:
+        """Transfer one part; return whether all of its bytes were received."""
+        count = 0
+
+        def count_chunks() -> Iterator[bytes]:
+            nonlocal count
+            while chunk := next(chunks, b""):
+                count += len(chunk)
+                result.bytes += len(chunk)
+                self._on_progress(0, len(chunk))
+                yield chunk
+
+        counted = count_chunks()
+        try:
+            self.store.write(part.target, part.offset, counted)
+        except FileNotFoundError:  # the copy's file was renamed at the same time
+            for _ in counted:
+                pass
+            return False
+        return count >= part.size
+
+    def remove_stale_partials(self, origin: str, offered: Mapping[str, Any]) -> None:
+        """Remove incomplete files that the origin does not offer any more."""
+        for name, whose in list(self.state.partial.items()):
+            if whose == origin and name not in offered:
+                self.store.remove(partial_path(self.path(name)))
+                del self.state.partial[name]
+
+    def _local_infos(
+        self, names: Iterable[str], path_of: Callable[[str], str] = str
+    ) -> dict[str, FileInfo | None]:
+        names = list(names)
+        return dict(
+            zip(names, self.store.file_infos([path_of(self.path(n)) for n in names]), strict=True)
+        )
+
+    def _remove_links_above(self, names: Iterable[str]) -> None:
+        """Remove copied links that have become folders at the source, above the named files."""
+        above = {folder for name in names for folder in folders_above(name)}
+        for name in sorted(above & set(self.state.files)):  # a link before what is below it
+            info = self.state.files[name][2]
+            if info and info[LINK] not in ("", FOLDER):
+                self.store.remove(self.path(name))
+                del self.state.files[name]
+
+    def _make_links(
+        self, origin: str, links: Mapping[str, OfferedFile], present: Mapping[str, FileInfo | None]
+    ) -> None:
+        for name, offer in links.items():
+            info = present[name]
+            if info is None or info[LINK] != offer.info[LINK]:
+                self.store.make_link(self.path(name), offer.info[LINK])
+        for name, info in self._local_infos(links).items():
+            self.state.files[name] = [origin, links[name].info, info]
+
+    def _compare(
+        self,
+        source: FileStore,
+        offers: Mapping[str, OfferedFile],
+        present: Mapping[str, FileInfo | None],
+        partial: Mapping[str, FileInfo | None],
+        offered: Mapping[str, OfferedFile],
+    ) -> set[tuple[str, str]]:
+        """Compare copies with the offered files, each over the length of the copy.
+
+        Return the matches: (name, "") for the file itself, (name, "partial") for its incomplete
+        copy, and (name, "1") for a log that equals the source's rotated log NAME.log.1.
+        """
+        comparisons: dict[tuple[str, str], tuple[Any, Any]] = {}
+        for name, offer in offers.items():
+            path, info, begun = self.path(name), present[name], partial[name]
+            if begun and begun[_SIZE] <= offer.info[_SIZE]:
+                comparisons[name, "partial"] = _comparison(offer, partial_path(path), begun[_SIZE])
+            if info is None or info[LINK]:
+                continue
+            comparisons[name, ""] = _comparison(offer, path, info[_SIZE])
+            one = offered.get(f"{name}.1") if name.endswith(".log") else None
+            if one and one.info[_SIZE] >= info[_SIZE] > 0:
+                comparisons[name, "1"] = _comparison(one, path, info[_SIZE])
+        remote_digests = source.digests([pair[0] for pair in comparisons.values()])
+        local_digests = self.store.digests([pair[1] for pair in comparisons.values()])
+        return {
+            key
+            for key, a, b in zip(comparisons, remote_digests, local_digests, strict=True)
+            if a == b != ""
+        }
+
+    def _choose_actions(
+        self,
+        offers: Mapping[str, OfferedFile],
+        present: Mapping[str, FileInfo | None],
+        matching: set[tuple[str, str]],
+    ) -> dict[str, str]:
+        actions = {}
+        for name, offer in offers.items():
+            known = self.state.files.get(name)
+            is_unchanged = known is not None and known[2] in (None, present[name])
+            actions[name] = choose_action(
+                name, offer.info, present[name], is_unchanged, (name, "") in matching
+            )
+        return actions
+
+    def _rename_rotated_logs(
+        self,
+        new: Mapping[str, OfferedFile],
+        present: dict[str, FileInfo | None],
+        matching: set[tuple[str, str]],
+        actions: dict[str, str],
+    ) -> None:
+        """Rename the copies of logs that were rotated at the source to NAME.log.1, too."""
+        for name in [n for n in new if (n, "1") in matching and actions[n] in ("replace", "aside")]:
+            rotated = f"{name}.1"
+            self.store.rename(self.path(name), self.path(rotated))
+            present[rotated], present[name] = present[name], None
+            actions[name], actions[rotated] = "replace", "append"
+
+    def _plan_parts(
+        self,
+        offers: Mapping[str, OfferedFile],
+        present: Mapping[str, FileInfo | None],
+        partial: Mapping[str, FileInfo | None],
+        matching: set[tuple[str, str]],
+        actions: Mapping[str, str],
+    ) -> list[FilePart]:
+        parts = []
+        for name, action in actions.items():
+            offer, path, info = offers[name], self.path(name), present[name]
+            replaces, begun = action in ("replace", "aside"), partial.get(name)
+            if begun and not (replaces and (name, "partial") in matching):
+                self.store.remove(partial_path(path))
+                begun = None
+            if action == "append" and info:
+                parts.append(FilePart(name, offer, info[_SIZE], path, path))
+            if not replaces:
+                continue
+            old_path = ""
+            if action == "aside":
+                log = name.endswith(".log")
+                old_path = ("" if f"{name}.1" in offers else f"{path}.1") if log else _MOVE_ASIDE
+            offset = begun[_SIZE] if begun else 0
+            parts.append(FilePart(name, offer, offset, partial_path(path), path, old_path))
+        # Appended parts, such as logs, are short and come first.
+        return sorted(parts, key=lambda part: (part.target != part.final_path, part.size))
+
+
+def choose_action(
+    name: str, offered: FileInfo, present: FileInfo | None, is_unchanged: bool, matches: bool
+) -> str:
+    """Choose how to update a file: "nothing", "keep", "append", "replace" or "aside".
+
+    "replace" transfers all of it, "aside" also moves the copy aside first, and "keep" keeps a copy
+    that differs. `is_unchanged`: the copy was not changed since its last transfer. `matches`: both
+    files are equal over the length of the shorter.
+    """
+    if present is None or present[LINK]:
+        return "replace"
+    more = offered[_SIZE] - present[_SIZE]
+    if matches and more >= 0:
+        return "append" if more else "nothing"
+    # No user has written to NAME.log.1; only `state_mirror` may have, if it writes NAME.log.
+    is_unchanged |= name.endswith(".log.1") and name.removesuffix(".1") not in _MIRRORED_FILES
+    if matches and (name in _MIRRORED_FILES or not is_unchanged):  # the copy is longer
+        return "keep"
+    if name.endswith(".log"):
+        return "aside"
+    return "replace" if is_unchanged or name.endswith(".log.1") else "aside"
+
+
+def partial_path(path: str) -> str:
+    """Return the hidden name of a file or checkpoint that is not complete yet."""
+    folder, name = posixpath.split(path)
+    return posixpath.join(folder, f".{name}.coming")
+
+
+def _comparison(offer: OfferedFile, path: str, size: int) -> tuple[Any, Any]:
+    """Return the requests of both files' digests over equal ranges; `size` is the copy's."""
+    common = min(size, offer.info[_SIZE])
+    spans = [[0, common]]
+    if common > _COMPARE_ALL_BYTES and offer.info[_SIZE] > size:
+        spans = [[0, _SAMPLE_BYTES], [common - _SAMPLE_BYTES, _SAMPLE_BYTES]]
+    return [offer.path, spans], [path, spans]

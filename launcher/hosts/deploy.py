@@ -1,0 +1,447 @@
+"""The deployment of this project to the hosts of a run: copies what changed and sets it up.
+
+Hosts are served at the same time, except those that share a folder, which take turns. The CSV's
+rows say which folders need the project (`Destination`). Each host reports which files it lacks
+(`deployed_files`), and receives these. Then a Python of the host runs the project's own
+`docker/install.py`.
+"""
+
+import concurrent.futures
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.hosts import agent_bundle, project_files
+from launcher.hosts.hosts import Hosts, host_id_of
+from launcher.hosts.progress import HostsProgress
+from launcher.hosts.project_files import FileSet
+from launcher.hosts.remote_node import HostUnavailable, OperationFailed
+from launcher.plan import host_environment, process_plan, project
+from launcher.plan.settings import LauncherConfig
+from launcher.plan.workers_csv import Worker
+from launcher.supervise.callbacks import Say
+from launcher.supervise.deployed_files import file_identity
+
+WHEELHOUSE_FOLDER = "~/.cache/impala_mm/wheelhouse"  # on each host
+_MAX_THREADS = 48
+_COMPARE_SECONDS = 600.0  # for a host to read gigabytes of files
+_MIN_BYTES_PER_SECOND = 20_000  # bytes per second of the slowest usable link
+_SET_UP_SECONDS = 3600.0
+_BATCH_BYTES = 32 << 20  # of a wheelhouse; a batch that arrived is never sent again
+_LINE_PREFIX = "[set-up] "
+_INSTALL = "docker/install.py"
+# The frontend's version of Python is tried first: the same version everywhere is safer.
+_PYTHONS = (f"python{sys.version_info[0]}.{sys.version_info[1]}", *agent_bundle.SYSTEM_PYTHONS)
+_SET_UP = """
+for python in {pythons}; do
+  if "$python" {install} --fits >/dev/null 2>&1; then exec "$python" {install} "$@"; fi
+done
+for python in {pythons}; do
+  if command -v "$python" >/dev/null 2>&1; then exec "$python" {install} "$@"; fi
+done
+echo "[set-up] this host has no Python: apt-get install python3 python3-venv"
+exit 1
+"""
+# Remedies by a pattern in the output of set-up.
+_REMEDIES = (
+    (
+        "reach the package index|resolv|timed out",
+        f"--wheelhouse=FOLDER copies the packages to the host, and `{project.FILL_WHEELHOUSE}` "
+        "makes that folder here",
+    ),
+    (
+        "no space left|disk",
+        "free space on that host, or name a workdir on a larger disk in the CSV",
+    ),
+)
+
+
+class Destination(NamedTuple):
+    """A folder on a host where the project is deployed."""
+
+    host_id: str
+    folder: str
+    role: str  # learner if one of its rows is one, else actor
+    gpus: bool  # whether its learners use GPUs
+    needs_setup: bool  # False: all of its rows name a Python of their own
+    row: Worker  # one of them
+
+    @property
+    def device(self) -> str:
+        """The device that its environment is installed for."""
+        return "gpu" if self.gpus else "cpu"
+
+    @property
+    def key(self) -> str:
+        """The name that identifies it."""
+        return f"{self.host_id}:{self.folder}"
+
+
+def find_destinations(workers: Sequence[Worker]) -> list[Destination]:
+    """Return the destinations of all rows on other hosts."""
+    rows: dict[tuple[str, str], list[Worker]] = {}
+    for row in workers:
+        if host_id_of(row):
+            rows.setdefault(
+                (host_id_of(row), row.workdir or host_environment.DEPLOY_FOLDER), []
+            ).append(row)
+    found = []
+    for (host_id, folder), some in rows.items():
+        learners = [row for row in some if row.job == "learner"]
+        found.append(
+            Destination(
+                host_id=host_id,
+                folder=folder,
+                role="learner" if learners else "actor",
+                gpus=any(row.gpus for row in learners),
+                # A relative path is a Python within the project's own environment.
+                needs_setup=any(not row.python or row.python.startswith(".") for row in some),
+                row=next((row for row in some if not row.python), some[0]),
+            )
+        )
+    return found
+
+
+def deploy_project(
+    hosts: Hosts,
+    workers: Sequence[Worker],
+    config: LauncherConfig,
+    say: Say,
+    sources: Mapping[str, Path],
+) -> dict[str, str]:
+    """Deploy the project; return the reason by host id for each host that failed.
+
+    `sources` are files of the user's modules, which are copied into the project's folder, by name.
+    Hosts that cannot be reached are skipped. Raise OperationFailed if --wheelhouse is no folder or
+    lacks packages, or if the user's files cannot be copied.
+    """
+    wheels = FileSet({}, {})
+    if config.wheelhouse:
+        if not Path(config.wheelhouse).is_dir():
+            raise OperationFailed(f"--wheelhouse={config.wheelhouse}: there is no such folder")
+        wheels = FileSet.of(project_files.list_all_files(Path(config.wheelhouse)))
+    wanted = [
+        s
+        for s in find_destinations(workers)
+        if s.host_id in hosts.remote_nodes and not hosts.remote_nodes[s.host_id].error
+    ]
+    if not wanted:
+        return {}
+    started = time.monotonic()
+    names = {destination.key: destination.host_id for destination in wanted}
+    if len(set(names.values())) < len(names):  # some hosts have two folders
+        names = {
+            destination.key: f"{destination.host_id}:{destination.folder}" for destination in wanted
+        }
+    with HostsProgress(list(names.values())) as progress:
+        deployment = Deployment(hosts, config, wheels, names, progress, sources)
+        failed = deployment.run(wanted)
+    ready = len({destination.host_id for destination in wanted} - failed.keys())
+    say(
+        f"code and environment: {ready} of {ready + len(failed)} hosts ready; {deployment.sent} "
+        f"files sent ({time.monotonic() - started:.1f} s)"
+    )
+    return failed
+
+
+class Deployment:
+    """A deployment to all hosts.
+
+    `wheels`: the wheelhouse's files. `names`: the names of destinations in the progress display, by
+    key. `sources`: files of the user's modules, by name.
+    """
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        config: LauncherConfig,
+        wheels: FileSet,
+        names: dict[str, str],
+        progress: HostsProgress,
+        sources: Mapping[str, Path],
+    ):
+        self._hosts, self._config = hosts, config
+        files = project_files.list_project_files()
+        try:
+            added = project_files.choose_added(files, sources)
+        except project_files.Unsuitable as error:
+            raise OperationFailed(str(error)) from None
+        self._project, self._wheels = FileSet.of(files | added), wheels
+        if tops := sorted({name.partition("/")[0] for name in added}):
+            progress.note(f"your modules are copied into the project's folder: {', '.join(tops)}")
+        self._names, self._progress = names, progress
+        self._finished = {key: threading.Event() for key in names}
+        self.sent = 0
+
+    def run(self, destinations: Sequence[Destination]) -> dict[str, str]:
+        """Deploy to all destinations; return the reason by host id for each that failed."""
+        comparisons = self._for_each(self._compare_all, destinations)
+        comparable = [
+            destination
+            for destination in destinations
+            if isinstance(comparisons[destination.key], dict)
+        ]
+        joined = [
+            self._with_shared_role(destination, comparable, comparisons)
+            for destination in comparable
+        ]
+        for role, device in {(s.role, s.device) for s in joined if s.needs_setup}:
+            if self._wheels.paths:
+                self._check_wheelhouse(role, device)
+        first: dict[str, Destination] = {}
+        waits_for: dict[str, list[Destination]] = {}
+        # Destinations that share a folder, or a host, wait for the first of them.
+        for destination in joined:
+            marks = [
+                destination.host_id,
+                *(look["mark"] for look in comparisons[destination.key].values()),
+            ]
+            waits_for[destination.key] = [first[mark] for mark in marks if mark in first]
+            for mark in marks:
+                first.setdefault(mark, destination)
+        results = self._for_each(
+            lambda s: self._deploy_to(s, waits_for[s.key], comparisons[s.key]), joined
+        )
+        found = {
+            destination.host_id: str(end)
+            for destination in destinations
+            if (end := _find_failure(destination, comparisons, results))
+        }
+        return {host_id: why.removeprefix(f"{host_id}: ") for host_id, why in found.items()}
+
+    def _for_each(
+        self, step: Callable[[Destination], Any], destinations: Sequence[Destination]
+    ) -> dict[str, Any]:
+        """Call `step` for all; return its result, OperationFailed or HostUnavailable by key."""
+        found: dict[str, Any] = {}
+
+        def one(destination: Destination) -> None:
+            try:
+                found[destination.key] = step(destination)
+            except (OperationFailed, HostUnavailable) as error:
+                found[destination.key] = error
+                why = str(error).removeprefix(f"{destination.host_id}: ")
+                self._progress.finish(self._names[destination.key], why)
+
+        pool = concurrent.futures.ThreadPoolExecutor(_MAX_THREADS)
+        try:
+            for future in [pool.submit(one, destination) for destination in destinations]:
+                future.result()
+        except (
+            BaseException
+        ):  # above all Ctrl-C: closing the connections ends what runs on the hosts
+            self._hosts.close()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return found
+
+    def _compare_all(self, destination: Destination) -> dict[str, dict[str, Any]]:
+        """Return the comparison of the host's files with ours, by "project" and "wheels"."""
+        look = self._compare_folder(destination, destination.folder, self._project)
+        comparisons = {"project": look}
+        if self._wheels.paths:
+            look = self._compare_folder(destination, WHEELHOUSE_FOLDER, self._wheels)
+            comparisons["wheels"] = look
+        return comparisons
+
+    def _compare_folder(
+        self, destination: Destination, folder: str, files: FileSet
+    ) -> dict[str, Any]:
+        clone = file_identity(next(iter(files.paths.values())))
+        arguments = {"folder": folder, "wanted": files.digests, "clone": clone}
+        comparison = self._hosts.call(
+            destination.host_id, "compare_files", timeout=_COMPARE_SECONDS, **arguments
+        )
+        if comparison["why"]:
+            raise OperationFailed(comparison["why"])
+        return comparison
+
+    def _with_shared_role(
+        self,
+        destination: Destination,
+        destinations: Sequence[Destination],
+        comparisons: dict[str, Any],
+    ) -> Destination:
+        """Return the destination with the role and device of all that share its folder.
+
+        They share one environment, which must suit all of them.
+        """
+        mark = comparisons[destination.key]["project"]["mark"]
+        same = [
+            other for other in destinations if comparisons[other.key]["project"]["mark"] == mark
+        ]
+        learners = any(other.role == "learner" for other in same)
+        nvidia = any(o.gpus and comparisons[o.key]["project"]["nvidia"] for o in same)
+        return destination._replace(role="learner" if learners else "actor", gpus=nvidia)
+
+    def _check_wheelhouse(self, role: str, device: str) -> None:
+        """Raise OperationFailed if the wheelhouse lacks packages, before gigabytes are sent."""
+        program = [
+            sys.executable,
+            str(project.path_of("docker/wheelhouse.py")),
+            "--check",
+        ]
+        options = [f"--role={role}", f"--device={device}", self._config.wheelhouse]
+        ran = subprocess.run(
+            [*program, *options], capture_output=True, text=True, check=False, timeout=60
+        )
+        if ran.returncode:
+            lines = (ran.stdout + ran.stderr).strip().splitlines()
+            raise OperationFailed(lines[-1].removeprefix(_LINE_PREFIX))
+
+    # -- one destination
+
+    def _deploy_to(
+        self,
+        destination: Destination,
+        waits_for: Sequence[Destination],
+        comparisons: dict[str, Any],
+    ) -> None:
+        name = self._names[destination.key]
+        try:
+            for other in waits_for:
+                self._progress.update(
+                    name, f"waiting for {other.host_id}, which shares a folder with it"
+                )
+                self._finished[other.key].wait(_SET_UP_SECONDS)
+            if waits_for:
+                comparisons = self._compare_all(destination)
+            options = [f"--role={destination.role}", f"--device={destination.device}"]
+            if self._wheels.paths:
+                self._copy_files(destination, comparisons["wheels"], self._wheels, "packages")
+                options.append(f"--wheelhouse={comparisons['wheels']['folder']}")
+            self._copy_files(destination, comparisons["project"], self._project, "the project")
+            if destination.needs_setup:
+                self._set_up(destination, comparisons["project"]["folder"], options)
+        finally:
+            self._finished[destination.key].set()
+        self._progress.finish(name, "")
+
+    def _copy_files(
+        self,
+        destination: Destination,
+        comparison: dict[str, Any],
+        files: FileSet,
+        what: str,
+    ) -> None:
+        if comparison["settled"] and not comparison["missing"]:
+            return
+        paths = {name: files.paths[name] for name in comparison["missing"]}
+        total = sum(path.lstat().st_size for path in paths.values())
+        sent = 0
+        for names in _batches(paths, together=files is self._project):
+            packed = project_files.ArchiveStream(paths, files.digests, names)
+
+            def read(
+                size: int, packed: project_files.ArchiveStream = packed, before: int = sent
+            ) -> bytes:
+                news = f"copying {what}: {_megabytes(before + packed.sent)} of {_megabytes(total)}"
+                self._progress.update(self._names[destination.key], news, is_count=True)
+                return packed.read(size)
+
+            seconds = 60 + packed.size / _MIN_BYTES_PER_SECOND
+            line = shlex.join(comparison["receiver"])
+            code, output = self._hosts.remote_nodes[destination.host_id].run_with_input(
+                line, _ReadFunction(read), seconds
+            )
+            if code:
+                last = (output.strip().splitlines() or ["the host did not accept the files"])[-1]
+                raise OperationFailed(f"{last}{_find_remedy(last)}")
+            sent += packed.size
+            self.sent += len(names)
+
+    def _set_up(self, destination: Destination, folder: str, options: list[str]) -> None:
+        name = self._names[destination.key]
+        notes: list[str] = []
+
+        def on_line(line: str) -> None:
+            if not line.startswith(_LINE_PREFIX):
+                return
+            news = line.removeprefix(_LINE_PREFIX).strip()
+            if news.startswith(("WARNING", "because")):
+                notes.append(news)
+            self._progress.update(name, news)
+
+        self._progress.update(name, "setting up")
+        code, output = self._hosts.remote_nodes[destination.host_id].run_program(
+            process_plan.with_setup(destination.row, self._config, _install_command(options)),
+            workdir=folder,
+            environment=process_plan.common_environment(self._config),
+            seconds=_SET_UP_SECONDS,
+            on_line=on_line,
+        )
+        if code:
+            raise OperationFailed(failure_reason(output))
+        if notes:
+            self._progress.note(f"{name}: {' '.join(notes)}")
+
+
+class _ReadFunction(NamedTuple):
+    """A file to send, of which only `read` is called."""
+
+    read: Callable[[int], bytes]
+
+
+def _find_failure(
+    destination: Destination, comparisons: dict[str, Any], results: dict[str, Any]
+) -> Exception | None:
+    for found in (comparisons, results):
+        if isinstance(found.get(destination.key), Exception):
+            return found[destination.key]
+    return None
+
+
+def _batches(paths: Mapping[str, Path], together: bool) -> list[list[str]]:
+    """Split files into batches, each of which arrives completely or not at all.
+
+    There is at least one batch, even if empty: it also makes the host remove files.
+    """
+    batches: list[list[str]] = [[]]
+    size = 0
+    for name, path in paths.items():
+        if not together and size > _BATCH_BYTES:
+            batches.append([])
+            size = 0
+        batches[-1].append(name)
+        size += path.lstat().st_size
+    return batches
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+def _install_command(options: list[str]) -> list[str]:
+    """Return the command that runs `docker/install.py` with the first Python that suits it.
+
+    It must run in the project's folder.
+    """
+    script = _SET_UP.format(pythons=" ".join(_PYTHONS), install=_INSTALL)
+    return ["sh", "-c", script, "set-up", *options]
+
+
+def failure_reason(output: str) -> str:
+    """Return the reason and the remedy, in a sentence, from the output of a set-up that failed."""
+    lines = output.strip().splitlines() or ["its set-up printed nothing"]
+    starts = [i for i, line in enumerate(lines) if line.startswith(_LINE_PREFIX)]
+    last = lines[starts[-1] :] if starts else lines[-1:]
+    sentence = last[0].removeprefix(_LINE_PREFIX)
+    tail = [line.strip() for line in last[1:] if line.startswith(" ") and line.strip()]
+    if sentence.endswith(":") and tail:
+        sentence = f"{sentence} {tail[-1]}"
+    return f"{sentence}{_find_remedy(chr(10).join(last))}"
+
+
+def _find_remedy(output: str) -> str:
+    """Return the remedy for an error, to be appended to it; empty if none is known."""
+    for pattern, what in _REMEDIES:
+        if re.search(pattern, output, re.IGNORECASE):
+            return f"; {what}"
+    return ""

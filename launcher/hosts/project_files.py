@@ -1,0 +1,225 @@
+"""The project's files on this machine, and the archive that carries them to other hosts.
+
+`launcher.supervise.deployed_files` unpacks it.
+"""
+
+import fnmatch
+import io
+import json
+import os
+import re
+import subprocess
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.plan import project
+from launcher.supervise.deployed_files import MANIFEST, digest
+
+# Never copied, even if git tracks them: each host makes its own, or they are private.
+_EXCLUDED = (
+    *(".git", ".venv", "runs", "wheelhouse", "__pycache__", ".setup.*", "workers.csv"),
+    MANIFEST,
+)
+_NO_CSV = (".py", ".md", ".example")  # of files that may name the column
+_PASSWORD_COLUMN = re.compile(rb"^(?!\s*#).*\bssh_password\b", re.MULTILINE)
+_GIT_SECONDS = 60.0
+_CHUNK = 1 << 18
+_MAX_ADDED = 200_000_000  # bytes of users' modules
+_COMPRESSED = (".whl", ".gz", ".zip")  # already compressed
+
+
+class FileSet(NamedTuple):
+    """Files for a folder of a host: their paths here and their digests, by name."""
+
+    paths: dict[str, Path]
+    digests: dict[str, str]
+
+    @classmethod
+    def of(cls, paths: dict[str, Path]) -> "FileSet":
+        """Read the files."""
+        return cls(paths, {name: digest(path) for name, path in paths.items()})
+
+
+class Unsuitable(Exception):
+    """Files cannot be copied to hosts; the message says which and why."""
+
+
+def list_project_files() -> dict[str, Path]:
+    """Return by name all files of the project that a host needs, new files included."""
+    return list_clone(project.ROOT) if project.IS_CLONE else project.installed_files()
+
+
+def list_clone(root: Path) -> dict[str, Path]:
+    """Return by name the files of a clone that a host needs.
+
+    In a git clone these are the files that git does not ignore; elsewhere all files except those
+    that .gitignore names.
+    """
+    names = _list_by_git(root) if (root / ".git").exists() else None
+    if names is None:
+        names = _list_by_walking(root)
+    found = {}
+    for name in sorted(names):
+        path = root / name
+        is_excluded = any(
+            fnmatch.fnmatch(part, own) for part in Path(name).parts for own in _EXCLUDED
+        )
+        exists = path.is_file() or path.is_symlink()
+        if exists and not is_excluded and not _has_passwords(path):
+            found[name] = path
+    return found
+
+
+def choose_added(files: Mapping[str, Path], added: Mapping[str, Path]) -> dict[str, Path]:
+    """Return those of the user's `added` files that are not among the project's `files`.
+
+    Raise Unsuitable if one of them has the name of another file of the project, or if together they
+    are too large.
+    """
+    root = project.ROOT.resolve()
+    tops = {name.partition("/")[0] for name in files}
+    new = {
+        name: path
+        for name, path in added.items()
+        if not _has_passwords(path)
+        and (name not in files or path.resolve() != files[name].resolve())
+    }
+    for name, path in new.items():
+        taken = root not in path.resolve().parents and name.partition("/")[0] in tops
+        if name in files or taken:
+            raise Unsuitable(f"{path} cannot be copied to hosts as {name}, which the project has")
+    size = sum(path.stat().st_size for path in new.values())
+    if size > _MAX_ADDED:
+        largest = max(new.values(), key=lambda path: path.stat().st_size)
+        raise Unsuitable(
+            f"your modules have {size / 1e6:,.0f} MB of files, and --deploy copies at most "
+            f"{_MAX_ADDED / 1e6:,.0f} MB: move data such as {largest} out of their folders"
+        )
+    return new
+
+
+def list_all_files(folder: Path) -> dict[str, Path]:
+    """Return all files in a folder by name."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path for path in paths}
+
+
+def _list_by_git(root: Path) -> list[str] | None:
+    """Return the names of the files that git does not ignore; None if git fails or is missing."""
+    # Git refuses a clone that belongs to another user; none of its programs are run here.
+    safe = ["-c", f"safe.directory={root}", "-c", "core.fsmonitor=false"]
+    listing = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        ran = subprocess.run(
+            ["git", *safe, *listing],
+            cwd=root,
+            capture_output=True,
+            check=False,
+            timeout=_GIT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if ran.returncode else [os.fsdecode(n) for n in ran.stdout.split(b"\0") if n]
+
+
+def _list_by_walking(root: Path) -> list[str]:
+    ignored = list(_EXCLUDED)
+    if (root / ".gitignore").exists():
+        ignored += [line.strip("/") for line in (root / ".gitignore").read_text().split()]
+    found = []
+    for folder, folders, names in os.walk(root):
+
+        def wanted(some: list[str]) -> list[str]:
+            return [n for n in some if not any(fnmatch.fnmatch(n, each) for each in ignored)]
+
+        folders[:] = wanted(folders)
+        found += [os.path.relpath(os.path.join(folder, name), root) for name in wanted(names)]
+    return found
+
+
+def _has_passwords(path: Path) -> bool:
+    """Return whether a file is a CSV of hosts with passwords, which only the frontend needs.
+
+    It may have any name, such as that of an editor's backup.
+    """
+    if path.suffix in _NO_CSV or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return bool(_PASSWORD_COLUMN.search(file.read(_CHUNK)))
+
+
+class ArchiveStream:
+    """An archive of files, made while it is read.
+
+    `wanted`: the digests of all files that the host shall have. `names`: the files that are sent,
+    and `paths`, by name: where they are.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[str, Path],
+        wanted: Mapping[str, str],
+        names: Sequence[str],
+    ):
+        self._paths = {name: paths[name] for name in names}
+        header = json.dumps({"files": dict(wanted), "sent": list(names)}).encode()
+        self.size = sum(
+            path.lstat().st_size for path in self._paths.values()
+        )  # bytes of content, unless files change
+        self.sent = 0  # bytes of these so far
+        self._buffer = b""
+        self._pieces = self._compress(self._tar(header, names), _compression_level(names))
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes of the archive; none at its end."""
+        while len(self._buffer) < size and (piece := next(self._pieces, b"")):
+            self._buffer += piece
+        taken, self._buffer = self._buffer[:size], self._buffer[size:]
+        return taken
+
+    def _compress(self, pieces: Iterator[bytes], level: int) -> Iterator[bytes]:
+        packer = zlib.compressobj(level, wbits=31)
+        for piece in pieces:
+            if packed := packer.compress(piece):
+                yield packed
+        yield packer.flush()
+
+    def _tar(self, header: bytes, names: Sequence[str]) -> Iterator[bytes]:
+        yield from _tar_member(tarfile.TarInfo(MANIFEST), len(header), io.BytesIO(header))
+        for name in names:
+            path = self._paths[name]
+            about = tarfile.TarInfo(name)
+            if path.is_symlink():
+                about.type, about.linkname = tarfile.SYMTYPE, os.readlink(path)
+                yield about.tobuf()
+                continue
+            about.mode = path.stat().st_mode & 0o777
+            with path.open("rb") as file:
+                for piece in _tar_member(about, os.fstat(file.fileno()).st_size, file):
+                    self.sent += len(piece)
+                    yield piece
+        yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _compression_level(names: Sequence[str]) -> int:
+    return 0 if any(name.endswith(_COMPRESSED) for name in names) else 6
+
+
+def _tar_member(
+    about: tarfile.TarInfo, size: int, file: io.BufferedIOBase | io.BytesIO
+) -> Iterator:
+    """Yield a file's part of the archive, with exactly `size` bytes of content.
+
+    If the file has just grown or shrunk, the receiver notices by its digest.
+    """
+    about.size = size
+    yield about.tobuf()
+    left = size
+    while left:
+        piece = file.read(min(left, _CHUNK)) or bytes(min(left, _CHUNK))
+        left -= len(piece)
+        yield piece
+    yield bytes(-size % tarfile.BLOCKSIZE)

@@ -1,0 +1,244 @@
+"""Runs learners and actors of this machine in the foreground of a terminal.
+
+`experiment.py` calls it when no --job_name is given. Each process has a supervisor of its own
+(`supervisor`), as in a run of the frontend; their state folder is temporary and belongs to this run
+alone. No process of the run outlives the calling process: its supervisors watch it, and kill what
+they run when it is gone.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.supervise import child_process, foreground_states, procfs, programs
+from launcher.supervise.actor_watch import ActorWatch
+from launcher.supervise.process_output import FATAL, write_to_terminal
+from launcher.supervise.process_state import read_state
+from launcher.supervise.task import (
+    FINAL_STATES,
+    HEARTBEAT,
+    LEARNERS,
+    USER_ERROR,
+    Task,
+    with_learner_hosts,
+    write_json,
+)
+
+MAX_CRASHES = 20  # crashes in a row after which an actor is not restarted
+_CHECK_SECONDS = 0.2  # seconds between two looks at signals and learners
+_HOSTS_CHECK_SECONDS = 0.05  # seconds between two looks for the learners' addresses
+_STATE_SECONDS = 0.5  # seconds between two looks at the actors' states
+_END_SECONDS = 3.0  # seconds that actors have for their end once the learners have ended
+
+
+class LocalRun(NamedTuple):
+    """The processes of a run on this machine."""
+
+    learners: list[str]  # the command of the learner, or of the mpirun of several learners
+    actors: list[list[str]]  # a command for each
+    environment: Mapping[str, str]  # all variables of every process
+    folder: Path  # the run's folder: actors' logs, and metrics.jsonl
+    log_max_mb: float  # size of an actor's log in MiB before a new one is begun
+    printable: Callable[[str], str]  # makes a line of a log safe for a terminal
+
+
+def run(local_run: LocalRun, signals: Sequence[int]) -> int | None:
+    """Run learners and actors until the learners have ended; return the learners' exit code.
+
+    `signals` is a list to which the caller's signal handlers append: the first signal saves and
+    stops the run, the second ends it at once. The result is None if the run ended as they asked.
+    """
+    child_process.adopt_orphans()
+    with tempfile.TemporaryDirectory(prefix=foreground_states.folder_prefix()) as folder:
+        foreground_states.write_logdir(Path(folder), local_run.folder)
+        try:
+            return _Foreground(local_run, Path(folder), signals).run()
+        finally:
+            child_process.kill_orphans()
+
+
+class _Foreground:
+    """A run on this machine, as the process in the foreground of its terminal sees it."""
+
+    def __init__(self, local_run: LocalRun, folder: Path, signals: Sequence[int]):
+        self._local_run, self._folder, self._signals = local_run, folder, signals
+        self._names = [LEARNERS, *(f"actor-{task}" for task in range(len(local_run.actors)))]
+        self._heartbeat = Path(local_run.environment.get(HEARTBEAT) or folder / LEARNERS / "beat")
+        self._reported: dict[str, float] = {}  # by process: the time of its last reported failure
+        self._mistakes: dict[str, str] = {}  # user's mistakes, and the first actor that found each
+        self._stop_requests = 0
+        self._actor_watch = ActorWatch()
+        self._ends_without_actors = False
+
+    def run(self) -> int | None:
+        """Start all supervisors and wait for the learners' supervisor.
+
+        The actors' supervisors start as soon as the learners' addresses are known.
+        """
+        supervisors = [self._start(LEARNERS, self._local_run.learners)]
+        next_look, addresses = 0.0, None
+        while supervisors[0].poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                supervisors[0].wait(_CHECK_SECONDS if addresses else _HOSTS_CHECK_SECONDS)
+            if len(self._signals) > self._stop_requests:
+                self._request_stop(supervisors[0])
+            if not addresses and not self._stop_requests:
+                state = read_state(self._folder / LEARNERS)
+                if addresses := state.get("learner_hosts"):
+                    supervisors += [
+                        self._start(name, with_learner_hosts(command, addresses))
+                        for name, command in zip(
+                            self._names[1:], self._local_run.actors, strict=True
+                        )
+                    ]
+            if not self._stop_requests and time.monotonic() >= next_look:
+                next_look = time.monotonic() + _STATE_SECONDS
+                self._report_actors()
+        until = time.monotonic() + _END_SECONDS
+        for supervisor in supervisors[1:]:  # they end because their leader has ended
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                supervisor.wait(max(until - time.monotonic(), 0.0))
+        return self._result(child_process.exit_code(supervisors[0]))
+
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen:
+        """Write a process's task and start its supervisor."""
+        is_learners = name == LEARNERS
+        (self._folder / name).mkdir(mode=0o700)
+        beat = str(self._heartbeat if is_learners else self._folder / name / "beat")
+        task = Task(
+            name=name,
+            job="learner" if is_learners else "actor",
+            host="localhost",
+            command=command,
+            environment={**self._local_run.environment, "PYTHONUNBUFFERED": "1", HEARTBEAT: beat},
+            workdir=os.getcwd(),
+            folder=str(self._folder),
+            log="" if is_learners else str(self._log(name)),  # a learner keeps its own log
+            log_max_mb=self._local_run.log_max_mb,
+            leader="" if is_learners else LEARNERS,
+            lease_secs=None,
+            rows=str(self._local_run.folder.absolute() / "metrics.jsonl") if is_learners else "",
+            has_other_hosts=False,
+            restarts=0 if is_learners else MAX_CRASHES - 1,
+            stall_secs=0.0,
+            # A save takes as long as it takes (30 years, since JSON has no infinity): the user can
+            # always ask a second time.
+            grace_secs=1e9,
+            parent=[os.getpid(), procfs.start_time(os.getpid())],
+        )
+        path = self._folder / name / "task.json"
+        write_json(path, task._asdict())
+        return programs.start_supervisor(path, shows_output=is_learners)
+
+    def _log(self, name: str) -> Path:
+        return self._local_run.folder.absolute() / f"{name}.log"
+
+    def _request_stop(self, supervisor: subprocess.Popen) -> None:
+        """Pass a stop request of the user on to the supervisors.
+
+        `supervisor` is the learners', whose end ends the others.
+        """
+        self._stop_requests = len(self._signals)
+        first = self._stop_requests == 1
+        try:
+            (self._folder / "stop").write_text("save" if first else "now")
+        except OSError:  # the disk may be full; supervisors react to signals, too
+            for number in [signal.SIGTERM] if first else [signal.SIGTERM, signal.SIGINT]:
+                supervisor.send_signal(number)
+        _print(
+            "the run saves and stops; Ctrl-C again ends it at once"
+            if first
+            else "all processes end now"
+        )
+
+    def _report_actors(self) -> None:
+        """Print the failures of actors that were not printed yet; end the run if all have failed.
+
+        Before the first heartbeat of a learner none is printed: what is wrong with the flags of
+        all processes is printed once, by the learner.
+        """
+        if not any(self._heartbeat.parent.glob(f"{self._heartbeat.name}*")):
+            return
+        states = {name: read_state(self._folder / name) for name in self._names[1:]}
+        for name, state in states.items():
+            failure = state.get("failure")
+            if failure and failure["time"] != self._reported.get(name):
+                is_first = not self._reported
+                self._reported[name] = failure["time"]
+                lines = [self._local_run.printable(line) for line in failure["lines"]]
+                failure["lines"] = lines
+                mistake = _last_line(lines).removeprefix(f"[{name.replace('-', ' ')}] ")
+                first = self._mistakes.setdefault(mistake, name)
+                _print(_describe_failure(name, state, self._log(name), first))
+                if is_first and lines and lines[0].startswith(("Traceback", FATAL)):
+                    for line in lines:
+                        _print(f"    {line}")
+        actors = [state.get("state", "starting") for state in states.values()]
+        if self._actor_watch.have_all_failed(actors) and not self._ends_without_actors:
+            self._ends_without_actors = True
+            _print(f"the run ends, since no actor is left; {self._resume_hint()}")
+            with contextlib.suppress(OSError):  # the disk may be full; Ctrl-C still ends the run
+                (self._folder / "stop").write_text("save")
+
+    def _result(self, code: int) -> int | None:
+        """Return the learners' exit code; None if they ended because of a stop request."""
+        state = read_state(self._folder / LEARNERS)
+        if self._ends_without_actors:
+            return code or self._code_of_actors()
+        if state.get("state") == "stopped" or (self._signals and not state):
+            return None
+        if state.get("state") not in FINAL_STATES:
+            if code == 0:  # the last state could not be written: the disk is full
+                return None if self._signals else 0
+            ended = child_process.describe_exit(code)
+            _print(f"the learners' supervisor {ended}; {self._resume_hint()}")
+            return code or 1
+        why = state["failure"]["why"] if state["failure"] else ""
+        if self._stop_requests:
+            _print(f"learners failed: {why}")
+        elif state["code"] > 128:  # no learner could print the reason
+            _print(f"learners failed: {why}; {self._resume_hint()}")
+        return int(state["code"])
+
+    def _code_of_actors(self) -> int:
+        """Return the exit code of a run without actors: that of a mistake if all have found one."""
+        failures = (read_state(self._folder / name).get("failure") for name in self._names[1:])
+        codes = {failure["code"] for failure in failures if failure}
+        return USER_ERROR if codes == {USER_ERROR} else 1
+
+    def _resume_hint(self) -> str:
+        folder = self._local_run.folder
+        saved = any((folder / "checkpoints").glob("[0-9]*"))
+        what = "resume from the last checkpoint" if saved else "resume it"
+        return f"the same flags with --logdir={folder} {what}"
+
+
+def _last_line(lines: Sequence[str]) -> str:
+    """Return the line of a failed process that says most: the last one without details."""
+    lines = [line for line in lines if not line.startswith(" ")] or ["it printed nothing"]
+    return lines[0 if lines[0].startswith(FATAL) else -1].strip()
+
+
+def _describe_failure(name: str, state: dict[str, Any], log: Path, first: str) -> str:
+    """Return a line about an actor that crashed; `first` is the first one with its last line."""
+    failure = state["failure"]
+    last = _last_line(failure["lines"])
+    if state["state"] != "failed":
+        return f"{name} failed: {failure['why']}; {failure['next']} (last line: {last[:200]})"
+    if failure["code"] == USER_ERROR:
+        what = f": {last}" if first == name else f" as {first} did"
+        return f"{name} failed{what}; {failure['next']}; log: {log}"
+    # The learner has printed why an actor gave up.
+    follows = failure["next"].removeprefix("it ").partition(", since ")[0]
+    return f"{name} {follows}; log: {log}"
+
+
+def _print(message: str) -> None:
+    """Print a line, unless the terminal is gone or blocked."""
+    write_to_terminal(f"[supervisor] {message}\n".encode(errors="backslashreplace"))

@@ -1,0 +1,228 @@
+"""Facts, programs and links of a machine, which a frontend needs with or without a run there.
+
+Like `local_node` it is called directly, or through `agent_main` on another host, with JSON types.
+"""
+
+import contextlib
+import getpass
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from launcher.supervise import (
+    bandwidth,
+    child_process,
+    deployed_files,
+    file_service,
+    folder_use,
+    logind,
+    mpirun,
+    mpirun_agent,
+    programs,
+    run_registry,
+    tmux,
+)
+from launcher.supervise.callbacks import OnLine
+from launcher.supervise.task import SAVE_REQUEST
+
+_OUTPUT_SECONDS = 2.0  # timeout for the output of a program that has ended
+
+
+class MachineProbe:
+    """A machine: its facts, programs, files and links to others."""
+
+    def __init__(self, run: run_registry.Run):
+        """Probe this machine for `run`, which need not exist."""
+        self._run = run
+        self._servers: list[bandwidth.BandwidthServer] = []
+        self._programs: set[subprocess.Popen] = set()
+        self._daemon_supervisors: list[subprocess.Popen] = []
+
+    def facts(self, roots: list[str], pythons: list[str]) -> dict[str, Any]:
+        """Return facts of the machine, and of the project's clone in the first of `roots` with one.
+
+        Relative paths begin at the user's home.
+        """
+        bases = [os.path.join(Path.home(), os.path.expanduser(root)) for root in roots]
+        base = next((each for each in bases if _has_project(each)), bases[0] if bases else "")
+        named = [each if "/" not in each else os.path.join(base, each) for each in pythons]
+        python = next(filter(None, map(shutil.which, named)), "")
+        return {
+            "host": socket.gethostname(),
+            "user": getpass.getuser(),
+            "uid": os.getuid(),
+            "root": base,
+            "project": _has_project(base),
+            "python": python,
+            "mpirun": mpirun.find(python),
+            "folder": str(self._run.folder),
+            "own_python": [sys.executable, platform.python_version()],
+            "tmux": bool(tmux.default_socket()),
+            "stays": logind.staying_command() is not None,
+            "cores": len(os.sched_getaffinity(0)),
+            "time": time.time(),
+        }
+
+    def run_program(
+        self,
+        command: list[str],
+        workdir: str = "",
+        environment: dict[str, str] | None = None,
+        seconds: float = 60.0,
+        on_line: OnLine | None = None,
+    ) -> tuple[int, str]:
+        """Run a program; return its exit code and output, or an error as its output.
+
+        `on_line` receives each line as it is printed. What the program has left behind in its
+        process group is killed.
+        """
+        try:
+            program = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                cwd=workdir or None,
+                env=os.environ | (environment or {}),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return 127, f"{error.filename or command[0]}: {error.strerror}\n"
+        printed: list[str] = []
+        reader = threading.Thread(target=_read, args=(program, printed, on_line), daemon=True)
+        self._programs.add(program)
+        reader.start()
+        try:
+            code = program.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return 124, f"{command[0]} did not finish within {seconds:g} s\n"
+        finally:  # what it has left behind may hold its output open
+            child_process.kill_group(program)
+            reader.join(_OUTPUT_SECONDS)
+            program.poll()  # so that one that was killed leaves no zombie
+            self._programs.discard(program)
+        return (code if code >= 0 else 128 - code), "".join(printed)
+
+    def kill_programs(self) -> None:
+        """Kill the programs that are still running: their caller is gone."""
+        for program in list(self._programs):
+            child_process.kill_group(program)
+
+    def compare_files(
+        self, folder: str, wanted: dict[str, str], clone: list[int]
+    ) -> dict[str, Any]:
+        """Return what a folder lacks of the frontend's files (see `deployed_files.compare`)."""
+        return deployed_files.compare(folder, wanted, clone)
+
+    def disk_space(self, path: str) -> tuple[str, int, bool]:
+        """Return the nearest existing folder, its free bytes, and whether it can be written to."""
+        base = Path(path)
+        existing = next(each for each in (base, *base.parents) if each.exists())
+        return str(existing), shutil.disk_usage(existing).free, os.access(existing, os.W_OK)
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file or folder exists."""
+        return Path(path).exists()
+
+    def request_checkpoint(self, folder: str) -> None:
+        """Let the learners that write to a run's folder save a checkpoint. Raises OSError."""
+        (Path(folder) / SAVE_REQUEST).touch()
+
+    def describe_writer(self, folder: str, starting: str) -> str:
+        """Return which run or process writes to a run's folder; empty if none does.
+
+        `starting` is the name of the run that is about to start in it.
+        """
+        return folder_use.describe_writer(folder, starting)
+
+    def file_service_command(self) -> list[str]:
+        """Return the command that serves this machine's files."""
+        return file_service.serve_command()
+
+    def resolve(self, host: str) -> list[str]:
+        """Return the IPv4 addresses of a host name, looked up on this machine."""
+        with contextlib.suppress(OSError):
+            return [str(each[4][0]) for each in socket.getaddrinfo(host, 0, socket.AF_INET)]
+        return []
+
+    def start_bandwidth_server(self, address: str, port: int) -> int:
+        """Listen for `measure_bandwidth` of another host, and return the port. Raises OSError.
+
+        Port 0 stands for the first free one that a learner would take.
+        """
+        self._servers.append(bandwidth.BandwidthServer(address, port))
+        return self._servers[-1].port
+
+    def stop_bandwidth_servers(self) -> None:
+        """Stop all servers that `start_bandwidth_server` started."""
+        for listener in self._servers:
+            listener.close()
+        self._servers.clear()
+
+    def measure_bandwidth(self, host: str, port: int, seconds: float) -> float:
+        """Return the Mbit/s to a host that listens. Raises OSError."""
+        return bandwidth.measure(host, port, seconds)
+
+    def start_trial_supervisor(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Start a supervisor of mpirun's daemon for `run_mpirun`; return where it listens.
+
+        `task`: a `DaemonTask` without a state folder. It ends with this program. Raises OSError.
+        """
+        process, entry = programs.start_daemon_supervisor(task | {"folder": ""})
+        self._daemon_supervisors.append(process)
+        return entry
+
+    def end_trial_supervisors(self) -> None:
+        """End all supervisors that `start_trial_supervisor` started."""
+        for process in self._daemon_supervisors:
+            assert process.stdin
+            process.stdin.close()
+            process.wait()
+        self._daemon_supervisors.clear()
+
+    def run_mpirun(
+        self,
+        command: list[str],
+        credentials: str,
+        supervisors: dict[str, dict[str, Any]],
+        environment: dict[str, str],
+        workdir: str,
+        seconds: float,
+    ) -> tuple[int, str]:
+        """Run an mpirun that reaches other hosts the way the learners' mpirun will.
+
+        In `command`, "AGENT" stands for the program that mpirun calls for other hosts;
+        `credentials` and `supervisors` are those of `mpirun_agent.write`.
+        """
+        with tempfile.TemporaryDirectory(
+            prefix="impala_mm-", dir=run_registry.runs_folder().parent
+        ) as name:
+            program = mpirun_agent.write(Path(name), credentials, supervisors)
+            parts = [str(program) if part == "AGENT" else part for part in command]
+            return self.run_program(parts, workdir, environment, seconds)
+
+
+def _has_project(folder: str) -> bool:
+    return Path(folder, "experiment.py").exists()
+
+
+def _read(program: subprocess.Popen, printed: list[str], on_line: OnLine | None) -> None:
+    """Read what a program prints until its output is closed."""
+    assert program.stdout
+    try:
+        for line in program.stdout:
+            printed.append(line)
+            if on_line:
+                on_line(line.rstrip("\n"))
+    except OSError:  # the connection to whoever listens is lost
+        child_process.kill_group(program)

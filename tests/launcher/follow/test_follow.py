@@ -1,0 +1,141 @@
+"""What a frontend prints of failures: each traceback once, however many actors have it."""
+
+import contextlib
+import os
+import pty
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.follow import follow
+from launcher.follow.follow import Follower
+from launcher.follow.news import RunNews
+
+OVER = (
+    "00:41:43 it exited with code 1; the run ends\n00:41:43 -- learners: failed, exit code 1 --\n"
+)
+
+
+def _state(name, *lines):
+    failure = {"time": 1.0, "why": "it exited with code 1", "lines": lines, "next": "it ends"}
+    return {"name": name, "host": "gpu1", "log": f"/{name}.log", "failure": failure}
+
+
+def test_lines_that_are_on_the_screen_are_not_printed_again(tmp_path, capsys):
+    said, states = [], {}
+    news = RunNews(SimpleNamespace(states=lambda: states), tmp_path, said.append, shows_log=True)
+    (tmp_path / "learners.log").write_text(f"trains\n[learner] error: no actor\n{OVER}")
+    for name in ("actor-0", "actor-1"):
+        states[name] = _state(name, f"[{name.replace('-', ' ')}] error: no map", "  step.py")
+    states["actor-2"] = _state("actor-2", "[actor 2] error: no licence")
+    states |= {name: _state(name) for name in ("actor-3", "actor-4")}
+    states["learners"] = _state("learners", "[learner] error: no actor")
+    news.print_all()
+    assert capsys.readouterr().out == "trains\n[learner] error: no actor\n"
+    assert [message.split("\n", 1)[1] for message in said] == [
+        "    [actor 0] error: no map\n      step.py\n  it ends; log: /actor-0.log",
+        "    its lines are the same as those of actor-0\n  it ends; log: /actor-1.log",
+        "    [actor 2] error: no licence\n  it ends; log: /actor-2.log",
+        "  it ends; log: /actor-3.log",
+        "  it ends; log: /actor-4.log",
+        "    its lines are above\n  it ends; log: /learners.log",
+    ]
+
+
+def test_the_learners_log_is_printed_in_colour_and_controls_no_terminal(tmp_path, capsys):
+    news = RunNews(SimpleNamespace(states=dict), tmp_path, print, shows_log=True)
+    line = "\x1b]52;c;cm0gLXJmIH4=\x07 frames\x1b[2J \x1b[31mred\x1b[0m\n"
+    (tmp_path / "learners.log").write_text(line)
+    news.print_all()
+    assert capsys.readouterr().out == (
+        r"\x1b]52;c;cm0gLXJmIH4=\x07 frames\x1b[2J " + "\x1b[31mred\x1b[0m\n"
+    )
+
+
+def test_the_key_d_leaves_a_run_that_ctrl_c_is_stopping(tmp_path, monkeypatch):
+    """A run that is being stopped gets no controller, for which Ctrl-C would refuse to detach."""
+    states = {"learners": {"state": "running", "job": "learner"}}
+    stops, said = [], []
+    control = SimpleNamespace(
+        run=SimpleNamespace(states=lambda: states, name="impala"),
+        hosts=SimpleNamespace(remote_nodes={}),
+        request_stop=stops.append,
+    )
+    keys = iter(["", "d"])
+    monkeypatch.setattr(follow, "_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "_pressed_keys", lambda: contextlib.nullcontext(lambda: next(keys)))
+    monkeypatch.setattr(follow, "detached_message", lambda run: f"detached from {run.name}")
+    follower = Follower(control, tmp_path, said.append)
+    follower._signals.append(signal.SIGINT)
+    recovery = SimpleNamespace(recover=lambda: None)
+    recovery.is_restarting_learners = recovery.can_restart_learners = False
+    assert follower.follow(recovery, 60, lambda: None) == 0
+    assert stops == ["save"]
+    assert said[-1] == "detached from impala"
+
+
+def test_ctrl_c_that_also_ends_the_reader_of_the_output_stops_the_run(tmp_path, monkeypatch):
+    """Such a reader is `tee`: a terminal sends Ctrl-C to both."""
+    states = {"learners": {"state": "running", "job": "learner"}}
+    stops, discarded = [], []
+
+    def stop(mode):
+        stops.append(mode)
+        states["learners"]["state"] = "stopped"
+
+    def check_reader():
+        if not discarded:
+            raise BrokenPipeError
+
+    control = SimpleNamespace(
+        run=SimpleNamespace(states=lambda: states, name="impala"),
+        hosts=SimpleNamespace(remote_nodes={}),
+        request_stop=stop,
+        end_remaining=lambda *_: [],
+    )
+    monkeypatch.setattr(follow, "check_reader", check_reader)
+    monkeypatch.setattr(follow, "discard_output", lambda: discarded.append(True))
+    recovery = SimpleNamespace(recover=lambda: None)
+    recovery.is_restarting_learners = recovery.can_restart_learners = False
+    follower = Follower(control, tmp_path, lambda said: None)
+    with pytest.raises(BrokenPipeError):
+        follower.follow(recovery, 60)
+    assert not stops, "`| head` ends the frontend, not the run"
+    follower._signals.append(signal.SIGINT)
+    assert follower.follow(recovery, 60) == 130
+    assert (stops, discarded) == (["save"], [True])
+
+
+def test_a_terminal_that_does_not_control_the_frontend_is_none(monkeypatch):
+    """So it is in `su -c`; and a background job that reads from its terminal is stopped."""
+    terminal, other = pty.openpty()
+    with os.fdopen(terminal), os.fdopen(other) as stdin:
+        monkeypatch.setattr(follow.sys, "stdin", stdin)
+        with follow._pressed_keys() as pressed:
+            os.write(terminal, b"d")
+            assert pressed() == ""
+
+        ours = [os.getpgrp()]
+        monkeypatch.setattr(follow.os, "tcgetpgrp", lambda descriptor: ours[0])
+        with follow._pressed_keys() as pressed:
+            os.write(terminal, b"d")
+            ours[0] += 1
+            assert pressed() == "", "another job is in the foreground"
+            ours[0] -= 1
+            assert "d" in pressed()
+
+
+def test_under_nohup_a_frontend_follows_on_when_its_terminal_closes(tmp_path):
+    follower = Follower(SimpleNamespace(run=None), tmp_path, print)
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        follower.install_signal_handlers()
+        signal.raise_signal(signal.SIGHUP)
+        assert not follower.is_terminated
+        signal.raise_signal(signal.SIGTERM)
+        assert follower.is_terminated
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

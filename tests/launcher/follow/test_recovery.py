@@ -1,0 +1,89 @@
+"""Whether learners that stopped are being restarted; `test_far_training` tests that they are."""
+
+import contextlib
+import dataclasses
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.follow.follow import Follower
+from launcher.follow.followed_run import FollowedRun
+from launcher.follow.learner_recovery import RESTARTING
+from launcher.follow.recovery import Recovery
+from launcher.supervise.run_registry import Record, Run, boot_id
+
+
+def _recovery(folder, restarts=True):
+    control = SimpleNamespace(run=SimpleNamespace(folder=folder), hosts=None)
+    config = SimpleNamespace(restart_learners=restarts, rejoin_secs=1)
+    return Recovery(FollowedRun(control, None, config, [], None, 1.0, print))
+
+
+def test_a_stop_by_the_user_counts_more_than_a_restart(tmp_path):
+    recovery = _recovery(tmp_path)
+    assert not recovery.is_restarting_learners
+    (tmp_path / RESTARTING).touch()
+    assert recovery.is_restarting_learners
+    (tmp_path / "stop").write_text("save")
+    assert not recovery.is_restarting_learners
+
+
+def test_a_frontend_that_restarts_nothing_waits_only_for_one_that_does(tmp_path):
+    first, second = _recovery(tmp_path), _recovery(tmp_path, restarts=False)
+    (tmp_path / RESTARTING).touch()
+    assert first.can_restart_learners  # it recovers the run
+    assert second.is_restarting_learners
+    (tmp_path / "another run").mkdir()
+    alone = _recovery(tmp_path / "another run", restarts=False)
+    (tmp_path / "another run" / RESTARTING).touch()
+    assert not alone.is_restarting_learners
+
+
+def test_a_restart_of_the_learners_keeps_what_was_applied_meanwhile(tmp_path):
+    run = Run("impala", tmp_path)
+    run.folder.mkdir()
+    learners = {"name": "learners", "job": "learner", "host": "a", "place": "a", "kind": {}}
+    learners["log"] = "old"
+    actor = learners | {"name": "actor-7", "job": "actor"}
+    rest = (time.time(), boot_id(), "/l", "", [learners], {}, [], 7)
+    run.write_record(Record("impala", "1", *rest))
+    followed = FollowedRun(SimpleNamespace(run=run, hosts=None), None, None, [], None, 1.0, print)
+    applied = dataclasses.replace(run.record, processes=[learners, actor], next_actor=8)
+    run.write_record(applied)
+    changed = followed.change_record(learners | {"log": "new"}, learner_places=["b"])
+    assert changed == run.record
+    assert (changed.next_actor, changed.learner_places) == (8, ["b"])
+    assert changed.processes == [learners | {"log": "new"}, actor]
+
+
+def test_a_run_that_is_stopped_while_hosts_are_asked_is_not_recovered(tmp_path):
+    """Another terminal's --stop removes the record at any moment."""
+    run = SimpleNamespace(folder=tmp_path, record=None, states=dict)
+    run.locked = lambda wait: contextlib.nullcontext()
+    config = SimpleNamespace(restart_learners=True, rejoin_secs=1, lost_secs=60)
+    followed = FollowedRun(SimpleNamespace(run=run, hosts=None), None, config, [], None, 1, print)
+    record = SimpleNamespace(host_id_of=lambda name: "", learner_places=[""])
+    record.first_learner_places = [""]
+    recovery = Recovery(followed)
+    recovery._restore_hosts([""])
+    recovery._learners.check(record, 1.0)
+    assert followed.change_record(learner_places=[]) is None
+
+
+@pytest.mark.parametrize(("restarting", "code"), [(True, 0), (False, 7)])
+def test_a_run_whose_learners_are_being_restarted_has_not_ended(tmp_path, restarting, code):
+    learners = {"name": "learners", "job": "learner", "host": "h", "log": "/l", "code": 7}
+    coming = [{"state": "failed"}, {"state": "stopped"}, {"state": "running"}, {"state": "ended"}]
+
+    def states():
+        return {"learners": learners | coming[0]}
+
+    def recover():
+        if restarting and len(coming) > 1:
+            coming.pop(0)
+
+    run = SimpleNamespace(states=states, folder=tmp_path)
+    control = SimpleNamespace(run=run, end_remaining=lambda *_: [])
+    recovery = SimpleNamespace(recover=recover, is_restarting_learners=restarting)
+    assert Follower(control, tmp_path, lambda said: None).follow(recovery, 1.0) == code

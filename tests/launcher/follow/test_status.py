@@ -1,0 +1,464 @@
+"""Tests of a run's status, read from the files of its supervisors: as JSON and as a table."""
+
+import dataclasses
+import io
+import json
+import os
+import re
+import subprocess
+import time
+
+import pytest
+from rich.console import Console
+
+from impala_mm.config import command_line
+from launcher.checks.check import Finding
+from launcher.checks.preflight import show_findings
+from launcher.follow import status
+from launcher.follow.console import say
+from launcher.follow.news import failure_message
+from launcher.hosts.state_mirror import DAEMONS_FOLDER
+from launcher.supervise.procfs import start_time
+from launcher.supervise.run_registry import (
+    InvalidRunName,
+    Record,
+    Run,
+    RunInUse,
+    UnreadableRecord,
+    boot_id,
+    run_names,
+)
+
+ME = [os.getpid(), start_time(os.getpid())]
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Run("night-1")
+
+
+def _write(run, logdir, *states, since=60.0, booted=None):
+    """Write the states of a run's processes, as if this process were all their supervisors."""
+    run.create_state()
+    logdir.mkdir(exist_ok=True)
+    processes, born = [], time.time() - since
+    for state in states:
+        known = {"job": "actor", "host": "localhost", "supervisor": ME, "restarts": 0} | state
+        processes.append({"name": known["name"], "job": known["job"], "host": known["host"]})
+        (run.folder / known["name"]).mkdir()
+        if "state" not in known:
+            (run.folder / known["name"] / "task.json").write_text("{}")
+            os.utime(run.folder / known["name"] / "task.json", (born, born))
+        else:
+            (run.folder / known["name"] / "state.json").write_text(json.dumps(known))
+    booted = booted or boot_id()
+    told = (run.name, "1", born, booted, str(logdir), "", processes, {}, [], len(processes))
+    run.write_record(Record(*told))
+
+
+def _table(run, rows=20, width=150):
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(status.picture(status.snapshot(run), rows))
+    return console.export_text()
+
+
+def test_the_supervisors_of_mpiruns_daemons_are_listed(run, tmp_path):
+    _write(run, tmp_path / "a", LEARNERS)
+    hosts = ["first", "second", "third", "fourth"]
+    record = dataclasses.replace(
+        run.record, learner_places=hosts, targets={host: [f"{host}.lan"] for host in hosts}
+    )
+    run.write_record(record)
+    (run.folder / DAEMONS_FOLDER).mkdir()
+    for host, state in (("second", "running"), ("third", "lost")):
+        serves = {"state": state, "serves": state == "running"}
+        (run.folder / DAEMONS_FOLDER / host).write_text(json.dumps(serves))
+        run.record_contact(host)
+    run.record_contact("fourth", "no answer")
+    found = status.snapshot(run)["daemons"]
+    assert [(each["host"], each["state"], each["last"]) for each in found] == [
+        ("second.lan", "running", "mpirun's daemon is running"),
+        ("third.lan", "lost", "no mpirun has ordered a daemon"),
+        ("fourth.lan", "away", "no answer"),
+    ]
+    table = _table(run)
+    assert re.search(r"daemon +second.lan +running", table)
+    assert re.search(r"daemon +third.lan +supervisor lost", table)
+    assert re.search(r"daemon +fourth.lan +unreachable", table)
+
+
+LEARNERS = {"name": "learners", "job": "learner", "state": "running", "since": time.time() - 50}
+
+
+def test_the_age_of_a_process_is_by_the_clock_of_its_host_which_differs_from_ours(run, tmp_path):
+    there = time.time() + 600
+    _write(run, tmp_path, LEARNERS | {"since": there - 50, "time": there})
+    assert status.snapshot(run)["processes"][0]["up"] == 50
+
+
+def test_what_processes_print_cannot_control_the_terminal(run, tmp_path):
+    printed = "\x1b[33mWARN: slow\x1b[0m\x1b[2J\x07"
+    actor = {"name": "actor-0", "host": "gpu\x1b[1m", "state": "waits", "last": printed}
+    failure = {"why": "it exited with code 1", "lines": [printed], "next": "it is restarted"}
+    _write(run, tmp_path / "a", LEARNERS, actor | {"failure": failure, "log": "/a/log"})
+    table = _table(run)
+    message = failure_message(run.states()["actor-0"], 1)
+    assert r"WARN: slow\x1b[2J\x07" in table
+    assert r"    WARN: slow\x1b[2J\x07" in message.splitlines()
+    assert "\x1b" not in table
+    assert r"gpu\x1b[1m" in table
+
+
+def test_messages_of_the_frontend_cannot_control_the_terminal(capsys):
+    say("gpu1: could not start Python on the host: \x1b]0;title\x07\nsecond line")
+    show_findings([Finding(False, "it prints \x1b[2J", "remedy", "ssh", "gpu\x07")])
+    assert [line.rstrip() for line in capsys.readouterr().out.split("\n")[:4]] == [
+        r"gpu1: could not start Python on the host: \x1b]0;title\x07",
+        "second line",
+        r"FAILED  ssh  gpu\x07: it prints \x1b[2J",
+        "             -> remedy",
+    ]
+
+
+def test_the_headline_shows_the_last_row_of_this_start(run, tmp_path):
+    _write(run, tmp_path / "a", LEARNERS)
+    rows = tmp_path / "a" / "metrics.jsonl"
+    row = {"frames": 1_234_567.0, "frames_per_second": 8765.4, "policy_lag": 2.55}
+    more = {"episode_return": 20.5, "verdict": "the actors bind", "loss/total": 3.0}
+    rows.write_text(json.dumps({"frames": 1.0}) + "\n" + json.dumps(row | more) + "\n")
+    known = status.snapshot(run)
+    assert {n: known[n] for n in (*row, "episode_return", "verdict")} == row | {
+        **{"episode_return": 20.5, "verdict": "the actors bind"},
+    }
+    assert "loss/total" not in known
+    table = _table(run)
+    assert (
+        "night-1: running | started 60 s ago | 1,234,567 frames | 8,765/s | return 20.50 | lag 2.5"
+        in table
+    )
+    assert "the actors bind" in table
+    with rows.open("a") as file:
+        file.write('{"frames": 2')  # an incomplete row
+    assert status.snapshot(run)["frames"] == 1_234_567.0
+    rows.write_text("")
+    assert "frames" not in status.snapshot(run), "no row is written yet"
+    rows.write_text(json.dumps(row) + "\n")
+    os.utime(rows, (0, 0))
+    assert "frames" not in status.snapshot(run), "the row is of an earlier start"
+
+
+def test_each_process_is_a_row_and_failing_ones_come_first_if_not_all_fit(run, tmp_path):
+    more = {"cpu": 93, "memory": 2048, "frames_per_second": 1500.4, "last": "[actor 3] joined"}
+    actors = [
+        {"name": f"actor-{i}", "state": "running", "since": time.time() - 200} for i in range(9)
+    ]
+    actors[3] |= more
+    actors[7] |= {"state": "waits", "restarts": 4, "last": "it will be restarted in 4 s"}
+    learners = LEARNERS | {"last": "a long line " * 40, "since": time.time() - 50}
+    _write(run, tmp_path, learners, *actors)
+    table = _table(run)
+    cells = [" ".join(line.split()) for line in table.splitlines()]
+    assert "actor-3 localhost running 3 min 1,500 93% 2,048 MiB 0 [actor 3] joined" in cells
+    assert any(cell.startswith("learners localhost running 50 s") for cell in cells), (
+        "the last line is cut first"
+    )
+    assert all(len(line) <= 150 for line in table.splitlines())
+    few = _table(run, rows=3)
+    assert " ".join(few.splitlines()[3].split()).startswith(
+        "actor-7 localhost waiting to restart 4 "
+    )
+    assert "actor-8" not in few
+    assert "and 7 more" in few
+
+
+def test_a_process_without_its_supervisor_is_lost_and_a_new_one_is_starting(run, tmp_path):
+    gone = {"name": "actor-0", "state": "running", "supervisor": [ME[0], ME[1] + 1]}
+    ended = {"name": "actor-1", "state": "stopped", "supervisor": [ME[0], ME[1] + 1], "code": 0}
+    _write(run, tmp_path, LEARNERS, gone, ended, {"name": "actor-2"}, since=5.0)
+    assert [p["state"] for p in status.snapshot(run)["processes"]] == [
+        *("running", "lost", "stopped", "starting"),
+    ]
+    assert run.is_running()
+    _write_again = Run("other")
+    _write(_write_again, tmp_path, gone | {"name": "learners"}, {"name": "actor-2"}, since=100.0)
+    assert [p["state"] for p in status.snapshot(_write_again)["processes"]] == ["lost", "lost"]
+    assert not _write_again.is_running()
+    assert status.snapshot(_write_again)["state"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("learners", "actor", "whole"),
+    [
+        ("running", "running", "running"),
+        ("saving", "running", "saving"),
+        ("ended", "running", "ending"),
+        ("ended", "stopped", "ended"),
+        ("failed", "stopped", "failed"),
+    ],
+)
+def test_a_run_has_the_state_of_its_learners_until_all_have_ended(
+    run, tmp_path, learners, actor, whole
+):
+    _write(run, tmp_path, LEARNERS | {"state": learners}, {"name": "actor-0", "state": actor})
+    assert status.snapshot(run)["state"] == whole
+
+
+def test_a_run_from_before_a_reboot_is_stale_and_its_name_is_free(run, tmp_path):
+    _write(run, tmp_path, LEARNERS, booted="another")
+    assert status.snapshot(run)["state"] == "stale"
+    assert not run.is_running()
+    run.create_state()
+    assert run.record is None
+
+
+def test_a_run_of_another_machine_that_shares_the_home_is_not_taken_for_one_before_a_reboot(
+    run, tmp_path
+):
+    _write(run, tmp_path, LEARNERS, booted="another")
+    run.write_record(dataclasses.replace(run.record, started_from="desk1"))
+    assert status.snapshot(run)["state"] == "elsewhere"
+    assert "started on another machine" in _table(run)
+    run.write_record(dataclasses.replace(run.record, boot=boot_id()))
+    assert status.snapshot(run)["state"] == "running", "this machine got another name"
+
+
+def test_a_run_is_forgotten_although_its_controller_writes_its_state_meanwhile(
+    run, tmp_path, monkeypatch
+):
+    _write(run, tmp_path, LEARNERS)
+    remove, calls = os.rmdir, []
+
+    def removes(path, **more):
+        if os.path.basename(path) == run.folder.name and not calls:
+            calls.append(path)
+            (run.folder / "controller.json").write_text("{}")
+        remove(path, **more)
+
+    monkeypatch.setattr(os, "rmdir", removes)
+    run.forget()
+    assert calls
+    assert not run.folder.exists()
+
+
+def test_a_running_run_keeps_its_name_and_one_frontend_changes_it_at_a_time(run, tmp_path):
+    _write(run, tmp_path, LEARNERS)
+    with pytest.raises(
+        RunInUse, match="night-1 is running: --status --tmux_sess=night-1 shows it, --stop"
+    ):
+        run.create_state()
+    assert run_names() == ["night-1"]
+    with (
+        run.locked(),
+        pytest.raises(RunInUse, match="another frontend is starting or changing night-1 right now"),
+        Run("night-1").locked(),
+    ):
+        pass
+    with run.locked():
+        pass
+
+
+def test_gpus_are_shown_if_the_driver_lists_some(run, tmp_path, monkeypatch):
+    driver = tmp_path / "bin" / "nvidia-smi"
+    driver.parent.mkdir()
+    driver.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in --query-gpu=index,name,utilization.gpu,memory.used,memory.total) '
+        "echo '0, NVIDIA H100, 87, 1234, 81559'; echo '1, NVIDIA H100, 0, 4, 81559';; esac\n"
+    )
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{driver.parent}:{os.environ['PATH']}")
+    _write(run, tmp_path / "a", LEARNERS)
+    table = _table(run)
+    assert "GPU 0 (NVIDIA H100): 87% busy, 1234 of 81559 MiB used" in table
+    assert "GPU 1 (NVIDIA H100): 0% busy" in table
+
+
+@pytest.mark.parametrize("content", ['{"name": "night-1", "pids": [1]}', "{", ""])
+def test_an_unreadable_record_is_reported_and_its_name_is_not_free(run, tmp_path, content):
+    _write(run, tmp_path, LEARNERS)
+    (run.folder / "run.json").write_text(content)
+    for ask in (lambda: status.snapshot(run), run.create_state):
+        with pytest.raises(
+            UnreadableRecord, match=f"{run.folder}/run.json cannot be read, or was written by anoth"
+        ):
+            ask()
+    ended = LEARNERS | {"supervisor": [ME[0], ME[1] + 1]}
+    (run.folder / "learners" / "state.json").write_text(json.dumps(ended))
+    run.create_state()
+    assert run.record is None, "no process of it is running, so its name is free"
+
+
+def test_a_record_that_another_frontend_removes_meanwhile_is_no_unreadable_one(
+    run, tmp_path, monkeypatch
+):
+    """Its supervisors need a moment to exit after they have written their last state."""
+    _write(run, tmp_path, LEARNERS)
+
+    read = run._record.read
+
+    def read_too_late():
+        (run.folder / "run.json").unlink()
+        return read()
+
+    monkeypatch.setattr(run._record, "read", read_too_late)
+    assert run.record is None
+
+
+def test_a_frontend_that_locks_a_run_which_was_removed_leaves_no_folder(run, tmp_path):
+    _write(run, tmp_path, LEARNERS)
+    run.forget()
+    with run.locked(wait=True):
+        assert run.record is None
+    assert not run.folder.exists()
+
+
+@pytest.fixture
+def sleeping():
+    """Return a function that starts `sleep` with more variables in its environment."""
+    started_here = []
+
+    def start(**more):
+        started_here.append(subprocess.Popen(["sleep", "60"], env=os.environ | more))
+        return started_here[-1]
+
+    yield start
+    for process in started_here:
+        process.kill()
+        process.wait()
+
+
+def test_only_the_processes_of_a_lost_supervisor_are_killed(run, tmp_path, sleeping):
+    """A process that has got the pid of a recorded one is not killed."""
+    mine, other, bystander = sleeping(), sleeping(), sleeping()
+    grandchild = sleeping(IMPALA_MM_HEARTBEAT=f"{run.folder}/actor-0/beat")
+    gone = {"state": "running", "supervisor": [ME[0], ME[1] + 1]}
+    left = {"name": "actor-0", "process": [mine.pid, start_time(mine.pid)]} | gone
+    reused = {"name": "actor-1", "process": [other.pid, start_time(other.pid) - 1]} | gone
+    _write(run, tmp_path, LEARNERS | gone, left, reused)
+    assert run.is_running(), "its process is running"
+    assert run.kill(lost_only=True) == 2
+    assert (mine.wait(5), grandchild.wait(5)) == (-9, -9)
+    assert (other.poll(), bystander.poll()) == (None, None)
+    assert not run.is_running()
+
+
+def test_stop_requests_are_sent_by_signal_if_the_disk_is_full(run, tmp_path, sleeping):
+    supervisors = [sleeping() for _ in range(2)]
+    states = [
+        {"name": name, "state": "running", "supervisor": [each.pid, start_time(each.pid)]}
+        for name, each in zip(("learners", "actor-0"), supervisors, strict=True)
+    ]
+    _write(run, tmp_path, *states)
+    (run.folder / "stop").mkdir()  # it cannot be written
+    run.request_stop("save")
+    assert supervisors[0].wait(5) == -15
+    assert supervisors[1].poll() is None, "actors end with the learners"
+    run.request_stop("now")
+    assert supervisors[1].wait(5) == -15
+
+
+def test_the_state_of_a_run_is_private_to_its_owner(run, tmp_path):
+    _write(run, tmp_path, LEARNERS)
+    assert run.folder.stat().st_mode & 0o777 == 0o700
+    for name in ("run.json", "token"):
+        assert (run.folder / name).stat().st_mode & 0o777 == 0o600
+    assert len((run.folder / "token").read_text()) == 64
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "a.b", "a:b", "x" * 65])
+def test_names_that_folders_and_tmux_could_not_have_are_refused(name):
+    with pytest.raises(InvalidRunName, match="is not a valid name: use letters, digits, - and _"):
+        Run(name)
+
+
+def test_a_run_that_another_terminal_ends_is_shown_no_more(run, tmp_path, capsys):
+    _write(run, tmp_path, LEARNERS)
+    assert status.run_state(run) == "running"
+    run.forget()
+    assert (status.snapshot(run), status.run_state(run)) == ({}, "")
+    status.show_status(run, as_json=False)
+    assert capsys.readouterr().out == ""
+
+
+def _full_run(run, tmp_path):
+    """Write a run of two processes whose names, states and lines need much room."""
+    more = {"cpu": 93, "memory": 2048, "frames_per_second": 1500.4, "since": time.time() - 200}
+    actor = {
+        "name": "actor-0",
+        "state": "running",
+        "last": "[actor 0] jöined …\t日本\x07\x1b[1m",
+    } | more
+    waits = {"name": "actor-1", "state": "waits", "restarts": 4, "last": "in 4 s"}
+    _write(run, tmp_path / "läufe", LEARNERS | {"last": "long " * 60}, actor, waits)
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 110, 200])
+def test_a_narrow_table_leaves_columns_out_and_shortens_no_name_and_no_state(run, tmp_path, width):
+    _full_run(run, tmp_path)
+    table = _table(run, width=width).splitlines()
+    assert all(len(line) <= width for line in table)
+    rows = [" ".join(line.split()) for line in table]
+    if width == 20:
+        assert any(row.startswith("actor-1") and "waiting" in row for row in rows)
+        return
+    assert any(row.startswith("learners") and "running" in row for row in rows)
+    assert any(row.startswith("actor-1") and "waiting to restart" in row for row in rows)
+    head = next(row for row in rows if row.startswith("process"))
+    assert (
+        head
+        == {
+            30: "process state",
+            40: "process state frames/s",
+            60: "process state uptime frames/s restarts",
+            80: "process host state uptime frames/s CPU restarts",
+            110: "process host state uptime frames/s CPU memory restarts last log line",
+            200: "process host state uptime frames/s CPU memory restarts last log line",
+        }[width]
+    )
+    if width >= 40:
+        assert any("1,500" in row for row in rows)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_the_status_is_printed_in_any_encoding(run, tmp_path, monkeypatch, encoding):
+    monkeypatch.setenv("COLUMNS", "300")  # however long tmp_path is
+    _full_run(run, tmp_path)
+    written = io.BytesIO()
+    stdout = io.TextIOWrapper(written, encoding=encoding)
+    monkeypatch.setattr("sys.stdout", stdout)
+    command_line.escape_unknown_characters()
+    for as_json in (False, True):
+        status.show_status(run, as_json)
+    stdout.flush()
+    text = written.getvalue().decode(encoding)
+    name, line = {
+        "ascii": (r"l\xe4ufe", r"[actor 0] j?ined ?  ??\x07"),
+        "latin-1": ("läufe", r"[actor 0] jöined ?  ??\x07"),
+        "utf-8": ("läufe", r"[actor 0] jöined …  日本\x07"),
+    }[encoding]
+    assert f"results: {tmp_path}/{name}\n" in text
+    assert line in text
+    assert json.loads(text[text.index("{") :])["logdir"] == f"{tmp_path}/läufe"
+
+
+def test_a_row_without_numbers_is_shown_without_them(run, tmp_path, capsys):
+    """A learner that computes NaN writes null; an earlier version wrote NaN."""
+    _write(run, tmp_path / "a", LEARNERS)
+    row = '{"frames": 5.0, "frames_per_second": 1.0, "episode_return": null, "policy_lag": NaN}'
+    (tmp_path / "a" / "metrics.jsonl").write_text(row + "\n")
+    assert "started 60 s ago | 5 frames | 1/s | lag nan" in _table(run)
+    status.show_status(run, as_json=True)
+    assert "NaN" not in capsys.readouterr().out
+
+
+def test_the_verdict_of_an_unreachable_learners_host_is_not_its_last_one(run, tmp_path):
+    _write(run, tmp_path / "a", LEARNERS)
+    row = {"frames": 8.0, "frames_per_second": 2.0, "verdict": "balanced: all keep pace"}
+    (tmp_path / "a" / "metrics.jsonl").write_text(f"{json.dumps(row)}\n")
+    assert "balanced: all keep pace" in _table(run)
+    away = LEARNERS | {"host": "10.1.1.1", "supervisor": ME, "state": "away"}
+    (run.folder / "learners" / "state.json").write_text(json.dumps(away))
+    table = _table(run)
+    assert "the learners' host 10.1.1.1 is unreachable from this machine; the figures" in table
+    assert "keep pace" not in table

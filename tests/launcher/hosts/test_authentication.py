@@ -1,0 +1,298 @@
+"""Logins with keys of the CSV, the configuration and the agent, and with passwords."""
+
+import contextlib
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import paramiko
+import pytest
+from processes import ROOT
+from ssh_servers import Obedient, agent
+from ssh_user import STRANGE, needs_sshd, says
+
+from launcher.hosts import connection, keys, passphrases
+from launcher.hosts.authentication import LoginRejected
+from launcher.hosts.connection import Target, Unreachable, find_route
+
+pytestmark = needs_sshd
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
+def test_a_key_of_the_csv_lets_in(ssh_user, kind):
+    path = ssh_user.key("id", kind)
+    server = ssh_user.sshd(lets_in=[path])
+    connection = ssh_user.enters(server, path)
+    assert says(connection.client) == "hello"
+
+
+def test_the_key_of_the_csv_comes_first_then_the_configuration_then_the_agent(
+    ssh_user, monkeypatch
+):
+    paths = [ssh_user.key(f"id{i}") for i in range(8)]
+    ssh_user.wants("Host *", f"  IdentityFile {paths[0]}")
+    server = ssh_user.sshd(lets_in=paths[7:])
+    with agent(ssh_user.folder, *paths[1:7]) as address:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
+        ssh_user.wants("Host *", "  IdentityAgent SSH_AUTH_SOCK", f"  IdentityFile {paths[0]}")
+        assert says(ssh_user.enters(server, paths[7]).client) == "hello"
+        said = ssh_user.is_refused(LoginRejected, server)
+        assert f"tried {paths[0]}, the agent's id1, the agent's id2" in said
+        assert "it hung up after" in said
+        server.lets_in(paths[1])
+        assert says(ssh_user.enters(server).client) == "hello"
+        ssh_user.wants("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes")
+        assert "there is no key or password to try" in ssh_user.is_refused(LoginRejected, server)
+        ssh_user.wants(
+            *("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes"),
+            f"  IdentityFile {paths[1]}.pub",
+        )
+        assert says(ssh_user.enters(server).client) == "hello"
+
+
+def test_too_many_keys_do_not_lock_out_the_password(ssh_user):
+    paths = [ssh_user.key(f"id{i}") for i in range(4)]
+    ssh_user.wants("Host *", *(f"  IdentityFile {path}" for path in paths))
+    server = ssh_user.obedient(STRANGE, most=3)
+    ssh_user.enters(server, password=STRANGE)
+    assert server.tried == ["a key"] * 3 + [STRANGE]
+    said = ssh_user.is_refused(LoginRejected, server)
+    assert "it hung up after 3 tries (name the right key in ssh_key_path" in said
+
+
+def test_an_encrypted_key_is_reported_and_others_are_tried(ssh_user, monkeypatch):
+    encrypted, plain = ssh_user.key("locked", "ed25519", "a phrase"), ssh_user.key("plain")
+    server = ssh_user.sshd()
+    ssh_user.wants("Host *", f"  IdentityFile {plain}")
+    said = ssh_user.is_refused(LoginRejected, server, encrypted)
+    assert f"{encrypted} is encrypted: ssh-add it" in said
+    assert f"tried {plain}" in said
+    server.lets_in(plain)
+    ssh_user.enters(server, encrypted)
+    server.lets_in(encrypted)
+    subprocess.run(["ssh-keygen", "-qp", "-P", "a phrase", "-N", "", "-f", encrypted], check=True)
+    with agent(ssh_user.folder, encrypted) as address:
+        subprocess.run(["ssh-keygen", "-qp", "-N", "again", "-f", encrypted], check=True)
+        Path(f"{encrypted}.pub").unlink()
+        ssh_user.wants("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes")
+        assert says(ssh_user.enters(server, encrypted).client) == "hello"
+
+
+def test_key_files_that_are_missing_or_no_keys_are_reported(ssh_user):
+    server = ssh_user.sshd()
+    said = ssh_user.is_refused(Unreachable, server, ssh_user.folder / "none")
+    assert said.startswith(
+        f"127.0.0.1 (127.0.0.1:{server.port}): ssh_key_path {ssh_user.folder}/none"
+    )
+    assert "there is no such file" in said
+    said = ssh_user.is_refused(LoginRejected, server, f"{ssh_user.key('mine')}.pub")
+    assert f"{ssh_user.folder}/mine.pub is a public key, and no agent has its private one" in said
+    (ssh_user.folder / "text").write_text("not a key")
+    said = ssh_user.is_refused(LoginRejected, server, ssh_user.folder / "text")
+    assert f"{ssh_user.folder}/text is no private key that can be read" in said
+    other = ssh_user.key("pem", "rsa")
+    subprocess.run(
+        ["ssh-keygen", "-qp", "-m", "PKCS8", "-N", "", "-f", other], check=True, capture_output=True
+    )
+    server.lets_in(other)
+    Path(f"{other}.pub").unlink()
+    said = ssh_user.is_refused(LoginRejected, server, other)
+    subprocess.run(
+        [*re.search(r"`(ssh-keygen.*?)`", said)[1].split(), "-N", ""],
+        check=True,
+        capture_output=True,
+    )
+    ssh_user.enters(server, other)
+    server.lets_in(ssh_user.key("classic", "rsa"))
+    classic = ssh_user.folder / "classic"
+    subprocess.run(
+        ["ssh-keygen", "-qp", "-m", "PEM", "-N", "", "-f", classic], check=True, capture_output=True
+    )
+    assert "BEGIN RSA" in classic.read_text()
+    ssh_user.enters(server, classic)
+
+
+def test_a_certificate_beside_a_key_is_used_and_sent_with_it(ssh_user):
+    path, authority = ssh_user.key(), ssh_user.key("authority")
+    command = ["ssh-keygen", "-q", "-s", authority, "-I", "me", "-n", "root,me", f"{path}.pub"]
+    subprocess.run(command, check=True, capture_output=True)
+    name = find_route(Target("x"), ssh_user.settings).username
+    (ssh_user.folder / "principals").write_text(f"{name}\nroot\n")
+    server = ssh_user.sshd(
+        f"TrustedUserCAKeys {authority}.pub",
+        f"AuthorizedPrincipalsFile {ssh_user.folder}/principals",
+    )
+    connection = ssh_user.enters(server, path)
+    assert says(connection.client) == "hello"
+
+
+@pytest.mark.parametrize("methods", ["password", "publickey,keyboard-interactive"])
+def test_a_password_of_any_characters_is_accepted_by_either_method(ssh_user, methods):
+    server = ssh_user.obedient(STRANGE, methods=methods)
+    connection = ssh_user.enters(server, password=STRANGE)
+    assert server.tried == [STRANGE]
+    assert STRANGE not in f"{connection} {connection!r}"
+    assert connection.client.get_transport().is_authenticated()
+
+
+def test_a_wrong_password_is_reported_and_never_shown(ssh_user, caplog):
+    server = ssh_user.obedient("right")
+    said = ssh_user.is_refused(LoginRejected, server, password="hunter2")
+    name = find_route(Target("x"), ssh_user.settings).username
+    assert said == (
+        f"127.0.0.1 (127.0.0.1:{server.port}) does not let {name} in: tried the password; it "
+        f"accepts publickey or password; fix ssh_username, ssh_key_path or ssh_password"
+    )
+    server = ssh_user.obedient("right", methods="publickey")
+    said = ssh_user.is_refused(LoginRejected, server, password="hunter2")
+    assert (
+        "there is no key or password to try; it accepts no password; it accepts publickey;" in said
+    )
+    server = ssh_user.obedient("right", methods="keyboard-interactive", prompts=2)
+    said = ssh_user.is_refused(LoginRejected, server, password="hunter2")
+    assert "it also asks 'Question 0:'; it also asks 'Question 1:'" in said
+    assert server.tried == [""], "a password is no answer to many questions"
+    assert "hunter2" not in caplog.text
+
+
+def test_a_server_that_wants_a_key_and_a_password_gets_both(ssh_user):
+    path = ssh_user.key()
+
+    class Both(Obedient):
+        def check_auth_publickey(self, username, key):
+            good = super().check_auth_publickey(username, key) == paramiko.AUTH_SUCCESSFUL
+            return paramiko.AUTH_PARTIALLY_SUCCESSFUL if good else paramiko.AUTH_FAILED
+
+    server = Both("both", methods="publickey,password", keys=[path])
+    ssh_user.knows(server.known())
+    try:
+        ssh_user.enters(server, path, "both")
+        assert server.tried == ["a key", "both"]
+        assert "publickey" in ssh_user.is_refused(LoginRejected, server, path)
+    finally:
+        server.end()
+
+
+def test_a_server_that_does_not_answer_a_login_is_reported(ssh_user, monkeypatch):
+    monkeypatch.setattr(connection, "_LOGIN_SECONDS", 0.6)
+
+    class Slow(Obedient):
+        def check_auth_password(self, username, password):
+            time.sleep(2)
+            return paramiko.AUTH_FAILED
+
+    server = Slow()
+    ssh_user.knows(server.known())
+    said = ssh_user.is_refused(Unreachable, server, password="x")
+    server.end()
+    assert "did not answer the login" in said
+
+
+def test_an_agent_that_does_not_sign_costs_one_attempt(ssh_user, monkeypatch):
+    held, other = ssh_user.key("held"), ssh_user.key("other")
+    server = ssh_user.sshd(lets_in=[held, other])
+    real = keys.SshAgent.get_keys
+    with agent(ssh_user.folder, held) as address:
+        ssh_user.wants("Host *", f"  IdentityAgent {address}", f"  IdentityFile {held}.pub")
+
+        def emptied(self):
+            keys = real(self)
+            environment = os.environ | {"SSH_AUTH_SOCK": str(address)}
+            subprocess.run(["ssh-add", "-qD"], env=environment, check=True, capture_output=True)
+            return keys
+
+        monkeypatch.setattr(keys.SshAgent, "get_keys", emptied)
+        said = ssh_user.is_refused(LoginRejected, server)
+    assert "tried the agent's held; it accepts publickey" in said
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Stand in for a user at a terminal: return (answers to give, questions asked)."""
+    answers, asked = [], []
+    monkeypatch.setattr(passphrases, "_unlocked", {})
+    monkeypatch.setattr(passphrases, "_has_terminal", lambda: True)
+    monkeypatch.setattr(passphrases.termios, "tcgetattr", lambda file: [])
+    monkeypatch.setattr(passphrases.atexit, "register", lambda *arguments: None)
+
+    def answer(question):
+        asked.append(question)
+        return answers.pop(0)
+
+    monkeypatch.setattr(passphrases.getpass, "getpass", answer)
+    return answers, asked
+
+
+def test_the_passphrase_of_a_key_is_asked_for_once_for_all_hosts(ssh_user, terminal):
+    answers, asked = terminal
+    encrypted = ssh_user.key("locked", "ed25519", "a phrase")
+    servers = [ssh_user.sshd(name=f"sshd{i}", lets_in=[encrypted]) for i in range(2)]
+    answers += ["no phrase", "a phrase"]
+    for server in servers:
+        assert says(ssh_user.enters(server, encrypted).client) == "hello"
+    question = f"passphrase of {encrypted} (empty: leave this key out): "
+    assert asked == [question, f"wrong; {question}"]
+    servers[0].lets_in(ssh_user.key("another"))
+    said = ssh_user.is_refused(LoginRejected, servers[0], encrypted)
+    assert f"tried {encrypted}; it accepts publickey" in said
+    assert "is encrypted" not in said
+    assert len(asked) == 2
+
+
+def test_keys_without_a_passphrase_come_first_and_one_that_is_left_out_stays_out(
+    ssh_user, terminal
+):
+    answers, asked = terminal
+    encrypted, plain = ssh_user.key("locked", "ed25519", "a phrase"), ssh_user.key("plain")
+    ssh_user.wants("Host *", f"  IdentityFile {plain}")
+    server = ssh_user.sshd(lets_in=[plain])
+    ssh_user.enters(server, encrypted)
+    assert asked == []
+    server.lets_in(encrypted)
+    answers.append("")
+    for _ in range(2):
+        said = ssh_user.is_refused(LoginRejected, server, encrypted)
+        assert f"{encrypted} is encrypted: ssh-add it" in said
+    assert len(asked) == 1
+
+
+_ASK = """
+import sys
+from launcher.hosts import passphrases
+print([key.name for key in passphrases.unlock(sys.argv[1])])
+"""
+
+
+def test_a_passphrase_is_read_from_the_terminal_without_showing_it(ssh_user):
+    encrypted = ssh_user.key("locked", "ed25519", "a phrase")
+    child, terminal = pty.fork()
+    if not child:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-c", _ASK, str(encrypted)])
+    shown = b""
+    with contextlib.suppress(OSError):  # raised at the end of what a terminal shows
+        while part := os.read(terminal, 1000):
+            if b"out): " in part:
+                os.write(terminal, b"a phrase\n")
+            shown += part
+    os.close(terminal)
+    os.waitpid(child, 0)
+    assert f"['{encrypted}']" in shown.decode()
+    assert b"a phrase" not in shown
+
+
+def test_without_a_terminal_nothing_is_asked(ssh_user):
+    encrypted = ssh_user.key("locked", "ed25519", "a phrase")
+    ran = subprocess.run(
+        [sys.executable, "-c", _ASK, encrypted],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (ran.stdout, ran.stderr) == ("[]\n", "")

@@ -1,0 +1,458 @@
+"""Tests of copies of a run's folder, with source and copy on this machine: both are equal."""
+
+import contextlib
+import gc
+import hashlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import paramiko
+import pytest
+from folders import Folder, save, whole
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from launcher.hosts import checkpoints, fetch, offers
+from launcher.hosts.copy import FolderCopy, TransferResult, TransferState, choose_action
+from launcher.hosts.remote_files import RemoteFiles
+from launcher.hosts.remote_node import HostUnavailable
+from launcher.supervise.file_service import LocalFiles, serve
+
+_NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
+_WORDS = st.binary(max_size=6)
+
+
+class Cut(LocalFiles):
+    """A source whose connection is lost after `after` bytes were read."""
+
+    def __init__(self, after=1 << 60):
+        self.left, self.read_of_it = after, 0
+
+    def read(self, parts):
+        for piece in super().read(parts):
+            came = piece[: self.left]
+            self.left -= len(came)
+            self.read_of_it += len(came)
+            if came or not piece:
+                yield came
+            if came != piece:
+                raise HostUnavailable("the link was cut")
+
+
+def once(source, there, here, end=None):
+    """Copy a folder, and return the result."""
+    done = TransferResult()
+    copy = FolderCopy(
+        end or LocalFiles(), str(here), TransferState(None if end else here / ".brought.json")
+    )
+    listed = fetch.list_offers(source, str(there))
+    fetch.copy_all(copy, source, "there", listed, done)
+    if not end:
+        checkpoints.prune_checkpoints(copy, checkpoints.split_offers(listed)[1], done)
+    return done
+
+
+def same(there, here):
+    """Assert that both folders are equal; return whether the copy has no incomplete checkpoint."""
+    for name, about in LocalFiles().list_files(str(there)).items():
+        if about[3]:
+            assert os.readlink(here / name) == about[3]
+        else:
+            assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    hidden = {path.name for path in here.rglob(".*")}
+    assert hidden <= {".brought.json"}
+    return whole(here)
+
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(
+                [
+                    *("append", "append", "rewrite", "replace", "rotate", "trim", "remove"),
+                    *("link", "save", "unsave"),
+                ]
+            ),
+            st.sampled_from(_NAMES),
+            _WORDS,
+        ),
+        st.tuples(st.just("fetch"), st.integers(0, 60), st.none()),
+    ),
+    max_size=25,
+)
+
+
+# A log that became shorter and was then rotated: found once in many runs.
+_SHORTER = [("append", "a.log", b"abc"), ("fetch", 3, None), ("rewrite", "a.log", b"")]
+_SHORTER += [("fetch", 0, None), ("rotate", "a.log", b"")]
+
+
+@example(_SHORTER)
+@given(_STEPS)
+@settings(deadline=None, max_examples=150)
+def test_a_copy_equals_its_source_after_any_changes_and_cuts(steps):
+    with tempfile.TemporaryDirectory() as folder:
+        there, here = Folder(Path(folder) / "there"), Path(folder) / "here"
+        here.mkdir()
+        for what, name, data in steps:
+            if what != "fetch":
+                if name != "metrics.jsonl" or what in (
+                    "append",
+                    "save",
+                    "unsave",
+                ):  # metrics are only appended to
+                    getattr(there, what)(name, data)
+                continue
+            try:
+                once(Cut(name), there.path, here)
+                assert same(there.path, here)
+            except HostUnavailable:
+                assert whole(here)
+        once(Cut(), there.path, here)
+        assert same(there.path, here)
+        again = Cut()
+        once(again, there.path, here)
+        assert again.read_of_it == 0, "nothing is transferred twice"
+
+
+@pytest.fixture
+def two(tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    return Folder(tmp_path / "there"), here
+
+
+def test_only_the_new_bytes_of_a_file_that_has_grown_are_transferred(two):
+    there, here = two
+    there.append("metrics.jsonl", os.urandom(5_000_000))
+    once(Cut(), there.path, here)
+    there.append("metrics.jsonl", b"more")
+    source = Cut()
+    once(source, there.path, here)
+    assert source.read_of_it == 4
+    assert same(there.path, here)
+
+
+@pytest.mark.parametrize("how", ["rotate", "trim"])
+def test_a_rotated_log_is_not_transferred_again(two, how):
+    there, here = two
+    there.append("a.log", b"old" * 1000)
+    once(Cut(), there.path, here)
+    there.append("a.log", b"last")
+    getattr(there, how)("a.log", b"new")
+    source = Cut()
+    once(source, there.path, here)
+    assert source.read_of_it == len(b"lastnew")
+    assert same(there.path, here)
+
+
+def test_a_transfer_continues_after_a_cut_link(two):
+    there, here = two
+    content = os.urandom(1000)
+    there.append("videos/game.mp4", content)
+    there.save("..", content)
+    about = (there.path / "checkpoints" / f"{2:010d}" / "about.json").stat().st_size
+    sources = []
+    for _ in range(10):
+        sources.append(Cut(700))
+        with contextlib.suppress(HostUnavailable):
+            once(sources[-1], there.path, here)
+            break
+        assert whole(here)
+    assert same(there.path, here)
+    assert len(sources) > 4
+    # The about.json of a checkpoint is read each time.
+    assert sum(source.read_of_it for source in sources) <= 3000 + len(sources) * about
+
+
+@pytest.mark.parametrize("cuts", [(700,), (700, 1500)])
+def test_the_transfer_of_a_file_that_is_replaced_meanwhile_starts_over(two, cuts):
+    there, here = two
+    for first, then in ((b"a" * 1000, b"b" * 1000), (b"a" * 1000, b"a" * 500 + b"b")):
+        there.replace("videos/game.mp4", first)
+        there.save("..", first)
+        for after in cuts:
+            with contextlib.suppress(HostUnavailable):
+                once(Cut(after), there.path, here)
+        there.replace("videos/game.mp4", then)
+        there.save("..", then)
+        once(Cut(), there.path, here)
+        assert same(there.path, here)
+
+
+def test_a_link_that_becomes_a_folder_does_not_change_its_old_target(two):
+    there, here = two
+    there.append("a/x", b"content")
+    (there.path / "b").symlink_to("a")
+    once(Cut(), there.path, here)
+    there.append("b/x", b"another")
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+    assert (here / "a" / "x").read_bytes() == b"content"
+
+
+def test_a_file_that_was_changed_in_the_copy_is_moved_aside(two):
+    there, here = two
+    there.append("evaluations.jsonl", b"1\n")
+    once(Cut(), there.path, here)
+    with (here / "evaluations.jsonl").open("ab") as file:
+        file.write(b"mine\n")
+    once(Cut(), there.path, here)
+    assert (here / "evaluations.jsonl").read_bytes() == b"1\nmine\n"
+    there.append("evaluations.jsonl", b"2\n")
+    once(Cut(), there.path, here)
+    assert (here / "evaluations.jsonl").read_bytes() == b"1\n2\n"
+    assert (here / "evaluations.jsonl.here").read_bytes() == b"1\nmine\n"
+
+
+def test_old_checkpoints_are_removed_but_never_the_best_or_the_users_own(two):
+    there, here = two
+    for number in range(1, 6):
+        there.save("." * number, b"%d" % number, {2: 9.0}.get(number, 1.0), milestone=number == 3)
+        once(Cut(), there.path, here)
+    save(here / "checkpoints" / f"{0:010d}", b"own")
+    for number in range(1, 5):
+        there.unsave("." * number, b"")
+    assert once(Cut(), there.path, here).removed == [f"{1:010d}", f"{4:010d}"]
+    left = sorted(int(path.name) for path in (here / "checkpoints").iterdir())
+    assert left == [0, 2, 3, 5]
+    shutil.rmtree(there.path / "checkpoints")
+    assert not once(Cut(), there.path, here).removed, "a source without checkpoints removes none"
+
+
+def test_a_damaged_checkpoint_is_not_copied_and_reported_once(two):
+    there, here = two
+    there.save(".", b"good")
+    there.save("..", b"good")
+    (there.path / "checkpoints" / f"{2:010d}" / "variables.data").write_bytes(b"evil")
+    done = once(Cut(), there.path, here)
+    assert [path.name for path in (here / "checkpoints").iterdir()] == [f"{1:010d}"]
+    assert done.errors == [
+        f"checkpoint {2:010d} is damaged and was not copied: the checksum of variables.data is "
+        f"wrong"
+    ]
+    source = Cut()
+    assert once(source, there.path, here).errors == []
+    assert source.read_of_it == 0
+    there.save("..", b"good again")  # another checkpoint of the same number
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+    there.save("..", b"and again")
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+    assert len(list((here / "checkpoints").iterdir())) == 2
+
+
+def test_links_out_of_the_folder_are_copied_as_their_targets_and_cycles_end(two, tmp_path):
+    there, here = two
+    elsewhere = tmp_path / "disk"
+    elsewhere.mkdir()
+    (there.path / "checkpoints").symlink_to(elsewhere)
+    there.save(".", b"content")
+    (there.path / "latest").symlink_to(f"checkpoints/{1:010d}")
+    (elsewhere / "circle").symlink_to(elsewhere)
+    (there.path / "nothing").symlink_to("/no/such/file")
+    for name in (
+        *("lock", "checkpoints/saving/x", "checkpoints/damaged-7/x", ".game.mp4.writing"),
+        "own/learner-0/0000000007/source/replay.npy",
+    ):
+        (there.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (there.path / name).write_text("not for others")
+    (there.path / "file").write_text("content")
+    once(Cut(), there.path, here)
+    assert same(there.path, here)
+    names = {str(path.relative_to(here)) for path in here.rglob("*") if not path.is_dir()}
+    assert {name for name in names if not name.startswith("checkpoints/0")} == {
+        *(".brought.json", "file"),
+    }
+    assert (here / "latest" / "variables.data").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", ".bashrc", "a//b", "."])
+def test_no_name_or_link_of_the_source_leads_out_of_the_folder(name):
+    assert not offers.is_safe(name, _link(""))
+    assert offers.is_safe("a/x", _link("../b"))
+    for to in ("../../b", "/b", "../..", "..", "../.ssh", "b/../../c", "b/."):
+        assert not offers.is_safe("a/x", _link(to)), to
+
+
+def _link(to):
+    return offers.OfferedFile("/x", [1, 1, 1, to])
+
+
+class Hostile(LocalFiles):
+    """A host that was taken over: it lists what it likes, also checkpoints without files."""
+
+    content = b'{"files": {}, "episode_return": null}'
+
+    def __init__(self, *names, **links):
+        self.listing = {name: [len(self.content), 1, 1, ""] for name in names}
+        self.listing |= {name: [0, 0, 0, to] for name, to in links.items()}
+
+    def list_files(self, folder):
+        return self.listing
+
+    def digests(self, parts):
+        return [hashlib.sha256(self.content).hexdigest() for _ in parts]
+
+    def read(self, parts):
+        for _ in parts:
+            yield self.content
+            yield b""
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A home folder with a run's folder `run/here` and the keys that may log in."""
+    for folder in ("run/here/b", ".ssh"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / ".ssh" / "authorized_keys").write_text("the user's own")
+    return tmp_path
+
+
+def _outside(home):
+    """Return what is in a home folder beside the run's."""
+    paths = [path for path in home.rglob("*") if home / "run" / "here" not in path.parents]
+    return {str(path.relative_to(home)): path.is_file() and path.read_text() for path in paths}
+
+
+_CHECKPOINT = ("checkpoints/1/about.json", "checkpoints/1/x")
+
+
+@pytest.mark.parametrize(
+    ("links", "names"),
+    [
+        ({"a/b/c": "../..", "a/b/c/w": "../../.ssh"}, ["a/b/c/w/authorized_keys"]),
+        ({"a/b/c": "../../b", "a/b/c/w": "../../w"}, ["a/b/c/w/x"]),
+        ({"w": ".."}, ["w/authorized_keys"]),
+        ({"checkpoints": ".."}, _CHECKPOINT),
+        ({"checkpoints": "b"}, _CHECKPOINT),
+    ],
+)
+def test_a_host_writes_nothing_out_of_the_folder_through_links_that_it_offers(home, links, names):
+    before, here = _outside(home), home / "run" / "here"
+    source = Hostile("learners.log", *names, **links)
+    done = once(source, home / "there", here)
+    assert _outside(home) == before
+    assert "not copied, since no run has such names and links" in done.errors[0]
+    assert not any((here / name).exists() for name in names)
+    once(Hostile(*names), home / "there", here)  # the files below what the links have left
+    assert _outside(home) == before
+    assert (here / "learners.log").read_bytes() == Hostile.content, "the rest is copied"
+
+
+@pytest.mark.parametrize("name", ["w/authorized_keys", "w/x/y", "checkpoints/1/about.json"])
+def test_nothing_is_written_through_a_link_that_leads_out_of_the_copy(home, name):
+    here = home / "run" / "here"
+    (here / name.partition("/")[0]).symlink_to("../../.ssh")
+    before = _outside(home)
+    done = once(Hostile(name, "learners.log"), home / "there", here)
+    assert _outside(home) == before
+    assert done.errors == [
+        f"{name} not copied, since a link in {here} leads out of it: make it a folder, or link "
+        f"the whole folder"
+    ]
+    done = once(Hostile(**{"w/l": "../b"}), home / "there", here)
+    assert bool(done.errors) == name.startswith("w")
+    assert _outside(home) == before
+    assert (here / "learners.log").read_bytes() == Hostile.content, "the rest is copied"
+
+
+def test_of_many_refused_files_the_first_are_named_once(home):
+    done = TransferResult()
+    copy = FolderCopy(LocalFiles(), str(home / "run" / "here"), TransferState())
+    listed = fetch.list_offers(Hostile(*(f"../{i}" for i in range(1005))), "/there")
+    for _ in range(2):
+        fetch.copy_all(copy, LocalFiles(), "there", listed, done)
+    assert done.errors == [
+        "../0, ../1, ../10 and 1,002 more not copied, since no run has such names and links: find "
+        "out who uses that host"
+    ]
+
+
+def test_a_link_to_a_hidden_file_is_copied_as_its_target(two):
+    there, here = two
+    there.append(".settings", b"content")
+    (there.path / "settings").symlink_to(".settings")
+    assert not once(Cut(), there.path, here).errors
+    assert same(there.path, here)
+    assert (here / "settings").read_bytes() == b"content"
+
+
+def test_a_copy_that_is_mirrored_as_well_is_never_shortened():
+    for name in ("learners.log", "metrics.jsonl", "hosts.jsonl"):
+        assert (
+            choose_action(name, [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, matches=True)
+            == "keep"
+        )
+    assert (
+        choose_action("actor-0.log", [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, matches=False)
+        == "aside"
+    )
+
+
+class Channel:
+    """A channel to a thread that runs the file service."""
+
+    def __init__(self):
+        self._ours, theirs = socket.socketpair()
+        self.settimeout, self.makefile = self._ours.settimeout, self._ours.makefile
+        self.sendall = self._ours.sendall
+        file = theirs.makefile("rwb")
+        threading.Thread(target=serve, args=(file, file), daemon=True).start()
+
+    def close(self):
+        self._ours.shutdown(socket.SHUT_RDWR)
+
+
+def test_copies_through_a_channel_are_equal_in_both_directions(two, tmp_path):
+    there, here = two
+    there.append("settings.json", b"{}")
+    there.append("events/x", os.urandom(3_000_000))
+    there.append("empty", b"")
+    there.append("odd \udcff\n", b"odd")
+    there.save("..", os.urandom(700_000), 3.0)
+    (there.path / "latest").symlink_to("settings.json")
+    once(RemoteFiles("host", Channel), there.path, here)
+    assert same(there.path, here)
+    away = tmp_path / "away"
+    once(LocalFiles(), here, away, end=RemoteFiles("host", Channel))
+    assert same(here, away)
+    source = Cut()
+    once(source, here, away, end=RemoteFiles("host", Channel))
+    assert source.read_of_it == 0
+
+
+def test_an_answer_that_was_not_read_completely_is_discarded(two):
+    there, _ = two
+    path = there.path / "a.log"
+    there.append("a.log", b"x" * 1_000_000)
+    there = RemoteFiles("host", Channel)
+    about = there.file_infos([str(path)])[0]
+    pieces = there.read([[str(path), about[2], 0, about[0]]])
+    next(pieces)
+    pieces.close()
+    assert there.file_infos([str(path)]) == [about]
+    there.close()
+    with pytest.raises(HostUnavailable, match="the transfer was cancelled"):
+        there.file_infos([str(path)])
+
+
+def test_a_call_on_a_lost_connection_raises_and_prints_nothing_more(monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+
+    def open_channel():
+        channel = paramiko.Channel(1)
+        channel.closed = True
+        return channel
+
+    with pytest.raises(HostUnavailable, match="host: Socket is closed"):
+        RemoteFiles("host", open_channel).file_infos(["/x"])
+    gc.collect()
+    assert not printed

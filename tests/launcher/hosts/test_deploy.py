@@ -1,0 +1,443 @@
+"""--deploy to real hosts: what is copied, what is left alone, and what set-up reports."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+
+import hosts
+import pytest
+from deploying import Project, under
+from processes import ROOT, run
+from supervising import until
+
+from launcher.hosts.deploy import failure_reason, find_destinations
+from launcher.plan.workers_csv import Worker
+
+LEARNER = "learner,10.77.1.11,,,,,"
+ACTOR1, ACTOR2, ACTOR3 = (
+    "actor,10.77.1.21,,,,,",
+    'actor,10.77.1.22,2222,trainer,"don\'t ""tell"" anybody",,',
+    "actor,actor3,,,,,",
+)
+ON_ACTOR1 = "actor,10.77.1.21,,,,{},"
+
+
+@pytest.fixture
+def project(lan):
+    return Project(lan)
+
+
+def test_a_host_gets_the_project_once_and_later_only_what_changed(project, lan):
+    project.csv(LEARNER, ACTOR1, ACTOR2, ACTOR3)
+    failed, printed = project.deploy()
+    assert failed == {}, printed
+    assert "code and environment: 4 of 4 hosts ready" in printed
+    folders = [
+        host.home / "impala_mm" for host in (lan.learner1, lan.actor1, lan.actor2, lan.actor3)
+    ]
+    names = under(project.folder).keys()
+    ours = {
+        n for n in names if not n.startswith((".git/", ".venv/", "runs/")) and n != "workers.csv"
+    }
+    assert {"experiment.py", "bin/program", "launcher/hosts/deploy.py", ".gitignore"} < ours
+    told = [(folder / ".venv" / "told").read_text() for folder in folders]
+    assert told == ["--role=learner --device=cpu", *["--role=actor --device=cpu"] * 3]
+    for folder in folders:
+        there = under(folder)
+        there.pop(".venv/told")
+        assert there == {name: (project.folder / name).read_text() for name in ours}
+        assert os.access(folder / "bin" / "program", os.X_OK)
+        assert not os.access(folder / "experiment.py", os.X_OK)
+    assert folders[2].stat().st_uid == 7000, "they are the user's whose host it is"
+
+    own = folders[0] / "launcher" / "mine.py"
+    own.write_text("the user's own\n")
+    (folders[0] / "runs").mkdir()
+    (folders[0] / "runs" / "checkpoint").write_text("theirs\n")
+    before = lan.learner1.bytes_received()
+    assert " 0 files sent" in project.deploy()[1]
+    assert lan.learner1.bytes_received() - before < 150_000
+
+    project.write("experiment.py", "two\n")
+    project.write("new/module.py", "")
+    (project.folder / "bin" / "program").chmod(0o644)
+    config = project.folder / "impala_mm" / "config"
+    (config / "flags.py").rename(config / "banners.py")
+    (project.folder / "launcher" / "flags_only.py").write_text("")
+    importers = [
+        (path, text)
+        for path in (project.folder / "launcher").rglob("*.py")
+        if "config.flags" in (text := path.read_text()) or "config import flags" in text
+    ]
+    for path, text in importers:
+        renamed = text.replace("config.flags", "config.banners")
+        path.write_text(renamed.replace("config import flags", "config import banners as flags"))
+    compiled = folders[0] / "impala_mm" / "config" / "__pycache__" / "flags.cpython-311.pyc"
+    compiled.parent.mkdir()
+    compiled.touch()
+    failed, printed = project.deploy()
+    assert failed == {}
+    assert f" {4 * (5 + len(importers))} files sent" in printed
+    for folder in folders:
+        there = under(folder)
+        assert there["experiment.py"] == "two\n"
+        assert "new/module.py" in there
+        assert "impala_mm/config/flags.py" not in there
+        assert not os.access(folder / "bin" / "program", os.X_OK)
+    assert not compiled.parent.exists()
+    assert own.read_text() == "the user's own\n"
+    assert (folders[0] / "runs" / "checkpoint").exists()
+
+    (project.folder / "new" / "module.py").unlink()  # and nothing else
+    assert " 0 files sent" in project.deploy()[1]
+    assert not (folders[1] / "new").exists()
+
+
+def test_a_host_gets_the_users_modules_and_loses_those_that_a_run_does_not_need(project, lan):
+    project.csv(ACTOR1)
+    for name in ("my/ppo.py", "other.py"):
+        lan.laptop.path(f"/root/own/{name}").parent.mkdir(parents=True, exist_ok=True)
+        lan.laptop.path(f"/root/own/{name}").write_text(f"{name}\n")
+    sources = {"my/ppo.py": "/root/own/my/ppo.py", "other.py": "/root/own/other.py"}
+    failed, printed = project.deploy(sources=sources)
+    assert failed == {}, printed
+    assert "your modules are copied into the project's folder: my, other.py" in printed
+    folder = lan.actor1.home / "impala_mm"
+    assert (folder / "my" / "ppo.py").read_text() == "my/ppo.py\n"
+    assert (folder / "other.py").read_text() == "other.py\n"
+    assert project.deploy(sources={"my/ppo.py": sources["my/ppo.py"]})[0] == {}
+    assert (folder / "my" / "ppo.py").exists()
+    assert not (folder / "other.py").exists()
+    taken = "/root/own/other.py cannot be copied to hosts as launcher/mine.py"
+    with pytest.raises(AssertionError, match=f"{taken}, which the project has"):
+        project.deploy(sources={"launcher/mine.py": sources["other.py"]})
+
+
+def test_every_workdir_of_a_host_gets_it_and_rows_with_their_own_python_no_set_up(project, lan):
+    project.csv(ON_ACTOR1.format("/root/a b"), ON_ACTOR1.format("two") + "/usr/bin/python3")
+    failed, printed = project.deploy()
+    assert failed == {}, printed
+    assert (lan.actor1.path("/root/a b/.venv/told")).exists()
+    assert (lan.actor1.path("/root/two/experiment.py")).exists()
+    assert not (lan.actor1.path("/root/two/.venv")).exists()
+
+
+def test_foreign_files_are_left_alone_and_the_reason_is_reported(project, lan):
+    own, git = lan.actor1.path("/root/own"), lan.actor1.path("/root/git")
+    own.mkdir()
+    (own / "experiment.py").write_text("of somebody\n")
+    (git / ".git").mkdir(parents=True)
+    project.csv(ON_ACTOR1.format("own"))
+    failed, _ = project.deploy()
+    assert re.fullmatch(
+        r"/root/own has files that were not deployed, or were changed since "
+        r"\(experiment\.py\): move them away, or name another workdir in the CSV",
+        failed["10.77.1.21"],
+    )
+    assert under(own) == {"experiment.py": "of somebody\n"}
+    project.csv(ON_ACTOR1.format("/root/git"))
+    assert (
+        "is a git clone, which --deploy leaves alone: run `git pull` in it"
+        in (project.deploy()[0]["10.77.1.21"])
+    )
+    project.csv(ON_ACTOR1.format("/root"))
+    assert "is not a folder for one project" in project.deploy()[0]["10.77.1.21"]
+
+    project.csv(ACTOR1)
+    project.deploy()
+    (lan.actor1.home / "impala_mm" / "experiment.py").write_text("mended here\n")
+    assert "not deployed, or were changed since (experiment.py)" in project.deploy()[1]
+    assert (lan.actor1.home / "impala_mm" / "experiment.py").read_text() == "mended here\n"
+
+
+def test_hosts_with_one_home_are_set_up_one_after_the_other_for_all_of_their_roles(tmp_path):
+    if reason := hosts.why_not():
+        pytest.skip(f"no hosts to reach over SSH: {reason}")
+    with hosts.Lan(shared=[tmp_path]) as lan:
+        project = Project(lan)
+        for host in (lan.learner1, lan.actor1):
+            (host.home / "set-up").write_text(
+                "open('.venv/log', 'a').write(' '.join(sys.argv[1:]) + '\\n')"
+            )
+        project.csv(*(row.replace(",,,,,", f",,,,{tmp_path}/ours,") for row in (ACTOR1, LEARNER)))
+        (tmp_path / "ours").mkdir()
+        lan.laptop.run("sh", "-c", f"echo > {tmp_path}/ours/experiment.py")
+        assert len(project.deploy()[0]) == 2, "of somebody else"
+        (tmp_path / "ours" / "experiment.py").unlink()
+        failed, printed = project.deploy()
+        assert failed == {}, printed
+        sent = int(re.search(r"(\d+) files sent", printed)[1])
+        assert sent == len(under(tmp_path / "ours")) - 2, "once, for both"
+        assert (tmp_path / "ours" / ".venv" / "log").read_text().splitlines() == (
+            ["--role=learner --device=cpu"] * 2
+        )
+
+
+def test_a_clone_that_the_host_shares_with_us_is_not_deployed_over_itself(tmp_path):
+    if reason := hosts.why_not():
+        pytest.skip(f"no hosts to reach over SSH: {reason}")
+    with hosts.Lan(shared=[tmp_path]) as lan:
+        project = Project(lan, git=False)
+        project.folder.rename(tmp_path / "clone")
+        lan.laptop.path("/root/clone").symlink_to(tmp_path / "clone")
+        project.csv(ON_ACTOR1.format(tmp_path / "clone"))
+        assert project.deploy()[0]["10.77.1.21"] == (
+            f"{tmp_path}/clone is the clone that this frontend runs from: it needs no --deploy"
+        )
+        assert not (tmp_path / "clone" / ".deployed.json").exists()
+
+
+def _add_what_takes_a_while(project):
+    path = project.folder / "large"
+    path.write_bytes(random.Random(7).randbytes(60_000_000))
+    return path
+
+
+@pytest.mark.slow
+def test_a_frontend_killed_while_it_copies_leaves_nothing_half_done(project, lan):
+    _add_what_takes_a_while(project)
+    project.csv(ACTOR1)
+    folder = lan.actor1.home / "impala_mm"
+    first = project.start()
+    first.until("10.77.1.21: copying the project: ")
+    time.sleep(0.3)
+    first.kill()
+    until(lambda: not [line for line in lan.actor1.processes() if "python" in line], 20)
+    assert under(folder) == {}
+    assert [path.name for path in folder.iterdir()] == [".deployed.json"]
+    failed, printed = project.deploy()
+    assert failed == {}, printed
+    assert (folder / "large").read_bytes() == (project.folder / "large").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_link_cut_while_it_copies_costs_that_host_alone_until_the_next_time(project, lan):
+    _add_what_takes_a_while(project)
+    project.csv(ACTOR1, ACTOR3)
+    first = project.start()
+    first.until("10.77.1.21: copying the project: ")
+    time.sleep(0.3)
+    lan.actor1.cut()
+    first.until(r"10\.77\.1\.21 FAILED: no answer for 12 s", 40)
+    first.until(r'failed {"10\.77\.1\.21": ".*"}', 40)
+    assert (lan.actor3.home / "impala_mm" / "large").exists()
+    there = under(lan.actor1.home / "impala_mm")
+    assert all(name.startswith(".deploying-") for name in there)
+    lan.actor1.restore()
+    failed, printed = project.deploy()
+    assert failed == {}, printed
+    assert (lan.actor1.home / "impala_mm" / "large").stat().st_size == 60_000_000
+    # The first copy is removed once no more data arrives.
+    until(lambda: not list((lan.actor1.home / "impala_mm").glob(".deploying-*")), 70)
+
+
+def test_a_full_disk_is_reported_and_does_not_affect_the_others(project, lan):
+    folder = lan.actor1.path("/root/small")
+    lan.actor1.run("mkdir", "/root/small")
+    lan.actor1.run("mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", "/root/small")
+    project.csv(ON_ACTOR1.format("small"), ACTOR3)
+    failed, printed = project.deploy()
+    assert failed == {
+        "10.77.1.21": "/root/small: No space left on device; free space on that host, or name a "
+        "workdir "
+        "on a larger disk in the CSV"
+    }
+    assert "code and environment: 1 of 2 hosts ready" in printed
+    there = lan.actor1.run("find", "/root/small", "-type", "f").stdout
+    assert there.split() == ["/root/small/.deployed.json"], folder
+    assert (lan.actor3.home / "impala_mm" / "experiment.py").exists()
+
+
+def test_set_ups_run_at_the_same_time_and_each_failure_says_what_to_do(project, lan):
+    goes_on = (
+        "home = pathlib.Path.home(); (home / 'begun').touch()\n"
+        "while not (home / 'go').exists(): time.sleep(0.1)\n"
+    )
+    fails = (
+        "print('[set-up] installing uv failed; the end of .setup.log:'); print('  ERROR: none'); "
+        "sys.exit('If this machine cannot reach the package index, name a mirror')"
+    )
+    warns = (
+        f"{goes_on}print('[set-up] WARNING: Horovod is not installed', flush=True); "
+        "print('[set-up]   because: no C++ compiler')"
+    )
+    (lan.actor1.home / "set-up").write_text(f"{goes_on}{fails}")
+    (lan.learner1.home / "set-up").write_text(warns)
+    (lan.actor3.home / "set-up").write_text(goes_on)
+    project.csv(LEARNER, ACTOR1, ACTOR3)
+    running, homes = project.start(), [h.home for h in (lan.learner1, lan.actor1, lan.actor3)]
+    until(lambda: all((home / "begun").exists() for home in homes), 60)
+    for home in homes:
+        (home / "go").touch()
+    assert running.wait(60) == 0
+    printed = running.printed()
+    failed = json.loads(re.search("^failed (.*)$", printed, re.MULTILINE)[1])
+    why = (
+        "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER copies the "
+        "packages to the host, and `make wheelhouse` makes that folder here"
+    )
+    assert failed == {"10.77.1.21": why}
+    assert f"10.77.1.21 FAILED: {why}" in printed
+    assert "10.77.1.11: WARNING: Horovod is not installed because: no C++" in printed
+    assert "10.77.1.11: begins\n" in printed
+    assert "actor3: ready\n" in printed
+
+
+def test_a_set_up_that_is_interrupted_ends_on_its_host(project, lan):
+    (lan.actor1.home / "set-up").write_text("import os; os.system('sleep 1234')")
+    project.csv(ACTOR1, ACTOR3)
+    running = project.start()
+    running.until("10.77.1.21: begins")
+    running.process.send_signal(signal.SIGINT)
+    assert running.wait(10) != 0
+    until(lambda: lan.actor1.processes() == [], 10)
+
+
+@pytest.mark.slow
+def test_a_set_up_may_be_silent_for_long(project, lan):
+    (lan.actor1.home / "set-up").write_text("time.sleep(40)")
+    project.csv(ACTOR1)
+    assert project.deploy()[0] == {}
+
+
+def test_ignored_files_are_not_copied_even_without_a_git_clone(lan):
+    project = Project(lan, git=False)
+    project.write("hosts.csv", "job,ip,ssh_password\nactor,far,hunter2\n")
+    project.write("data.csv", "x,y\n# not ssh_password\n")
+    project.csv(ACTOR1)
+    assert project.deploy()[0] == {}
+    there = under(lan.actor1.home / "impala_mm")
+    assert {"experiment.py", "data.csv", "launcher/supervise/agent_main.py"} < there.keys()
+    assert not {"hosts.csv", "workers.csv", "runs/old/checkpoint"} & there.keys()
+    assert "hunter2" not in json.dumps(there)
+
+
+def test_a_host_without_a_suitable_python_is_reported():
+    said = "[set-up] begins\n[set-up] this is Python 3.9, and TensorFlow needs 3.11: `apt-get"
+    assert failure_reason(said) == "this is Python 3.9, and TensorFlow needs 3.11: `apt-get"
+    full = "[set-up] too little disk: /x has 1.0 GB free and set-up needs 3 GB"
+    assert failure_reason(full).endswith(
+        "3 GB; free space on that host, or name a workdir on a larger disk in the CSV"
+    )
+    assert failure_reason("bash: line 1: module: command not found\n") == (
+        "bash: line 1: module: command not found"
+    )
+    assert failure_reason("") == "its set-up printed nothing"
+
+
+def test_a_destination_is_a_learners_if_one_of_its_rows_is():
+    rows = [
+        Worker(2, "learner", "10.9.9.1", cuda_visible_devices="0"),
+        Worker(3, "actor", "10.9.9.1"),
+        Worker(4, "actor", "10.9.9.1", workdir="/scratch", python="/opt/bin/python"),
+        Worker(5, "evaluator", "10.9.9.2", cuda_visible_devices="1", python=".venv/bin/python"),
+        Worker(6, "actor", "localhost"),
+        Worker(7, "learner", "10.9.9.3", cuda_visible_devices="-1"),
+    ]
+    assert [site[:5] for site in find_destinations(rows)] == [
+        ("10.9.9.1", "impala_mm", "learner", True, True),
+        ("10.9.9.1", "/scratch", "actor", False, False),
+        ("10.9.9.2", "impala_mm", "actor", False, True),
+        ("10.9.9.3", "impala_mm", "learner", False, True),
+    ]
+
+
+def test_the_frontend_starts_nothing_where_a_host_is_not_ready(lan):
+    """It deploys this project itself; its set-up on the host has no internet."""
+    lan.laptop.path("/root/workers.csv").write_text(f"job,ip\n{LEARNER[:18]}\n{ACTOR1[:16]}\n")
+    (lan.actor1.home / "impala_mm").mkdir()
+    (lan.actor1.home / "impala_mm" / "README.md").write_text("mine")
+    (lan.learner1.home / "impala_mm").write_text("a file")
+    command = f"{sys.executable} {ROOT}/run_experiment_mm_raw.py --deploy --level_name=catch"
+    ran = lan.laptop.run(
+        "bash", "-c", f"cd /root; {command} --workers_csv_path=workers.csv", check=False
+    )
+    assert ran.returncode == 2, ran.stdout
+    assert (
+        ran.stderr
+        == "error: no process was started: --deploy did not succeed on all hosts (see above)\n"
+    )
+    assert "10.77.1.21 FAILED: /root/impala_mm has files that were not deployed" in ran.stdout
+    assert "10.77.1.11 FAILED: /root/impala_mm: " in ran.stdout
+    ran = lan.laptop.run("bash", "-c", f"cd /root; {command} --wheelhouse=no", check=False)
+    assert "error: --wheelhouse=no: there is no such folder" in ran.stderr
+    plain = command.replace(" --deploy", "")
+    ran = lan.laptop.run("bash", "-c", f"cd /root; {plain} --wheelhouse=no", check=False)
+    assert "error: --wheelhouse needs --deploy" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_host_that_reaches_no_package_index_is_told_of_the_wheelhouse(lan):
+    """Its set-up is the real one."""
+    rows = "job,ip,tf_port\nlearner,10.77.1.2,8001\nactor,10.77.1.21,\n"
+    lan.laptop.path("/root/workers.csv").write_text(rows)
+    command = f"{sys.executable} {ROOT}/run_experiment_mm_raw.py --deploy --level_name=catch"
+    ran = lan.laptop.run(
+        *("bash", "-c", f"cd /root; {command} --workers_csv_path=workers.csv"), check=False
+    )
+    assert ran.returncode == 2
+    assert re.search(
+        r"10\.77\.1\.21 FAILED: installing uv failed; .*: ERROR: No matching distribution found "
+        r"for uv==.*; --wheelhouse=FOLDER copies the packages to the host, and `make wheelhouse` "
+        r"makes that folder here\n",
+        ran.stdout,
+    ), ran.stdout
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """Return a wheelhouse for actors."""
+    folder = tmp_path_factory.mktemp("wheels")
+    code, printed = run(sys.executable, "docker/wheelhouse.py", "--role=actor", folder, limit=900)
+    assert code == 0, printed
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("origin", ["clone", "installed package"])
+def test_a_host_without_internet_is_set_up_from_a_wheelhouse_and_plays(
+    origin, wheels, tmp_path, request
+):
+    """Everything is real; the hosts can reach nothing outside."""
+    if reason := hosts.why_not():
+        pytest.skip(f"no hosts to reach over SSH: {reason}")
+    frontend, fills = f"{sys.executable} {ROOT}/run_experiment_mm_raw.py", "make wheelhouse"
+    shared = [tmp_path]
+    if origin == "installed package":
+        package = request.getfixturevalue("package")
+        shared.append(package.home)
+        frontend = f"{package.commands}/impala-mm-cluster"
+        fills = "impala-mm wheelhouse wheels"
+    with hosts.Lan(shared=shared) as lan:
+        there = lan.laptop.path("/root/wheels")
+        shutil.copytree(wheels, there, copy_function=os.link)
+        rows = "job,ip,tf_port\nlearner,10.77.1.2,8001\nactor,10.77.1.21,\n"
+        lan.laptop.path("/root/workers.csv").write_text(rows)
+        command = (
+            f"cd /root; {frontend} --deploy --wheelhouse=wheels --workers_csv_path=workers.csv "
+            f"--level_name=catch"
+        )
+        numpy = next(there.glob("numpy-*"))
+        numpy.rename(lan.laptop.path("/root") / numpy.name)
+        ran = lan.laptop.run("bash", "-c", f"{command} --check", check=False)
+        lacks = f"the wheelhouse wheels lacks numpy {numpy.name.split('-')[1]}: `{fills}"
+        assert lacks in ran.stderr
+        lan.laptop.path(f"/root/{numpy.name}").rename(numpy)
+
+        frames = "--logdir=/root/run --total_environment_frames=20000"
+        ran = lan.laptop.run("bash", "-c", f"{command} {frames}", check=False, timeout=900)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert (lan.actor1.home / "impala_mm" / ".venv" / "bin" / "python").exists()
+        assert any(lan.laptop.path("/root/run").glob("metrics.jsonl"))
+        assert "1 of 1 hosts ready" in ran.stdout
+        ran = lan.laptop.run("bash", "-c", f"{command} --check", check=False, timeout=300)
+        again = ran.stdout
+        seconds = re.search(r"1 of 1 hosts ready; 0 files sent \((.*) s\)", again)[1]
+        assert float(seconds) < 15
+        assert "FAILED" not in again
+        assert len(re.findall(r"versions .*tensorflow-cpu 2\.\d+\.\d", again)) in (1, 2)

@@ -1,0 +1,207 @@
+"""Tests of the copies of states and logs, which several frontends may write at the same time."""
+
+import base64
+import dataclasses
+import os
+import threading
+import time
+import types
+
+import pytest
+from supervising import until
+
+from launcher.follow import connect
+from launcher.follow.run_control import RunControl
+from launcher.hosts.remote_node import RemoteNode
+from launcher.hosts.ssh_config import Settings, Target
+from launcher.hosts.state_mirror import DAEMONS_FOLDER, StateMirror
+from launcher.supervise import run_registry
+from launcher.supervise.daemon_supervisor import DAEMON
+from launcher.supervise.run_registry import Record, Run, boot_id
+from launcher.supervise.task import read_json
+
+
+class Hosts:
+    """Hosts that record the calls they receive."""
+
+    def __init__(self):
+        self.asked = []
+
+    def call(self, host_id, op, **arguments):
+        self.asked.append((host_id, op, arguments))
+
+
+@pytest.fixture
+def copied(tmp_path):
+    hosts, copy = Hosts(), tmp_path / "learners.log"
+    mirror = StateMirror(Run("impala", tmp_path), hosts, {"there": {"/log": copy}})
+
+    def tell(offset, data):
+        mirror.on_file_data("there", "/log", offset, base64.b64encode(data).decode())
+
+    return hosts, copy, tell
+
+
+def test_the_copy_of_a_rotated_log_is_kept_as_the_previous_log(copied):
+    _, copy, tell = copied
+    tell(0, b"first ")
+    tell(6, b"second")
+    tell(0, b"new")
+    assert copy.read_bytes() == b"new"
+    assert copy.with_name("learners.log.1").read_bytes() == b"first second"
+
+
+def test_a_log_that_another_frontend_has_rotated_is_not_rotated_again(copied):
+    _, copy, tell = copied
+    before = copy.with_name("learners.log.1")
+    before.write_bytes(b"first second")
+    copy.write_bytes(b"ne")
+    tell(0, b"new")
+    assert copy.read_bytes() == b"new"
+    assert before.read_bytes() == b"first second"
+    copy.write_bytes(b"new and more")  # another frontend was quicker
+    tell(3, b" an")
+    assert copy.read_bytes() == b"new and more"
+
+
+def test_a_copy_that_was_replaced_is_followed_from_its_end(copied):
+    hosts, copy, tell = copied
+    copy.write_bytes(b"brought whole")
+    tell(100, b"later")
+    tell(105, b"still later")
+    until(lambda: hosts.asked)
+    assert hosts.asked[0] == ("there", "follow", {"start": "", "files": {"/log": 13}})
+    assert copy.read_bytes() == b"brought whole"
+
+
+def test_closing_a_connection_does_not_report_the_host_as_lost(tmp_path, monkeypatch):
+    """Another frontend that is still connected would take the host for unreachable."""
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    run.record_contact("there")
+    config = tmp_path / "config"
+    config.touch()
+    there = RemoteNode("there", Target("127.0.0.1"), Settings(str(config)), [])
+
+    class Agent:
+        lost, error = threading.Event(), "the connection was closed"
+
+        def close(self):
+            self.lost.set()
+
+    monkeypatch.setattr(there, "_agent", Agent())
+    there.stay_connected(StateMirror(run, Hosts(), {}))
+    thread = next(each for each in threading.enumerate() if each.name == "keep there")
+    assert thread.is_alive()
+    there.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert run.why_away("there") == ""
+
+
+@pytest.mark.parametrize(("why", "over"), [("", []), ("the connection was lost", ["there"])])
+def test_a_host_that_another_frontend_left_is_not_unreachable_for_one_that_stops_the_run(
+    tmp_path, why, over
+):
+    """Until the host reports again, the state is the other frontend's: no frontend is connected."""
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    process = {"name": "actor-0", "job": "actor", "host": "there", "place": "there", "log": "/l"}
+    rest = (time.time(), boot_id(), str(tmp_path), "", [process], {}, [], 1)
+    run.write_record(Record("impala", "id", *rest))
+    hosts = types.SimpleNamespace(
+        remote_nodes={"there": types.SimpleNamespace(error=why)},
+        close=lambda: None,
+        for_each=lambda *_: {},
+    )
+    mirror = StateMirror(run, hosts, {})
+    state = process | {"state": "ending", "supervisor": None}
+    mirror.on_states("there", {"actor-0": state})
+    connect.disconnect(run, hosts)
+    speaks = [state | {"state": "ended"}] if not why else []
+    later = threading.Timer(1, lambda: [mirror.on_states("there", {"actor-0": s}) for s in speaks])
+    later.start()
+    try:
+        assert RunControl(run, hosts).end_remaining(print) == over
+    finally:
+        later.join()
+    assert run.states()["actor-0"]["state"] == ("ended" if not why else "lost")
+
+
+def test_a_host_reports_on_the_supervisor_of_its_daemon(tmp_path):
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    mirror = StateMirror(run, Hosts(), {})
+    daemon = {"state": "running", "serves": True}
+    mirror.on_states("there", {DAEMON: daemon}, True)
+    mirror.on_states("elsewhere", {DAEMON: {}}, True)
+    assert read_json(run.folder / DAEMONS_FOLDER / "there") == daemon
+    assert read_json(run.folder / DAEMONS_FOLDER / "elsewhere") == {}
+    assert run.why_away("there") == ""
+
+
+def test_a_host_counts_as_connected_only_once_its_states_are_written(tmp_path, monkeypatch):
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    seen = []
+    monkeypatch.setattr(
+        run,
+        "record_contact",
+        lambda host_id: seen.append((run.folder / DAEMONS_FOLDER / host_id).exists()),
+    )
+    StateMirror(run, Hosts(), {}).on_states("there", {DAEMON: {"state": "running"}})
+    assert seen == [True]
+
+
+def test_contacts_of_another_frontend_do_not_count_as_those_of_this_one(tmp_path):
+    """A host ignores requests, such as a stop, until it knows which start of the run is meant."""
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    process = {"name": "actor-0", "job": "actor", "host": "there", "place": "there", "log": "/l"}
+    record = Record("impala", "id", time.time(), boot_id(), str(tmp_path), "", [process], {}, [], 1)
+    run.write_record(record)
+    run.record_contact("there")  # by another frontend
+    reports = []
+
+    def stay_connected(mirror):
+        def report():
+            reports.append("there")
+            mirror.on_states("there", {})
+
+        threading.Timer(0.5, report).start()
+
+    nodes = {"there": types.SimpleNamespace(error="")}
+    hosts = types.SimpleNamespace(remote_nodes=nodes, stay_connected=stay_connected)
+    connect.mirror_states(run, record, hosts)
+    assert reports == ["there"]
+
+
+def test_reports_of_hosts_parse_the_record_once_until_another_frontend_replaces_it(
+    tmp_path, monkeypatch
+):
+    """It has a megabyte if the run has thousands of processes."""
+    parse, parsed = run_registry._parse_record, []
+    monkeypatch.setattr(
+        run_registry, "_parse_record", lambda content: parsed.append(1) or parse(content)
+    )
+    run = Run("impala", tmp_path)
+    (run.folder / "seen").mkdir(parents=True)
+    process = {"name": "actor-0", "job": "actor", "host": "h", "place": "here", "log": "/l"}
+    rest = (time.time(), boot_id(), str(tmp_path), "", [process], {}, [], 1)
+    record = Record("impala", "id", *rest)
+
+    def replace(record):
+        Run("impala", tmp_path).write_record(record)
+        os.utime(run.folder / "run.json", (1.0, len(parsed)))  # a new file is parsed each time
+
+    mirror, state = StateMirror(run, Hosts(), {}), process | {"state": "running"}
+    replace(record)
+    for _ in range(100):
+        mirror.on_states("here", {"actor-0": state})
+    assert len(parsed) == 1
+    replace(dataclasses.replace(record, processes=[process | {"place": "there"}]))
+    for _ in range(100):
+        mirror.on_states("here", {"actor-0": state | {"state": "ended"}})
+        mirror.on_states("there", {"actor-0": state | {"state": "saving"}})
+    assert len(parsed) == 2
+    assert run.states()["actor-0"]["state"] == "saving", "it runs on that host now"

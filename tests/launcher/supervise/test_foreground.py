@@ -1,0 +1,398 @@
+"""Learners and actors in the foreground of a terminal: small programs under real supervisors."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from processes import Process
+from supervising import until
+
+from launcher.supervise.procfs import descendants, start_time
+
+# What experiment.py does: its arguments are JSON of the learners' command and the actors'.
+PROGRAM = """
+import json, os, signal, sys
+from pathlib import Path
+from impala_mm.config import messages
+from launcher.supervise import foreground
+learners, actors, folder = json.loads(sys.argv[1])
+signals = []
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: signals.append(number))
+local_run = foreground.LocalRun(
+    learners, actors, dict(os.environ), Path(folder), 1.0, messages.log_line
+)
+code = foreground.run(local_run, signals)
+sys.exit(128 + signals[0] if code is None else code)
+"""
+PYTHON = [sys.executable, "-uSc"]
+BEATS = "import os; open(os.environ['IMPALA_MM_HEARTBEAT'], 'w').write('{}'); "
+# Reports its address, as every learner does before it loads TensorFlow.
+REPORTS = (
+    "import os; open(os.environ['IMPALA_MM_LEARNER_HOSTS'], 'w').write("
+    """'{"learner_hosts": ["a:8003", "b:8001"]}')\n"""
+)
+# Trains, with something to save: SIGUSR1 saves and ends it, SIGTERM ends it at once.
+LEARNER = (
+    BEATS + "import signal, sys, time\n"
+    "def save(*_):\n    print('saved'); sys.exit(0)\n"
+    "signal.signal(signal.SIGUSR1, save)\n"
+    "open('{folder}/metrics.jsonl', 'w').write('{{}}')\n"
+    "print('trains')\n"
+    "time.sleep(60)"
+)
+ACTOR = "import time; print('acts'); time.sleep(60)"
+# Ends once the test says so.
+WAITS = "import os, time\nwhile not os.path.exists('{folder}/go'): time.sleep(0.02)\n"
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """Start a run of a learner and actors that are given as programs of Python."""
+
+    def start(learner, *actors, shell=(), flags=(), reports=REPORTS):
+        learner = reports + learner.replace("{folder}", str(tmp_path)).replace("{{}}", "{}")
+        commands = [[*PYTHON, learner], [[*PYTHON, actor, *flags] for actor in actors]]
+        commands.append(str(tmp_path))
+        temporary = tmp_path / "tmp"
+        temporary.mkdir()
+        arguments = (sys.executable, "-c", PROGRAM, json.dumps(commands))
+        program = Process(*shell, *arguments, TMPDIR=str(temporary))
+        program.temporary = temporary
+        return program
+
+    return start
+
+
+def _states(run):
+    return {path.parent.name: path for path in run.temporary.glob("*/*/state.json")}
+
+
+def _processes(run, name):
+    """Return the pids of a process and of its supervisor."""
+    state = until(lambda: _read(run, name).get("process") and _read(run, name))
+    return state["process"][0], state["supervisor"][0]
+
+
+def _read(run, name):
+    path = _states(run).get(name)
+    return json.loads(path.read_text()) if path else {}
+
+
+def _everything(run):
+    """Return the pids of all processes below the one in the foreground, once all of them run."""
+    for name in ("learners", "actor-0"):
+        _processes(run, name)
+    return descendants(run.process.pid)
+
+
+def _until_logged(log):
+    until(lambda: log.exists() and log.read_text())
+
+
+def _until_gone(pids, seconds=6.0):
+    until(lambda: not any(map(start_time, pids)), seconds)
+
+
+def test_the_learners_output_is_shown_as_it_is_and_their_exit_code_is_the_runs(begin, tmp_path):
+    run = begin(f"print('one'); print('two')\n{WAITS}raise SystemExit(7)", ACTOR)
+    _until_logged(tmp_path / "actor-0.log")
+    (tmp_path / "go").touch()
+    assert run.wait(10) == 7
+    assert run.printed() == "one\ntwo\n", "no line is added or printed twice"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["actor-0.log", "go", "tmp"]
+    assert "acts\n" in (tmp_path / "actor-0.log").read_text()
+    assert not list((tmp_path / "tmp").iterdir()), "the state folder is removed"
+
+
+def test_a_heartbeat_file_that_is_asked_for_is_the_learners_and_not_the_actors(
+    begin, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("IMPALA_MM_HEARTBEAT", str(tmp_path / "beat"))
+    shows = "import os; print(os.environ['IMPALA_MM_HEARTBEAT']); "
+    run = begin(f"{shows}\n{WAITS}", shows + "import time; time.sleep(60)")
+    _until_logged(tmp_path / "actor-0.log")
+    (tmp_path / "go").touch()
+    assert run.wait(10) == 0
+    assert run.printed() == f"{tmp_path}/beat\n"
+    assert re.match(r"\S+/actor-0/beat\n", (tmp_path / "actor-0.log").read_text())
+
+
+def test_actors_start_with_the_addresses_that_the_learners_report(begin, tmp_path):
+    flags = ["--learner_hosts=localhost:0", "--task=0", "--learner_hosts=localhost:0"]
+    begin(LEARNER, "import sys, time; print(sys.argv[1:]); time.sleep(60)", flags=flags)
+    log = tmp_path / "actor-0.log"
+    told = "--learner_hosts=a:8003,b:8001"
+    until(lambda: log.exists() and f"{[told, '--task=0', told]}\n" in log.read_text())
+
+
+def test_ctrl_c_before_the_learners_report_their_addresses_starts_no_actor(begin, tmp_path):
+    run = begin("print('waits'); import time; time.sleep(60)", ACTOR, reports="")
+    run.until("waits")
+    learner = _processes(run, "learners")
+    assert list(_states(run)) == ["learners"]
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait(10) == 130
+    _until_gone(learner)
+    assert not (tmp_path / "actor-0.log").exists()
+
+
+def test_learners_that_fail_before_they_report_their_addresses_end_the_run(begin):
+    run = begin("print('error: taken'); raise SystemExit(2)", ACTOR, reports="")
+    assert run.wait(10) == 2
+    assert run.printed() == "error: taken\n"
+
+
+def test_ctrl_c_saves_and_stops_all(begin):
+    run = begin(LEARNER, ACTOR)
+    run.until("trains")
+    pids = _everything(run)
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait(10) == 130
+    _until_gone(pids)
+    assert "saved\n" in run.printed()
+    assert "[supervisor] the run saves and stops; Ctrl-C again ends it at once\n" in run.printed()
+
+
+def test_sigterm_saves_too_and_is_told_by_the_exit_code(begin):
+    run = begin(LEARNER, ACTOR)
+    run.until("trains")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait(10) == 143
+    assert "saved\n" in run.printed()
+
+
+def test_ctrl_c_before_there_is_anything_to_save_ends_at_once(begin):
+    run = begin("print('loads'); import time; time.sleep(60)", ACTOR)
+    run.until("loads")
+    pids = _everything(run)
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait(4) == 130
+    _until_gone(pids)
+
+
+def test_a_second_ctrl_c_ends_a_learner_that_takes_long_to_save(begin):
+    run = begin(LEARNER.replace("sys.exit(0)", "time.sleep(60)"), ACTOR)
+    run.until("trains")
+    pids = _everything(run)
+    run.process.send_signal(signal.SIGINT)
+    run.until("saved")
+    run.process.send_signal(signal.SIGINT)
+    run.until("all processes end now")
+    assert run.wait(10) == 130
+    _until_gone(pids)
+
+
+def test_a_save_that_fails_is_the_runs_failure(begin):
+    run = begin(LEARNER.replace("sys.exit(0)", "sys.exit(1)"), ACTOR)
+    run.until("trains")
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait(10) == 1
+    said = "[supervisor] learners failed: it was asked to save, but exited with code 1; the last "
+    assert said in run.printed()
+
+
+def _block(path):
+    """Make it impossible to write the file, as on a full disk."""
+
+    def is_blocked():
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            path.mkdir()
+        return path.is_dir()
+
+    until(is_blocked)
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_although_the_temporary_folder_is_full(begin):
+    run = begin(LEARNER, ACTOR)
+    run.until("trains")
+    pids = _everything(run)
+    (folder,) = run.temporary.iterdir()
+    _block(folder / "stop")
+    _block(folder / "learners" / "state.json")
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait(10) == 130
+    _until_gone(pids)
+    assert "saved\n" in run.printed()
+    assert "Traceback" not in run.printed()
+
+
+def test_a_second_ctrl_c_ends_all_at_once_although_the_temporary_folder_is_full(begin):
+    run = begin(LEARNER.replace("sys.exit(0)", "time.sleep(60)"), ACTOR)
+    run.until("trains")
+    pids = _everything(run)
+    (folder,) = run.temporary.iterdir()
+    run.process.send_signal(signal.SIGINT)
+    run.until("saved")
+    _block(folder / "stop")
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait(10) == 130
+    _until_gone(pids)
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_while_the_temporary_folder_is_full_has_not_failed(begin, tmp_path):
+    run = begin(f"print('trains')\n{WAITS}", ACTOR)
+    run.until("trains")
+    _everything(run)
+    (folder,) = run.temporary.iterdir()
+    _block(folder / "learners" / "state.json")
+    (tmp_path / "go").touch()
+    assert (run.wait(10), run.printed()) == (0, "trains\n")
+
+
+def test_a_closed_stdout_does_not_send_the_output_into_another_file(begin, tmp_path):
+    shell = ("bash", "-c", 'exec "$@" >&- 2>&-', "bash")
+    run = begin(f"print('x' * 1000)\n{WAITS}", ACTOR, shell=shell)
+    _everything(run)
+    time.sleep(0.5)
+    [lock] = run.temporary.glob("*/learners/lock")
+    assert lock.stat().st_size == 0
+    (tmp_path / "go").touch()
+    assert run.wait(10) == 0
+
+
+@pytest.fixture
+def unread(begin, tmp_path):
+    """Start a run that prints into a pipe which is full and never read."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    chatty = LEARNER.replace("time.sleep(60)", "[print('x' * 9999) for _ in range(10**6)]")
+    yield begin(chatty, ACTOR, shell=("bash", "-c", f'exec "$@" >{pipe} 2>&1', "bash"))
+    os.close(reader)
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_although_the_output_is_not_read(unread):
+    pids = _everything(unread)
+    time.sleep(3)
+    unread.process.send_signal(signal.SIGINT)
+    assert unread.wait(20) == 130
+    _until_gone(pids)
+
+
+@pytest.mark.slow
+def test_kill_9_leaves_no_process_although_the_output_is_not_read(unread):
+    pids = _everything(unread)
+    time.sleep(3)
+    unread.kill()
+    _until_gone(pids)
+
+
+def test_an_actor_that_crashes_is_restarted_and_the_screen_says_why(begin, tmp_path):
+    run = begin(LEARNER, "print('no such game'); raise SystemExit(3)")
+    for wait in ("1", "2"):
+        run.until(
+            r"\[supervisor\] actor-0 failed: it exited with code 3; it will be restarted in "
+            rf"{wait} s \(last line: no such game\)\n"
+        )
+    assert (tmp_path / "actor-0.log").read_text().count("no such game") >= 2
+    assert run.process.poll() is None
+
+
+def test_a_crash_in_compiled_code_shows_the_users_lines_and_no_control_characters(begin):
+    crashes = (
+        "print('Fatal Python error: Segmentation fault\\n\\n"
+        "Current thread 0x7f:\\n  File \\x1b]0;title\\x07step.py\\n\\n"
+        "Extension modules: numpy'); raise SystemExit(3)"
+    )
+    run = begin(LEARNER, crashes)
+    run.until(
+        r"\[supervisor\] actor-0 failed: it exited with code 3; it will be restarted in 1 s "
+        r"\(last line: Fatal Python error: Segmentation fault\)\n"
+    )
+    assert r"\x1b]0;title\x07step.py" in run.printed()
+    assert "\x1b" not in run.printed()
+    assert "numpy" not in run.printed()
+
+
+def test_an_actor_that_crashed_20_times_is_not_restarted_and_the_run_continues(begin, tmp_path):
+    run = begin(LEARNER, "raise SystemExit(3)", ACTOR)
+    run.until("trains")
+    state = until(lambda: _read(run, "actor-0").get("restarts") and _read(run, "actor-0"))
+    assert state["restarts"] < 20
+    # Twenty crashes take eight minutes: a supervisor that has counted them says this.
+    state |= {"state": "failed"}
+    state["failure"] |= {"time": 0.0, "next": "it crashed 20 times and will not be restarted"}
+    os.kill(state["supervisor"][0], signal.SIGKILL)
+    until(lambda: not start_time(state["supervisor"][0]))
+    _states(run)["actor-0"].write_text(json.dumps(state))
+    run.until(
+        rf"\[supervisor\] actor-0 crashed 20 times and will not be restarted; "
+        rf"log: {tmp_path}/actor-0.log\n"
+    )
+    assert run.process.poll() is None
+
+
+@pytest.mark.slow
+def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(begin, tmp_path):
+    refuses = "import time; time.sleep(0.5); print('error: no mask'); raise SystemExit(2)"
+    (tmp_path / "checkpoints" / "7").mkdir(parents=True)
+    run = begin(LEARNER, refuses, refuses)
+    assert run.wait(30) == 2, "a mistake of the user"
+    printed = run.printed()
+    first, second = re.findall(r"(actor-\d) failed.*; it will not be restarted", printed)
+    assert f"{first} failed: error: no mask; it will not be restarted" in printed
+    assert f"{second} failed as {first} did; it will not be restarted" in printed
+    assert (
+        f"[supervisor] the run ends, since no actor is left; the same flags with "
+        f"--logdir={tmp_path} resume from the last checkpoint\n"
+    ) in printed
+    assert printed.endswith("saved\n")
+
+
+def test_a_users_mistake_is_printed_once_although_actors_make_it_too(begin):
+    refused = "import sys, time; time.sleep({}); print('error: no such level'); sys.exit(2)"
+    run = begin(refused.format(1), refused.format(0))
+    assert run.wait(10) == 2
+    assert run.printed() == "error: no such level\n"
+
+
+def test_a_learner_that_is_killed_ends_the_run_and_says_so(begin):
+    run = begin(LEARNER, ACTOR)
+    run.until("trains")
+    pids = _everything(run)
+    os.kill(_processes(run, "learners")[0], signal.SIGKILL)
+    assert run.wait(10) == 137
+    _until_gone(pids)
+    assert re.search(
+        r"\[supervisor\] learners failed: it was killed by SIGKILL; the same flags with "
+        r"--logdir=/\S+ resume it",
+        run.printed(),
+    )
+
+
+@pytest.mark.parametrize("who", ["parent", "supervisor"])
+def test_kill_9_leaves_no_process_of_the_run(begin, who):
+    """Not even what a learner started and left, as mpirun's ranks when mpirun is killed."""
+    run = begin("import subprocess\nsubprocess.Popen(['setsid', 'sleep', '61'])\n" + LEARNER, ACTOR)
+    run.until("trains")
+    pids = _everything(run)
+    assert len(pids) >= 5, "two supervisors, a learner with its child, an actor"
+    if who == "parent":
+        run.kill()
+        until(lambda: not list(run.temporary.iterdir()), 6)
+    else:
+        os.kill(_processes(run, "learners")[1], signal.SIGKILL)
+        assert run.wait(10) != 0
+        assert "[supervisor] the learners' supervisor was killed by SIGKILL; " in run.printed()
+    _until_gone(pids)
+
+
+def test_the_users_terminal_keeps_its_settings_and_states_are_its_owners(begin):
+    run = begin(LEARNER, ACTOR)
+    run.until("trains")
+    _everything(run)
+    (folder,) = run.temporary.iterdir()
+    assert folder.stat().st_mode & 0o077 == 0
+    assert not list(folder.glob("*/task.json")), "they hold the environment"
+    assert Path(f"/proc/{_processes(run, 'learners')[1]}/cwd").exists()

@@ -1,0 +1,45 @@
+"""The part of a run on a machine that a frontend reaches by several names."""
+
+import stat
+import time
+
+import pytest
+
+from impala_mm.runtime import run_token
+from impala_mm.runtime.certificates import without_learner
+from launcher.supervise import local_node
+from launcher.supervise.local_node import LocalNode
+from launcher.supervise.run_registry import Run
+from launcher.supervise.task import RANK_BEATS_FOLDER
+
+_RECORD = {
+    **{"name": "night", "id": "start", "time": time.time(), "boot": "", "logdir": "/l"},
+    **{"socket": "", "processes": [], "flags": {}, "learners": [], "next_actor": 0},
+    "started_from": "laptop",
+}
+
+
+@pytest.mark.parametrize("whole_first", [False, True])
+def test_a_host_of_two_names_gets_the_learners_part_whichever_begins_first(
+    tmp_path, monkeypatch, whole_first
+):
+    monkeypatch.setattr(local_node.tmux, "default_socket", lambda: "")
+    monkeypatch.setattr(local_node, "remove_leftovers", lambda folder: None)
+    whole = run_token.make()
+    tokens = [without_learner(whole), whole]
+    for token in reversed(tokens) if whole_first else tokens:
+        LocalNode(Run("night", tmp_path)).begin_run(_RECORD, token, [])
+    file = tmp_path / "night" / "token"
+    assert file.read_text() == whole
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not list(file.parent.glob("token-*"))
+
+
+def test_a_heartbeat_that_is_being_written_does_not_hide_the_others(tmp_path):
+    node = LocalNode(Run("night", tmp_path))
+    assert node.rank_silence() is None
+    folder = tmp_path / "night" / RANK_BEATS_FOLDER
+    folder.mkdir(parents=True)
+    (folder / "beat-1").touch()
+    (folder / "beat-1.part").symlink_to(folder / "renamed")  # listed, and gone when asked
+    assert 0 <= node.rank_silence() < 5

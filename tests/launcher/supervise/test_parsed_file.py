@@ -1,0 +1,70 @@
+"""A JSON file that is parsed once for each content, as a run's record and states are."""
+
+import os
+import time
+
+import pytest
+
+from launcher.supervise.run_registry import ParsedFile, Record, Run, boot_id
+from launcher.supervise.task import write_json
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Return a file, a function that reads it, and the contents that were parsed."""
+    path, parsed = tmp_path / "file.json", []
+    file = ParsedFile(path, lambda content: parsed.append(content) or content)
+    return path, file.read, parsed
+
+
+def _age(path, seconds=10):
+    os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_a_file_is_parsed_once_until_it_is_replaced(read):
+    path, read, parsed = read
+    for number in (1, 2):
+        write_json(path, {"number": number})
+        _age(path)  # the inode tells the second one from the first
+        assert [read() for _ in range(3)] == [{"number": number}] * 3
+    path.write_text('{"number": 3}')
+    assert read() == {"number": 3}, "the same inode and size"
+    assert len(parsed) == 3
+    path.unlink()
+    assert read() == {}
+
+
+def test_a_file_that_was_written_a_moment_ago_is_parsed_again(read):
+    path, read, _ = read
+    write_json(path, {"number": 1})
+    about = path.stat()
+    assert read() == {"number": 1}
+    path.write_text('{"number": 2}')
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))  # in the same tick of the clock
+    assert read() == {"number": 2}
+
+
+def test_damaged_content_is_parsed_again(read):
+    path, read, _ = read
+    path.write_text('{"number": 1]')
+    _age(path)
+    about = path.stat()
+    assert read() == {}
+    path.write_text('{"number": 1}')
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert read() == {"number": 1}
+
+
+def test_a_state_that_was_changed_by_its_reader_is_read_unchanged(tmp_path):
+    run = Run("impala", tmp_path)
+    (run.folder / "actor-0").mkdir(parents=True)
+    process = {"name": "actor-0", "job": "actor", "host": "h", "log": "/l"}
+    rest = (time.time(), boot_id(), str(tmp_path), "", [process], {}, [], 1)
+    run.write_record(Record("impala", "id", *rest))
+    path = run.folder / "actor-0" / "state.json"
+    write_json(path, process | {"state": "ended", "code": 0})
+    _age(path)
+    run.states()["actor-0"]["state"] = "changed"
+    assert run.states()["actor-0"]["state"] == "ended"
+    write_json(path, process | {"state": "failed", "code": 1})
+    assert run.states()["actor-0"]["code"] == 1

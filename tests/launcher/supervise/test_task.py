@@ -1,0 +1,77 @@
+"""Files of a run's state: gone, replaced, or not to be read for the moment."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.supervise.liveness import HeartbeatMonitor
+from launcher.supervise.supervisor import StopRequests
+from launcher.supervise.task import Task, has_other_id, is_gone, write_json
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Let the file system refuse everything, as when a ticket of Kerberos has expired."""
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def fail():
+        for name in ("stat", "read_text", "read_bytes", "glob"):
+            monkeypatch.setattr(Path, name, refuse)
+
+    return fail
+
+
+def test_what_cannot_be_asked_for_is_not_gone(tmp_path, failing):
+    assert is_gone(tmp_path / "none")
+    (tmp_path / "file").touch()
+    assert is_gone(tmp_path / "file" / "none")
+    assert not is_gone(tmp_path)
+    failing()
+    assert not is_gone(tmp_path / "none")
+
+
+def test_a_state_is_replaced_by_another_id_and_not_by_one_that_cannot_be_read(tmp_path, failing):
+    path = tmp_path / "state.json"
+    assert has_other_id(path, "a")
+    write_json(path, {"id": "a"})
+    assert not has_other_id(path, "a")
+    assert has_other_id(path, "b")
+    failing()
+    assert not has_other_id(path, "b")
+
+
+def test_a_process_goes_on_while_nobody_can_read_whether_its_leader_does(tmp_path, failing):
+    task = Task(**dict.fromkeys(Task._fields) | {"name": "a", "folder": tmp_path, "leader": "b"})
+    requests = StopRequests(task, HeartbeatMonitor(tmp_path / "beat"))
+    requests._created -= 100
+    (tmp_path / "a").mkdir()
+    assert requests.newest() == "save", "it was never started"
+    failing()
+    assert requests.newest() == ""
+
+
+def test_a_process_without_a_lease_outlives_learners_of_another_host(tmp_path):
+    task = Task(**dict.fromkeys(Task._fields) | {"name": "a", "folder": tmp_path, "leader": "b"})
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    for lease, request in ((0.0, ""), (None, "save")):
+        requests = StopRequests(task._replace(lease_secs=lease), HeartbeatMonitor(tmp_path / "x"))
+        requests._created -= 100
+        assert requests.newest() == request, "its learners' state is not on this machine"
+        # A copy of the state of the other machine, whose supervisor is no process of this one.
+        copied = {"name": "b", "job": "learner", "host": "far", "state": "running", "log": ""}
+        copied |= {"supervisor": [4194303, 7], "process": None, "restarts": 0, "failure": None}
+        write_json(tmp_path / "b" / "state.json", copied)
+        assert requests.newest() == request
+        (tmp_path / "b" / "state.json").unlink()
+
+
+def test_heartbeats_that_cannot_be_listed_report_nothing(tmp_path, failing):
+    monitor = HeartbeatMonitor(tmp_path / "beat")
+    failing()
+    assert monitor.frames() is None
+    assert monitor.gave_up() == ""
