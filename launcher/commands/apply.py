@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from launcher.follow import connect, start
+from launcher.follow.connected_run import add_pending_stop
 from launcher.follow.console import say
-from launcher.follow.pending_stops import PendingStops
-from launcher.follow.run_control import RunControl
+from launcher.follow.followed_run import FollowedRun
 from launcher.hosts import deploy
-from launcher.hosts.hosts import Hosts, find_targets, host_id_of
+from launcher.hosts.hosts import find_targets, host_id_of
 from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.request import Request, UserError
-from launcher.plan.workers_csv import Worker
 from launcher.supervise.run_registry import Record, Run
 from launcher.supervise.task import FINAL_STATES, LEARNERS
 
@@ -29,19 +28,20 @@ class NotRunning(Exception):
     """The run that should be changed is not running."""
 
 
-def update_actors(control: RunControl, request: Request, workers: Sequence[Worker]) -> None:
+def update_actors(followed: FollowedRun, request: Request) -> None:
     """Start and stop actors as the CSV's rows say; print what changed and what cannot change.
 
     Raises NotRunning, or UserError if a new actor's host lacks the project.
     """
-    run, hosts, config, flags = control.run, control.hosts, request.launcher, request.flags
+    run, hosts, config, workers = followed.run, followed.hosts, followed.config, followed.workers
     _running_record(run)  # refused before hosts are connected
     hosts.targets |= find_targets(workers)
-    unreached = hosts.connect(say, connect.candidate_pythons(workers, config.deploy))
+    pythons = connect.candidate_pythons(workers, config.deploy)
+    unreached = hosts.connect(say, pythons)
     for sentence in unreached.values():
         say(f"note: {sentence}")
-    control.end_pending(say)
-    installation_of = _find_installations(hosts, request, workers, _running_record(run))
+    followed.end_pending(say)
+    installation_of = _find_installations(followed, request, _running_record(run))
     with run.locked():  # to deploy may have taken long
         record = start.with_reported_addresses(run, _running_record(run))
         if process_plan.chooses_port(record.flags["learner_hosts"]):
@@ -50,7 +50,7 @@ def update_actors(control: RunControl, request: Request, workers: Sequence[Worke
                 f"need: repeat --apply in a moment"
             )
         wanted = process_plan.make_processes(workers, config, record.flags, installation_of)
-        _note_what_remains(record, wanted, flags)
+        _note_what_remains(record, wanted, request.flags)
         added, removed = _find_differences(run, record, wanted)
         _refuse_without_project(added)
         new = [
@@ -60,7 +60,7 @@ def update_actors(control: RunControl, request: Request, workers: Sequence[Worke
             for i, process in enumerate(added)
         ]
         for name in removed:
-            control.request_stop("save", name)
+            followed.request_stop("save", name)
             if (host_id := record.host_id_of(name)) and (why := run.why_away(host_id)):
                 say(f"note: {name} keeps running until {host_id} can be reached ({why})")
         # Those that were removed stay in the record: they may take a moment to end.
@@ -68,29 +68,21 @@ def update_actors(control: RunControl, request: Request, workers: Sequence[Worke
         new_entries = [start.record_entry(process, learners, record) for process in new]
         processes = [*record.processes, *new_entries]
         given_up = _give_up_hosts(run, record, processes, removed)
-        processes = [p for p in processes if p.get("place") not in given_up]
-        reached = {
-            w: how for w, how in connect.describe_targets(hosts).items() if w not in given_up
-        }
-        next_actor = record.next_actor + len(new)
-        before = record
+        targets = connect.describe_targets(hosts)
+        csvs = [str(Path(config.workers_csv_path).absolute()), *record.csvs]
+        new_hosts = hosts.remote_nodes.keys() - record.targets.keys() - unreached.keys()
         record = dataclasses.replace(
             record,
-            processes=processes,
-            next_actor=next_actor,
-            targets=reached,
-            pythons=record.pythons
-            | {
-                host_id: connect.candidate_pythons(workers, config.deploy)(host_id)
-                for host_id in hosts.targets
-            },
-            csvs=list(dict.fromkeys([str(Path(config.workers_csv_path).absolute()), *record.csvs])),
+            processes=[p for p in processes if p.get("place") not in given_up],
+            next_actor=record.next_actor + len(new),
+            targets={host_id: how for host_id, how in targets.items() if host_id not in given_up},
+            pythons=record.pythons | pythons,
+            csvs=list(dict.fromkeys(csvs)),
         )
-        new_hosts = [host_id for host_id in hosts.remote_nodes if host_id not in before.targets]
         run.write_record(record)
-        start.begin_on_hosts(run, hosts, record, [p for p in new_hosts if p not in unreached], say)
+        start.begin_on_hosts(followed, record, list(new_hosts))
         if new:
-            start.start_processes(run, hosts, new, config, record, request.log_max_mb)
+            start.start_processes(followed, record, new)
     actors = f"{len(new)} actor{'s' * (len(new) != 1)}"
     say(f"{run.name}: {actors} added, {len(removed)} removed")
 
@@ -104,14 +96,12 @@ def _running_record(run: Run) -> Record:
     return record
 
 
-def _find_installations(
-    hosts: Hosts, request: Request, workers: Sequence[Worker], record: Record
-) -> InstallationOf:
+def _find_installations(followed: FollowedRun, request: Request, record: Record) -> InstallationOf:
     """Find where the project is; with --deploy, copy it to the hosts that lack it.
 
     Hosts that have it keep it as it is: the run may be using it, also where hosts share a folder.
     """
-    deploys = request.launcher.deploy
+    hosts, workers, deploys = followed.hosts, followed.workers, followed.config.deploy
     found = connect.find_installations(workers, hosts, deploys, say)
     if not deploys:
         return found
@@ -162,7 +152,7 @@ def _give_up_hosts(
     left = {record.host_id_of(name) for name in removed} - wanted - {"", *record.learner_places}
     given_up = {host_id for host_id in left if run.why_away(host_id)}
     for host_id in given_up:
-        PendingStops().add(host_id, record.id)
+        add_pending_stop(host_id, record.id)
     return given_up
 
 

@@ -8,7 +8,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 
-from launcher.commands import control, manage
+from launcher.commands import manage
 from launcher.commands.apply import NotRunning
 from launcher.commands.launch import launch
 from launcher.follow import follow, names, remembered
@@ -32,8 +32,8 @@ def main(request: Request) -> int:
     """Run the command that the flags ask for, and return its exit code. Raises UserError."""
     config = request.launcher
     commands: dict[str, Callable[[Run, Request], int]] = {
-        **{"stop": manage.stop_run, "save": manage.save_now, "control": control.control_run},
-        **{"status": manage.show_status, "json": manage.show_status, "attach": control.attach_run},
+        **{"stop": manage.stop_run, "save": manage.save_now, "control": manage.control_run},
+        **{"status": manage.show_status, "json": manage.show_status, "attach": manage.attach_run},
         **{"logs": manage.show_log, "fetch": manage.fetch_files, "apply": manage.apply_csv},
         **{"emit": emit_script, "check": launch, "dry_run": launch},
     }

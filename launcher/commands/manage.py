@@ -1,25 +1,30 @@
 """The commands for a run that was started already; its user may call them from any terminal."""
 
 import contextlib
+import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from impala_mm.config.messages import log_line
+from impala_mm.config.messages import escape, log_line
 from launcher.commands.apply import update_actors
-from launcher.follow import connect, controller, follow, news, status
+from launcher.follow import connect, controller, follow, status
+from launcher.follow.connected_run import REPEAT_SECONDS, ConnectedRun
 from launcher.follow.console import check_reader, say
-from launcher.follow.followed_run import RECOVERS_FILE
+from launcher.follow.follow import Follower
+from launcher.follow.followed_run import RECOVERS_FILE, FollowedRun
 from launcher.follow.process_table import state_label
 from launcher.follow.recovery import WINDOWS_REQUEST
-from launcher.follow.run_control import REPEAT_SECONDS, RunControl
 from launcher.hosts import fetch
 from launcher.hosts.hosts import Hosts
-from launcher.hosts.state_mirror import StateMirror
+from launcher.plan import process_plan
 from launcher.plan.request import Request, UserError, read_workers
 from launcher.plan.workers_csv import Worker, read
 from launcher.supervise import file_lock
+from launcher.supervise.callbacks import Say
 from launcher.supervise.log_tail import LogTail, for_terminal
+from launcher.supervise.process_output import ProcessOutput
 from launcher.supervise.run_registry import Record, Run, run_names
 from launcher.supervise.task import FINAL_STATES, LEARNERS
 
@@ -38,18 +43,29 @@ def require_record(run: Run) -> Record:
 
 @contextlib.contextmanager
 def connected(
-    run: Run, request: Request, log: str = ""
-) -> Iterator[tuple[RunControl, StateMirror]]:
+    run: Run, request: Request, log: str = "", workers: Sequence[Worker] = (), say: Say = say
+) -> Iterator[FollowedRun]:
     """Connect to the run's hosts for the time of a `with` block.
 
-    The learners' log and metrics are copied meanwhile, and the log of the process `log`.
+    The learners' log and metrics are copied meanwhile, and the log of the process `log`. Earlier
+    runs that could not be ended on these hosts are ended now.
     """
-    csv = request.launcher.workers_csv_path if "workers_csv_path" in request.given else ""
-    control, mirror = connect.reconnect(run, require_record(run), csv, request.settings, log)
+    record, config = require_record(run), request.launcher
+    csv = config.workers_csv_path if "workers_csv_path" in request.given else ""
+    hosts = Hosts(run.name, connect.targets_of(record, csv), request.settings)
+    hosts.connect(_say_on_stderr, record.pythons)
+    followed = FollowedRun(run, hosts, config, workers, request.log_max_mb, say)
+    followed.watch_hosts(log)
+    followed.end_pending(_say_on_stderr)
     try:
-        yield control, mirror
+        yield followed
     finally:
-        connect.disconnect(run, control.hosts)
+        followed.disconnect()
+
+
+def _say_on_stderr(line: str) -> None:
+    """Print to stderr: stdout may be read by a program, such as the JSON of `--status`."""
+    print(escape(line), file=sys.stderr)
 
 
 def read_rows(request: Request, record: Record) -> list[Worker]:
@@ -68,6 +84,83 @@ def read_rows(request: Request, record: Record) -> list[Worker]:
     return read(path)[0]
 
 
+def attach_run(run: Run, request: Request) -> int:
+    """Follow a run again and restart what fails, as the frontend that started it did."""
+    record, config = require_record(run), request.launcher
+    process_plan.common_environment(config)  # what is missing is said now, not at the first restart
+    if not run.is_running() and not record.targets:
+        raise UserError(
+            f"{run.name} is not running: --status shows how it ended, --stop removes its record"
+        )
+    workers = read_rows(request, record)
+    with connected(run, request, workers=workers) as followed:
+        followed.find_installations(workers)
+        follower = Follower(followed, Path(record.logdir), request.command)
+        follower.install_signal_handlers()
+        if config.detach:
+            return follower.detach() or 0
+        if config.controller != controller.NONE:
+            _find_controller(run)
+        followed.open_windows()
+        say(f"{run.name}: {state_label(status.run_state(run))}; {follow.KEYS_HINT}")
+        has_actors = any(worker.job == "actor" for worker in workers)
+        if has_actors and process_plan.chooses_port(record.flags["learner_hosts"]):
+            say(
+                "note: the actors were not started, as the run's frontend ended before: --apply "
+                "--workers_csv_path=PATH starts them"
+            )
+        return follower.follow()
+
+
+def _find_controller(run: Run) -> None:
+    """Say whether the run has a controller; start it again if it is gone before the run's end."""
+    report = controller.read(run)
+    if report is None:
+        return
+    say(report.describe())
+    if not report.is_missing:
+        return
+    try:
+        if again := controller.ensure(run, report.command, report.folder, Path(report.log), say):
+            say(again.describe())
+    except (controller.NotStarted, OSError) as error:
+        say(f"could not start the controller again: {error}; this frontend restarts what fails")
+
+
+def control_run(run: Run, request: Request) -> int:
+    """Follow a run as its controller until it has ended, and return the exit code.
+
+    It follows the run by the code of a frontend that is attached; its messages go to a log, and no
+    terminal ends it.
+    """
+    record, config = require_record(run), request.launcher
+    process_plan.common_environment(config)
+    log = Path(record.logdir) / controller.LOG_FILE
+    output = ProcessOutput(str(log), request.log_max_mb)
+
+    def write(message: str) -> None:
+        output.write_message(escape(message))
+
+    this = controller.Controller(run)
+    workers = read_rows(request, record)
+    with connected(run, request, workers=workers, say=write) as followed:
+        followed.find_installations(workers)
+        follower = Follower(followed, Path(record.logdir), shows_log=False)
+        follower.install_signal_handlers()
+        for number in (signal.SIGINT, signal.SIGHUP):  # not SIG_IGN, which processes would inherit
+            signal.signal(number, lambda *_: None)
+        followed.holds_lock()
+        this.begin(request.command, log)
+        write(f"controls the run {run.name}")
+        if sentence := followed.describe_logins():
+            write(sentence)
+        code = follower.follow()
+        if not follower.is_terminated:
+            write("the run has ended, and so has its controller")
+            this.end()
+    return code
+
+
 def show_status(run: Run, request: Request) -> int:
     """Show the status of a run as JSON, or as a live table; the latter opens closed windows."""
     record = require_record(run)
@@ -75,21 +168,20 @@ def show_status(run: Run, request: Request) -> int:
         connect.forget_contacts(run, list(record.targets))
     # Without a connected frontend the copies of the hosts' states are old.
     unseen = record.targets and all(map(run.why_away, record.targets))
-    with connected(run, request) if unseen else contextlib.nullcontext() as connection:
+    with connected(run, request) if unseen else contextlib.nullcontext() as followed:
         if not request.launcher.json:
             if record.targets and not unseen:  # the connected frontend opens those on other hosts
                 (run.folder / WINDOWS_REQUEST).touch(mode=0o600)
-            here = Hosts(run.name, {}, request.settings)
-            control = connection[0] if connection else RunControl(run, here)
-            control.open_windows(say)
+            here = ConnectedRun(run, Hosts(run.name, {}, request.settings))
+            (followed or here).open_windows()
         status.show_status(run, request.launcher.json)
     return 0
 
 
 def fetch_files(run: Run, request: Request) -> int:
     """Download the logs of all processes, and the learners' folder, from other hosts."""
-    with connected(run, request) as (control, _):
-        return fetch.fetch_run(run, control.hosts, require_record(run), say)
+    with connected(run, request) as followed:
+        return fetch.fetch_run(run, followed.hosts, require_record(run), say)
 
 
 def apply_csv(run: Run, request: Request) -> int:
@@ -98,8 +190,8 @@ def apply_csv(run: Run, request: Request) -> int:
     if "workers_csv_path" not in request.given:
         raise UserError("--apply needs the changed CSV: add --workers_csv_path=PATH")
     workers = read_workers(request)
-    with connected(run, request) as (control, _):
-        update_actors(control, request, workers)
+    with connected(run, request, workers=workers) as followed:
+        update_actors(followed, request)
     return 0
 
 
@@ -107,61 +199,61 @@ def save_now(run: Run, request: Request) -> int:
     """Let the learners of a running run save a checkpoint."""
     record = require_record(run)
     log = next(p["log"] for p in record.processes if p["name"] == LEARNERS)
-    with connected(run, request) as (control, _):
+    with connected(run, request) as followed:
         if status.run_state(run) != "running":
             raise UserError(f"{run.name} has no learners that are running: --status shows why")
         folder = str(Path(log).parent)
-        control.hosts.call(record.host_id_of(LEARNERS), "request_checkpoint", folder=folder)
+        followed.hosts.call(record.host_id_of(LEARNERS), "request_checkpoint", folder=folder)
     say(f"{run.name}: the learners save a checkpoint; results: {record.logdir}")
     return 0
 
 
 def stop_run(run: Run, request: Request) -> int:
     """Save and stop every process of a run, its controller last; the run's folder stays."""
-    entry = controller.read(run)
+    report = controller.read(run)
     code = _stop_run(run, request)
-    controller.end(entry)
+    controller.end(report)
     return code
 
 
 def _stop_run(run: Run, request: Request) -> int:
     """Save and stop every process of a run, and remove its state."""
     record, code = require_record(run), 0
-    with connected(run, request) as (control, _):
+    with connected(run, request) as followed:
         state = status.run_state(run)
         if state == "elsewhere":
             raise UserError(
                 f"{run.name} was started on {record.elsewhere}, where it may be running: --stop it "
                 f"there; if that machine is gone, remove {run.folder}"
             )
-        if state == "stale":
-            control.end_remaining(say)
-            why = "ended when this machine rebooted"
-            say(f"{run.name} {why}; removed its record; results: {record.logdir}")
-        elif not run.is_running():
-            why = f"was not running (state: {state_label(state)})"
-            say(f"{run.name} {why}; removed its record; results: {record.logdir}")
+        if state != "stale" and run.is_running():
+            code = _end_run(followed, record)
         else:
-            code = _end_run(run, control, record, request.launcher.stop_secs)
+            why = f"was not running (state: {state_label(state)})"
+            if state == "stale":
+                followed.end_remaining()
+                why = "ended when this machine rebooted"
+            say(f"{run.name} {why}; removed its record; results: {record.logdir}")
         if code and any(run.why_away(host_id) for host_id in record.targets):
             return code  # another --stop can reach the hosts that were unreachable
         with run.locked(wait=True):
             if run.record == record:  # no other frontend removed or restarted it
-                control.forget(record, is_stale=state == "stale")
+                followed.forget(record, is_stale=state == "stale")
     return code
 
 
-def _end_run(run: Run, control: RunControl, record: Record, timeout: float) -> int:
+def _end_run(followed: FollowedRun, record: Record) -> int:
     """Stop a running run, print how it ended, and return the exit code."""
+    run = followed.run
     say(f"{run.name}: saving and stopping the learners, then all other processes")
     began, code = time.monotonic(), 0
-    control.request_stop("save")
-    _wait_for_learners(run, control, timeout)
-    unreached = control.end_remaining(say)
+    followed.request_stop("save")
+    _wait_for_learners(followed)
+    unreached = followed.end_remaining()
     learners = run.states().get(LEARNERS, {})
     if learners.get("state") == "failed":
         code = 1
-        say(news.failure_message(learners, 1))
+        say(follow.failure_message(learners, 1))
     last_line = learners.get("last", "")
     if last_line:
         say(log_line(last_line))
@@ -173,30 +265,29 @@ def _end_run(run: Run, control: RunControl, record: Record, timeout: float) -> i
     return code
 
 
-def _wait_for_learners(run: Run, control: RunControl, timeout: float) -> None:
-    """Wait until the learners have ended, or their host was unreachable for `timeout` seconds.
+def _wait_for_learners(followed: FollowedRun) -> None:
+    """Wait until the learners have ended, or their host was unreachable for `--stop_secs`.
 
     Learners that do not end are killed by their supervisor after its own timeout.
     """
+    timeout = followed.config.stop_secs
     away_since = noticed = 0.0
     requested = time.monotonic()
-    while (state := run.states().get(LEARNERS, {"state": "lost"})["state"]) not in (
-        *FINAL_STATES,
-        "lost",
-    ):
-        away_since = 0.0 if state != "away" else away_since or time.monotonic()
-        if away_since and not noticed and time.monotonic() - away_since > _NOTICE_SECONDS:
-            noticed = time.monotonic()
-            host_id = require_record(run).host_id_of(LEARNERS)
+    while (state := followed.learners["state"]) not in (*FINAL_STATES, "lost"):
+        now = time.monotonic()
+        away_since = 0.0 if state != "away" else away_since or now
+        if away_since and not noticed and now - away_since > _NOTICE_SECONDS:
+            noticed = now
+            host_id = require_record(followed.run).host_id_of(LEARNERS)
             say(
                 f"the learners' host {host_id} is unreachable; trying to reconnect for "
                 f"{timeout:g} s",
             )
-        if away_since and time.monotonic() - away_since > timeout:
+        if away_since and now - away_since > timeout:
             return
-        if control.hosts.remote_nodes and time.monotonic() - requested > REPEAT_SECONDS:
-            requested = time.monotonic()
-            control.request_stop("save")
+        if followed.hosts.remote_nodes and now - requested > REPEAT_SECONDS:
+            requested = now
+            followed.request_stop("save")
         time.sleep(0.1)
 
 

@@ -1,26 +1,19 @@
 """Connects the frontend to the hosts of a run, before it is started or while it is running."""
 
 import contextlib
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config.messages import escape
-from launcher.follow.run_control import RunControl
 from launcher.hosts.hosts import Hosts, find_targets, host_id_of
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
-from launcher.hosts.ssh_config import Settings, Target
-from launcher.hosts.state_mirror import StateMirror
+from launcher.hosts.ssh_config import Target
 from launcher.plan import host_environment, workers_csv
 from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.workers_csv import Worker
 from launcher.supervise.callbacks import Say
 from launcher.supervise.run_registry import Record, Run
 from launcher.supervise.task import LEARNERS, ROW_FILES
-
-_FIRST_CONTACT_SECONDS = 10.0  # timeout for the first status report of all hosts
 
 
 def find_installations(
@@ -62,21 +55,15 @@ def _row_key(row: Worker) -> str:
     return f"{host_id_of(row)} {row.workdir!r} {row.python!r}"
 
 
-def candidate_pythons(rows: Sequence[Worker], deploys: bool) -> Callable[[str], list[str]]:
-    """Return a function that lists the Python programs by which a host's supervisors may run."""
-
-    def pythons_of(host_id: str) -> list[str]:
-        found = []
-        for row in rows:
-            if host_id_of(row) == host_id:
-                for root in host_environment.candidate_roots(row, deploys):
-                    found += [
-                        each if each.startswith("~") or "/" not in each else str(Path(root, each))
-                        for each in host_environment.candidate_pythons(row)
-                    ]
-        return list(dict.fromkeys(found))
-
-    return pythons_of
+def candidate_pythons(rows: Sequence[Worker], deploys: bool) -> dict[str, list[str]]:
+    """Return the Python programs by which each host's supervisors may run, by host id."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for root in host_environment.candidate_roots(row, deploys) if host_id_of(row) else []:
+            for each in host_environment.candidate_pythons(row):
+                path = each if each.startswith("~") or "/" not in each else str(Path(root, each))
+                found.setdefault(host_id_of(row), {})[path] = None
+    return {host_id: list(pythons) for host_id, pythons in found.items()}
 
 
 def describe_targets(hosts: Hosts) -> dict[str, list[Any]]:
@@ -104,51 +91,7 @@ def rows_of(record: Record, csv: str = "") -> list[Worker]:
     return rows
 
 
-def reconnect(
-    run: Run, record: Record, csv: str, settings: Settings, log: str = ""
-) -> tuple[RunControl, StateMirror]:
-    """Connect to the hosts of a running run and end what earlier runs have left on them.
-
-    `csv`: the CSV that the user gave, if any; it may hold passwords. `log`: a process whose log
-    is copied as well, besides the learners'.
-    """
-    hosts = Hosts(run.name, targets_of(record, csv), settings)
-    hosts.connect(_print_to_stderr, lambda host_id: record.pythons.get(host_id, []))
-    mirror = mirror_states(run, record, hosts, log)
-    control = RunControl(run, hosts)
-    control.end_pending(_print_to_stderr)
-    return control, mirror
-
-
-def _print_to_stderr(line: str) -> None:
-    """Print to stderr: stdout may be read by a program, such as the JSON of `--status`."""
-    print(escape(line), file=sys.stderr)
-
-
-def mirror_states(run: Run, record: Record, hosts: Hosts, log: str = "") -> StateMirror:
-    """Start to copy states and logs of all hosts, and wait for their first status reports."""
-    nodes = list(hosts.remote_nodes.items())
-    for host_id, node in nodes:
-        if node.error and run.why_away(host_id):  # unless another frontend is connected
-            run.record_contact(host_id, node.error)
-    mirror = StateMirror(run, hosts, mirrored_files(record, log))
-    hosts.stay_connected(mirror)
-    until = time.monotonic() + _FIRST_CONTACT_SECONDS
-    while time.monotonic() < until:
-        # Contacts that the run's folder records may be those of another frontend.
-        if all(node.error or host_id in mirror.reported for host_id, node in nodes):
-            break
-        time.sleep(0.05)
-    return mirror
-
-
-def disconnect(run: Run, hosts: Hosts) -> None:
-    """Close the connections. Remote processes keep running."""
-    hosts.close()
-    forget_contacts(run, list(hosts.remote_nodes))
-
-
-def forget_contacts(run: Run, host_ids: Sequence[str]) -> None:
+def forget_contacts(run: Run, host_ids: Iterable[str]) -> None:
     """Record that no frontend is connected to these hosts."""
     for host_id in host_ids:
         run.record_contact(host_id, "no frontend is connected to it")

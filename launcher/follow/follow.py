@@ -1,28 +1,33 @@
 """Follows a running run until it ends, or the user detaches.
 
-The frontend may be closed: the run keeps running. Ctrl-C saves and stops the run. `news` prints
-what happens, and `recovery` handles hosts that become unreachable.
+The frontend may be closed: the run keeps running. Ctrl-C saves and stops the run. `recovery`
+handles hosts that become unreachable and processes that are lost.
 """
 
+import collections
 import contextlib
 import os
+import re
 import select
 import signal
 import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_mm.config.messages import program
-from launcher.follow.console import check_reader, discard_output, say
-from launcher.follow.news import RunNews
+from impala_mm.config.messages import log_line, program
+from launcher.follow import controller
+from launcher.follow.connected_run import REPEAT_SECONDS
+from launcher.follow.console import check_reader, discard_output
+from launcher.follow.followed_run import FollowedRun
 from launcher.follow.recovery import Recovery
-from launcher.follow.run_control import REPEAT_SECONDS, RunControl
+from launcher.hosts.mirror import mirror_folder
 from launcher.supervise.actor_watch import ActorWatch
 from launcher.supervise.callbacks import Say
+from launcher.supervise.log_tail import LogTail, for_terminal
 from launcher.supervise.run_registry import Run, run_names
 from launcher.supervise.task import FINAL_STATES, LEARNERS, USER_ERROR
 
@@ -30,6 +35,11 @@ _CHECK_SECONDS = 0.3
 _ADDRESSES_SECONDS = 300.0  # timeout for learners to report their addresses
 _ADDRESSES_CHECK_SECONDS = 0.05  # seconds between two looks for these addresses
 _WAITING_SECONDS = 10.0  # seconds between two messages that the actors wait for these addresses
+_REMEMBERED_LINES = 400  # lines of the learners' log; a supervisor remembers as many
+# The beginning of a line that differs where two actors print the same.
+_OWN_PREFIX = re.compile(r"^(\[actor \d+\] |\d\d:\d\d:\d\d )")
+# Lines of the learners' supervisor about their end.
+_END_OF_LEARNERS = re.compile(r"\d\d:\d\d:\d\d (it .*; the run ends|-- learners: failed.* --)")
 KEYS_HINT = "`d` detaches; Ctrl-C saves and stops the run"
 
 
@@ -41,14 +51,21 @@ class Follower:
     """Follows one run until it ends or the user detaches."""
 
     def __init__(
-        self, control: RunControl, logdir: Path, say: Say = say, *, shows_log: bool = True
+        self,
+        followed: FollowedRun,
+        logdir: Path,
+        command: Sequence[str] = (),
+        *,
+        shows_log: bool = True,
     ):
         """Remember the end of the learners' log: create it before the run is started.
 
-        `shows_log`: whether to print this log.
+        `logdir`: the run's folder on this machine; `command`: that of this frontend, from which a
+        controller's is made; `shows_log`: whether to print the learners' log.
         """
-        self._control, self._run, self._say = control, control.run, say
-        self._news = RunNews(self._run, logdir, say, shows_log)
+        self._followed, self._run, self._say = followed, followed.run, followed.say
+        self._command = command
+        self._news = RunNews(self._run, logdir, self._say, shows_log)
         self._signals: list[int] = []
         # When a stop was first requested, and when the request was last sent to all hosts.
         self._stop_requested = self._stop_sent = 0.0
@@ -81,11 +98,10 @@ class Follower:
                 raise
             discard_output()
 
-    def wait_for_learners(self, seconds: float = _ADDRESSES_SECONDS) -> list[str]:
+    def wait_for_learners(self) -> list[str]:
         """Wait until the learners have reported their addresses, and return these.
 
-        The result is empty if the learners ended first, or Ctrl-C was pressed. Raises
-        NoAddresses after `seconds`.
+        The result is empty if the learners ended first, or Ctrl-C was pressed. Raises NoAddresses.
         """
         began = time.monotonic()
         next_message = _WAITING_SECONDS
@@ -97,7 +113,7 @@ class Follower:
                 return addresses
             waited = time.monotonic() - began
             what = "the learners to report the ports that they have chosen"
-            if waited > seconds:
+            if waited > _ADDRESSES_SECONDS:
                 raise NoAddresses(
                     f"gave up waiting for {what} after {waited:.0f} s: their log may say why "
                     f"({learners.get('log', '')}); with tf_port in the CSV, actors start at once"
@@ -110,25 +126,20 @@ class Follower:
             time.sleep(_ADDRESSES_CHECK_SECONDS)
         return []
 
-    def follow(
-        self, recovery: Recovery, timeout: float, detach: Callable[[], int | None] | None = None
-    ) -> int:
-        """Follow the run, and return the frontend's exit code.
+    def follow(self) -> int:
+        """Follow the run, and return the frontend's exit code."""
+        followed, recovery = self._followed, Recovery(self._followed)
+        with mirror_folder(followed.config.mirror_logdir, self._run, followed.hosts, self._say):
+            try:
+                return self._follow(recovery)
+            except BrokenPipeError:
+                if not self.interrupted:
+                    raise
+            # Ctrl-C ended the reader of the output, too, such as `tee`; the run is to be stopped.
+            discard_output()
+            return self._follow(recovery)
 
-        `timeout`: seconds that a stop request waits for a learners' host that is unreachable.
-        `detach` is called when the user presses `d`, and returns the exit code; None: the frontend
-        does not detach.
-        """
-        try:
-            return self._follow(recovery, timeout, detach or self._detach)
-        except BrokenPipeError:
-            if not self.interrupted:
-                raise
-        # Ctrl-C ended the reader of the output, too, such as `tee`; the run is still to be stopped.
-        discard_output()
-        return self._follow(recovery, timeout, detach or self._detach)
-
-    def _follow(self, recovery: Recovery, timeout: float, detach: Callable[[], int | None]) -> int:
+    def _follow(self, recovery: Recovery) -> int:
         interrupted = 0
         learners: dict[str, Any] = {"state": "lost"}
         with _pressed_keys() as pressed:
@@ -138,9 +149,9 @@ class Follower:
                 if not interrupted:
                     recovery.recover()
                 if self.is_terminated:
-                    return self._detach()
+                    return self._say_detached()
                 if "d" in pressed():  # a run that is being stopped needs no controller
-                    code = self._detach() if interrupted else detach()
+                    code = self._say_detached() if interrupted else self.detach()
                     if code is not None:
                         return code
                 if (times := self._signals.count(signal.SIGINT)) > interrupted:
@@ -154,30 +165,29 @@ class Follower:
                     self._end_without_actors(states)
                 if _has_ended(learners["state"], recovery, interrupted > 0):
                     break
-                if interrupted and not self._repeat_stop(learners, interrupted, timeout):
+                if interrupted and not self._repeat_stop(learners, interrupted):
                     break
                 time.sleep(_CHECK_SECONDS)
-        unreached = self._control.end_remaining(
-            self._say,
-            lambda: self.is_terminated or self._signals.count(signal.SIGINT) > interrupted,
+        unreached = self._followed.end_remaining(
+            lambda: self.is_terminated or self._signals.count(signal.SIGINT) > interrupted
         )
         self._news.print_all()
         if unreached:
             self._say(unreached_message(unreached))
         return self._exit_code(learners, interrupted > 0)
 
-    def _repeat_stop(self, learners: dict[str, Any], interrupts: int, timeout: float) -> bool:
+    def _repeat_stop(self, learners: dict[str, Any], interrupts: int) -> bool:
         """Repeat the stop request to all hosts.
 
         Return False if the learners' host has been unreachable for too long to wait any more.
         """
         now = time.monotonic()
         self._stop_requested = self._stop_requested or now
-        if self._control.hosts.remote_nodes and now - self._stop_sent > REPEAT_SECONDS:
+        if self._followed.hosts.remote_nodes and now - self._stop_sent > REPEAT_SECONDS:
             self._stop_sent = now
-            self._control.request_stop("save" if interrupts == 1 else "now")
+            self._followed.request_stop("save" if interrupts == 1 else "now")
         return learners["state"] != "away" or (
-            now - self._stop_requested < timeout and interrupts < 2
+            now - self._stop_requested < self._followed.config.stop_secs and interrupts < 2
         )
 
     def _end_without_actors(self, states: dict[str, dict[str, Any]]) -> None:
@@ -189,19 +199,44 @@ class Follower:
                 "error: the run ends, since no actor is left; start it again with the same "
                 "--logdir to resume"
             )
-            self._control.request_stop("save")
+            self._followed.request_stop("save")
 
     def _stop(self, times: int) -> None:
-        self._control.request_stop("save" if times == 1 else "now")
+        self._followed.request_stop("save" if times == 1 else "now")
         if times == 1:
             self._say("saving and stopping the run; press Ctrl-C again to end it without saving")
         else:
             self._say("ending all processes without saving")
 
-    def _detach(self) -> int:
+    def detach(self) -> int | None:
+        """Leave the run with a controller, and return the frontend's exit code.
+
+        The result is None if Ctrl-C was pressed before the controller was ready.
+        """
+        record, code = self._run.record, 0
+        if record and self._followed.config.controller != controller.NONE:
+            self._followed.release_lock()
+            command = controller.command_of(self._command, self._run.name)
+            log = Path(record.logdir) / controller.LOG_FILE
+            try:
+                report = controller.ensure(
+                    self._run, command, ".", log, self._say, lambda: self.interrupted
+                )
+            except (controller.NotStarted, OSError) as error:
+                self._say(f"error: the controller could not be started: {error}")
+                code = 1
+            else:
+                if report is None:
+                    return None
+                self._say(f"{report.describe()}; log: {report.log}")
+                if sentence := self._followed.describe_logins():
+                    self._say(sentence)
+        return self._say_detached(code)
+
+    def _say_detached(self, code: int = 0) -> int:
         with contextlib.suppress(OSError):  # the terminal may be gone
             self._say(detached_message(self._run))
-        return 0
+        return code
 
     def _exit_code(self, learners: dict[str, Any], interrupted: bool) -> int:
         if learners["state"] == "away":
@@ -289,3 +324,55 @@ def _is_in_foreground(terminal: int) -> bool:
         return os.tcgetpgrp(terminal) == os.getpgrp()
     except OSError:
         return False
+
+
+class RunNews:
+    """The news of one run."""
+
+    def __init__(self, run: Run, logdir: Path, say: Say, shows_log: bool):
+        """Remember the end of the learners' log; `shows_log`: whether to print this log."""
+        self._run, self._say, self._shows_log = run, say, shows_log
+        self._learners_log = LogTail(logdir / f"{LEARNERS}.log", max_bytes=0)
+        # By process: the time of its last failure that was printed, and the number of failures.
+        self._reported_failures: dict[str, tuple[float, int]] = {}
+        self._reasons: dict[tuple[str, ...], str] = {}  # the first process that failed with lines
+        self._printed: collections.deque[str] = collections.deque(maxlen=_REMEMBERED_LINES)
+
+    def print_all(self) -> None:
+        """Print what has happened since the last call."""
+        for line in self._learners_log.lines():
+            # `failure_message` contains the line about the end.
+            if self._shows_log and not _END_OF_LEARNERS.fullmatch(line):
+                print(for_terminal(line), flush=True)
+            if self._shows_log:
+                self._printed.append(line)
+        for name, state in self._run.states().items():
+            failure = state.get("failure")
+            reported, times = self._reported_failures.get(name, (0.0, 0))
+            if failure and failure["time"] != reported:
+                self._reported_failures[name] = failure["time"], times + 1
+                self._say(failure_message(state, times + 1, self._same_lines(name, failure)))
+
+    def _same_lines(self, name: str, failure: dict[str, Any]) -> str:
+        """Return which lines on the screen are those of a failure; empty if none are."""
+        if not failure["lines"]:
+            return ""
+        if name == LEARNERS and set(failure["lines"]) <= set(self._printed):
+            return "its lines are above"
+        first = self._reasons.setdefault(
+            tuple(_OWN_PREFIX.sub("", line) for line in failure["lines"]), name
+        )
+        return "" if first == name else f"its lines are the same as those of {first}"
+
+
+def failure_message(state: dict[str, Any], times: int, same_lines: str = "") -> str:
+    """Return the message about a process that failed for the given number of times.
+
+    `same_lines`, which says where its lines are shown already, takes the place of the lines.
+    """
+    failure = state["failure"]
+    repeated = f" {times} times" if times > 1 else ""
+    lines = [f"{state['name']} on {state['host']} failed{repeated}: {failure['why']}"]
+    shown = [same_lines] if same_lines else failure["lines"]
+    lines += [f"    {log_line(line)}" for line in shown]
+    return "\n".join([*lines, f"  {failure['next']}; log: {state['log']}"])

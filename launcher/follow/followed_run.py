@@ -10,17 +10,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from launcher.follow import connect, start
-from launcher.follow.run_control import RunControl
+from launcher.follow import connect, controller, start
+from launcher.follow.connected_run import ConnectedRun
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
-from launcher.hosts.state_mirror import StateMirror
 from launcher.plan import process_plan
-from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import PlanError, Process
-from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import file_lock
-from launcher.supervise.callbacks import Say
 from launcher.supervise.run_registry import Record, RunInUse
 from launcher.supervise.task import LEARNERS
 
@@ -32,29 +28,17 @@ SETTLE_SECONDS = 3.0  # seconds that a reconnected host has to report the states
 FAILURES = (HostUnavailable, OperationFailed, OSError, RunInUse, PlanError)
 
 
-class FollowedRun:
-    """A run, its hosts and the rows of its CSV."""
+@dataclasses.dataclass
+class FollowedRun(ConnectedRun):
+    """A run, its hosts and the rows of its CSV, and what is known of hosts that were lost."""
 
-    def __init__(
-        self,
-        control: RunControl,
-        mirror: StateMirror,
-        config: LauncherConfig,
-        workers: Sequence[Worker],
-        installation_of: InstallationOf,
-        log_max_mb: float,
-        say: Say,
-    ):
-        self.control, self.mirror, self.config = control, mirror, config
-        self.run, self.hosts = control.run, control.hosts
-        self.workers, self.installation_of = list(workers), installation_of
-        self.say = say
-        self.away_since: dict[str, float] = {}  # unreachable hosts, and since when
-        self.restore_times: dict[str, float] = {}  # when to check a reconnected host's processes
-        self._log_max_mb = log_max_mb
-        self._last_sentence = ""
-        self._lock: int | None = None
-        self._stands_by = False  # another frontend recovers the run
+    # Unreachable hosts, and since when.
+    away_since: dict[str, float] = dataclasses.field(default_factory=dict)
+    # When to check a reconnected host's processes.
+    restore_times: dict[str, float] = dataclasses.field(default_factory=dict)
+    _last_sentence: str = ""
+    _lock: int | None = None
+    _stands_by: bool = False  # another frontend recovers the run
 
     def holds_lock(self) -> bool:
         """Return whether this frontend is the one that recovers the run: several may follow it."""
@@ -73,15 +57,14 @@ class FollowedRun:
             os.close(self._lock)
             self._lock = None
 
+    def describe_logins(self) -> str:
+        """Return how a controller of the run logs in to the hosts; empty if there are none."""
+        nodes = self.hosts.remote_nodes.values()
+        return controller.describe_logins(node.login for node in nodes if not node.error)
+
     def is_away(self, host_id: str) -> bool:
         """Return whether the host is unreachable."""
         return host_id != "" and (host_id in self.away_since or self.run.why_away(host_id) != "")
-
-    def find_installations(self, rows: Sequence[Worker]) -> None:
-        """Find out where the project is installed on the hosts of these rows."""
-        self.installation_of = connect.find_installations(
-            rows, self.hosts, self.config.deploy, self.say
-        )
 
     @property
     def learners(self) -> dict[str, Any]:
@@ -108,7 +91,7 @@ class FollowedRun:
     def begin_if_unknown(self, record: Record, host_id: str) -> None:
         """Begin the run on a host that does not know it, such as one that was rebooted."""
         if not self.hosts.call(host_id, "has_start", start=record.id):
-            start.begin_on_hosts(self.run, self.hosts, record, [host_id])
+            start.begin_on_hosts(self, record, [host_id])
             self.mirror.on_connected(host_id)
 
     def restart(self, names: set[str], record: Record) -> list[str]:
@@ -131,7 +114,7 @@ class FollowedRun:
             process_plan.make_process(name, row, self.config, record.flags, installation_of)
             for name, row in chosen.items()
         ]
-        self.start(found, self._with_logs(record, found))
+        start.start_processes(self, self._with_logs(record, found), found)
         return [process.name for process in found]
 
     def _with_logs(self, record: Record, processes: Sequence[Process]) -> Record:
@@ -152,12 +135,6 @@ class FollowedRun:
             record = dataclasses.replace(record, processes=entries)
             self.run.write_record(record)
         return record
-
-    def start(self, processes: Sequence[Process], record: Record, say: Say | None = None) -> None:
-        """Start these processes on their hosts."""
-        start.start_processes(
-            self.run, self.hosts, processes, self.config, record, self._log_max_mb, say
-        )
 
     def say_once(self, sentence: str) -> None:
         """Print the sentence, unless it was the last one that was printed by this function."""

@@ -126,7 +126,7 @@ class LearnerRecovery:
         names = join_names([worker.ip for worker in rows])
         self._say(f"saving, to restart the learners on {names} from this checkpoint")
         self._restarting.touch(mode=0o600)
-        self._followed.control.request_stop("save", LEARNERS)
+        self._followed.request_stop("save", LEARNERS)
         self._starts.wait_for_end(config.stop_secs + _SAVE_SECONDS)
         if self._run.record is None or (self._run.folder / "stop").exists():
             return  # meanwhile somebody has stopped the run

@@ -45,13 +45,11 @@ class LearnerStarts:
                     self._followed.begin_if_unknown(record, host_id)
             self._followed.find_installations(self._followed.workers)
             mpirun_daemons.start_supervisors(
-                self._run,
-                self._hosts,
+                self._followed,
                 self._followed.installation_of(learners[0]),
                 process_plan.other_installations(learners, self._followed.installation_of),
-                self._config,
                 record.id,
-                False,
+                replace=False,
             )
         except FAILURES as error:
             self._followed.say_once(f"could not start the supervisor of mpirun's daemon: {error}")
@@ -108,7 +106,7 @@ class LearnerStarts:
         if (new_record := self._followed.change_record(entry, **changes)) is None:
             return False
         self._followed.workers = rows
-        self._followed.start([learners], new_record, self._followed.say)
+        start.start_processes(self._followed, new_record, [learners])
         self._followed.mirror.follow_files(connect.mirrored_files(new_record))
         # The actors on that host ended with its learners.
         self._followed.restore_times[first.host_id] = time.monotonic() + SETTLE_SECONDS
@@ -116,7 +114,7 @@ class LearnerStarts:
 
     def _end_learners(self, record: Record) -> None:
         """End all learners that are still running, on every host that is connected."""
-        self._followed.control.request_stop("now", LEARNERS)
+        self._followed.request_stop("now", LEARNERS)
         until = time.monotonic() + _END_SECONDS
         self.wait_for_end(_END_SECONDS)
         for host_id in record.learner_places:

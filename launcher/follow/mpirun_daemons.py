@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from impala_mm.runtime import certificates
-from launcher.hosts.hosts import Hosts
+from launcher.follow.connected_run import ConnectedRun
 from launcher.hosts.remote_node import HostUnavailable
 from launcher.plan import process_plan
 from launcher.plan.host_environment import Installation
@@ -45,12 +45,11 @@ def make_task(
 
 
 def start_supervisors(
-    run: Run,
-    hosts: Hosts,
+    connected: ConnectedRun,
     first: Installation,
     others: Sequence[Installation],
-    config: LauncherConfig,
     start: str,
+    *,
     replace: bool,
 ) -> None:
     """Start the supervisors on the hosts of the `others`, and tell the `first` where they listen.
@@ -59,6 +58,7 @@ def start_supervisors(
     start; `replace`: end supervisors that are running, which serve learners of before. Raises
     HostUnavailable if the first host is lost, OperationFailed.
     """
+    run, hosts, config = connected.run, connected.hosts, connected.config
     credentials = (run.folder / _CREDENTIALS_FILE).read_text()
     tasks = {each.host_id: make_task(each, credentials, config, start) for each in others}
 

@@ -68,7 +68,7 @@ class Recovery:
         self._check_hosts(record, now)
         if (self._run.folder / WINDOWS_REQUEST).exists():
             (self._run.folder / WINDOWS_REQUEST).unlink(missing_ok=True)
-            self._followed.control.open_windows(self._followed.say)
+            self._followed.open_windows()
         if not self._followed.holds_lock():
             self._followed.restore_times.clear()
             return
@@ -84,9 +84,7 @@ class Recovery:
         """Connect to hosts that another frontend added with `--apply`."""
         known = connect.targets_of(record)
         self._hosts.targets |= {host_id: known[host_id] for host_id in new}
-        self._hosts.connect(
-            self._followed.say, lambda host_id: record.pythons.get(host_id, []), new
-        )
+        self._hosts.connect(self._followed.say, record.pythons, new)
         for host_id in new:
             self._run.record_contact(host_id, self._hosts.remote_nodes[host_id].error)
             self._hosts.remote_nodes[host_id].stay_connected(self._followed.mirror)

@@ -10,16 +10,13 @@ from typing import Any
 
 from impala_mm.runtime import certificates
 from launcher.follow import connect, mpirun_daemons
-from launcher.follow.pending_stops import PendingStops
-from launcher.hosts.hosts import Hosts, libtmux_server
+from launcher.follow.connected_run import ConnectedRun, pending_stops_on
+from launcher.hosts.hosts import libtmux_server
 from launcher.hosts.remote_node import HostUnavailable
 from launcher.plan import process_plan
-from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
-from launcher.plan.workers_csv import Worker
 from launcher.supervise import tmux
-from launcher.supervise.callbacks import Say
 from launcher.supervise.run_registry import Record, Run, boot_id
 from launcher.supervise.task import (
     HEARTBEAT,
@@ -34,16 +31,7 @@ _WINDOWS_SECONDS = 60.0  # timeout for a host to open its tmux windows
 
 
 def start_run(
-    run: Run,
-    hosts: Hosts,
-    workers: Sequence[Worker],
-    config: LauncherConfig,
-    flags: dict[str, str],
-    logdir: Path,
-    shared: bool,
-    installation_of: InstallationOf,
-    log_max_mb: float,
-    say: Say,
+    connected: ConnectedRun, flags: dict[str, str], logdir: Path, shared: bool
 ) -> tuple[Record, list[Process]]:
     """Start the processes of a run; return its record, and the actors that are not started yet.
 
@@ -51,6 +39,8 @@ def start_run(
     before the processes start. `logdir` is the run's folder on this machine. `flags` names the
     folder on the learners' machine, which is the same one if it is `shared`.
     """
+    run, hosts, config = connected.run, connected.hosts, connected.config
+    workers, installation_of = connected.workers, connected.installation_of
     processes = process_plan.make_processes(workers, config, flags, installation_of)
     record = Record(
         name=run.name,
@@ -67,10 +57,7 @@ def start_run(
         learner_places=learner_host_ids(processes[0]),
         first_learner_places=learner_host_ids(processes[0]),
         targets=connect.describe_targets(hosts),
-        pythons={
-            host_id: connect.candidate_pythons(workers, config.deploy)(host_id)
-            for host_id in hosts.targets
-        },
+        pythons=connect.candidate_pythons(workers, config.deploy),
         csvs=[str(Path(config.workers_csv_path).absolute())],
         started_from=socket.gethostname(),
     )
@@ -86,31 +73,22 @@ def start_run(
     if is_local and record.socket:  # windows of an earlier run of this name were kept
         tmux.Session(run.name, libtmux_server(record.socket)).close_ended()
     elif is_local:
-        say(
+        connected.say(
             "tmux is not installed on this machine, or its folder belongs to others: processes run "
             "in the background; --logs=NAME shows the log of one"
         )
     run.write_record(record)
     begin_on_hosts(
-        run,
-        hosts,
+        connected,
         record,
-        [host_id for host_id in hosts.remote_nodes if not hosts.remote_nodes[host_id].error],
-        say,
+        [host_id for host_id, node in hosts.remote_nodes.items() if not node.error],
     )
-    start_processes(run, hosts, first, config, record, log_max_mb, say)
+    start_processes(connected, record, first)
     return record, actors
 
 
 def start_actors(
-    run: Run,
-    hosts: Hosts,
-    actors: Sequence[Process],
-    addresses: Sequence[str],
-    config: LauncherConfig,
-    record: Record,
-    log_max_mb: float,
-    say: Say,
+    connected: ConnectedRun, record: Record, actors: Sequence[Process], addresses: Sequence[str]
 ) -> Record:
     """Start the actors once the learners' addresses are known; return the new record."""
     known = [
@@ -124,8 +102,8 @@ def start_actors(
         flags=record.flags | {"learner_hosts": ",".join(addresses)},
         next_actor=len(known),
     )
-    run.write_record(record)
-    start_processes(run, hosts, known, config, record, log_max_mb, say)
+    connected.run.write_record(record)
+    start_processes(connected, record, known)
     return record
 
 
@@ -150,14 +128,11 @@ def learner_host_ids(learners: Process) -> list[str]:
     )
 
 
-def begin_on_hosts(
-    run: Run, hosts: Hosts, record: Record, host_ids: Sequence[str], say: Say | None = None
-) -> None:
+def begin_on_hosts(connected: ConnectedRun, record: Record, host_ids: Sequence[str]) -> None:
     """Create the run's state on other hosts. Raises OperationFailed."""
-    token = (run.folder / "token").read_text()
+    token = (connected.run.folder / "token").read_text()
     actors_token = certificates.without_learner(token)
     learners = record.first_learner_places or host_ids  # a record of an earlier version has none
-    pending = PendingStops()
     # A host needs no commands of processes on other hosts.
     shared_record = dataclasses.asdict(record) | {
         "processes": [],
@@ -167,32 +142,25 @@ def begin_on_hosts(
     }
 
     def begin_on(host_id: str) -> None:
-        hosts.call(
+        connected.hosts.call(
             host_id,
             "begin_run",
             record=shared_record,
             token=token if host_id in learners else actors_token,
-            starts_to_end=pending.starts_on(host_id),
+            starts_to_end=pending_stops_on(host_id),
         )
 
-    for error in hosts.for_each(begin_on, host_ids, say).values():
+    for error in connected.hosts.for_each(begin_on, host_ids, connected.say).values():
         if error:
             raise error
 
 
-def start_processes(
-    run: Run,
-    hosts: Hosts,
-    processes: Sequence[Process],
-    config: LauncherConfig,
-    record: Record,
-    log_max_mb: float,
-    say: Say | None = None,
-) -> None:
+def start_processes(connected: ConnectedRun, record: Record, processes: Sequence[Process]) -> None:
     """Start processes on their hosts, for a new run or one that is running.
 
     `recovery` starts those on an unreachable host once it is connected.
     """
+    run, hosts, config = connected.run, connected.hosts, connected.config
     entries = {each["name"]: each for each in record.processes}
     tasks: dict[str, list[Process]] = {}
     for process in processes:
@@ -200,7 +168,8 @@ def start_processes(
 
     def start_on(host_id: str) -> str:
         some = [
-            _make_task(process, config, record, log_max_mb)._asdict() for process in tasks[host_id]
+            _make_task(process, config, record, connected.log_max_mb)._asdict()
+            for process in tasks[host_id]
         ]
         if not host_id:
             return hosts.local_node.start_processes(some, [])
@@ -218,21 +187,19 @@ def start_processes(
     for process in processes:
         if process.other_installations:
             mpirun_daemons.start_supervisors(
-                run,
-                hosts,
+                connected,
                 process.installation,
                 process.other_installations,
-                config,
                 record.id,
-                True,
+                replace=True,
             )
-    for host_id, result in hosts.for_each(start_on, list(tasks), say).items():
+    for host_id, result in hosts.for_each(start_on, list(tasks), connected.say).items():
         if isinstance(result, HostUnavailable):
             run.record_contact(host_id, str(result))
         elif isinstance(result, Exception):
             raise result
-        elif result and say:
-            say(f"note: {host_id or 'this machine'}: {result}")
+        elif result:
+            connected.say(f"note: {host_id or 'this machine'}: {result}")
 
 
 def record_entry(process: Process, learners_host_id: str, record: Record) -> dict[str, Any]:

@@ -135,16 +135,15 @@ def _headline(status: dict[str, Any]) -> Text:
 
 def _describe_controller(run: Run) -> dict[str, Any] | None:
     """Return the status of the run's controller; None if it never had one."""
-    entry = controller.read(run)
-    if not entry:
+    report = controller.read(run)
+    if report is None:
         return None
-    state = "lost" if controller.is_missing(entry) else "running"
     return {
-        "state": "ended" if entry["ended"] else state,
-        "host": entry["host"],
-        "process": entry["process"][0],
-        "log": entry["log"],
-        "text": controller.describe(entry),
+        "state": "lost" if report.is_missing else "running",
+        "host": report.host,
+        "process": report.process[0],
+        "log": report.log,
+        "text": report.describe(),
     }
 
 

@@ -63,17 +63,20 @@ class Hosts:
         return getattr(target, op)(**arguments)
 
     def connect(
-        self, say: Say, pythons: Callable[[str], list[str]], host_ids: Iterable[str] | None = None
+        self,
+        say: Say,
+        pythons: Mapping[str, list[str]],
+        host_ids: Iterable[str] | None = None,
     ) -> dict[str, str]:
         """Connect to all hosts, or to these, that are not connected yet; return failures and why.
 
-        `pythons` returns the Python programs that a host may have.
+        `pythons`: the Python programs that a host may have, by host id.
         """
         new = [p for p in host_ids or self.targets if p not in self.remote_nodes]
 
         def connect_one(host_id: str) -> None:
             target = self.targets[host_id]
-            node = RemoteNode(host_id, target, self._settings, pythons(host_id))
+            node = RemoteNode(host_id, target, self._settings, pythons.get(host_id, []))
             self.remote_nodes[host_id] = node
             node.connect(self._name)
 

@@ -23,11 +23,12 @@ _LAST_SECONDS = 60.0  # at the end: seconds to wait for another frontend that do
 
 
 @contextlib.contextmanager
-def mirror_folder(wanted: bool, run: Run, hosts: Hosts, record: Record, say: Say) -> Iterator[None]:
+def mirror_folder(wanted: bool, run: Run, hosts: Hosts, say: Say) -> Iterator[None]:
     """Mirror the run's folder for the time of a `with` block, if it is `wanted`."""
-    if wanted and record.shared:
+    record = run.record
+    if wanted and record and record.shared:
         say("--mirror_logdir: nothing to mirror, as the learners write to this machine")
-    if not wanted or record.shared:
+    if not wanted or not record or record.shared:
         yield
         return
     mirror = _FolderMirror(run, hosts, record, say)

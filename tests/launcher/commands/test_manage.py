@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.commands import manage
+from launcher.follow.followed_run import FollowedRun
 from launcher.plan.request import UserError
 
 
@@ -13,14 +14,13 @@ def test_a_stop_is_requested_again_until_the_learners_have_ended(tmp_path, monke
     """A host that has just been connected to may not have taken the first request."""
     monkeypatch.setattr(manage, "REPEAT_SECONDS", 0.0)
     requests = []
-    control = SimpleNamespace(
-        hosts=SimpleNamespace(remote_nodes={"there": None}), request_stop=requests.append
-    )
+    monkeypatch.setattr(FollowedRun, "request_stop", lambda self, mode: requests.append(mode))
 
     def states():
         return {"learners": {"state": "ended" if len(requests) == 2 else "running"}}
 
-    manage._wait_for_learners(SimpleNamespace(states=states), control, timeout=5.0)
+    hosts = SimpleNamespace(remote_nodes={"there": None})
+    manage._wait_for_learners(FollowedRun(SimpleNamespace(states=states), hosts))
     assert requests == ["save", "save"]
 
 

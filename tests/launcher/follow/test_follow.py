@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.follow import follow
-from launcher.follow.follow import Follower
-from launcher.follow.news import RunNews
+from launcher.follow.follow import Follower, RunNews
 
 OVER = (
     "00:41:43 it exited with code 1; the run ends\n00:41:43 -- learners: failed, exit code 1 --\n"
@@ -20,6 +19,18 @@ OVER = (
 def _state(name, *lines):
     failure = {"time": 1.0, "why": "it exited with code 1", "lines": lines, "next": "it ends"}
     return {"name": name, "host": "gpu1", "log": f"/{name}.log", "failure": failure}
+
+
+RECOVERY = SimpleNamespace(
+    recover=lambda: None, is_restarting_learners=False, can_restart_learners=False
+)
+
+
+def _followed(states, say, **functions):
+    run = SimpleNamespace(states=lambda: states, name="impala", record=None)
+    hosts = SimpleNamespace(remote_nodes={})
+    config = SimpleNamespace(mirror_logdir=False, stop_secs=60, controller="here")
+    return SimpleNamespace(run=run, hosts=hosts, config=config, say=say, **functions)
 
 
 def test_lines_that_are_on_the_screen_are_not_printed_again(tmp_path, capsys):
@@ -57,20 +68,15 @@ def test_the_key_d_leaves_a_run_that_ctrl_c_is_stopping(tmp_path, monkeypatch):
     """A run that is being stopped gets no controller, for which Ctrl-C would refuse to detach."""
     states = {"learners": {"state": "running", "job": "learner"}}
     stops, said = [], []
-    control = SimpleNamespace(
-        run=SimpleNamespace(states=lambda: states, name="impala"),
-        hosts=SimpleNamespace(remote_nodes={}),
-        request_stop=stops.append,
-    )
+    followed = _followed(states, said.append, request_stop=stops.append)
     keys = iter(["", "d"])
     monkeypatch.setattr(follow, "_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(follow, "_pressed_keys", lambda: contextlib.nullcontext(lambda: next(keys)))
     monkeypatch.setattr(follow, "detached_message", lambda run: f"detached from {run.name}")
-    follower = Follower(control, tmp_path, said.append)
+    monkeypatch.setattr(follow, "Recovery", lambda followed: RECOVERY)
+    follower = Follower(followed, tmp_path)
     follower._signals.append(signal.SIGINT)
-    recovery = SimpleNamespace(recover=lambda: None)
-    recovery.is_restarting_learners = recovery.can_restart_learners = False
-    assert follower.follow(recovery, 60, lambda: None) == 0
+    assert follower.follow() == 0
     assert stops == ["save"]
     assert said[-1] == "detached from impala"
 
@@ -88,22 +94,16 @@ def test_ctrl_c_that_also_ends_the_reader_of_the_output_stops_the_run(tmp_path, 
         if not discarded:
             raise BrokenPipeError
 
-    control = SimpleNamespace(
-        run=SimpleNamespace(states=lambda: states, name="impala"),
-        hosts=SimpleNamespace(remote_nodes={}),
-        request_stop=stop,
-        end_remaining=lambda *_: [],
-    )
+    followed = _followed(states, print, request_stop=stop, end_remaining=lambda *_: [])
     monkeypatch.setattr(follow, "check_reader", check_reader)
     monkeypatch.setattr(follow, "discard_output", lambda: discarded.append(True))
-    recovery = SimpleNamespace(recover=lambda: None)
-    recovery.is_restarting_learners = recovery.can_restart_learners = False
-    follower = Follower(control, tmp_path, lambda said: None)
+    monkeypatch.setattr(follow, "Recovery", lambda followed: RECOVERY)
+    follower = Follower(followed, tmp_path)
     with pytest.raises(BrokenPipeError):
-        follower.follow(recovery, 60)
+        follower.follow()
     assert not stops, "`| head` ends the frontend, not the run"
     follower._signals.append(signal.SIGINT)
-    assert follower.follow(recovery, 60) == 130
+    assert follower.follow() == 130
     assert (stops, discarded) == (["save"], [True])
 
 
@@ -127,7 +127,7 @@ def test_a_terminal_that_does_not_control_the_frontend_is_none(monkeypatch):
 
 
 def test_under_nohup_a_frontend_follows_on_when_its_terminal_closes(tmp_path):
-    follower = Follower(SimpleNamespace(run=None), tmp_path, print)
+    follower = Follower(_followed({}, print), tmp_path)
     before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

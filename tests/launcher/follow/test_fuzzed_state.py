@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.follow import status
+from launcher.follow.connected_run import add_pending_stop, pending_stops_on
 from launcher.follow.console import make_console
-from launcher.follow.news import failure_message
-from launcher.follow.pending_stops import PendingStops
+from launcher.follow.follow import failure_message
 from launcher.supervise.liveness import HeartbeatMonitor
 from launcher.supervise.procfs import start_time
 from launcher.supervise.run_registry import Record, Run, UnreadableRecord, boot_id
@@ -110,9 +110,8 @@ def test_a_run_without_processes_is_shown(run):
 
 
 def test_damaged_files_of_a_users_runs_count_as_none(run):
-    stops = PendingStops()
-    stops.add("host", "start")
-    assert stops.starts_on("host") == ["start"]
+    add_pending_stop("host", "start")
+    assert pending_stops_on("host") == ["start"]
     path = run.folder.parents[1] / "unfinished.json"
     whole = path.read_bytes()
 
@@ -120,11 +119,11 @@ def test_damaged_files_of_a_users_runs_count_as_none(run):
     @given(st.one_of(damaged_json(whole), damaged(whole)))
     def each(content):
         path.write_bytes(content)
-        assert all(isinstance(start, str) for start in stops.starts_on("host"))
-        stops.add("host", "another")
-        assert stops.starts_on("host")[-1] == "another"
+        assert all(isinstance(start, str) for start in pending_stops_on("host"))
+        add_pending_stop("host", "another")
+        assert pending_stops_on("host")[-1] == "another"
 
     each()
     path.write_text('{"host": ["start"], "elsewhere": Infinity, "": ["b"]}')
-    stops.add("host", "another")
+    add_pending_stop("host", "another")
     assert json.loads(path.read_text()) == {"host": ["start", "another"], "": ["b"]}

@@ -36,7 +36,7 @@ def made(tmp_path, monkeypatch):
         workers=[_worker(ip) for ip in (_USED, _LOST, _ADDED)],
         is_away=lambda host_id: False,
         find_installations=lambda rows: None,
-        control=SimpleNamespace(request_stop=lambda *order: did.append(order)),
+        request_stop=lambda *order: did.append(order),
     )
     recovery = LearnerRecovery(followed)
     monkeypatch.setattr(recovery._starts, "start_on", lambda rows, _: not did.append(_ips(rows)))

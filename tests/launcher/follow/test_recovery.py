@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from launcher.follow import follow
 from launcher.follow.follow import Follower
 from launcher.follow.followed_run import FollowedRun
 from launcher.follow.learner_recovery import RESTARTING
@@ -15,9 +16,8 @@ from launcher.supervise.run_registry import Record, Run, boot_id
 
 
 def _recovery(folder, restarts=True):
-    control = SimpleNamespace(run=SimpleNamespace(folder=folder), hosts=None)
     config = SimpleNamespace(restart_learners=restarts, rejoin_secs=1)
-    return Recovery(FollowedRun(control, None, config, [], None, 1.0, print))
+    return Recovery(FollowedRun(SimpleNamespace(folder=folder), None, config))
 
 
 def test_a_stop_by_the_user_counts_more_than_a_restart(tmp_path):
@@ -48,7 +48,7 @@ def test_a_restart_of_the_learners_keeps_what_was_applied_meanwhile(tmp_path):
     actor = learners | {"name": "actor-7", "job": "actor"}
     rest = (time.time(), boot_id(), "/l", "", [learners], {}, [], 7)
     run.write_record(Record("impala", "1", *rest))
-    followed = FollowedRun(SimpleNamespace(run=run, hosts=None), None, None, [], None, 1.0, print)
+    followed = FollowedRun(run, None)
     applied = dataclasses.replace(run.record, processes=[learners, actor], next_actor=8)
     run.write_record(applied)
     changed = followed.change_record(learners | {"log": "new"}, learner_places=["b"])
@@ -62,7 +62,7 @@ def test_a_run_that_is_stopped_while_hosts_are_asked_is_not_recovered(tmp_path):
     run = SimpleNamespace(folder=tmp_path, record=None, states=dict)
     run.locked = lambda wait: contextlib.nullcontext()
     config = SimpleNamespace(restart_learners=True, rejoin_secs=1, lost_secs=60)
-    followed = FollowedRun(SimpleNamespace(run=run, hosts=None), None, config, [], None, 1, print)
+    followed = FollowedRun(run, None, config)
     record = SimpleNamespace(host_id_of=lambda name: "", learner_places=[""])
     record.first_learner_places = [""]
     recovery = Recovery(followed)
@@ -72,7 +72,9 @@ def test_a_run_that_is_stopped_while_hosts_are_asked_is_not_recovered(tmp_path):
 
 
 @pytest.mark.parametrize(("restarting", "code"), [(True, 0), (False, 7)])
-def test_a_run_whose_learners_are_being_restarted_has_not_ended(tmp_path, restarting, code):
+def test_a_run_whose_learners_are_being_restarted_has_not_ended(
+    tmp_path, monkeypatch, restarting, code
+):
     learners = {"name": "learners", "job": "learner", "host": "h", "log": "/l", "code": 7}
     coming = [{"state": "failed"}, {"state": "stopped"}, {"state": "running"}, {"state": "ended"}]
 
@@ -83,7 +85,9 @@ def test_a_run_whose_learners_are_being_restarted_has_not_ended(tmp_path, restar
         if restarting and len(coming) > 1:
             coming.pop(0)
 
-    run = SimpleNamespace(states=states, folder=tmp_path)
-    control = SimpleNamespace(run=run, end_remaining=lambda *_: [])
+    run = SimpleNamespace(states=states, folder=tmp_path, record=None)
+    followed = FollowedRun(run, None, say=lambda said: None)
+    followed.end_remaining = lambda *_: []
     recovery = SimpleNamespace(recover=recover, is_restarting_learners=restarting)
-    assert Follower(control, tmp_path, lambda said: None).follow(recovery, 1.0) == code
+    monkeypatch.setattr(follow, "Recovery", lambda followed: recovery)
+    assert Follower(followed, tmp_path).follow() == code

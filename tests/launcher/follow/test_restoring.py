@@ -12,13 +12,11 @@ import pytest
 
 from launcher.follow.followed_run import FollowedRun
 from launcher.follow.recovery import Recovery
-from launcher.follow.run_control import RunControl
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.remote_node import OperationFailed
 from launcher.hosts.ssh_config import Settings, Target
 from launcher.plan import process_plan
 from launcher.plan.process_plan import PlanError
-from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.supervise.run_registry import Record, Run, boot_id
 from launcher.supervise.task import write_json
@@ -77,10 +75,8 @@ class Far:
             self.report(name, "running")
         hosts = Hosts("impala", {host_id: Target(host_id) for host_id in HOSTS}, Settings())
         hosts.remote_nodes = {host_id: Node(self, host_id) for host_id in HOSTS}
-        mirror = SimpleNamespace(on_connected=self.connected.append)
-        control = RunControl(self.run, hosts)
-        say = self.said.append
-        self.followed = FollowedRun(control, mirror, LauncherConfig(), rows, None, 1.0, say)
+        self.followed = FollowedRun(self.run, hosts, workers=rows, say=self.said.append)
+        self.followed.mirror = SimpleNamespace(on_connected=self.connected.append)
 
     def report(self, name, state):
         [entry] = [each for each in self.run.record.processes if each["name"] == name]

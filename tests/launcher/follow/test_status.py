@@ -16,7 +16,7 @@ from launcher.checks.check import Finding
 from launcher.checks.preflight import show_findings
 from launcher.follow import status
 from launcher.follow.console import say
-from launcher.follow.news import failure_message
+from launcher.follow.follow import failure_message
 from launcher.hosts.state_mirror import DAEMONS_FOLDER
 from launcher.supervise.procfs import start_time
 from launcher.supervise.run_registry import (

@@ -10,8 +10,7 @@ import types
 import pytest
 from supervising import until
 
-from launcher.follow import connect
-from launcher.follow.run_control import RunControl
+from launcher.follow.connected_run import ConnectedRun
 from launcher.hosts.remote_node import RemoteNode
 from launcher.hosts.ssh_config import Settings, Target
 from launcher.hosts.state_mirror import DAEMONS_FOLDER, StateMirror
@@ -117,12 +116,12 @@ def test_a_host_that_another_frontend_left_is_not_unreachable_for_one_that_stops
     mirror = StateMirror(run, hosts, {})
     state = process | {"state": "ending", "supervisor": None}
     mirror.on_states("there", {"actor-0": state})
-    connect.disconnect(run, hosts)
+    ConnectedRun(run, hosts).disconnect()
     speaks = [state | {"state": "ended"}] if not why else []
     later = threading.Timer(1, lambda: [mirror.on_states("there", {"actor-0": s}) for s in speaks])
     later.start()
     try:
-        assert RunControl(run, hosts).end_remaining(print) == over
+        assert ConnectedRun(run, hosts).end_remaining() == over
     finally:
         later.join()
     assert run.states()["actor-0"]["state"] == ("ended" if not why else "lost")
@@ -172,7 +171,7 @@ def test_contacts_of_another_frontend_do_not_count_as_those_of_this_one(tmp_path
 
     nodes = {"there": types.SimpleNamespace(error="")}
     hosts = types.SimpleNamespace(remote_nodes=nodes, stay_connected=stay_connected)
-    connect.mirror_states(run, record, hosts)
+    ConnectedRun(run, hosts).watch_hosts()
     assert reports == ["there"]
 
 

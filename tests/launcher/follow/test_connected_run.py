@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.follow import run_control
-from launcher.follow.pending_stops import PendingStops
-from launcher.follow.run_control import RunControl
+from launcher.follow import connected_run
+from launcher.follow.connected_run import ConnectedRun, add_pending_stop
 from launcher.supervise.run_registry import Record, Run, boot_id
 
 
@@ -36,11 +35,11 @@ class EndedRun:
 
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_an_evaluator_is_waited_for_until_ctrl_c(monkeypatch, interrupted):
-    monkeypatch.setattr(run_control, "_END_SECONDS", 0.0)
-    monkeypatch.setattr(run_control, "_MESSAGE_SECONDS", 0.2)
+    monkeypatch.setattr(connected_run, "_END_SECONDS", 0.0)
+    monkeypatch.setattr(connected_run, "_MESSAGE_SECONDS", 0.2)
     ended, said = EndedRun(), []
     hosts = SimpleNamespace(remote_nodes={}, for_each=lambda function, host_ids: {})
-    RunControl(ended, hosts)._wait_for_end(said.append, lambda: interrupted)
+    ConnectedRun(ended, hosts, say=said.append)._wait_for_end(lambda: interrupted)
     assert ended.asked == (["now"] if interrupted else [])
     assert ended.states()["evaluator"]["state"] == "stopped"
     assert interrupted or "evaluator" in said[0]
@@ -55,6 +54,6 @@ def test_a_host_that_the_runs_controller_could_not_reach_either_is_named_by_both
     run.folder.mkdir(parents=True)
     rest = (time.time(), boot_id(), str(tmp_path), "", [], {}, [], 1)
     run.write_record(Record("impala", "first", *rest, targets={"a": ["a"], "b": ["b"]}))
-    PendingStops().add("b", "first")
-    control = RunControl(run, SimpleNamespace(remote_nodes={}))
+    add_pending_stop("b", "first")
+    control = ConnectedRun(run, SimpleNamespace(remote_nodes={}))
     assert control.record_pending_stops(run.record) == ["b"]
