@@ -189,9 +189,11 @@ def ensure(
     while True:
         report = read(run)
         if report and not report.is_missing:
+            if report.process[0] != process.pid:  # another frontend has started one meanwhile
+                process.kill()
+                process.wait()
             return report
         waited = time.monotonic() - began
-        # If another frontend has started one at the same moment, one of the two exits.
         if process.poll() is not None and not file_lock.is_held(run.folder / _LOCK_FILE):
             raise NotStarted(f"it exited with code {process.returncode}: {_last_line(log, begin)}")
         if waited > _START_SECONDS or is_interrupted():
