@@ -12,13 +12,22 @@ from nets.registry import NETWORKS, register
 if TYPE_CHECKING:
     from nets.agents import auto, make
     from nets.lstm import LSTM
-    from nets.network import Actions, Core, Features, Network, Separate, State, Torso, Unsuitable
+    from nets.network import (
+        Actions,
+        Core,
+        Network,
+        Separate,
+        SeparateFeatures,
+        State,
+        Torso,
+        Unsuitable,
+    )
     from nets.torsos import ACTIVATIONS, MLP, Style
 
 _MODULES = {
     "agents": ["auto", "make"],
     "lstm": ["LSTM"],
-    "network": "Actions Core Features Network Separate State Torso Unsuitable".split(),
+    "network": "Actions Core Network Separate SeparateFeatures State Torso Unsuitable".split(),
     "torsos": ["ACTIVATIONS", "MLP", "Style"],
 }
 _FOUND_IN = {name: module for module, names in _MODULES.items() for name in names}
@@ -30,9 +39,9 @@ __all__ = [
     "NETWORKS",
     "Actions",
     "Core",
-    "Features",
     "Network",
     "Separate",
+    "SeparateFeatures",
     "State",
     "Style",
     "Torso",

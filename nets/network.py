@@ -324,8 +324,8 @@ class Network(snt.Module):
 class Separate(snt.Module):
     """A network for a policy and another one for values, with a torso and a core each.
 
-    It is used like a `Network`, but its features are two tensors, as `Features`. Both networks
-    must have the same frame stack, whose frames the state contains once.
+    It is used like a `Network`, but its features are two tensors (`SeparateFeatures`). Both
+    networks must have the same frame stack, whose frames the state contains once.
     """
 
     def __init__(self, policy: Network, value: Network):
@@ -349,7 +349,7 @@ class Separate(snt.Module):
 
     def step(
         self, observation: Any, reward: Any, action: Any, first: Any, state: State
-    ) -> tuple["Features", State]:
+    ) -> tuple["SeparateFeatures", State]:
         """Return (features [B, F], state) after reading one entry; see `Network.step`."""
         return self._both(
             lambda network, own: network.step(observation, reward, action, first, own), state
@@ -357,7 +357,7 @@ class Separate(snt.Module):
 
     def unroll(
         self, observation: Any, reward: Any, action: Any, first: Any, state: State
-    ) -> tuple["Features", State]:
+    ) -> tuple["SeparateFeatures", State]:
         """Return (features [T, B, F], last state) after reading T entries; see `Network.unroll`."""
         return self._both(
             lambda network, own: network.unroll(observation, reward, action, first, own), state
@@ -365,14 +365,14 @@ class Separate(snt.Module):
 
     def _both(
         self, read: Callable[[Network, State], tuple[tf.Tensor, State]], state: State
-    ) -> tuple["Features", State]:
+    ) -> tuple["SeparateFeatures", State]:
         frames, (core, other) = state
         policy, after = read(self._policy, State(frames, core))
         value, after_value = read(self._value, State(frames, other))
-        return Features(policy, value), State(after.frames, (after.core, after_value.core))
+        return SeparateFeatures(policy, value), State(after.frames, (after.core, after_value.core))
 
 
-class Features(NamedTuple):
+class SeparateFeatures(NamedTuple):
     """The features of two networks: float32 [..., F] each."""
 
     policy: tf.Tensor

@@ -4,6 +4,7 @@ python sandbox/curve.py [LOGDIR]        without LOGDIR: the newest folder in run
 """
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def random_policy_return(level_name: str, options: dict) -> float:
 def main() -> None:
     """Print the chart, the result and suggestions for what to do next."""
     command_line.escape_unknown_characters()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `| head` ends it quietly
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -36,10 +36,10 @@ def _line(function):
             f"line {_line(broken_levels.BreaksInReset.reset) + 1}, in reset",
         ),
         (
-            "ReturnsFour",
+            "ReturnsThree",
             "step must return (observation, reward, terminated, truncated, info): ValueError: not "
-            "enough values to unpack (expected 5, got 4)",
-            f"line {_line(broken_levels.ReturnsFour.step)}, in step",
+            "enough values to unpack (expected 5, got 3)",
+            f"line {_line(broken_levels.ReturnsThree.step)}, in step",
         ),
         (
             "ReturnsNaN",
@@ -112,7 +112,10 @@ def test_seconds_count_from_the_first_unroll(tmp_path):
     code, printed = run(*_command(tmp_path, "StartsLate", "--max_seconds=2"), SLOW="0.7", limit=240)
     assert code == 0, printed
     assert "[learner] no unroll yet: 0 of 2 actors connected (" in printed
-    assert "finished: reached --max_seconds=2; mean return 10.00 after " in printed
+    assert (
+        "finished: reached --max_seconds=2 after the first unroll; mean return 10.00 after "
+        in printed
+    )
     last = read_rows(tmp_path)[-1]
     assert last["frames"] > 0
     assert last["seconds"] > 8, "the key counts from the start"

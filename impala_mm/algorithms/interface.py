@@ -155,7 +155,7 @@ class Algorithm:
     # The methods from here on need not be defined: `defines` says whether one is.
 
     def source(self, fresh: Any) -> Any:
-        """Return a source of batches of its own, see `learner.batch_source.BatchSource`.
+        """Return a source of batches of its own, see `learner.sources.batch_source.BatchSource`.
 
         `fresh` is the source of the actors' new unrolls.
         """

@@ -157,8 +157,9 @@ def _train(
         heartbeat.report_learner_hosts(agreement.addresses)
     lifecycle.load_tensorflow()
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
-    from impala_mm.learner import batch_source, phases, setup  # noqa: PLC0415
+    from impala_mm.learner import phases, setup  # noqa: PLC0415
     from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
+    from impala_mm.learner.sources.batch_source import Turns  # noqa: PLC0415
     from impala_mm.learner.start import Start, find_levels_and_device  # noqa: PLC0415
     from impala_mm.learner.train_step import NotFinite  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
@@ -174,7 +175,6 @@ def _train(
         assert held
         if folder:
             heartbeat.report_learner_hosts(addresses)
-        turns = batch_source.Turns() if config.debug else None
         start = Start(
             config,
             levels,
@@ -185,7 +185,7 @@ def _train(
             began,
             outputs,
             _policy_tools(lambda: bool(ending)),
-            turns,
+            Turns() if config.debug else None,
         )
         monitor, learner = setup.build_learner(start)
 

@@ -25,9 +25,9 @@ from impala_mm.data.trajectory import Batch
 from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed.group import LearnerGroup, check_variables
 from impala_mm.learner import phases
-from impala_mm.learner.batch_source import BatchSource, Composition
 from impala_mm.learner.lockstep import AgreedStep, Lockstep
 from impala_mm.learner.own_state import OwnState
+from impala_mm.learner.sources.batch_source import BatchSource, Composition
 from impala_mm.learner.train_step import StepResult, TrainStep, UpdateProfiler
 from impala_mm.records.metrics import Meter
 from impala_mm.runtime import lifecycle

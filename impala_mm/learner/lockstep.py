@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.group import LearnerGroup
-from impala_mm.learner.batch_source import BatchSource
+from impala_mm.learner.sources.batch_source import BatchSource
 from impala_mm.runtime import lifecycle
 
 

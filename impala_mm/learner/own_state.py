@@ -23,7 +23,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from impala_mm.distributed.group import LearnerGroup
-from impala_mm.learner.own_source import OwnSource
+from impala_mm.learner.sources.own import OwnSource
 from impala_mm.records import checkpoint, saved_variables
 from impala_mm.records.checkpoint import CheckpointInfo, all_in
 from impala_mm.replay.shard import Share

@@ -30,14 +30,14 @@ from impala_mm.config.settings import Config
 from impala_mm.data.unroll_check import UnrollCheck
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import BadLevel, EnvironmentSpec
-from impala_mm.learner.batch_source import BatchSource
-from impala_mm.learner.offline_source import (
+from impala_mm.learner.sources.batch_source import BatchSource
+from impala_mm.learner.sources.own import OwnSource
+from impala_mm.learner.sources.recorded import (
     OfflineSource,
     PhasedSource,
     all_unrolls,
     entries_before,
 )
-from impala_mm.learner.own_source import OwnSource
 from impala_mm.replay.data_set import About, BadData, unroll_spec
 from impala_mm.replay.recorded_games import RecordedGames
 from impala_mm.runtime import devices, heartbeat

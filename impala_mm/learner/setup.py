@@ -19,9 +19,9 @@ from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.learner_reports import SilentLearners
 from impala_mm.learner.monitor import LearnerMonitor, Records
 from impala_mm.learner.own_state import OwnState
-from impala_mm.learner.replay_source import Position, RunOnHost
 from impala_mm.learner.run_status import RunStatus
-from impala_mm.learner.sources import make_sources
+from impala_mm.learner.sources.choice import make_sources
+from impala_mm.learner.sources.replay import Position, RunOnHost
 from impala_mm.learner.start import Start, config_for_task
 from impala_mm.learner.train_step import NotFinite, NothingCompiled, UpdateProfiler
 from impala_mm.learner.watching import NoUnrollComes

@@ -16,7 +16,7 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner import phases, resume
-from impala_mm.learner.batch_source import Turns
+from impala_mm.learner.sources.batch_source import Turns
 from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import devices, lifecycle, ports

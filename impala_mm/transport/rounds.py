@@ -4,7 +4,7 @@ The server has a `Rounds` if the algorithm says `rounds = True`. A round has a f
 columns, one for each unroll of a batch. An actor claims columns for its environments before it
 plays them, and waits while there are none: so no unroll is played that would not be trained on. An
 actor that delivers its unrolls claims again by the same message, and plays on by the same version
-if columns are still free. `learner.batch_source` asks for a round, takes its unrolls and closes it.
+if columns are still free. `learner.sources` asks for a round, takes its unrolls and closes it.
 
 A round opens when it is asked for, and only once the updates on all earlier batches are published:
 so it is played by the policy that its own batch improves, also if an algorithm's own source puts

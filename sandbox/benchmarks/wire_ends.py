@@ -26,7 +26,7 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import make_environments
 from impala_mm.inference.batched_inference import BatchedInference
-from impala_mm.learner.batch_source import QueueSource
+from impala_mm.learner.sources.batch_source import QueueSource
 from impala_mm.runtime import devices
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.client import Client, Delivery

@@ -44,10 +44,11 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.distributed import group
 from impala_mm.environments.atari import vector
-from impala_mm.learner import replay_source, start
-from impala_mm.learner.batch_source import BatchSource
+from impala_mm.learner import start
 from impala_mm.learner.learner import Learner, RunLimits
-from impala_mm.learner.own_source import OwnSource
+from impala_mm.learner.sources import replay
+from impala_mm.learner.sources.batch_source import BatchSource
+from impala_mm.learner.sources.own import OwnSource
 from impala_mm.learner.train_step import TrainStep, UpdateProfiler
 from impala_mm.replay.source import ReplaySource
 from impala_mm.runtime import devices
@@ -172,11 +173,11 @@ class WorkerTasks(WireTasks):
         changed = {"batch_size": batch, "replay_spill": "", "replay_overflow": "wait"}
         config, codec = dataclasses.replace(config, **changed), UnrollCodec(algorithm.unroll)
         device = devices.training_device()
-        position = replay_source.Position(lambda: 0, lambda: 0.0)
-        run = replay_source.RunOnHost(Path(), is_new=True)
+        position = replay.Position(lambda: 0, lambda: 0.0)
+        run = replay.RunOnHost(Path(), is_new=True)
 
         def make(queue: Any) -> ReplaySource:
-            return replay_source.make_source(
+            return replay.make_source(
                 *(config, algorithm, queue, codec, device, position, run, process_rank()),
                 say=lambda line: None,
             )

@@ -34,9 +34,9 @@ class BreaksInReset(Works):
         raise OSError("no map")
 
 
-class ReturnsFour(Works):
+class ReturnsThree(Works):
     def step(self, action):
-        return np.zeros(2, np.float32), 1.0, False, {}
+        return np.zeros(2, np.float32), 1.0, False
 
 
 class ReturnsNaN(Works):
@@ -92,7 +92,7 @@ class StepHangs(Works):
 
 
 for _level in (
-    *(Works, BreaksInStep, BreaksInReset, ReturnsFour, ReturnsNaN, BreaksSometimes),
+    *(Works, BreaksInStep, BreaksInReset, ReturnsThree, ReturnsNaN, BreaksSometimes),
     *(OnlyOne, StartsLate, StepHangs, ClosesFiles),
 ):
     gymnasium.register(f"{_level.__name__}-v0", _level)

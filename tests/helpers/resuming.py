@@ -24,13 +24,13 @@ from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
-from impala_mm.learner.batch_source import QueueSource
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.monitor import LearnerMonitor, Records
-from impala_mm.learner.own_source import OwnSource
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.run_status import RunStatus
+from impala_mm.learner.sources.batch_source import QueueSource
+from impala_mm.learner.sources.own import OwnSource
 from impala_mm.learner.train_step import UpdateProfiler
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.metrics_writer import MetricsWriter

@@ -263,7 +263,7 @@ class ActorCritic(Algorithm):
     def _output(self, parameters: tf.Tensor, values: tf.Tensor, mask: Any) -> PolicyOutput:
         return action_policies.output(self._actions, parameters, values, mask)
 
-    def _read(self, entry: Entry, core_state: Any) -> tuple[nets.Features, Any]:
+    def _read(self, entry: Entry, core_state: Any) -> tuple[nets.SeparateFeatures, Any]:
         """Return (features [B, F], core state) after reading entries [B, ...]."""
         returns, state = self._normaliser.split(core_state)
         returns, read = self._normaliser.step(entry, returns), self._normaliser.read(entry)
@@ -286,7 +286,7 @@ class ActorCritic(Algorithm):
 
     def _unroll_features(
         self, entries: Entry, start: Any, network: nets.Network | nets.Separate | None = None
-    ) -> nets.Features:
+    ) -> nets.SeparateFeatures:
         """Return the features [T+1, B, F] of the entries that the normaliser returns.
 
         `network` computes them; None: the one in training.

@@ -105,11 +105,11 @@ def make_choice_critics(
     return ChoiceCritics(num_choices, num_features, count, _style(config))
 
 
-def for_policy_and_value(features: tf.Tensor | nets.Features) -> nets.Features:
+def for_policy_and_value(features: tf.Tensor | nets.SeparateFeatures) -> nets.SeparateFeatures:
     """Return the features of `make_actor_critic`'s network for the heads of policy and value."""
-    if isinstance(features, nets.Features):
+    if isinstance(features, nets.SeparateFeatures):
         return features
-    return nets.Features(features, features)
+    return nets.SeparateFeatures(features, features)
 
 
 def chosen_name(config: Config, environment: EnvironmentSpec) -> str:

@@ -16,9 +16,9 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.variables import ParameterLayout, Variables
 from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
-from impala_mm.learner.batch_source import RECORDED, BatchSource, Composition
 from impala_mm.learner.learner import Learner, RunLimits, between_updates, root_message
 from impala_mm.learner.lockstep import AgreedStep
+from impala_mm.learner.sources.batch_source import RECORDED, BatchSource, Composition
 from impala_mm.learner.train_step import GradientNotFinite, StepResult, UpdateProfiler
 
 

@@ -13,8 +13,8 @@ from supervising import until
 
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.group import SingleLearner
-from impala_mm.learner.batch_source import BatchSource
 from impala_mm.learner.lockstep import Lockstep
+from impala_mm.learner.sources.batch_source import BatchSource
 
 T, B = 4, 3
 

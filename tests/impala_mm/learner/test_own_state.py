@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impala_mm.distributed.group import SingleLearner
-from impala_mm.learner.own_source import OwnSource
 from impala_mm.learner.own_state import OwnState, deal_out, reload_source
+from impala_mm.learner.sources.own import OwnSource
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
-from tests.impala_mm.learner.test_own_source import UNROLL, Returning
+from tests.impala_mm.learner.sources.test_own import UNROLL, Returning
 
 ABOUT = CheckpointInfo(2, {}, {}, {}, updates=7)
 

@@ -19,7 +19,7 @@ from impala_mm.config.settings import Config
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.evaluation import recording
 from impala_mm.learner import phases
-from impala_mm.learner.offline_source import PhasedSource
+from impala_mm.learner.sources.recorded import PhasedSource
 from impala_mm.replay import steps
 from impala_mm.replay.data_set import read_about
 from impala_mm.runtime import machine

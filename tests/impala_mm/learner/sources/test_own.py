@@ -16,7 +16,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data import batches
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.environments.make import level_spec
-from impala_mm.learner.own_source import BadSource, OwnSource
+from impala_mm.learner.sources.own import BadSource, OwnSource
 from tests.helpers.replaying import UniformReplay
 
 UNROLL = UnrollSpec(4, 1, entry_spec(level_spec("catch"), extras=()), ())
@@ -94,7 +94,7 @@ def test_a_source_without_its_methods_is_refused_when_it_is_made():
         def save(self, folder):
             pass
 
-    with pytest.raises(BadSource, match=r"returns NoneType, which has no method next: see Batch"):
+    with pytest.raises(BadSource, match=r"returns NoneType, with no method next"):
         _own(None)
     with pytest.raises(BadSource, match=r"a Saving, has a method save but no restore"):
         _own(Saving())

@@ -14,7 +14,7 @@ from processes import ROOT
 from supervising import until
 
 from impala_mm.data.trajectory import Entry, Unroll, UnrollCodec, UnrollSpec
-from impala_mm.learner.batch_source import QueueSource
+from impala_mm.learner.sources.batch_source import QueueSource
 
 SCALARS = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
 SPEC = UnrollSpec(
@@ -69,12 +69,12 @@ import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
-import test_batch_source
+import test_queue_source
 from impala_mm.runtime import devices
 
 devices.training_device = lambda: "/CPU:1"
-queue, source = test_batch_source._source()
-queue.enqueue_many([[test_batch_source._unroll(i) for i in range(2)], [0, 1]])
+queue, source = test_queue_source._source()
+queue.enqueue_many([[test_queue_source._unroll(i) for i in range(2)], [0, 1]])
 batch = source.next(timeout=60)
 for name, tensor in [*batch.unrolls._asdict().items(), *batch._asdict().items()]:
     if tf.is_tensor(tensor):

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.data.trajectory import Entry, Unroll, UnrollCodec, UnrollSpec
-from impala_mm.learner.batch_source import RoundSource
+from impala_mm.learner.sources.batch_source import RoundSource
 from impala_mm.transport.rounds import Rounds
 
 SCALARS = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from unrolls import CODEC, LENGTH, unroll
 
-from impala_mm.learner.batch_source import TurnSource, turns_of_actor
+from impala_mm.learner.sources.batch_source import TurnSource, turns_of_actor
 from impala_mm.transport.rounds import Rounds
 
 ENVIRONMENTS = 6

@@ -17,8 +17,8 @@ from impala_mm.config import flags, replay_mix
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.learner.batch_source import Turns, UnrollQueue, decode_batch
-from impala_mm.learner.own_source import OwnSource
+from impala_mm.learner.sources.batch_source import Turns, UnrollQueue, decode_batch
+from impala_mm.learner.sources.own import OwnSource
 from impala_mm.replay.mixer import Columns, Mixer, RateLimiter
 from impala_mm.replay.samplers import ComparedFeatures, Measures, SamplerSetup, make_replay
 from impala_mm.replay.source import ReplaySource

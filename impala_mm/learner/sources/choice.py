@@ -1,8 +1,8 @@
 """The sources of a learner's batches, and the order in which they wrap each other.
 
     new unrolls of actors          `batch_source`: the queue, rounds, or turns
-      the replay of --replay       `replay_source`, or the algorithm's own source: `own_source`
-        recorded games             `offline_source`: they come first, or beside the others
+      the replay of --replay       `replay`, or the algorithm's own source: `own`
+        recorded games             `recorded`: they come first, or beside the others
 
 `make_sources` is this list; `learner.learner` reads the outermost one.
 """
@@ -13,8 +13,8 @@ from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
-from impala_mm.learner import replay_source
-from impala_mm.learner.batch_source import (
+from impala_mm.learner.sources import replay
+from impala_mm.learner.sources.batch_source import (
     BatchSource,
     QueueSource,
     RoundSource,
@@ -23,9 +23,9 @@ from impala_mm.learner.batch_source import (
     UnrollQueue,
     turns_of_actor,
 )
-from impala_mm.learner.offline_source import PhasedSource
-from impala_mm.learner.own_source import BadSource, OwnSource
-from impala_mm.learner.replay_source import Position, RunOnHost
+from impala_mm.learner.sources.own import BadSource, OwnSource
+from impala_mm.learner.sources.recorded import PhasedSource
+from impala_mm.learner.sources.replay import Position, RunOnHost
 from impala_mm.runtime import devices
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.starter import process_rank
@@ -69,7 +69,7 @@ def make_sources(
     read: BatchSource
     if config.replay:  # algorithms with rounds of their own are refused
         queue = turns or UnrollQueue(server.queue)
-        read = own = replay_source.make_own_source(
+        read = own = replay.make_own_source(
             config, algorithm, queue, codec, position, run, process_rank(), say
         )
         saved = own if config.replay_save else None

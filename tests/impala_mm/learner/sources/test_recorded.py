@@ -11,8 +11,8 @@ from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.make import level_spec
-from impala_mm.learner.batch_source import BatchSource
-from impala_mm.learner.offline_source import (
+from impala_mm.learner.sources.batch_source import BatchSource
+from impala_mm.learner.sources.recorded import (
     OfflineSource,
     PhasedSource,
     all_unrolls,

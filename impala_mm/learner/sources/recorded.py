@@ -19,7 +19,12 @@ from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config.errors import UserMistake
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec, UnrollSpec
-from impala_mm.learner.batch_source import RECORDED, BatchSource, PrefetchedSource, place_unrolls
+from impala_mm.learner.sources.batch_source import (
+    RECORDED,
+    BatchSource,
+    PrefetchedSource,
+    place_unrolls,
+)
 from impala_mm.replay.recorded_games import RecordedGames
 from impala_mm.runtime import devices, machine
 from impala_mm.runtime.starter import process_rank

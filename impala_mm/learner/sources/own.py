@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
-from impala_mm.learner.batch_source import BatchSource, Turns, UnrollQueue
+from impala_mm.learner.sources.batch_source import BatchSource, Turns, UnrollQueue
 from impala_mm.replay.shard import Share
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.steps import StepReplay
@@ -50,8 +50,8 @@ class OwnSource(BatchSource):
         for name in ("next", "feedback"):
             if not callable(getattr(self._source, name, None)):
                 raise BadSource(
-                    f"the algorithm's source(fresh) returns {type(self._source).__name__}, which "
-                    f"has no method {name}: see BatchSource in impala_mm/learner/batch_source.py"
+                    f"the algorithm's source(fresh) returns {type(self._source).__name__}, with "
+                    f"no method {name}: see BatchSource (impala_mm/learner/sources/batch_source.py)"
                 )
         saves = [callable(getattr(self._source, name, None)) for name in ("save", "restore")]
         if saves[0] != saves[1]:

@@ -12,11 +12,11 @@ from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import SingleLearner
-from impala_mm.learner import replay_source
-from impala_mm.learner.batch_source import UnrollQueue
 from impala_mm.learner.lockstep import Lockstep
-from impala_mm.learner.own_source import OwnSource
 from impala_mm.learner.own_state import OwnState
+from impala_mm.learner.sources import replay
+from impala_mm.learner.sources.batch_source import UnrollQueue
+from impala_mm.learner.sources.own import OwnSource
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.replay.mixer import Columns
 from impala_mm.runtime.starter import ProcessRank
@@ -26,7 +26,7 @@ class Plain(Algorithm):
     unroll = SPEC
 
 
-RUN = replay_source.RunOnHost(Path("/run"), is_new=True)
+RUN = replay.RunOnHost(Path("/run"), is_new=True)
 
 
 def _config(text="queue:0.5,prioritised:0.5:100:exponent=1", **flags):
@@ -35,10 +35,10 @@ def _config(text="queue:0.5,prioritised:0.5:100:exponent=1", **flags):
 
 def _source(config, algorithm=None):
     queue = tf.queue.FIFOQueue(100, [tf.string, tf.int64], [[], []])
-    position = replay_source.Position(lambda: 0, lambda: 0.0)
+    position = replay.Position(lambda: 0, lambda: 0.0)
 
     def make(fresh):
-        return replay_source.make_source(
+        return replay.make_source(
             config,
             algorithm or Plain(),
             fresh,
@@ -72,7 +72,7 @@ def test_batches_are_tensors_with_what_the_actors_sent():
 
 
 def test_stored_bytes_that_are_no_unroll_are_refused_by_the_files_to_delete():
-    decode = replay_source._make_decode(CODEC, "/CPU:0")
+    decode = replay._make_decode(CODEC, "/CPU:0")
     columns = Columns([b"nothing"], *(np.zeros(1, kind) for kind in (int, int, np.float32, bool)))
     with pytest.raises(UserMistake, match=r"of 7 bytes .*own/ of the run.*--replay_spill"):
         decode(columns)
@@ -101,38 +101,34 @@ def test_steps_that_are_only_stored_count_as_played():
 
 def test_what_replays_will_hold_is_said_in_unrolls_steps_and_bytes():
     config = _config("queue:0.5,uniform:0.25:300,prioritised:0.25:100", replay_max_gb=0.5)
-    first, second = replay_source.describe(
-        config, CODEC, replay_source.memory(config, ProcessRank())
-    )
+    first, second = replay.describe(config, CODEC, replay.memory(config, ProcessRank()))
     assert "1 of a batch's 4 unrolls are drawn from uniform" in first
     assert "up to 300 unrolls (1,200 steps, " in first
     assert first.endswith("or 375.0 MB")
     assert second.endswith("or 125.0 MB")
-    half = replay_source.memory(_config(), ProcessRank())
-    assert replay_source.memory(_config(), ProcessRank(2, 0, 2)) == half / 2
+    half = replay.memory(_config(), ProcessRank())
+    assert replay.memory(_config(), ProcessRank(2, 0, 2)) == half / 2
 
 
 def test_the_limit_of_a_spill_does_not_shrink_with_each_start(tmp_path, monkeypatch):
     """What an earlier start wrote is no longer free, and may be replaced."""
     config = _config(replay_spill=str(tmp_path / "spill"))
     free = 1000
-    monkeypatch.setattr(
-        replay_source.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free)
-    )
-    assert replay_source.memory(config, ProcessRank()) == 500
+    monkeypatch.setattr(replay.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    assert replay.memory(config, ProcessRank()) == 500
     folder = tmp_path / "spill" / "learner-0"
     folder.mkdir(parents=True)
     (folder / "0000000000.unrolls").write_bytes(b"?" * 300)
     (folder / "spill.json").write_bytes(b"{}")
     free -= 300
-    assert replay_source.memory(config, ProcessRank()) == 500
-    assert replay_source.memory(config, ProcessRank(2, 0, 2)) == 250
+    assert replay.memory(config, ProcessRank()) == 500
+    assert replay.memory(config, ProcessRank(2, 0, 2)) == 250
     folder.rename(folder.with_name("learner-1"))
-    assert replay_source.memory(config, ProcessRank(2, 0, 2)) == 250
-    assert replay_source.memory(config, ProcessRank()) == 350, "nobody deletes what lies there"
-    (line,) = replay_source._unused_spills(config, ProcessRank())
+    assert replay.memory(config, ProcessRank(2, 0, 2)) == 250
+    assert replay.memory(config, ProcessRank()) == 350, "nobody deletes what lies there"
+    (line,) = replay._unused_spills(config, ProcessRank())
     assert f"{folder.with_name('learner-1')} has 0.0 MB of a learner that this start, of 1" in line
-    assert replay_source._unused_spills(config, ProcessRank(2)) == []
+    assert replay._unused_spills(config, ProcessRank(2)) == []
 
 
 @pytest.mark.parametrize(
@@ -147,14 +143,10 @@ def test_the_limit_of_a_spill_does_not_shrink_with_each_start(tmp_path, monkeypa
     ],
 )
 def test_memory_for_less_than_a_batch_is_refused(flags, said, monkeypatch, capsys):
-    monkeypatch.setattr(
-        replay_source.shutil, "disk_usage", lambda folder: SimpleNamespace(free=100)
-    )
+    monkeypatch.setattr(replay.shutil, "disk_usage", lambda folder: SimpleNamespace(free=100))
     config = _config(**flags)
     with pytest.raises(SystemExit):
-        replay_source.refuse_little_memory(
-            config, CODEC, replay_source.memory(config, ProcessRank())
-        )
+        replay.refuse_little_memory(config, CODEC, replay.memory(config, ProcessRank()))
     assert said in capsys.readouterr().err
 
 
