@@ -43,7 +43,7 @@ class NotStarted(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a controller says of itself while it follows a run."""
+    """A controller's description of itself, which stays while it follows a run."""
 
     process: list[int]  # [pid, start time]
     boot: str
