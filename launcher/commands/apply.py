@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from impala_mm.config import user_sources
 from launcher.follow import connect, start
 from launcher.follow.connected_run import add_pending_stop
 from launcher.follow.console import say
@@ -101,9 +102,9 @@ def _find_installations(followed: FollowedRun, request: Request, record: Record)
 
     Hosts that have it keep it as it is: the run may be using it, also where hosts share a folder.
     """
-    hosts, workers, deploys = followed.hosts, followed.workers, followed.config.deploy
-    found = connect.find_installations(workers, hosts, deploys, say)
-    if not deploys:
+    hosts, workers, config = followed.hosts, followed.workers, followed.config
+    found = connect.find_installations(workers, hosts, config.deploy, say)
+    if not config.deploy:
         return found
     # Hosts of the run may have been set up without --deploy, in another folder.
     lacking = [row for row in workers if found(row).missing]
@@ -111,7 +112,7 @@ def _find_installations(followed: FollowedRun, request: Request, record: Record)
     before = connect.find_installations(known, hosts, False, say)
     elsewhere = [row for row in known if not before(row).missing]
     new = [row for row in lacking if row not in elsewhere]
-    if deploy.deploy_project(hosts, new, request.launcher, say, request.find_sources()):
+    if deploy.deploy_project(hosts, new, config, say, user_sources.of_run(request.experiment)):
         raise UserError("nothing was changed: --deploy did not succeed on all hosts that lack it")
     after = connect.find_installations(new, hosts, True, say)
     return lambda row: (before if row in elsewhere else after if row in new else found)(row)

@@ -8,6 +8,8 @@ import contextlib
 import sys
 from collections.abc import Callable
 
+from impala_mm.config.user_sources import TooManyFiles
+from impala_mm.runtime.certificates import CannotMake
 from launcher.commands import manage
 from launcher.commands.apply import NotRunning
 from launcher.commands.launch import launch
@@ -69,6 +71,8 @@ def main(request: Request) -> int:
         Unreachable,  # such as an SSH configuration that cannot be read
         process_plan.PlanError,
         tmux.TmuxError,
+        TooManyFiles,
+        CannotMake,
     ) as error:
         raise UserError(str(error)) from None
 

@@ -54,7 +54,7 @@ def connected(
     csv = config.workers_csv_path if "workers_csv_path" in request.given else ""
     hosts = Hosts(run.name, connect.targets_of(record, csv), request.settings)
     hosts.connect(_say_on_stderr, record.pythons)
-    followed = FollowedRun(run, hosts, config, workers, request.log_max_mb, say)
+    followed = FollowedRun(run, hosts, config, workers, request.experiment.log_max_mb, say)
     followed.watch_hosts(log)
     followed.end_pending(_say_on_stderr)
     try:
@@ -136,7 +136,7 @@ def control_run(run: Run, request: Request) -> int:
     record, config = require_record(run), request.launcher
     process_plan.common_environment(config)
     log = Path(record.logdir) / controller.LOG_FILE
-    output = ProcessOutput(str(log), request.log_max_mb)
+    output = ProcessOutput(str(log), request.experiment.log_max_mb)
 
     def write(message: str) -> None:
         output.write_message(escape(message))

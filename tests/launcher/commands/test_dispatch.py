@@ -9,7 +9,7 @@ from launcher.plan.settings import LauncherConfig
 
 
 def _main(**config):
-    return dispatch.main(Request(LauncherConfig(**config), [*config], {}, "", 1.0, None, None))
+    return dispatch.main(Request(LauncherConfig(**config), given=[*config]))
 
 
 @pytest.mark.parametrize("left_by", [{}, {"attach": True}, {"attach": True, "detach": True}])
