@@ -4,6 +4,7 @@ Most of the processes that it starts are stand-ins for experiment.py.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import importlib.util
 import json
@@ -502,7 +503,7 @@ def test_without_horovod_the_example_csv_is_one_learner_with_all_actors(monkeypa
     assert "Horovod is not installed (`make horovod` builds it): one learner trains" in (
         capsys.readouterr().out
     )
-    named = asked._replace(given=["workers_csv_path"])
+    named = dataclasses.replace(asked, given=["workers_csv_path"])
     assert [worker.job for worker in read_workers(named)].count("learner") == 2, (
         "a CSV that the user names is not changed"
     )
@@ -629,7 +630,7 @@ def test_a_learner_that_other_hosts_cannot_reach_is_refused(cluster):
         ("--level_name=a\nb", "--level_name contains a line break, which no process can get"),
         ("--tmux_sess=a b", "--tmux_sess: 'a b' is not a valid name: use letters, digits, - and _"),
         ("--apply", "there is no run named impala"),
-        ("--apply --dry_run", "--apply and --dry_run are two commands: give one of them"),
+        ("--apply --dry_run", "--dry_run and --apply are two commands: give one of them"),
         ("--env=SECRET hunter2", "--env=...: write NAME=value"),
     ],
 )

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from impala_mm.config.messages import escape, log_line
-from launcher.commands.apply import update_actors
 from launcher.follow import connect, controller, follow, status
 from launcher.follow.connected_run import REPEAT_SECONDS, ConnectedRun
 from launcher.follow.console import check_reader, say
@@ -19,7 +18,7 @@ from launcher.follow.recovery import WINDOWS_REQUEST
 from launcher.hosts import fetch
 from launcher.hosts.hosts import Hosts
 from launcher.plan import process_plan
-from launcher.plan.request import Request, UserError, read_workers
+from launcher.plan.request import Request, UserError
 from launcher.plan.workers_csv import Worker, read
 from launcher.supervise import file_lock
 from launcher.supervise.callbacks import Say
@@ -182,17 +181,6 @@ def fetch_files(run: Run, request: Request) -> int:
     """Download the logs of all processes, and the learners' folder, from other hosts."""
     with connected(run, request) as followed:
         return fetch.fetch_run(run, followed.hosts, require_record(run), say)
-
-
-def apply_csv(run: Run, request: Request) -> int:
-    """Add and remove actors so that they match the changed CSV."""
-    require_record(run)
-    if "workers_csv_path" not in request.given:
-        raise UserError("--apply needs the changed CSV: add --workers_csv_path=PATH")
-    workers = read_workers(request)
-    with connected(run, request, workers=workers) as followed:
-        update_actors(followed, request)
-    return 0
 
 
 def save_now(run: Run, request: Request) -> int:
