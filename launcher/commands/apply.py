@@ -16,7 +16,7 @@ from launcher.follow.connected_run import add_pending_stop
 from launcher.follow.console import say
 from launcher.follow.followed_run import FollowedRun
 from launcher.hosts import deploy
-from launcher.hosts.hosts import find_targets
+from launcher.hosts.hosts import find_targets, host_id_of
 from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
@@ -32,7 +32,7 @@ def apply_csv(run: Run, request: Request) -> int:
         raise UserError("--apply needs the changed CSV: add --workers_csv_path=PATH")
     workers, config = read_workers(request), request.launcher
     with connected(run, request, workers=workers) as followed:
-        _running_record(run)  # refused before new hosts are connected
+        record = _running_record(run)  # refused before new hosts are connected
         hosts = followed.hosts
         hosts.targets |= find_targets(workers)
         pythons = connect.candidate_pythons(workers, config.deploy)
@@ -40,7 +40,7 @@ def apply_csv(run: Run, request: Request) -> int:
         for sentence in unreached.values():
             say(f"note: {sentence}")
         followed.end_pending(say)
-        installation_of = _find_installations(followed, request)
+        installation_of = _find_installations(followed, request, record)
         with run.locked():  # to deploy may have taken long
             before = start.with_reported_addresses(run, _running_record(run))
             if process_plan.chooses_port(before.flags["learner_hosts"]):
@@ -95,20 +95,25 @@ def _running_record(run: Run) -> Record:
     return record
 
 
-def _find_installations(followed: FollowedRun, request: Request) -> InstallationOf:
+def _find_installations(followed: FollowedRun, request: Request, record: Record) -> InstallationOf:
     """Find where the project is; with --deploy, copy it to the hosts that lack it.
 
     Hosts that have it keep it as it is: the run may be using it, also where hosts share a folder.
     """
     hosts, workers, config = followed.hosts, followed.workers, followed.config
-    found = connect.find_installations(workers, hosts, False, say)
+    found = connect.find_installations(workers, hosts, config.deploy, say)
     lacking = [row for row in workers if found(row).missing]
     if not config.deploy or not lacking:
         return found
-    if deploy.deploy_project(hosts, lacking, config, say, user_sources.of_run(request.experiment)):
+    # Hosts of the run may have been set up without --deploy, in another folder.
+    known = [row for row in lacking if host_id_of(row) in record.targets]
+    before = connect.find_installations(known, hosts, False, say)
+    elsewhere = [row for row in known if not before(row).missing]
+    new = [row for row in lacking if row not in elsewhere]
+    if deploy.deploy_project(hosts, new, config, say, user_sources.of_run(request.experiment)):
         raise UserError("nothing was changed: --deploy did not succeed on all hosts that lack it")
-    deployed = connect.find_installations(lacking, hosts, True, say)
-    return lambda row: deployed(row) if row in lacking else found(row)
+    after = connect.find_installations(new, hosts, True, say)
+    return lambda row: (before if row in elsewhere else after if row in new else found)(row)
 
 
 def _note_what_remains(record: Record, wanted: Sequence[Process], flags: Mapping[str, str]) -> None:
