@@ -13,8 +13,8 @@ from launcher.follow.connected_run import REPEAT_SECONDS, ConnectedRun
 from launcher.follow.console import check_reader, say
 from launcher.follow.follow import Follower
 from launcher.follow.followed_run import RECOVERS_FILE, FollowedRun
-from launcher.follow.process_table import state_label
 from launcher.follow.recovery import WINDOWS_REQUEST
+from launcher.follow.status import state_label
 from launcher.hosts import fetch
 from launcher.hosts.hosts import Hosts
 from launcher.plan import process_plan

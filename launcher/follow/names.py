@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator, Mapping
 
 from launcher.follow import status
-from launcher.follow.process_table import state_label
+from launcher.follow.status import state_label
 from launcher.hosts.hosts import Hosts, libtmux_server
 from launcher.hosts.remote_node import OperationFailed
 from launcher.supervise import file_lock, tmux
