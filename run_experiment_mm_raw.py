@@ -46,21 +46,12 @@ def main(argv: list[str]) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))
     (launcher, config), given = command_line.parse(argv, __doc__ or "", LauncherConfig, Config)
     if config.dashboard:
-        from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
+        from launcher.dashboard.serve import serve  # noqa: PLC0415
 
         known = flags.infos(launcher)
         for_dashboard = {name for name in known if known[name].for_dashboard}
-        try:
-            serve(
-                config.logdir or "runs",
-                config.dashboard_port,
-                config.dashboard_token_file,
-                config.dashboard_control,
-                launcher.tmux_sess,
-                flags.arguments(launcher, [name for name in given if name in for_dashboard]),
-            )
-        except CannotServe as error:
-            flags.refuse(str(error))
+        own = flags.arguments(launcher, [name for name in given if name in for_dashboard])
+        serve(config, launcher.tmux_sess, own)
     if config.debug:
         flags.refuse("--debug trains in one process, without a CSV: use experiment.py")
     flag_values.check_effects(launcher, config, evaluators=True)

@@ -82,16 +82,6 @@ def test_a_state_folder_that_cannot_be_written_is_reported_before_anything_else(
     assert cluster.run(rows, "--dry_run", XDG_STATE_HOME=str(state))[0] == 0
 
 
-def test_a_missing_checkpoint_leaves_no_folder_even_without_checks(cluster):
-    code, printed = cluster.run(
-        *(cluster.rows(), "--skip_check", f"--logdir={cluster.logdir}"),
-        *("--mode=train_from", "--checkpoint=none"),
-    )
-    assert code == 2
-    assert printed.startswith("error: --checkpoint=none does not exist on this machine; give")
-    assert not cluster.logdir.exists()
-
-
 def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
     rows = cluster.rows()
     frontend = cluster.start(rows)

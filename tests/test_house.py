@@ -51,11 +51,12 @@ ALLOWED = {
     "launcher.checks": "supervise plan hosts follow impala_mm.config.messages "
     "impala_mm.config.registry impala_mm.runtime.certificates impala_mm.runtime.ports "
     "impala_mm.transport.rounds",
-    "launcher.dashboard": "supervise plan follow impala_mm.config.messages "
+    "launcher.dashboard": "supervise plan follow impala_mm.config.flags impala_mm.config.messages "
+    "impala_mm.config.settings "
     "impala_mm.records.host_use impala_mm.records.metric_descriptions "
     "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.safe_files",
     "launcher.commands": "supervise plan hosts follow checks impala_mm.config.messages "
-    "impala_mm.config.user_sources impala_mm.records.checkpoint impala_mm.records.run_folder "
+    "impala_mm.config.user_sources impala_mm.records.run_folder "
     "impala_mm.runtime.certificates impala_mm.runtime.run_token",
 }
 # Folders of programs, whose files import each other by short names.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from impala_mm.config import user_sources
-from impala_mm.records import checkpoint, run_folder
+from impala_mm.records import run_folder
 from impala_mm.runtime import certificates, run_token
 from launcher.checks import preflight
 from launcher.checks.check import PlannedRun
@@ -64,7 +64,7 @@ def launch(run: Run, request: Request) -> int:
                 except names.NameTakenOnHost as error:
                     if is_requested:
                         raise UserError(str(error)) from None
-                    taken[free_run.name] = str(error)
+                    taken[free_run.name] = str(error).partition(": --tmux_sess")[0]
                     continue
                 first = _find_first_learner(followed, request, unreached)
                 if config.check or not config.skip_check:
@@ -73,8 +73,6 @@ def launch(run: Run, request: Request) -> int:
                         return int(has_failed)
                 elif first.host_id in unreached:
                     raise UserError(f"cannot reach the learners' host: {unreached[first.host_id]}")
-                else:
-                    _refuse_missing_checkpoint(followed, request, first)
                 follower = _start(followed, request, first, len(unreached))
             leaves = config.detach and not follower.interrupted and free_run.is_running()
             if leaves and (code := follower.detach()) is not None:
@@ -151,25 +149,6 @@ def _check(
     return failed > 0
 
 
-def _refuse_missing_checkpoint(
-    followed: FollowedRun, request: Request, first: Installation
-) -> None:
-    """Refuse a --checkpoint that does not exist, as the checks do, before a folder is made."""
-    path = request.flags.get("checkpoint", "")
-    if path in ("", *checkpoint.shipped_names()):
-        return
-    if (request.logdir / "checkpoints").exists():
-        return  # a run that has started before does not read it
-    own = f"{_learners_logdir(request, first, request.logdir)}/checkpoints"
-    paths = [own, first.absolute_path(path)]
-    if not any(followed.hosts.call(first.host_id, "exists", path=each) for each in paths):
-        where = first.host_id or "this machine"
-        raise UserError(
-            f"--checkpoint={path} does not exist on {where}; give the folder of a run, "
-            f"or one of the folders in its checkpoints/"
-        )
-
-
 def _learners_logdir(request: Request, first: Installation, local_logdir: Path) -> str:
     """Return the path of the run's folder on the learners' machine."""
     if not first.host_id:
@@ -192,7 +171,7 @@ def _start(
     if process_plan.other_installations(learners, followed.installation_of):
         mpirun_daemons.write_credentials(run, certificates.make(order_channel.ROLES))
     learners_logdir = _learners_logdir(request, first, logdir)
-    shared = connect.is_shared_folder(hosts, first.host_id, learners_logdir, logdir, "is-shared")
+    shared = connect.is_shared_folder(hosts, first.host_id, learners_logdir, logdir)
     if not shared and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir, say):
         say(
             f"copied the checkpoints in {logdir} to {first.host_id}:{learners_logdir}; "
@@ -207,7 +186,7 @@ def _start(
         followed.watch_hosts()
         if actors and (addresses := follower.wait_for_learners()):
             record = start.start_actors(followed, record, actors, addresses)
-    except Exception:
+    except Exception:  # whatever it was, none of what was started stays
         if started_record := run.record:
             followed.undo_start(started_record)
         raise

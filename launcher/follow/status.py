@@ -116,7 +116,7 @@ def show_status(run: Run, as_json: bool) -> None:
             console.print(picture(status, rows, console))
         return
     with (
-        contextlib.suppress(KeyboardInterrupt),
+        contextlib.suppress(KeyboardInterrupt),  # Ctrl-C ends the table, not the run
         Live(console=console, screen=False, auto_refresh=False) as live,
     ):
         while True:
