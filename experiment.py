@@ -48,7 +48,9 @@ def main(argv: list[str]) -> None:
     user_modules.refuse_foreign()
     (config,), given = command_line.parse(argv, __doc__ or "", Config)
     if config.dashboard:
-        show_dashboard(config)
+        from launcher.dashboard.serve import serve  # noqa: PLC0415
+
+        serve(config)
     # A frontend may start an evaluator beside the training whose flags it lets this check.
     started = bool(starter.start_id())
     flag_values.check_effects(config, evaluators=started, notes=not started)
@@ -87,21 +89,6 @@ def main(argv: list[str]) -> None:
     if not config.job_name and starter.process_rank().size == 1:
         run_locally(config, argv, given)
     learner.run(config)
-
-
-def show_dashboard(config: Config) -> NoReturn:
-    """Serve a page that shows runs, until Ctrl-C is pressed."""
-    from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
-
-    try:
-        serve(
-            config.logdir or "runs",
-            config.dashboard_port,
-            config.dashboard_token_file,
-            config.dashboard_control,
-        )
-    except CannotServe as error:
-        flags.refuse(str(error))
 
 
 def run_locally(config: Config, argv: list[str], given: list[str]) -> NoReturn:

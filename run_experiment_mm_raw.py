@@ -24,10 +24,9 @@ import os
 import signal
 import sys
 
-from impala_mm.config import command_line, flag_values, flags, user_modules, user_sources
+from impala_mm.config import command_line, flag_values, flags, user_modules
 from impala_mm.config.settings import Config
-from impala_mm.records import checkpoint, run_folder
-from impala_mm.runtime import certificates, lifecycle, ports, run_token
+from impala_mm.runtime import lifecycle
 
 
 def main(argv: list[str]) -> None:
@@ -47,46 +46,19 @@ def main(argv: list[str]) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))
     (launcher, config), given = command_line.parse(argv, __doc__ or "", LauncherConfig, Config)
     if config.dashboard:
-        from launcher.dashboard.serve import CannotServe, serve  # noqa: PLC0415
+        from launcher.dashboard.serve import serve  # noqa: PLC0415
 
         known = flags.infos(launcher)
         for_dashboard = {name for name in known if known[name].for_dashboard}
-        try:
-            serve(
-                config.logdir or "runs",
-                config.dashboard_port,
-                config.dashboard_token_file,
-                config.dashboard_control,
-                launcher.tmux_sess,
-                flags.arguments(launcher, [name for name in given if name in for_dashboard]),
-            )
-        except CannotServe as error:
-            flags.refuse(str(error))
+        own = flags.arguments(launcher, [name for name in given if name in for_dashboard])
+        serve(config, launcher.tmux_sess, own)
     if config.debug:
         flags.refuse("--debug trains in one process, without a CSV: use experiment.py")
     flag_values.check_effects(launcher, config, evaluators=True)
-    request = Request(
-        launcher=launcher,
-        given=given,
-        flags={
-            name: flags.format_value(getattr(config, name))
-            for name in given
-            if hasattr(config, name)
-        },
-        logdir=config.logdir,
-        log_max_mb=config.log_max_mb,
-        make_logdir=lambda: run_folder.make_folder(config),
-        find_sources=lambda: user_sources.of_run(config),
-        check_free=ports.check_free,
-        make_token=lambda: run_token.make(config.transport_security != "none"),
-        make_certificates=certificates.make,
-        policies=checkpoint.shipped_names(),
-        command=[sys.executable, os.path.abspath(__file__), *argv[1:]],
-        round_columns=config.batch_size if config.rounds else 0,
-    )
+    command = [sys.executable, os.path.abspath(__file__), *argv[1:]]
     try:
-        code = dispatch.main(request)
-    except (UserError, user_sources.TooManyFiles, certificates.CannotMake) as error:
+        code = dispatch.main(Request(launcher, config, given, command))
+    except UserError as error:
         flags.refuse(str(error))
     except KeyboardInterrupt:  # no process was started yet
         code = 130

@@ -40,7 +40,9 @@ def main() -> None:
                 time.sleep(1)
             time.sleep(10)
             known = status.snapshot(run) | {"logdir": "runs/catch"}
-            _write_svg(folder / "status.svg", "--status", status.picture(known, 20))
+            _write_svg(
+                folder / "status.svg", "--status", status.picture(known, 20, Console(width=_WIDTH))
+            )
             _write_svg(folder / "tmux.svg", f"tmux attach -t {_NAME}", _capture_session(work))
         finally:
             subprocess.run([*frontend, "--stop"], check=True)

@@ -4,6 +4,7 @@ Most of the processes that it starts are stand-ins for experiment.py.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import importlib.util
 import json
@@ -79,16 +80,6 @@ def test_a_state_folder_that_cannot_be_written_is_reported_before_anything_else(
     )
     assert not (cluster.folder / "runs").exists()
     assert cluster.run(rows, "--dry_run", XDG_STATE_HOME=str(state))[0] == 0
-
-
-def test_a_missing_checkpoint_leaves_no_folder_even_without_checks(cluster):
-    code, printed = cluster.run(
-        *(cluster.rows(), "--skip_check", f"--logdir={cluster.logdir}"),
-        *("--mode=train_from", "--checkpoint=none"),
-    )
-    assert code == 2
-    assert printed.startswith("error: --checkpoint=none does not exist on this machine; give")
-    assert not cluster.logdir.exists()
 
 
 def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
@@ -497,12 +488,12 @@ def test_a_tmux_session_that_no_run_created_is_left_alone(cluster):
 
 def test_without_horovod_the_example_csv_is_one_learner_with_all_actors(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    asked = Request(LauncherConfig(), [], {}, "", 20.0, None, None)
+    asked = Request(LauncherConfig())
     assert [worker.job for worker in read_workers(asked)] == ["learner", "actor", "actor", "actor"]
     assert "Horovod is not installed (`make horovod` builds it): one learner trains" in (
         capsys.readouterr().out
     )
-    named = asked._replace(given=["workers_csv_path"])
+    named = dataclasses.replace(asked, given=["workers_csv_path"])
     assert [worker.job for worker in read_workers(named)].count("learner") == 2, (
         "a CSV that the user names is not changed"
     )
@@ -629,7 +620,7 @@ def test_a_learner_that_other_hosts_cannot_reach_is_refused(cluster):
         ("--level_name=a\nb", "--level_name contains a line break, which no process can get"),
         ("--tmux_sess=a b", "--tmux_sess: 'a b' is not a valid name: use letters, digits, - and _"),
         ("--apply", "there is no run named impala"),
-        ("--apply --dry_run", "--apply and --dry_run are two commands: give one of them"),
+        ("--apply --dry_run", "--dry_run and --apply are two commands: give one of them"),
         ("--env=SECRET hunter2", "--env=...: write NAME=value"),
     ],
 )

@@ -15,10 +15,7 @@ from launcher.supervise import task
 # A package may import itself and the packages named here; "a.b" allows one module or package of a.
 ALLOWED = {
     "experiment": "impala_mm launcher.supervise launcher.dashboard",
-    "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.records.checkpoint "
-    "impala_mm.records.run_folder "
-    "impala_mm.runtime.certificates impala_mm.runtime.lifecycle impala_mm.runtime.ports "
-    "impala_mm.runtime.run_token",
+    "run_experiment_mm_raw": "launcher impala_mm.config impala_mm.runtime.lifecycle",
     "nets": "impala_mm.config.registry",
     # The library, from the lowest floor up; its own names are imported when they are accessed.
     "impala_mm": "config.errors config.messages from_python",
@@ -45,17 +42,22 @@ ALLOWED = {
     # The launcher, in the same order.
     "launcher": "",
     "launcher.supervise": "",
-    "launcher.plan": "supervise hosts.ssh_config impala_mm.config.flags impala_mm.config.messages",
+    "launcher.plan": "supervise hosts.ssh_config impala_mm.config.flags impala_mm.config.messages "
+    "impala_mm.config.settings",
     "launcher.hosts": "supervise plan impala_mm.config.messages impala_mm.runtime.timing",
     "launcher.follow": "supervise plan hosts impala_mm.config.flags impala_mm.config.messages "
     "impala_mm.runtime.certificates impala_mm.runtime.timing impala_mm.runtime.machine "
     "impala_mm.runtime.safe_files",
     "launcher.checks": "supervise plan hosts follow impala_mm.config.messages "
-    "impala_mm.config.registry impala_mm.runtime.certificates impala_mm.transport.rounds",
-    "launcher.dashboard": "supervise plan follow impala_mm.config.messages "
+    "impala_mm.config.registry impala_mm.runtime.certificates impala_mm.runtime.ports "
+    "impala_mm.transport.rounds",
+    "launcher.dashboard": "supervise plan follow impala_mm.config.flags impala_mm.config.messages "
+    "impala_mm.config.settings "
     "impala_mm.records.host_use impala_mm.records.metric_descriptions "
     "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.safe_files",
-    "launcher.commands": "supervise plan hosts follow checks impala_mm.config.messages",
+    "launcher.commands": "supervise plan hosts follow checks impala_mm.config.messages "
+    "impala_mm.config.user_sources impala_mm.records.run_folder "
+    "impala_mm.runtime.certificates impala_mm.runtime.run_token",
 }
 # Folders of programs, whose files import each other by short names.
 PROGRAMS = ("docker", "sandbox", "sandbox/benchmarks")

@@ -12,6 +12,7 @@
 import dataclasses
 import enum
 import functools
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -74,9 +75,7 @@ class PlannedRun:
     config: LauncherConfig
     flags: dict[str, str]
     logdir: Path  # the run's folder on this machine
-    check_free: Callable[[str], None]  # raises OSError if an address is in use
-    make_certificates: Callable[[Sequence[str]], str]  # see `Request`
-    round_columns: int = 0  # see `Request`
+    round_columns: int = 0  # unrolls of a learner's round; 0: the algorithm plays in none
 
     @property
     def learners(self) -> list[Worker]:
@@ -137,9 +136,12 @@ class CheckedHost:
         """Call a method of `MachineProbe` on the host, and return its result."""
         return self.run.hosts.call(self.host_id, op, **arguments)
 
+    @functools.cached_property
     def facts(self) -> dict[str, Any]:
-        """Return what `MachineProbe.facts` says of the host: its cores, its clock, its name..."""
-        return self.call("facts", roots=[], pythons=[])
+        """What `MachineProbe.facts` says of the host, and `ahead`: seconds before our clock."""
+        asked = time.time()
+        found = self.call("facts", roots=[], pythons=[])
+        return {**found, "ahead": found["time"] - (asked + time.time()) / 2}
 
     def run_program(self, command: Sequence[str], workdir: str = "") -> tuple[int, str]:
         """Run a program; return its exit code (127 if it is not there) and what it printed."""

@@ -1,8 +1,8 @@
 """The checks of one machine: whether it has what the processes planned for it need."""
 
-import time
 from collections.abc import Iterable, Sequence
 
+from impala_mm.runtime import ports
 from launcher.checks.check import CheckedHost, Finding, Scope, check, failed, note, passed
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.plan import project
@@ -58,15 +58,15 @@ def check_ports(host: CheckedHost) -> Iterable[Finding]:
             remedy = "stop the process that uses it, or set another tf_port in the CSV, or none"
             yield failed(f"row {process.worker.line}: {error}", remedy)
     if not taken:
-        ports = ", ".join(str(process.worker.tf_port) for process in learners)
-        yield passed(f"{ports} free" if learners else "free ones are chosen at the start")
+        numbers = ", ".join(str(process.worker.tf_port) for process in learners)
+        yield passed(f"{numbers} free" if learners else "free ones are chosen at the start")
 
 
 def _check_port(host: CheckedHost, learner: Process) -> None:
     installation = learner.installation
     address = f"{host.run.bind_host or installation.address}:{learner.worker.tf_port}"
     if not host.host_id:
-        host.run.check_free(address)
+        ports.check_free(address)
     elif not installation.missing:
         code, output = host.run_program(
             [installation.python, "-c", _PORT_PROGRAM, address], installation.root
@@ -173,7 +173,7 @@ def check_gpus(host: CheckedHost) -> Iterable[Finding]:
 @check("tmux", Scope.HOSTS)
 def check_tmux(host: CheckedHost) -> Iterable[Finding]:
     """Check that tmux is installed; a run works without it, but has no windows."""
-    if host.facts()["tmux"]:
+    if host.facts["tmux"]:
         yield passed("installed; each process gets its own window")
     else:
         yield note(
@@ -186,7 +186,7 @@ def check_tmux(host: CheckedHost) -> Iterable[Finding]:
 @check("logout", Scope.HOSTS)
 def check_logout(host: CheckedHost) -> Iterable[Finding]:
     """Check that systemd lets the processes continue when the user's login ends."""
-    if not host.facts()["stays"]:
+    if not host.facts["stays"]:
         yield note(
             "systemd ends all processes of the user at the logout (KillUserProcesses=yes)",
             "run `loginctl enable-linger` on the host, or set KillUserProcesses=no",
@@ -196,9 +196,7 @@ def check_logout(host: CheckedHost) -> Iterable[Finding]:
 @check("clock", Scope.REMOTE_HOSTS)
 def check_clock(host: CheckedHost) -> Iterable[Finding]:
     """Compare the host's clock with this machine's: times in files and logs depend on it."""
-    started = time.time()
-    remote_time = host.facts()["time"]
-    offset = remote_time - (started + time.time()) / 2
+    offset = host.facts["ahead"]
     if abs(offset) > _MAX_CLOCK_SECONDS:
         relation = "ahead of" if offset > 0 else "behind"
         message = f"its clock is {abs(offset):.0f} s {relation} this machine's"
@@ -211,7 +209,7 @@ def check_clock(host: CheckedHost) -> Iterable[Finding]:
 def check_cores(host: CheckedHost) -> Iterable[Finding]:
     """Check that the host has enough cores: each actor can keep one busy."""
     actors = sum(process.job == "actor" for process in host.processes)
-    cores = host.facts()["cores"]
+    cores = host.facts["cores"]
     if actors > 2 * cores:
         message = f"{actors} actors share {cores} core{'s' * (cores != 1)}"
         yield note(message, "fewer actors with a larger --num_envs have the same throughput")

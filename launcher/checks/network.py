@@ -42,7 +42,7 @@ def check_names(run: PlannedRun) -> Iterable[Finding]:
     for host in run.reached_hosts:
         if not host.learners:
             continue
-        name = host.facts()["host"]
+        name = host.facts["host"]
         if (other := host_ids.setdefault(name, host.host_id)) != host.host_id:
             message = f"{host.host_id or 'this machine'} and {other or 'this machine'} both have "
             message += f"the host name {name}: Open MPI would take them for one machine"
@@ -156,7 +156,7 @@ def check_all_reduce(run: PlannedRun) -> Iterable[Finding]:
         "AGENT",
         lambda installation: [installation.python, "-c", _ALL_REDUCE_PROGRAM],
     )
-    credentials = run.make_certificates(order_channel.ROLES)
+    credentials = certificates.make(order_channel.ROLES)
     parts = certificates.by_role(credentials, order_channel.ROLES)
     try:
         code, output = run.hosts.call(

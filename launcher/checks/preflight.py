@@ -19,6 +19,7 @@ from launcher.hosts import parallel
 def check_run(planned: PlannedRun) -> list[Finding]:
     """Run all checks of a planned run; those between hosts only if all others passed."""
     hosts = planned.reached_hosts
+    parallel.map_ordered(lambda host: host.facts, hosts)  # asked once, for several checks
     targets: dict[Scope, Sequence[PlannedRun | CheckedHost]] = {
         Scope.RUN: [planned],
         Scope.LEARNER_HOSTS: [host for host in hosts if host.learners],

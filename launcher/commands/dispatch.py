@@ -8,8 +8,9 @@ import contextlib
 import sys
 from collections.abc import Callable
 
-from launcher.commands import manage
-from launcher.commands.apply import NotRunning
+from impala_mm.config.user_sources import TooManyFiles
+from impala_mm.runtime.certificates import CannotMake
+from launcher.commands import apply, manage
 from launcher.commands.launch import launch
 from launcher.follow import follow, names, remembered
 from launcher.follow.console import say
@@ -27,22 +28,46 @@ from launcher.supervise.run_registry import (
 )
 
 
+def emit_script(run: Run, request: Request) -> int:
+    """Print the run as a script of another launcher; notes go to stderr."""
+    config = request.launcher
+    if config.emit != "slurm":
+        raise UserError(f"--emit={config.emit}: the only choice is slurm")
+    refuse_launcher_flags(request)
+    with contextlib.redirect_stdout(sys.stderr):
+        workers = read_workers(request)
+        for note in slurm.list_notes(workers, config, request.given):
+            say(f"note: {note}")
+    print(slurm.make_script(run.name, workers, config, request.flags), end="")
+    return 0
+
+
+# By the flag that asks for it; without one of them a run is started.
+COMMANDS: dict[str, Callable[[Run, Request], int]] = {
+    "dry_run": launch,
+    "check": launch,
+    "emit": emit_script,
+    "status": manage.show_status,
+    "json": manage.show_status,
+    "logs": manage.show_log,
+    "attach": manage.attach_run,
+    "control": manage.control_run,
+    "apply": apply.apply_csv,
+    "save": manage.save_now,
+    "fetch": manage.fetch_files,
+    "stop": manage.stop_run,
+}
+
+
 def main(request: Request) -> int:
     """Run the command that the flags ask for, and return its exit code. Raises UserError."""
     config = request.launcher
-    commands: dict[str, Callable[[Run, Request], int]] = {
-        **{"stop": manage.stop_run, "save": manage.save_now, "control": manage.control_run},
-        **{"status": manage.show_status, "json": manage.show_status, "attach": manage.attach_run},
-        **{"logs": manage.show_log, "fetch": manage.fetch_files, "apply": manage.apply_csv},
-        **{"emit": emit_script, "check": launch, "dry_run": launch},
-    }
-    asked = {name: act for name, act in commands.items() if getattr(config, name)}
+    asked = [name for name in COMMANDS if getattr(config, name)]
     if "control" in asked:  # a controller has the other flags of the command that leaves it
-        asked = {"control": asked["control"]}
-    if len(asked) > 1 and set(asked) != {"status", "json"}:
-        first, second, *_ = asked
-        raise UserError(f"--{first} and --{second} are two commands: give one of them")
-    act = next(iter(asked.values()), launch)
+        asked = ["control"]
+    if len(asked) > 1 and asked != ["status", "json"]:
+        raise UserError(f"--{asked[0]} and --{asked[1]} are two commands: give one of them")
+    act = COMMANDS[asked[0]] if asked else launch
     try:
         run = Run(config.tmux_sess)
         if act not in (launch, emit_script):
@@ -61,25 +86,12 @@ def main(request: Request) -> int:
         UnreadableRecord,
         UnwritableState,
         RunInUse,
-        NotRunning,
         follow.NoAddresses,
         OperationFailed,
         HostUnavailable,
         process_plan.PlanError,
         tmux.TmuxError,
+        TooManyFiles,
+        CannotMake,
     ) as error:
         raise UserError(str(error)) from None
-
-
-def emit_script(run: Run, request: Request) -> int:
-    """Print the run as a script of another launcher; notes go to stderr."""
-    config = request.launcher
-    if config.emit != "slurm":
-        raise UserError(f"--emit={config.emit}: the only choice is slurm")
-    refuse_launcher_flags(request)
-    with contextlib.redirect_stdout(sys.stderr):
-        workers = read_workers(request)
-        for note in slurm.list_notes(workers, config, request.given):
-            say(f"note: {note}")
-    print(slurm.make_script(run.name, workers, config, request.flags), end="")
-    return 0

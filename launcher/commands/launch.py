@@ -5,6 +5,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from impala_mm.config import user_sources
+from impala_mm.records import run_folder
+from impala_mm.runtime import certificates, run_token
 from launcher.checks import preflight
 from launcher.checks.check import PlannedRun
 from launcher.follow import (
@@ -36,9 +39,8 @@ def launch(run: Run, request: Request) -> int:
     refuse_launcher_flags(request)
     workers = read_workers(request)
     config = request.launcher
-    logdir = Path(request.logdir or "runs/NEW").absolute()  # a new one gets its name at the start
     if config.dry_run:
-        _print_commands(run, request, workers, logdir)
+        _print_commands(run, request, workers)
         return 0
     if config.wheelhouse and not config.deploy:
         raise UserError(
@@ -50,27 +52,27 @@ def launch(run: Run, request: Request) -> int:
     taken: dict[str, str] = {}  # names that are taken on other hosts, and why
     while True:
         with contextlib.ExitStack() as connections:
-            folder = str(logdir) if request.logdir else ""
+            folder = str(request.logdir) if request.experiment.logdir else ""
             with names.reserve(run.name, is_requested, folder, say, taken) as free_run:
                 hosts = Hosts(free_run.name, targets, request.settings)
-                followed = FollowedRun(free_run, hosts, config, workers, request.log_max_mb)
+                followed = FollowedRun(
+                    free_run, hosts, config, workers, request.experiment.log_max_mb
+                )
                 connections.callback(followed.disconnect)
                 try:
-                    unreached = _connect_hosts(followed, request, logdir)
+                    unreached = _connect_hosts(followed, request)
                 except names.NameTakenOnHost as error:
                     if is_requested:
                         raise UserError(str(error)) from None
-                    taken[free_run.name] = str(error)
+                    taken[free_run.name] = str(error).partition(": --tmux_sess")[0]
                     continue
-                first = _find_first_learner(followed, request, logdir, unreached)
+                first = _find_first_learner(followed, request, unreached)
                 if config.check or not config.skip_check:
-                    has_failed = _check(followed, request, logdir, first, unreached)
+                    has_failed = _check(followed, request, first, unreached)
                     if config.check or has_failed:
                         return int(has_failed)
                 elif first.host_id in unreached:
                     raise UserError(f"cannot reach the learners' host: {unreached[first.host_id]}")
-                else:
-                    _refuse_missing_checkpoint(followed, request, logdir, first)
                 follower = _start(followed, request, first, len(unreached))
             leaves = config.detach and not follower.interrupted and free_run.is_running()
             if leaves and (code := follower.detach()) is not None:
@@ -81,25 +83,27 @@ def launch(run: Run, request: Request) -> int:
             return follower.follow()
 
 
-def _connect_hosts(followed: FollowedRun, request: Request, logdir: Path) -> dict[str, str]:
+def _connect_hosts(followed: FollowedRun, request: Request) -> dict[str, str]:
     """Connect to every host, and deploy to it; return unreachable hosts and why."""
     hosts, workers, config = followed.hosts, followed.workers, followed.config
     unreached = hosts.connect(say, connect.candidate_pythons(workers, config.deploy))
     followed.end_pending(say)
-    names.refuse_taken_on_hosts(hosts, str(logdir))
-    if config.deploy and deploy.deploy_project(hosts, workers, config, say, request.find_sources()):
+    names.refuse_taken_on_hosts(hosts, str(request.logdir))
+    if config.deploy and deploy.deploy_project(
+        hosts, workers, config, say, user_sources.of_run(request.experiment)
+    ):
         raise UserError("no process was started: --deploy did not succeed on all hosts (see above)")
     return unreached
 
 
 def _find_first_learner(
-    followed: FollowedRun, request: Request, logdir: Path, unreached: dict[str, str]
+    followed: FollowedRun, request: Request, unreached: dict[str, str]
 ) -> Installation:
     """Return where the first learner will run; refuse a folder there that a run writes to."""
     followed.find_installations(followed.workers)
     first = followed.installation_of(next(w for w in followed.workers if w.job == "learner"))
-    if request.logdir and first.host_id and first.host_id not in unreached:
-        folder, name = _learners_logdir(request, first, logdir), followed.run.name
+    if request.experiment.logdir and first.host_id and first.host_id not in unreached:
+        folder, name = _learners_logdir(request, first, request.logdir), followed.run.name
         writer = followed.hosts.call(first.host_id, "describe_writer", folder=folder, starting=name)
         names.refuse_folder_in_use(f"{first.host_id}:{folder}", writer)
     return first
@@ -108,7 +112,6 @@ def _find_first_learner(
 def _check(
     followed: FollowedRun,
     request: Request,
-    logdir: Path,
     first: Installation,
     unreached: dict[str, str],
 ) -> bool:
@@ -118,7 +121,7 @@ def _check(
     """
     started, config = time.monotonic(), followed.config
     workers, installation_of = followed.workers, followed.installation_of
-    flags = request.flags | {"logdir": _learners_logdir(request, first, logdir)}
+    flags = request.flags | {"logdir": _learners_logdir(request, first, request.logdir)}
     found = preflight.check_run(
         PlannedRun(
             workers,
@@ -128,10 +131,8 @@ def _check(
             unreached,
             config,
             request.flags,
-            logdir=logdir,
-            check_free=request.check_free,
-            make_certificates=request.make_certificates,
-            round_columns=request.round_columns,
+            request.logdir,
+            request.experiment.batch_size if request.experiment.rounds else 0,
         )
     )
     passed, notes, failed = (sum(each.ok is ok for each in found) for ok in (True, None, False))
@@ -148,30 +149,11 @@ def _check(
     return failed > 0
 
 
-def _refuse_missing_checkpoint(
-    followed: FollowedRun, request: Request, logdir: Path, first: Installation
-) -> None:
-    """Refuse a --checkpoint that does not exist, as the checks do, before a folder is made."""
-    checkpoint = request.flags.get("checkpoint", "")
-    if checkpoint in ("", *request.policies):
-        return
-    if (logdir / "checkpoints").exists():
-        return  # a run that has started before does not read it
-    own = f"{_learners_logdir(request, first, logdir)}/checkpoints"
-    paths = [own, first.absolute_path(checkpoint)]
-    if not any(followed.hosts.call(first.host_id, "exists", path=path) for path in paths):
-        where = first.host_id or "this machine"
-        raise UserError(
-            f"--checkpoint={checkpoint} does not exist on {where}; give the folder of a run, "
-            f"or one of the folders in its checkpoints/"
-        )
-
-
 def _learners_logdir(request: Request, first: Installation, local_logdir: Path) -> str:
     """Return the path of the run's folder on the learners' machine."""
     if not first.host_id:
         return str(local_logdir)
-    return first.absolute_path(request.logdir or f"runs/{local_logdir.name}")
+    return first.absolute_path(request.experiment.logdir or f"runs/{local_logdir.name}")
 
 
 def _start(
@@ -180,17 +162,16 @@ def _start(
     """Start all processes, the actors once the learners' addresses are known."""
     run, hosts, config = followed.run, followed.hosts, followed.config
     try:
-        logdir = request.make_logdir().absolute()
+        logdir = run_folder.make_folder(request.experiment).absolute()
     except OSError as error:
-        folder = Path(request.logdir or "runs/NEW").absolute()
-        raise UserError(f"--logdir={folder}: {error.strerror}") from None
-    run.create_state(request.make_token())
+        raise UserError(f"--logdir={request.logdir}: {error.strerror}") from None
+    run.create_state(run_token.make(request.experiment.transport_security != "none"))
     remembered.write(run, config)
     learners = [worker for worker in followed.workers if worker.job == "learner"]
     if process_plan.other_installations(learners, followed.installation_of):
-        mpirun_daemons.write_credentials(run, request.make_certificates(order_channel.ROLES))
+        mpirun_daemons.write_credentials(run, certificates.make(order_channel.ROLES))
     learners_logdir = _learners_logdir(request, first, logdir)
-    shared = connect.is_shared_folder(hosts, first.host_id, learners_logdir, logdir, "is-shared")
+    shared = connect.is_shared_folder(hosts, first.host_id, learners_logdir, logdir)
     if not shared and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir, say):
         say(
             f"copied the checkpoints in {logdir} to {first.host_id}:{learners_logdir}; "
@@ -205,7 +186,7 @@ def _start(
         followed.watch_hosts()
         if actors and (addresses := follower.wait_for_learners()):
             record = start.start_actors(followed, record, actors, addresses)
-    except Exception:
+    except Exception:  # whatever it was, none of what was started stays
         if started_record := run.record:
             followed.undo_start(started_record)
         raise
@@ -219,7 +200,7 @@ def _start(
     return follower
 
 
-def _print_commands(run: Run, request: Request, workers: Sequence[Worker], logdir: Path) -> None:
+def _print_commands(run: Run, request: Request, workers: Sequence[Worker]) -> None:
     """Print the command of each process, without a connection to any host."""
 
     def installation_of(worker: Worker) -> Installation:
@@ -228,7 +209,7 @@ def _print_commands(run: Run, request: Request, workers: Sequence[Worker], logdi
             return host_environment.local_installation(worker, str(run.folder))
         return host_environment.remote_installation(worker, host_id, worker.ip, {})
 
-    config, flags = request.launcher, request.flags | {"logdir": str(logdir)}
+    config, flags = request.launcher, request.flags | {"logdir": str(request.logdir)}
     processes = process_plan.make_processes(workers, config, flags, installation_of)
     if any(
         part.startswith("--learner_hosts=") and process_plan.chooses_port(part)

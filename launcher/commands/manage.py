@@ -8,18 +8,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from impala_mm.config.messages import escape, log_line
-from launcher.commands.apply import update_actors
 from launcher.follow import connect, controller, follow, status
 from launcher.follow.connected_run import REPEAT_SECONDS, ConnectedRun
 from launcher.follow.console import check_reader, say
 from launcher.follow.follow import Follower
 from launcher.follow.followed_run import RECOVERS_FILE, FollowedRun
-from launcher.follow.process_table import state_label
 from launcher.follow.recovery import WINDOWS_REQUEST
+from launcher.follow.status import state_label
 from launcher.hosts import fetch
 from launcher.hosts.hosts import Hosts
 from launcher.plan import process_plan
-from launcher.plan.request import Request, UserError, read_workers
+from launcher.plan.request import Request, UserError
 from launcher.plan.workers_csv import Worker, read
 from launcher.supervise import file_lock
 from launcher.supervise.callbacks import Say
@@ -54,7 +53,7 @@ def connected(
     csv = config.workers_csv_path if "workers_csv_path" in request.given else ""
     hosts = Hosts(run.name, connect.targets_of(record, csv), request.settings)
     hosts.connect(_say_on_stderr, record.pythons)
-    followed = FollowedRun(run, hosts, config, workers, request.log_max_mb, say)
+    followed = FollowedRun(run, hosts, config, workers, request.experiment.log_max_mb, say)
     followed.watch_hosts(log)
     followed.end_pending(_say_on_stderr)
     try:
@@ -136,7 +135,7 @@ def control_run(run: Run, request: Request) -> int:
     record, config = require_record(run), request.launcher
     process_plan.common_environment(config)
     log = Path(record.logdir) / controller.LOG_FILE
-    output = ProcessOutput(str(log), request.log_max_mb)
+    output = ProcessOutput(str(log), request.experiment.log_max_mb)
 
     def write(message: str) -> None:
         output.write_message(escape(message))
@@ -182,17 +181,6 @@ def fetch_files(run: Run, request: Request) -> int:
     """Download the logs of all processes, and the learners' folder, from other hosts."""
     with connected(run, request) as followed:
         return fetch.fetch_run(run, followed.hosts, require_record(run), say)
-
-
-def apply_csv(run: Run, request: Request) -> int:
-    """Add and remove actors so that they match the changed CSV."""
-    require_record(run)
-    if "workers_csv_path" not in request.given:
-        raise UserError("--apply needs the changed CSV: add --workers_csv_path=PATH")
-    workers = read_workers(request)
-    with connected(run, request, workers=workers) as followed:
-        update_actors(followed, request)
-    return 0
 
 
 def save_now(run: Run, request: Request) -> int:

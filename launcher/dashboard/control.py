@@ -5,13 +5,15 @@ foreground of a terminal is asked as Ctrl-C asks it, through its state folder.
 """
 
 import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from impala_mm.config.messages import program
-from launcher.dashboard.frontend_command import frontend_command
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.run_status import is_live, read_status
+from launcher.plan import project
 from launcher.supervise.run_registry import Run
 from launcher.supervise.task import SAVE_REQUEST
 
@@ -48,6 +50,12 @@ def act(found: FoundRun, action: str, flags: Sequence[str] = ()) -> dict[str, An
         raise Refused(f"{path}: {error.strerror}") from None
     asked = "asked to save and stop" if action == "stop" else "asked to save a checkpoint"
     return {"code": 0, "printed": f"{found.name} was {asked}"}
+
+
+def frontend_command(name: str, action: str, flags: Sequence[str] = ()) -> list[str]:
+    """Return the frontend's command about the run `name`; `flags` are those of the user."""
+    program = str(Path(project.ROOT, "run_experiment_mm_raw.py"))
+    return [sys.executable, program, action, f"--tmux_sess={name}", *flags]
 
 
 def _flags_of_csv(found: FoundRun) -> list[str]:

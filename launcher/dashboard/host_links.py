@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from impala_mm.runtime.lifecycle import OWNER_VARIABLE
-from launcher.dashboard.frontend_command import frontend_command
+from launcher.dashboard.control import frontend_command
 from launcher.supervise.run_registry import Run, UnreadableRecord
 from launcher.supervise.task import LEARNERS
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
 from launcher.dashboard.host_links import HostLinks
 from launcher.dashboard.server import Server
 from launcher.dashboard.site import Site
@@ -27,30 +29,31 @@ class CannotServe(Exception):
     """An error: the port is taken; its message says what to do."""
 
 
-def serve(
-    folder: str,
-    port: int,
-    token_file: str,
-    has_control: bool,
-    shown: str = "",
-    frontend_flags: Sequence[str] = (),
-) -> NoReturn:
-    """Serve until a signal ends this process. Raises CannotServe.
+def serve(config: Config, shown: str = "", frontend_flags: Sequence[str] = ()) -> NoReturn:
+    """Serve until a signal ends this process.
 
-    `folder` holds runs, or is one; `port` 0 stands for the first free one from 8600 up; without a
-    `token_file` there is a new token; `shown` is the name of the run that the page shows first;
-    `frontend_flags` are the user's, for the frontend's commands.
+    `shown` is the name of the run that the page shows first; `frontend_flags` are the user's, for
+    the frontend's commands.
     """
+    try:
+        _serve(config, shown, frontend_flags)
+    except CannotServe as error:
+        flags.refuse(str(error))
+
+
+def _serve(config: Config, shown: str, frontend_flags: Sequence[str]) -> NoReturn:
+    folder, token_file = config.logdir or "runs", config.dashboard_token_file
     links = HostLinks(frontend_flags)
     updates = Updates(Path(folder).absolute(), links)
     token = read_token(token_file) if token_file else secrets.token_urlsafe(_TOKEN_BYTES)
-    server = _listen(Site(updates, token, has_control, shown, frontend_flags), port)
+    site = Site(updates, token, config.dashboard_control, shown, frontend_flags)
+    server = _listen(site, config.dashboard_port)
     updates.start()
-    for line in describe(server.port, token, folder, has_control):
+    for line in describe(server.port, token, folder, config.dashboard_control):
         print(line, flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the dashboard
             server.serve_forever()
     finally:
         links.end()
@@ -76,6 +79,7 @@ def read_token(name: str) -> str:
     """
     path = Path(name)
     try:
+        # Two dashboards may create it at the same moment, and it is there the next time.
         with contextlib.suppress(FileExistsError), open(path, "x", opener=_open_private) as file:
             file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
         token = path.read_text(errors="replace").strip()

@@ -48,26 +48,6 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_PATHS = {
-    "page": "/",
-    "static": "/static/<path:name>",
-    "about": "/about",
-    "stream": "/stream",
-    "metrics": "/metrics",
-    "healthz": "/healthz",
-    "history": "/run/<key>/history",
-    "hosts": "/run/<key>/hosts",
-    "logs": "/run/<key>/logs",
-    "log": "/run/<key>/log",
-    "video": "/run/<key>/video",
-}
-_RULES = Map(
-    [
-        *(Rule(path, endpoint=name, methods=["GET"]) for name, path in _PATHS.items()),
-        Rule("/run/<key>/control/<action>", endpoint="control", methods=["POST"]),
-    ],
-    merge_slashes=False,
-)
 
 
 class Site:
@@ -104,7 +84,7 @@ class Site:
                 return redirect(f"{request.path}/")
             adapter = _RULES.bind("localhost", path_info=path)
             endpoint, values = adapter.match(method=request.method)
-            answer: Response = getattr(self, f"_answer_{endpoint}")(request, **values)
+            answer: Response = endpoint(self, request, **values)
             return answer
         except NoSuchRun:
             return _plain(404, "there is no such run any more")
@@ -123,17 +103,14 @@ class Site:
 
     # -- the page
 
-    def _answer_page(self, request: Request) -> Response:
-        del request
+    def _answer_page(self, _: Request) -> Response:
         return _file("index.html")
 
-    def _answer_static(self, request: Request, name: str) -> Response:
-        del request
+    def _answer_static(self, _: Request, name: str) -> Response:
         return _file(name)
 
-    def _answer_about(self, request: Request) -> Response:
+    def _answer_about(self, _: Request) -> Response:
         """Return what does not change while the dashboard is running."""
-        del request
         shown = [run.key for run in self._updates.find().values() if run.name == self._shown]
         return _json(
             {
@@ -161,8 +138,7 @@ class Site:
         keys = ["frames", "seconds", *request.args.get("keys", "").split(",")]
         return _json(self._updates.with_run(key, lambda w: w.history.columns(keys)))
 
-    def _answer_hosts(self, request: Request, key: str) -> Response:
-        del request
+    def _answer_hosts(self, _: Request, key: str) -> Response:
         columns = self._updates.with_run(key, lambda w: w.hosts.columns(w.hosts.keys))
         return _json({name: column["mean"] for name, column in columns.items()})
 
@@ -172,8 +148,7 @@ class Site:
         )
         return found
 
-    def _answer_logs(self, request: Request, key: str) -> Response:
-        del request
+    def _answer_logs(self, _: Request, key: str) -> Response:
         return _json(list(self._logs(key)))
 
     def _answer_log(self, request: Request, key: str) -> Response:
@@ -214,8 +189,7 @@ class Site:
 
     # -- for programs
 
-    def _answer_metrics(self, request: Request) -> Response:
-        del request
+    def _answer_metrics(self, _: Request) -> Response:
         text = openmetrics.render(self._updates.statuses())
         return Response(text, content_type=openmetrics.CONTENT_TYPE)
 
@@ -224,6 +198,30 @@ class Site:
         name = request.args.get("run", "")
         code, content = describe_health(self._updates.statuses(), name, within)
         return _json(content, code)
+
+
+_RULES = Map(
+    [
+        *(
+            Rule(path, endpoint=answer, methods=["GET"])
+            for path, answer in {
+                "/": Site._answer_page,
+                "/static/<path:name>": Site._answer_static,
+                "/about": Site._answer_about,
+                "/stream": Site._answer_stream,
+                "/metrics": Site._answer_metrics,
+                "/healthz": Site._answer_healthz,
+                "/run/<key>/history": Site._answer_history,
+                "/run/<key>/hosts": Site._answer_hosts,
+                "/run/<key>/logs": Site._answer_logs,
+                "/run/<key>/log": Site._answer_log,
+                "/run/<key>/video": Site._answer_video,
+            }.items()
+        ),
+        Rule("/run/<key>/control/<action>", endpoint=Site._answer_control, methods=["POST"]),
+    ],
+    merge_slashes=False,
+)
 
 
 def _is_equal(given: str, token: str) -> bool:

@@ -4,7 +4,6 @@ A thread reads a run every two seconds while a page shows it, and less often oth
 events. A page that does not read what it is told is dropped, and connects again.
 """
 
-import contextlib
 import queue
 import sys
 import threading
@@ -123,16 +122,15 @@ class Updates:
             self._pages.append(page)
             self._listed = 0.0
         self._wakes.set()
+        return self._messages(page)
 
-        def messages() -> Iterator[str]:
-            try:
-                yield "retry: 2000\n\n"
-                yield from page.messages()
-            finally:
-                with self._lock, contextlib.suppress(ValueError):
-                    self._pages.remove(page)
-
-        return messages()
+    def _messages(self, page: _Page) -> Iterator[str]:
+        try:
+            yield "retry: 2000\n\n"
+            yield from page.messages()
+        finally:
+            with self._lock:
+                self._pages = [each for each in self._pages if each is not page]
 
     def with_run(self, key: str, use: Callable[[WatchedRun], Any]) -> Any:
         """Return what `use` returns for a run that was read at most some seconds ago.

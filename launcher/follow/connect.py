@@ -86,7 +86,7 @@ def rows_of(record: Record, csv: str = "") -> list[Worker]:
     """Read the rows of all CSVs that the run was started from or changed to, if still there."""
     rows: list[Worker] = []
     for path in dict.fromkeys([csv, *record.csvs] if csv else record.csvs):
-        with contextlib.suppress(workers_csv.BadCsv):
+        with contextlib.suppress(workers_csv.BadCsv):  # it is gone, or its user is editing it
             rows += workers_csv.read(path)[0]
     return rows
 
@@ -116,16 +116,14 @@ def mirrored_files(record: Record, log: str = "") -> dict[str, dict[str, Path]]:
     return found
 
 
-def is_shared_folder(
-    hosts: Hosts, host_id: str, remote_folder: str, local_folder: Path, mark: str
-) -> bool:
+def is_shared_folder(hosts: Hosts, host_id: str, remote_folder: str, local_folder: Path) -> bool:
     """Return whether a remote and a local path name the same folder of a shared file system.
 
-    `mark` names the hidden file that is created for a moment to find out.
+    A hidden file is created for a moment to find out.
     """
     if not host_id:
         return True
-    probe = local_folder / f".{mark}"
+    probe = local_folder / ".is-shared"
     try:
         probe.touch()
         return bool(

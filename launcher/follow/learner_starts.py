@@ -148,9 +148,7 @@ class LearnerStarts:
         remote_folder = str(folder)
         if folder.is_relative_to(old_first.workdir):  # the same path within the new workdir
             remote_folder = first.absolute_path(str(folder.relative_to(old_first.workdir)))
-        if connect.is_shared_folder(
-            self._hosts, first.host_id, str(local_folder), local_folder, "is-shared"
-        ):
+        if connect.is_shared_folder(self._hosts, first.host_id, str(local_folder), local_folder):
             return str(local_folder), True
         if not self._config.mirror_logdir:
             self._followed.say_once(

@@ -12,13 +12,20 @@ import socket
 from collections.abc import Iterator, Mapping
 
 from launcher.follow import status
-from launcher.follow.process_table import state_label
+from launcher.follow.status import state_label
 from launcher.hosts.hosts import Hosts, libtmux_server
 from launcher.hosts.remote_node import OperationFailed
 from launcher.supervise import file_lock, tmux
 from launcher.supervise.callbacks import Say
 from launcher.supervise.folder_use import describe_writer, is_same_folder
-from launcher.supervise.run_registry import Run, RunInUse, UnreadableRecord, run_names, runs_folder
+from launcher.supervise.run_registry import (
+    Record,
+    Run,
+    RunInUse,
+    UnreadableRecord,
+    run_names,
+    runs_folder,
+)
 from launcher.supervise.task import LEARNERS
 
 _OWN_NAME = "without --tmux_sess, this run gets a name of its own"
@@ -39,13 +46,18 @@ def reserve(
     `logdir`: the run's absolute folder, or empty: a new one. `taken`: names that are taken on other
     hosts, and why. Raises RunInUse if the name is taken, or if another run writes to the folder.
     """
-    with contextlib.ExitStack() as locks:
-        with _one_frontend_at_a_time():
+    folder = runs_folder().parent
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with contextlib.ExitStack() as held:
+        # Frontends choose one after the other.
+        choosing = file_lock.acquire(folder / "names.lock", timeout=math.inf)
+        assert choosing is not None
+        with os.fdopen(choosing):
             if logdir:
                 refuse_folder_in_use(logdir, describe_writer(logdir))
-            run, note = _take_name(name, is_requested, logdir, locks, taken or {})
-        if note:
-            say(f"note: {note}: this run is named {run.name}")
+            run, why = _take_name(name, is_requested, logdir, held, taken or {})
+        if why:
+            say(f"note: {why}: this run is named {run.name}")
         yield run
 
 
@@ -76,7 +88,7 @@ def find(name: str, is_requested: bool) -> Run:
     names = run_names()
     if is_requested or not names:
         return Run(name)
-    running = [each for each in names if _is_running(Run(each))]
+    running = [each for each in names if _record(Run(each)) and Run(each).is_running()]
     for some in (names, running):
         if len(some) == 1:
             return Run(some[0])
@@ -88,38 +100,22 @@ def find(name: str, is_requested: bool) -> Run:
     )
 
 
-@contextlib.contextmanager
-def _one_frontend_at_a_time() -> Iterator[None]:
-    """Keep other frontends from choosing a name or a folder at the same moment."""
-    folder = runs_folder().parent
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = file_lock.acquire(folder / "names.lock", timeout=math.inf)
-    assert lock is not None
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
 def _take_name(
     name: str,
     is_requested: bool,
     logdir: str,
-    locks: contextlib.ExitStack,
+    held: contextlib.ExitStack,
     taken: Mapping[str, str],
 ) -> tuple[Run, str]:
     """Lock the first free name; return its run, and why `name` itself was not taken, if so."""
+    resumed = "" if is_requested else _find_ended(logdir)
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
     why = ""
-    if (resumed := "" if is_requested else _find_ended(logdir)) and resumed not in taken:
-        with contextlib.suppress(RunInUse, tmux.TmuxError):
-            return _lock(resumed, logdir, locks), ""
-    for number in itertools.count(1):
-        chosen = name if number == 1 else f"{name}-{number}"
-        if chosen in taken:
-            why = why or taken[chosen].partition(": --tmux_sess")[0]
-            continue
+    for chosen in itertools.chain([resumed] if resumed else [], [name], numbered):
         try:
-            return _lock(chosen, logdir, locks), why
+            if chosen in taken:
+                raise RunInUse(taken[chosen])
+            return _lock(chosen, logdir, held), "" if chosen == resumed else why
         except (RunInUse, UnreadableRecord, tmux.TmuxError) as error:
             if is_requested:
                 raise
@@ -130,20 +126,26 @@ def _take_name(
 def _find_ended(logdir: str) -> str:
     """Return the name of the run in this folder, which is not running; empty if there is none."""
     for name in run_names():
-        with contextlib.suppress(UnreadableRecord):
-            record = Run(name).record
-            if record and is_same_folder(record.logdir, logdir):
-                return name
+        record = _record(Run(name))
+        if record and is_same_folder(record.logdir, logdir):
+            return name
     return ""
 
 
-def _lock(name: str, logdir: str, locks: contextlib.ExitStack) -> Run:
-    """Lock a name until `locks` are closed, and return its run.
+def _record(run: Run) -> Record | None:
+    try:
+        return run.record
+    except UnreadableRecord:  # one of another version does not keep others from being found
+        return None
+
+
+def _lock(name: str, logdir: str, held: contextlib.ExitStack) -> Run:
+    """Lock a name until `held` is closed, and return its run.
 
     Raises RunInUse, UnreadableRecord or TmuxError if the name is taken.
     """
     run = Run(name)
-    with contextlib.ExitStack() as tried:
+    with contextlib.ExitStack() as tried:  # released unless the name is free
         tried.enter_context(run.locked(logdir=logdir))
         run.refuse_running()
         record = run.record
@@ -161,7 +163,7 @@ def _lock(name: str, logdir: str, locks: contextlib.ExitStack) -> Run:
         path = tmux.default_socket()
         if path and not (record and record.socket == path):
             _refuse_session(name, path)
-        locks.push(tried.pop_all())
+        held.push(tried.pop_all())
     return run
 
 
@@ -179,17 +181,9 @@ def _refuse_session(name: str, path: str) -> None:
         )
 
 
-def _is_running(run: Run) -> bool:
-    with contextlib.suppress(UnreadableRecord):
-        return run.is_running()
-    return False
-
-
 def _describe(run: Run) -> str:
     """Return the run's state and folder."""
-    try:
-        record = run.record
-        state = state_label(status.run_state(run))
-    except UnreadableRecord:
+    record = _record(run)
+    if record is None:
         return "its record cannot be read"
-    return f"{state}, {record.logdir}" if record else "removed"
+    return f"{state_label(status.run_state(run))}, {record.logdir}"

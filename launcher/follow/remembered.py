@@ -40,7 +40,7 @@ def use(run: Run, request: Request) -> Request:
         for name in _NAMES
         if name not in request.given and _is_alike(content.get(name), getattr(default, name))
     }
-    return request._replace(launcher=dataclasses.replace(request.launcher, **found))
+    return dataclasses.replace(request, launcher=dataclasses.replace(request.launcher, **found))
 
 
 def _is_alike(value: object, default: object) -> bool:

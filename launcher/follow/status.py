@@ -3,20 +3,22 @@
 import contextlib
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
+from rich.cells import cell_len
+from rich.console import Console, Group, JustifyMethod, OverflowMethod
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
-from impala_mm.config.messages import escape
+from impala_mm.config.messages import escape, log_line
 from impala_mm.runtime import machine
 from impala_mm.runtime.safe_files import from_json, open_inside, to_json
 from impala_mm.runtime.timing import format_duration
 from launcher.follow import controller
 from launcher.follow.console import make_console
-from launcher.follow.process_table import ProcessTable, state_label
 from launcher.hosts.state_mirror import DAEMONS_FOLDER
 from launcher.supervise.daemon_supervisor import DAEMON
 from launcher.supervise.json_types import fits
@@ -30,6 +32,36 @@ _TOTALS = {
     **dict.fromkeys(("frames", "frames_per_second", "episode_return", "policy_lag"), float),
     "verdict": str,
 }
+
+
+# How the table shows a state; the JSON has the state itself. Others are shown as they are.
+_STATE_LABELS = {
+    "waits": "waiting to restart",
+    "away": "unreachable",
+    "lost": "supervisor lost",
+    "stale": "ended by a reboot",
+    "elsewhere": "started on another machine",
+}
+_COLOURS = {
+    "running": "green",
+    "failed": "red",
+    "lost": "red",
+    "waits": "yellow",
+    "away": "yellow",
+}
+_COLUMNS: dict[str, JustifyMethod] = {
+    **dict.fromkeys(("process", "host", "state"), "left"),
+    **dict.fromkeys(("uptime", "frames/s", "CPU", "memory", "restarts"), "right"),
+}
+# The columns again: a narrow terminal has no room for the last of these.
+_RANKS = ("process", "state", "frames/s", "uptime", "restarts", "host", "CPU", "memory")
+_GAP = 2  # characters between two columns
+_LEAST_LOG = 16  # characters of the last log line below which it is left out
+
+
+def state_label(state: str) -> str:
+    """Return a state as messages and the table show it."""
+    return _STATE_LABELS.get(state, state)
 
 
 def snapshot(run: Run) -> dict[str, Any]:
@@ -80,35 +112,80 @@ def show_status(run: Run, as_json: bool) -> None:
     if not console.is_terminal:
         status = snapshot(run)
         if status:
-            console.print(picture(status, len(status["processes"]) + len(status["daemons"])))
+            rows = len(status["processes"]) + len(status["daemons"])
+            console.print(picture(status, rows, console))
         return
     with (
-        contextlib.suppress(KeyboardInterrupt),
+        contextlib.suppress(KeyboardInterrupt),  # Ctrl-C ends the table, not the run
         Live(console=console, screen=False, auto_refresh=False) as live,
     ):
         while True:
             status = snapshot(run)
             if not status:  # another frontend stopped the run and removed its record
                 return
-            live.update(picture(status, max(console.height - 8, 5)), refresh=True)
+            live.update(picture(status, max(console.height - 8, 5), console), refresh=True)
             if status["state"] in (*FINAL_STATES, "lost", "stale", "elsewhere"):
                 return
             time.sleep(_REFRESH_SECONDS)
 
 
-def picture(status: dict[str, Any], rows: int) -> Group:
-    """Return the table of a snapshot, with at most `rows` processes.
+def picture(status: dict[str, Any], rows: int, console: Console) -> Group:
+    """Return the table of a snapshot for a console, with at most `rows` processes.
 
     If not all fit, processes that are not running or were restarted come first.
     """
     processes = status["processes"] + status["daemons"]
+    parts: list[Any] = [_headline(status)]
     if len(processes) > rows:
         processes = sorted(processes, key=lambda p: (p["state"] == "running", not p["restarts"]))
-    table = ProcessTable(processes[:rows])
-    parts: list[Any] = [_headline(status), table]
-    if len(processes) > rows:
+        parts.append(_table(processes[:rows], console))
         parts.append(Text(f"and {len(processes) - rows} more", style="dim"))
+    else:
+        parts.append(_table(processes, console))
     return Group(*parts)
+
+
+def _table(processes: Sequence[dict[str, Any]], console: Console) -> Table:
+    """Return a table with a row for each process, with the columns for which there is room."""
+    cells = [_cells(process) for process in processes]
+    widths = {name: max(map(cell_len, [name, *(c[name] for c in cells)])) + _GAP for name in _RANKS}
+    shown: list[str] = []
+    for name in _RANKS:
+        if len(shown) > 1 and sum(map(widths.__getitem__, (*shown, name))) - _GAP > console.width:
+            break
+        shown.append(name)
+    has_log = console.width - sum(map(widths.__getitem__, shown)) >= _LEAST_LOG
+    # Other encodings lack the character of an ellipsis.
+    cut: OverflowMethod = "crop" if console.options.ascii_only else "ellipsis"
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for name, justify in _COLUMNS.items():
+        if name in shown:
+            least = widths[name] - _GAP if name == "process" else None  # the state is cut first
+            table.add_column(name, justify=justify, no_wrap=True, overflow=cut, min_width=least)
+    if has_log:
+        table.expand = True
+        table.add_column("last log line", no_wrap=True, overflow=cut, ratio=1)
+    for process, each in zip(processes, cells, strict=True):
+        style = {"state": _COLOURS.get(process["state"], "")}
+        row = [Text(each[name], style.get(name, "")) for name in _COLUMNS if name in shown]
+        last = log_line(process["last"].expandtabs(4))
+        printable = last.encode(console.encoding, "replace").decode(console.encoding)
+        table.add_row(*row, *[Text(printable)] * has_log)
+    return table
+
+
+def _cells(process: dict[str, Any]) -> dict[str, str]:
+    up, rate = process["up"], process["frames_per_second"]
+    return {
+        "process": process["name"],
+        "host": escape(process["host"]),
+        "state": state_label(process["state"]),
+        "uptime": "" if up is None else format_duration(up),
+        "frames/s": "" if rate is None else f"{rate:,.0f}",
+        "CPU": "" if process["cpu"] is None else f"{process['cpu']}%",
+        "memory": "" if process["memory"] is None else f"{process['memory']:,} MiB",
+        "restarts": str(process["restarts"]),
+    }
 
 
 def _headline(status: dict[str, Any]) -> Text:

@@ -1,13 +1,15 @@
 """The user's request, and checks that refuse a wrong one with a single sentence."""
 
 import dataclasses
+import functools
 import importlib.util
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+from impala_mm.config.flags import format_value
 from impala_mm.config.messages import escape, program
+from impala_mm.config.settings import Config
 from launcher.hosts.ssh_config import Settings
 from launcher.plan import project
 from launcher.plan.settings import LauncherConfig
@@ -20,23 +22,28 @@ class UserError(Exception):
     """An error that the user has to fix; its message says how."""
 
 
-class Request(NamedTuple):
-    """The user's flags, and the functions of `impala_mm` that the launcher needs."""
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The user's flags."""
 
     launcher: LauncherConfig
-    given: list[str]  # names of the user's flags
-    flags: dict[str, str]  # the flags of experiment.py among them, with their values
-    logdir: str  # --logdir; empty if it was not given
-    log_max_mb: float
-    make_logdir: Callable[[], Path]
-    check_free: Callable[[str], None]  # raises OSError if an address is taken
-    find_sources: Callable[[], dict[str, Path]] = dict  # files of the user's modules, by name
-    make_token: Callable[[], str] = str  # returns the content of a new token file
-    # Returns the certificates of a new authority, and those of a server's and a client's role.
-    make_certificates: Callable[[Sequence[str]], str] = lambda roles: ""
-    policies: Sequence[str] = ()  # names that --checkpoint takes besides paths
+    experiment: Config = dataclasses.field(default_factory=Config)
+    given: Sequence[str] = ()  # names of the user's flags
     command: Sequence[str] = ()  # by which this program was started
-    round_columns: int = 0  # unrolls of a learner's round; 0: the algorithm plays in none
+
+    @functools.cached_property
+    def flags(self) -> dict[str, str]:
+        """The flags of experiment.py that the user has given, with their values."""
+        return {
+            name: format_value(getattr(self.experiment, name))
+            for name in self.given
+            if hasattr(self.experiment, name)
+        }
+
+    @property
+    def logdir(self) -> Path:
+        """The run's folder on this machine, as far as it is known: a new one has no name yet."""
+        return Path(self.experiment.logdir or "runs/NEW").absolute()
 
     @property
     def settings(self) -> Settings:

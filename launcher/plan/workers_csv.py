@@ -9,11 +9,11 @@ import difflib
 import io
 import re
 import stat
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from impala_mm.config.messages import escape, quote
-from launcher.plan.cells import address_mistake, character_mistake, gpus_mistake
+from impala_mm.config.messages import describe_character, escape, quote
 
 JOBS = ("learner", "actor", "evaluator", "ps")
 ANY_LEARNER = -1  # the row of an actor names no learner: actors take the learners in turn
@@ -60,6 +60,9 @@ _NUMBER_RANGES = {
     "num_envs": (1, 100_000),
     "learner": (0, 9_999),
 }
+_HOST = r"(?![-.])[^\s,:/@]{1,253}"  # 253: the maximum in DNS
+_GPU = r"\s*(?:[0-9]{1,4}|-1|NoDevFiles|(?:GPU|MIG)-[0-9A-Za-z/-]{1,120})\s*"
+_WITH_TABS = ("setup", "ssh_password")  # columns in which a tab is no mistake
 _MOST_MISTAKES = 100  # that are reported
 _JOB_OF_COLUMN = {"count": "actor", "num_envs": "actor", "learner": "actor", "tf_port": "learner"}
 
@@ -164,11 +167,11 @@ def _parse_row(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str
         close = difflib.get_close_matches(job, JOBS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         wrong.append(("job", f"{quote(job)} is not a job{hint}; use learner, actor or evaluator"))
-    if why := address_mistake(ip):
+    if why := _address_mistake(ip):
         wrong.append(("ip", why))
     given: dict[str, str | int] = {}
     for column, value in cells.items():
-        if column not in {"job", "ip"} and (why := character_mistake(column, value)):
+        if column not in {"job", "ip"} and (why := _character_mistake(column, value)):
             wrong.append((column, why))
             continue
         if not value:
@@ -176,7 +179,7 @@ def _parse_row(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str
         given[column] = value
         if column == "cuda_visible_devices":
             given[column] = re.sub(r"\s", "", value)
-            if why := gpus_mistake(value):
+            if why := _gpus_mistake(value):
                 wrong.append((column, why))
         if column not in _NUMBER_RANGES:
             continue
@@ -224,3 +227,45 @@ def _mistakes_between_rows(workers: list[Worker], bad_lines: set[int]) -> list[s
                 f"has {len(learners)}, counted from 0"
             )
     return mistakes
+
+
+def _address_mistake(text: str) -> str:
+    """Return why a text is neither an address nor a host name that DNS can look up."""
+    if wrong := next((each for each in text if not each.isprintable()), ""):
+        return f"{quote(text)} {_describe_character(wrong, text)}: remove it"
+    what = f"{quote(text)} is not an address or host name"
+    if not re.fullmatch(_HOST, text):
+        return what + "; for an IPv6 host use its name" * (":" in text)
+    try:
+        encoded = text.encode("idna").decode()
+    except UnicodeError as error:  # one of its parts is empty, too long, or nothing for DNS
+        return f"{what}: {error.__cause__ or error}"
+    return "" if re.fullmatch(_HOST, encoded) else f"{what}: DNS reads it as {encoded!r}"
+
+
+def _character_mistake(column: str, text: str) -> str:
+    """Return which control character a text contains; a password is not shown."""
+    allowed = "\t" if column in _WITH_TABS else ""
+    controls = (c for c in text if unicodedata.category(c) == "Cc" and c not in allowed)
+    if not (wrong := next(controls, "")):
+        return ""
+    shown = "the value" if column == "ssh_password" else quote(text)
+    if wrong in "\r\n":
+        return f"{shown} contains a line break, which no process can get"
+    return f"{shown} {_describe_character(wrong, text)}: remove it"
+
+
+def _describe_character(wrong: str, text: str) -> str:
+    kind = "a control" if unicodedata.category(wrong) == "Cc" else "an invisible"
+    position = text.index(wrong) + 1
+    return f"contains {kind} character, {describe_character(wrong)}, at position {position}"
+
+
+def _gpus_mistake(text: str) -> str:
+    """Return why a text is not a value of CUDA_VISIBLE_DEVICES."""
+    if re.fullmatch(f"{_GPU}(?:,{_GPU})*", text):
+        return ""
+    return (
+        f"{quote(text)} is not a list of GPUs; use numbers or UUIDs (GPU-..., MIG-...), separated "
+        f"by commas, or -1 for none"
+    )

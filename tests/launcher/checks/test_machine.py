@@ -24,7 +24,7 @@ def host(monkeypatch, tmp_path):
     """Return a function that makes this machine, as a host of rows with these columns."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
-    def make(*columns, setup="", bind_address="", check_free=None):
+    def make(*columns, setup="", bind_address=""):
         rows = [Worker(i, "learner", "localhost", 8001, **each) for i, each in enumerate(columns)]
         run = PlannedRun(
             workers=rows,
@@ -35,8 +35,6 @@ def host(monkeypatch, tmp_path):
             config=LauncherConfig(setup=setup),
             flags={"bind_address": bind_address},
             logdir=tmp_path,
-            check_free=check_free,
-            make_certificates=None,
         )
         (only,) = run.reached_hosts
         return only
@@ -146,10 +144,11 @@ def test_processes_that_systemd_would_end_at_the_logout_are_reported(host, monke
     ("bind_address", "asked"),
     [("", "localhost:8001"), ("0.0.0.0:8001", "0.0.0.0:8001"), ("[::]:0", "[::]:8001")],
 )
-def test_a_learners_port_is_tried_where_it_will_listen(host, bind_address, asked):
+def test_a_learners_port_is_tried_where_it_will_listen(host, monkeypatch, bind_address, asked):
     """Behind a router, its own machine does not have the address in the CSV."""
     tried = []
-    (found,) = machine.check_ports(host({}, bind_address=bind_address, check_free=tried.append))
+    monkeypatch.setattr(machine.ports, "check_free", tried.append)
+    (found,) = machine.check_ports(host({}, bind_address=bind_address))
     assert (found.ok, tried) == (True, [asked])
 
 

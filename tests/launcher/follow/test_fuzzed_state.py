@@ -73,7 +73,7 @@ def _use(run):
         if shown:
             json.dumps(shown)
             with console.capture():
-                console.print(status.picture(shown, 5))
+                console.print(status.picture(shown, 5, console))
         for state in run.states().values():
             if state.get("failure"):
                 failure_message(state, 1)

@@ -26,7 +26,7 @@ def run(tmp_path, monkeypatch):
 
 
 def _used(run, given=(), **config):
-    request = Request(LauncherConfig(**config), [*given], {}, "", 1.0, None, None)
+    request = Request(LauncherConfig(**config), given=given)
     return remembered.use(run, request).launcher
 
 

@@ -59,7 +59,7 @@ def _write(run, logdir, *states, since=60.0, booted=None):
 
 def _table(run, rows=20, width=150):
     console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(status.picture(status.snapshot(run), rows))
+    console.print(status.picture(status.snapshot(run), rows, console))
     return console.export_text()
 
 

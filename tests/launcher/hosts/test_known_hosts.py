@@ -30,7 +30,7 @@ def _fingerprint(path):
 def _request(ssh_user, *fingerprints):
     """Return the frontend's request with --ssh_accept_key."""
     config = LauncherConfig(ssh_config=str(ssh_user.config), ssh_accept_key=fingerprints)
-    return Request(config, [], {}, "", 1.0, Path, print)
+    return Request(config)
 
 
 def test_an_unknown_host_is_refused_until_the_key_that_was_shown_is_accepted(ssh_user):
