@@ -15,7 +15,6 @@ from launcher.commands.launch import launch
 from launcher.follow import follow, names, remembered
 from launcher.follow.console import say
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
-from launcher.hosts.ssh_config import Unreachable
 from launcher.plan import process_plan, slurm
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import BadCsv
@@ -90,7 +89,6 @@ def main(request: Request) -> int:
         follow.NoAddresses,
         OperationFailed,
         HostUnavailable,
-        Unreachable,  # such as an SSH configuration that cannot be read
         process_plan.PlanError,
         tmux.TmuxError,
         TooManyFiles,

@@ -1,30 +1,34 @@
 """SSH connections as the user's own `ssh` makes them: with its configuration, keys, agent, jumps.
 
-    connection = connect(target, settings)            from a row of the CSV; raises Unreachable
-    connection.client.exec_command(...)               paramiko's client
+    connection = connect(target, settings)            from a row of the CSV; raises HostUnavailable
+    connection.open_program("nvidia-smi")             a channel of paramiko
 
-`ssh_config` finds the route, `proxy_transport` opens the socket, `known_hosts` verifies the host,
-`keys` and `authentication` log in. Every step has a timeout.
+`ssh_config` finds the route, `known_hosts` verifies the host, `keys` and `authentication` log in.
+Every step has a timeout.
 """
 
 import contextlib
-import functools
 import logging
+import os
 import random
+import signal
+import socket
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import paramiko
 
-from launcher.hosts import keys, known_hosts, passphrases, proxy_transport, ssh_config
-from launcher.hosts.authentication import ConnectionClosed, Login, LoginRejected
-from launcher.hosts.ssh_config import Route, Settings, Target, Unreachable, find_route
+from launcher.hosts import keys, known_hosts, ssh_config
+from launcher.hosts.authentication import SSH_ERRORS, Login, LoginRejected, PasswordUntried
+from launcher.hosts.ssh_config import HostUnavailable, Route, Settings, Target, find_route
 
 _HANDSHAKE_SECONDS = 15.0  # until the host has sent its key
 _LOGIN_SECONDS = 20.0  # for each attempt of a login
 _CHANNEL_SECONDS = 30.0  # until a command may run, or a jump host has connected
 _KEEPALIVE_SECONDS = 15
+_DEAD_MS = 60_000  # after which a connection without acknowledgements counts as lost
+_END_SECONDS = 1.0  # for a ProxyCommand to end once its connection is closed
 _RETRY_PAUSES = (0.2, 0.6, 2.0, 5.0)  # seconds between attempts at a busy server
 _MAX_JUMPS = 8
 _CSV_REMEDY = "fix ssh_username, ssh_key_path or ssh_password"
@@ -34,184 +38,245 @@ _CONFIG_REMEDY = "fix User or IdentityFile of the SSH configuration, or ssh-add 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 
-class Connection(NamedTuple):
-    """A connection that is open until its client is closed."""
+class Connection:
+    """A connection to a host; close it, also if it was not completed."""
 
-    client: paramiko.SSHClient
-    route: Route
-    login: str  # the key that the host has accepted, as messages call it, or "the password"
+    def __init__(self, route: Route, settings: Settings, passed_hops: tuple[str, ...]):
+        """Reach the host, by its jump hosts, of which `passed_hops` are passed, or a program."""
+        self.route = route
+        self.login = (
+            ""  # the key that the host has accepted, as messages call it, or "the password"
+        )
+        sock, self._carrier = _open_socket(route, settings, passed_hops)
+        self.transport = paramiko.Transport(sock)
+        self.transport.banner_timeout = _HANDSHAKE_SECONDS
+        self.transport.auth_timeout = _LOGIN_SECONDS
+        self.transport.channel_timeout = _CHANNEL_SECONDS
+
+    def open_program(self, command: str) -> paramiko.Channel:
+        """Start a program; return the channel to its input and output. Raise HostUnavailable."""
+        try:
+            channel = self.transport.open_session(timeout=_CHANNEL_SECONDS)
+            channel.settimeout(_CHANNEL_SECONDS)
+            channel.exec_command(command)
+        except SSH_ERRORS as error:
+            raise HostUnavailable(str(error) or type(error).__name__) from None
+        return channel
+
+    def close(self) -> None:
+        """Close it and what carries it; may be called again."""
+        with contextlib.suppress(*SSH_ERRORS):  # another thread has just closed what carries it
+            self.transport.close()
+        if self._carrier:
+            self._carrier.close()
+
+    def complaint(self) -> str:
+        """Return, once it is closed, what the ProxyCommand has printed."""
+        return self._carrier.complaint() if isinstance(self._carrier, ProxyProgram) else ""
 
 
-class HostKeyVerifier(NamedTuple):
-    """A check of a host's key."""
-
-    key_types: set[str]  # the host is asked for a key of these types first
-    verify: Callable[[paramiko.PKey], None]  # raises HostKeyRefused
-
-
-class _ConnectionDropped(Exception):
+class _HungUp(Exception):
     """A server hung up before it sent anything, as busy servers do."""
 
 
 def connect(target: Target, settings: Settings) -> Connection:
-    """Connect to the host of a row of the CSV; raise Unreachable."""
-    route = find_route(target, settings)
-    return _connect_route(route, settings, target.ssh_password, _CSV_REMEDY, ())
+    """Connect to the host of a row of the CSV; raise HostUnavailable."""
+    try:
+        route = find_route(target, settings)
+        return _connect_route(route, settings, target.ssh_password, _CSV_REMEDY, ())
+    except OSError as error:  # of this machine, such as too many open files
+        raise HostUnavailable(f"{target.ip} cannot be reached: {error}") from None
 
 
 def _connect_route(
     route: Route, settings: Settings, password: str, remedy: str, passed_hops: tuple[str, ...]
 ) -> Connection:
     """Connect along a route and its jump hosts; `passed_hops`: the jump hosts so far."""
-    agent = keys.SshAgent(route.agent)
-    with contextlib.closing(agent):
-        found = keys.find_keys(route, agent, passphrases.known)
-        verifier = HostKeyVerifier(
-            known_hosts.known_key_types(route), functools.partial(known_hosts.verify, route)
-        )
-
-        def connect_with(tried: list[keys.Key], troubles: list[str]) -> Connection:
-            login = Login(route, tried, password, troubles, remedy)
-            client = _connect_with_retries(
-                route, login, verifier, lambda: _open_socket(route, settings, passed_hops)
-            )
-            return Connection(client, route, login.accepted)
-
+    with contextlib.closing(keys.SshAgent(route.agent)) as agent:
+        found = keys.find_keys(route, agent)
+        login = Login(route, found.keys, password, found.troubles, remedy)
         try:
-            return connect_with(found.keys, found.troubles)
+            return _connect_with_retries(route, settings, login, passed_hops)
         except LoginRejected as error:
             rejected = error
-        for path in found.encrypted:
-            if unlocked := passphrases.unlock(path):
-                try:
-                    return connect_with(unlocked, [])
-                except LoginRejected as error:
-                    rejected = error
+        for unlocked in filter(None, map(keys.unlock, found.encrypted)):
+            login = Login(route, unlocked, password, [], remedy)
+            try:
+                return _connect_with_retries(route, settings, login, passed_hops)
+            except LoginRejected as error:
+                rejected = error
         raise rejected
 
 
-def _open_socket(route: Route, settings: Settings, passed_hops: tuple[str, ...]) -> Any:
-    """Return the socket of a route: TCP, a proxy command, or a channel of a jump host."""
-    if route.proxy_command:
-        return proxy_transport.run_proxy_command(route)
-    if not route.proxy_jump:
-        return proxy_transport.connect_tcp(route)
-    *earlier_hops, hop = route.proxy_jump
-    if len(passed_hops) == _MAX_JUMPS:
-        raise Unreachable(f"ProxyJump leads in a circle: {' via '.join(passed_hops)}")
-    try:
-        target_route = find_route(ssh_config.jump_target(hop), settings)
-        if earlier_hops:  # they lead to it, whatever its own configuration is
-            target_route = target_route._replace(proxy_jump=tuple(earlier_hops), proxy_command="")
-        client = _connect_route(
-            target_route, settings, "", _CONFIG_REMEDY, (*passed_hops, hop)
-        ).client
-    except Unreachable as error:
-        raise type(error)(f"{route.host}: through {hop}: {error}") from None
-    try:
-        channel = _get_transport(client).open_channel(
-            "direct-tcpip", (route.address, route.port), ("127.0.0.1", 0), timeout=_CHANNEL_SECONDS
-        )
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        client.close()
-        raise Unreachable(f"{route.display_name} cannot be reached from {hop}: {error}") from None
-    return proxy_transport.ProxySocket(channel, client.close)
-
-
 def _connect_with_retries(
-    route: Route, login: Login, verifier: HostKeyVerifier, open_socket: Callable[[], Any]
-) -> paramiko.SSHClient:
+    route: Route, settings: Settings, login: Login, passed_hops: tuple[str, ...]
+) -> Connection:
     """Connect, again if a server was too busy, and once more for the password alone."""
     pauses = list(_RETRY_PAUSES)
     while True:
         try:
-            sock = open_socket()
-        except OSError as error:
-            raise Unreachable(f"{route.display_name} cannot be reached: {error.strerror}") from None
-        try:
-            return _connect_once(route, login, verifier, sock)
-        except _ConnectionDropped as error:
+            return _connect_once(route, settings, login, passed_hops)
+        except PasswordUntried:
+            continue
+        except _HungUp as error:
             if not pauses:
                 what = str(error) or "is the port right, is it overloaded, or does it refuse us?"
-                raise Unreachable(
+                raise HostUnavailable(
                     f"{route.display_name} hangs up before the login: {what}"
                 ) from None
             time.sleep(pauses.pop(0) * random.uniform(0.5, 1.5))
-        except ConnectionClosed:
-            if not login.can_retry_with_password():
-                raise login.rejection() from None
 
 
 def _connect_once(
-    route: Route, login: Login, verifier: HostKeyVerifier, sock: Any
-) -> paramiko.SSHClient:
+    route: Route, settings: Settings, login: Login, passed_hops: tuple[str, ...]
+) -> Connection:
     """Make one connection and log in."""
-    client = paramiko.SSHClient()
-    client.set_missing_host_key_policy(_VerifierPolicy(verifier))
     started = time.monotonic()
+    connection = Connection(route, settings, passed_hops)
+    transport = connection.transport
     try:
-        client.connect(
-            route.address,
-            route.port,
-            route.username,
-            sock=sock,
-            timeout=_HANDSHAKE_SECONDS,
-            banner_timeout=_HANDSHAKE_SECONDS,
-            auth_timeout=_LOGIN_SECONDS,
-            channel_timeout=_CHANNEL_SECONDS,
-            transport_factory=functools.partial(_make_transport, verifier),
-            auth_strategy=login,
-        )
-        _get_transport(client).set_keepalive(_KEEPALIVE_SECONDS)
+        _prefer_known_keys(route, transport)
+        transport.start_client(timeout=_HANDSHAKE_SECONDS)
+        known_hosts.verify(route, transport.get_remote_server_key())
+        connection.login = login.log_in(transport)
+        transport.set_keepalive(_KEEPALIVE_SECONDS)
     except BaseException as error:
-        transport = client.get_transport()
-        client.close()
-        sock.close()
-        if transport and isinstance(error, (paramiko.SSHException, EOFError, OSError)):
-            late = time.monotonic() - started >= _HANDSHAKE_SECONDS
-            reason = _describe_error(route, transport, error, late)
-            raise reason or _ConnectionDropped(getattr(sock, "complaint", "")) from None
+        connection.close()
+        if isinstance(error, SSH_ERRORS):
+            is_late = time.monotonic() - started >= _HANDSHAKE_SECONDS
+            raise _explain(connection, error, is_late) from None
         raise
-    return client
+    return connection
 
 
-def _describe_error(
-    route: Route, transport: paramiko.Transport, error: Exception, late: bool
-) -> Unreachable | None:
-    """Return the error in a sentence, or None if another attempt may succeed."""
-    if late and not transport.initial_kex_done:
-        what = "sends nothing" if not transport.remote_version else "does not finish its handshake"
-        return Unreachable(
-            f"{route.display_name} accepts the connection, but {what} for "
-            f"{_HANDSHAKE_SECONDS:g} s: is that its SSH port, and is the host working?"
-        )
-    if not transport.remote_version or isinstance(error, (EOFError, OSError)):
-        return None
-    return Unreachable(f"{route.display_name}: SSH fails: {error or 'it hung up'}")
-
-
-class _VerifierPolicy(paramiko.MissingHostKeyPolicy):
-    """The hook by which paramiko asks about a host's key; paramiko itself knows no host."""
-
-    def __init__(self, verifier: HostKeyVerifier):
-        self._verifier = verifier
-
-    def missing_host_key(self, client: Any, hostname: str, key: paramiko.PKey) -> None:
-        self._verifier.verify(key)
-
-
-def _make_transport(verifier: HostKeyVerifier, sock: Any, **more: Any) -> paramiko.Transport:
-    """Return a transport that asks the host for a known key, of the several that it may have."""
-    transport = paramiko.Transport(sock, **more)
+def _prefer_known_keys(route: Route, transport: paramiko.Transport) -> None:
+    """Ask the host for a key that is known, of the several that it may have."""
+    known = known_hosts.known_key_types(route)
     options = transport.get_security_options()
     options.key_types = sorted(
         options.key_types,
-        key=lambda name: ("ssh-rsa" if name.startswith("rsa-") else name) not in verifier.key_types,
+        key=lambda name: ("ssh-rsa" if name.startswith("rsa-") else name) not in known,
     )
-    return transport
 
 
-def _get_transport(client: paramiko.SSHClient) -> paramiko.Transport:
-    transport = client.get_transport()
-    assert transport
-    return transport
+def _explain(connection: Connection, error: Exception, is_late: bool) -> Exception:
+    """Return the error in a sentence, or _HungUp if another attempt may succeed."""
+    name, transport = connection.route.display_name, connection.transport
+    if is_late and not transport.initial_kex_done:
+        what = "does not finish its handshake" if transport.remote_version else "sends nothing"
+        return HostUnavailable(
+            f"{name} accepts the connection, but {what} for {_HANDSHAKE_SECONDS:g} s: is that its "
+            f"SSH port, and is the host working?"
+        )
+    if transport.remote_version and isinstance(error, paramiko.SSHException):
+        return HostUnavailable(f"{name}: SSH fails: {error or 'it hung up'}")
+    return _HungUp(connection.complaint())
+
+
+def _open_socket(
+    route: Route, settings: Settings, passed_hops: tuple[str, ...]
+) -> tuple[socket.socket | paramiko.Channel, "ProxyProgram | Connection | None"]:
+    """Return the socket of a route and what carries it, to be closed after it."""
+    if route.proxy_command:
+        program = ProxyProgram(route.proxy_command)
+        return program.socket, program
+    if not route.proxy_jump:
+        return _connect_tcp(route), None
+    *earlier_hops, hop = route.proxy_jump
+    if len(passed_hops) == _MAX_JUMPS:
+        raise HostUnavailable(f"ProxyJump leads in a circle: {' via '.join(passed_hops)}")
+    try:
+        hop_route = find_route(ssh_config.jump_target(hop), settings)
+        if earlier_hops:  # they lead to it, whatever its own configuration is
+            hop_route = hop_route._replace(proxy_jump=tuple(earlier_hops), proxy_command="")
+        jump = _connect_route(hop_route, settings, "", _CONFIG_REMEDY, (*passed_hops, hop))
+    except HostUnavailable as error:
+        raise HostUnavailable(f"{route.host}: through {hop}: {error}") from None
+    try:
+        there, here = (route.address, route.port), ("127.0.0.1", 0)
+        return jump.transport.open_channel("direct-tcpip", there, here), jump
+    except SSH_ERRORS as error:
+        jump.close()
+        raise HostUnavailable(
+            f"{route.display_name} cannot be reached from {hop}: {error}"
+        ) from None
+
+
+def _connect_tcp(route: Route) -> socket.socket:
+    """Connect by TCP, trying each of the host's addresses in turn; raise HostUnavailable."""
+    try:
+        found = socket.getaddrinfo(
+            route.address, route.port, family=route.family, type=socket.SOCK_STREAM
+        )
+    except (OSError, UnicodeError) as error:
+        raise HostUnavailable(
+            f"{route.host}: there is no host {route.address} "
+            f"({getattr(error, 'strerror', '') or error}); fix "
+            f"column ip, or HostName in the SSH configuration"
+        ) from None
+    why = ""
+    for family, kind, protocol, _, address in found:
+        connection = socket.socket(family, kind, protocol)
+        # An address that does not answer leaves time for the others.
+        connection.settimeout(route.connect_timeout / len(found))
+        try:
+            connection.connect(address)
+        except OSError as error:
+            connection.close()
+            why = why or _describe_refusal(route, error)
+            continue
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # otherwise a dead link is noticed after minutes
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MS)
+        return connection
+    raise HostUnavailable(why)
+
+
+def _describe_refusal(route: Route, error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return (
+            f"{route.display_name} did not answer in {route.connect_timeout:g} s: is it running, "
+            f"and does a firewall let you through?"
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return (
+            f"{route.display_name} refuses connections: does sshd run on that host, at that port?"
+        )
+    return f"{route.display_name} cannot be reached: {error.strerror or error}"
+
+
+class ProxyProgram:
+    """A program whose input and output are the connection (ProxyCommand).
+
+    As with `ssh`, a shell parses the command. paramiko's ProxyCommand does not notice that its
+    program has ended, gets the terminal's Ctrl-C, and leaves the program's errors unread.
+    """
+
+    def __init__(self, command: str):
+        self.socket, its = socket.socketpair()
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - kept open
+        with its:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {command}"],
+                stdin=its.fileno(),
+                stdout=its.fileno(),
+                stderr=self._errors,
+                start_new_session=True,  # on Ctrl-C the frontend still needs its hosts
+            )
+
+    def close(self) -> None:
+        """End the program; most end by themselves, since their input has ended."""
+        self.socket.close()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                self._process.wait(_END_SECONDS)
+                return
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):  # another thread closes it, too
+                    os.killpg(self._process.pid, number)
+        self._process.wait()
+
+    def complaint(self) -> str:
+        """Return, once it is closed, the errors that it has printed."""
+        self._errors.seek(0)
+        printed = " ".join(self._errors.read(1000).split())
+        return f"its ProxyCommand printed: {printed}" if printed else ""

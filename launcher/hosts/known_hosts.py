@@ -1,36 +1,28 @@
 """The check of hosts' keys: reads and writes known_hosts files as OpenSSH does.
 
 An unknown host is refused, or trusted at first use if the user wants that. A host that shows
-another key than before is always refused.
+another key than before is always refused. paramiko's own reader knows neither patterns nor revoked
+keys.
 """
 
 import base64
 import contextlib
 import fcntl
-import hashlib
-import hmac
 import os
 import re
 import shlex
-import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import paramiko
 
-from launcher.hosts.ssh_config import Route, Unreachable
-
-_LOCK_SECONDS = 10.0  # for other processes that write to the same file
-
-
-class HostKeyRefused(Unreachable):
-    """A host's key is not known, not the one that is known, or revoked."""
+from launcher.hosts.ssh_config import HostUnavailable, Route
 
 
 class KnownHostsEntry(NamedTuple):
     """A line of a known_hosts file that matches a host."""
 
+    name: str  # of the host
     file: str
     line: int
     marker: str  # "", "@revoked" or "@cert-authority"
@@ -40,66 +32,69 @@ class KnownHostsEntry(NamedTuple):
 
 def known_key_types(route: Route) -> set[str]:
     """Return the types of the keys that are known of the host."""
-    files = (*route.known_hosts, *route.global_known_hosts)
-    found = [entry for name in _host_names(route) for entry in find_entries(files, name)]
-    return {entry.key_type for entry in found if not entry.marker}
+    return {entry.key_type for entry in find_entries(route) if not entry.marker}
 
 
 def verify(route: Route, key: paramiko.PKey) -> None:
-    """Raise HostKeyRefused unless the key is known, or is trusted from now on."""
+    """Raise HostUnavailable unless the key is known, or is trusted from now on."""
     if _is_known(route, key):
         return
     if not route.accept_new and key.fingerprint not in route.accept_keys:
-        raise HostKeyRefused(_unknown_host_message(route, key))
+        raise HostUnavailable(_unknown_host_message(route, key))
     if route.known_hosts:
         try:
             _add_key(route, key)
         except OSError as error:
-            raise HostKeyRefused(
+            raise HostUnavailable(
                 f"{route.display_name}: its key cannot be written to {route.known_hosts[0]}: "
                 f"{error.strerror}"
             ) from None
 
 
-def find_entries(files: Iterable[str], name: str) -> Iterator[KnownHostsEntry]:
-    """Yield the lines of files that match a host's name; skip files that cannot be read."""
-    for file in files:
+def find_entries(route: Route) -> list[KnownHostsEntry]:
+    """Return the lines that match a host's names; skip files that cannot be read."""
+    found = []
+    for file in (*route.known_hosts, *route.global_known_hosts):
         try:
-            text = Path(file).read_text(errors="replace")
+            lines = Path(file).read_text(errors="replace").splitlines()
         except OSError:
             continue
-        for number, line in enumerate(text.splitlines(), 1):
-            marker, words = "", line.split()
-            if words and words[0].startswith("@"):
-                marker = words.pop(0)
-            if len(words) < 3 or words[0].startswith("#") or not _matches(words[0], name):
+        for number, line in enumerate(lines, 1):
+            words = line.split()
+            marker = words.pop(0) if words and words[0].startswith("@") else ""
+            if len(words) < 3 or words[0].startswith("#"):
                 continue
-            with contextlib.suppress(ValueError):
-                yield KnownHostsEntry(file, number, marker, words[1], base64.b64decode(words[2]))
+            try:
+                key = base64.b64decode(words[2])
+            except ValueError:  # a damaged line
+                continue
+            for name in _host_names(route):
+                if _matches(words[0], name):
+                    found.append(KnownHostsEntry(name, file, number, marker, words[1], key))
+    return found
 
 
 def _is_known(route: Route, key: paramiko.PKey) -> bool:
-    """Return whether a key is known; raise HostKeyRefused if it is revoked or another is known."""
-    files = (*route.known_hosts, *route.global_known_hosts)
-    found = {name: list(find_entries(files, name)) for name in _host_names(route)}
-    same = [e for each in found.values() for e in each if e.key == key.asbytes()]
-    if revoked := [entry for entry in same if entry.marker == "@revoked"]:
-        where = f"{revoked[0].file}:{revoked[0].line}"
-        raise HostKeyRefused(
-            f"{route.display_name} shows a key that is revoked ({where}), {key.get_name()} "
-            f"{key.fingerprint}: ask the host's administrator"
-        )
+    """Return whether a key is known; raise HostUnavailable if it is revoked or another is known."""
+    found = find_entries(route)
+    same = [entry for entry in found if entry.key == key.asbytes()]
+    for entry in same:
+        if entry.marker == "@revoked":
+            raise HostUnavailable(
+                f"{route.display_name} shows a key that is revoked ({entry.file}:{entry.line}), "
+                f"{key.get_name()} {key.fingerprint}: ask the host's administrator"
+            )
     if any(not entry.marker for entry in same):
         return True
-    name = _host_names(route)[0]
-    others = [entry for entry in found[name] if not entry.marker]
+    # Only the first name can show that a host's key changed.
+    others = [e for e in found if not e.marker and e.name == _host_names(route)[0]]
     if others:
-        raise HostKeyRefused(_changed_key_message(route, key, name, others))
+        raise HostUnavailable(_changed_key_message(route, key, others))
     return False
 
 
 def _host_names(route: Route) -> list[str]:
-    """Return the names of a host in known_hosts; only the first can show that its key changed."""
+    """Return the names of a host in known_hosts."""
     if route.host_key_alias:
         return [route.host_key_alias.lower()]
     address = route.address.lower()
@@ -110,7 +105,8 @@ def _matches(patterns: str, name: str) -> bool:
     found = False
     for pattern in patterns.split(","):
         if pattern.startswith("|1|"):
-            found |= _hash_name(name, pattern.split("|")[2]) == pattern
+            with contextlib.suppress(ValueError, IndexError, AssertionError):  # a damaged line
+                found |= paramiko.HostKeys.hash_host(name, pattern) == pattern
             continue
         glob = re.escape(pattern.lstrip("!").lower()).replace(r"\*", ".*").replace(r"\?", ".")
         if re.fullmatch(glob, name):
@@ -120,56 +116,31 @@ def _matches(patterns: str, name: str) -> bool:
     return found
 
 
-def _hash_name(name: str, salt: str) -> str:
-    """Return a host's name hashed as OpenSSH does; empty if the salt is malformed."""
-    try:
-        digest = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
-    except ValueError:
-        return ""
-    return f"|1|{salt}|{base64.b64encode(digest).decode()}"
-
-
 def _add_key(route: Route, key: paramiko.PKey) -> None:
     """Write a key to known_hosts, under a lock, since other processes may do the same."""
     path, name = Path(route.known_hosts[0]), _host_names(route)[0]
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if route.hash_known_hosts:
-        name = _hash_name(name, base64.b64encode(os.urandom(20)).decode())
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        _lock(file)
+        name = paramiko.HostKeys.hash_host(name)
+    with open(path, "ab+", buffering=0, opener=_open_private) as file:
+        with contextlib.suppress(OSError):  # a file system without locks; a line is written at once
+            fcntl.flock(file, fcntl.LOCK_EX)
         if _is_known(route, key):
             return
-        size = os.fstat(file).st_size
-        apart = "\n" if size and os.pread(file, 1, size - 1) != b"\n" else ""
-        os.write(file, f"{apart}{name} {key.get_name()} {key.get_base64()}\n".encode())
-    finally:
-        os.close(file)
+        size = os.fstat(file.fileno()).st_size
+        apart = "\n" if size and os.pread(file.fileno(), 1, size - 1) != b"\n" else ""
+        file.write(f"{apart}{name} {key.get_name()} {key.get_base64()}\n".encode())
 
 
-def _lock(file: int) -> None:
-    until = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise
-        except OSError:  # a file system without locks; one write of a line is atomic
-            return None
-        time.sleep(0.01)
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _unknown_host_message(route: Route, key: paramiko.PKey) -> str:
     shows = f"its {key.get_name()} key is {key.fingerprint}"
     if route.accept_keys:
         shows += ", which --ssh_accept_key does not name"
-    files = (*route.known_hosts, *route.global_known_hosts)
-    if any(
-        e.marker == "@cert-authority"
-        for name in _host_names(route)
-        for e in find_entries(files, name)
-    ):
+    if any(entry.marker == "@cert-authority" for entry in find_entries(route)):
         shows += " (its certificate is not checked: @cert-authority lines are not supported)"
     return (
         f"{route.display_name} is not known: {shows}; if that is the host's own key, "
@@ -178,14 +149,12 @@ def _unknown_host_message(route: Route, key: paramiko.PKey) -> str:
     )
 
 
-def _changed_key_message(
-    route: Route, key: paramiko.PKey, name: str, others: list[KnownHostsEntry]
-) -> str:
+def _changed_key_message(route: Route, key: paramiko.PKey, others: list[KnownHostsEntry]) -> str:
     alike = [entry for entry in others if entry.key_type == key.get_name()]
     old = (alike or others)[0]
     return (
         f"{route.display_name} shows another key than before, {key.get_name()} {key.fingerprint}, "
         f"and {old.file}:{old.line} has another {old.key_type}: if it was set up again, "
-        f"`ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(old.file)}` forgets the old one; "
+        f"`ssh-keygen -R {shlex.quote(old.name)} -f {shlex.quote(old.file)}` forgets the old one; "
         f"if not, the connection may be intercepted"
     )

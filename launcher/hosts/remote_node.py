@@ -8,27 +8,24 @@ without limit. Messages from the host (states of processes, new content of files
 import contextlib
 import itertools
 import json
-import queue
 import shlex
 import threading
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from launcher.hosts.ssh_channel import (
-    SILENT_SECONDS,
-    START_SECONDS,
-    HostUnavailable,
-    SshChannel,
-)
-from launcher.hosts.ssh_config import Settings, Target, Unreachable, find_route
+from launcher.hosts import agent_bundle
+from launcher.hosts.ssh_config import HostUnavailable, Settings, Target, find_route
 from launcher.hosts.stdin_feed import Readable, run_with_input
+from launcher.plan import project
+from launcher.supervise.agent_main import READY_LINE
 from launcher.supervise.callbacks import OnLine
 
 if TYPE_CHECKING:
     from paramiko import Channel
 
 ANSWER_SECONDS = 30.0
+_SILENT_SECONDS = 12.0  # seconds without any message after which a connection counts as lost
 _PING_SECONDS = 2.0
 _PAUSE_SECONDS = 15.0  # maximum pause between two attempts to reconnect
 
@@ -63,51 +60,56 @@ class RemoteNode:
         # The host's address, by which other hosts reach it, too. If its route cannot be found,
         # `connect` says why.
         self.address = target.ip
-        with contextlib.suppress(Unreachable):
+        with contextlib.suppress(HostUnavailable):
             self.address = find_route(target, settings).address
         self._agent: _AgentConnection | None = None
-        self.error, self.login = "not connected yet", ""
+        self._failure, self.login = "not connected yet", ""
         self._listener: HostListener | None = None
         self._closed = threading.Event()
         self._name = ""
 
+    @property
+    def error(self) -> str:
+        """Why the host is not connected; empty: it is."""
+        return self._agent.error if self._agent else self._failure
+
     def connect(self, name: str) -> None:
-        """Open a channel to the host for the run of this name. Raises HostUnavailable."""
-        self._name = name
+        """Connect to the host for the run of this name. Raises HostUnavailable."""
+        self._name, self._agent = name, None
         try:
-            channel = SshChannel(self._target, self._settings, self._pythons, name)
+            self._agent = _AgentConnection(
+                self._target, self._settings, self._pythons, name, self._on_message
+            )
         except HostUnavailable as error:
-            self.error = str(error)
+            self._failure = str(error)
             raise
-        self.login = channel.login
-        self._agent = _AgentConnection(channel, name, self._on_message)
-        self.error = ""
+        self.login = self._agent.connection.login
 
     def stay_connected(self, listener: HostListener) -> None:
         """Keep the connection open from now on, and pass the host's messages to `listener`."""
         self._listener = listener
         threading.Thread(
-            target=self._reconnect_forever, name=f"keep {self.host_id}", daemon=True
+            target=self._reconnect_forever,
+            args=(listener,),
+            name=f"keep {self.host_id}",
+            daemon=True,
         ).start()
 
     def close(self) -> None:
         """Close the connection. Remote processes keep running."""
         self._closed.set()
         if self._agent:
-            self._agent.close()
+            self._agent.close("the connection was closed")
 
     def call(self, op: str, *, timeout: float = ANSWER_SECONDS, **arguments: Any) -> Any:
         """Call a method on the host and return its result, within `timeout` seconds.
 
         Raises HostUnavailable, OperationFailed.
         """
-        agent = self._open_agent()
         try:
-            return agent.call(op, timeout, arguments)
-        except HostUnavailable as error:
-            raise HostUnavailable(f"{self.host_id}: {error}") from None
-        except OperationFailed as error:
-            raise OperationFailed(f"{self.host_id}: {error}") from None
+            return self._open_agent().call(op, timeout, arguments)
+        except (HostUnavailable, OperationFailed) as error:
+            raise type(error)(f"{self.host_id}: {error}") from None
 
     def run_program(
         self,
@@ -119,11 +121,8 @@ class RemoteNode:
     ) -> tuple[int, str]:
         """Run a program as `MachineProbe.run_program` does; exit code 255 if the host is lost."""
         arguments = {"command": command, "workdir": workdir, "environment": environment or {}}
-        agent = self._agent
-        if agent is None:
-            return 255, f"{self.error}\n"
         try:
-            code, output = agent.call(
+            code, output = self._open_agent().call(
                 "run_program", seconds + 10, arguments | {"seconds": seconds}, on_line
             )
         except (HostUnavailable, OperationFailed) as error:
@@ -132,50 +131,50 @@ class RemoteNode:
 
     def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
         """Run a command that reads `data`; return exit code and output. Raises HostUnavailable."""
-        return self._open_agent().run_with_input(command, data, seconds)
+        agent = self._open_agent()
+        try:
+            transport = agent.connection.transport
+            return run_with_input(transport, command, data, seconds, agent.check)
+        except Exception as error:  # paramiko raises many things
+            raise HostUnavailable(agent.error or str(error) or type(error).__name__) from None
 
     def open_program(self, command: str) -> "Channel":
         """Start a program; return the channel to its input and output. Raises HostUnavailable."""
-        agent = self._open_agent()
         try:
-            return agent.open_program(command)
+            return self._open_agent().connection.open_program(f"exec sh -c {shlex.quote(command)}")
         except HostUnavailable as error:
             raise HostUnavailable(f"{self.host_id}: {error}") from None
 
     def _open_agent(self) -> "_AgentConnection":
-        """Return the connection. Raises HostUnavailable if it is closed."""
         agent = self._agent
-        if agent is None or agent.lost.is_set():
-            why = agent.error if agent else self.error
-            raise HostUnavailable(f"{self.host_id}: {why}")
+        if agent is None:
+            raise HostUnavailable(self._failure)
+        agent.check()
         return agent
 
-    def _reconnect_forever(self) -> None:
-        assert self._listener
+    def _reconnect_forever(self, listener: HostListener) -> None:
         pause = 1.0
         if self._agent:
-            self._listener.on_connected(self.host_id)
-        while not self._closed.is_set():
-            if agent := self._agent:
-                agent.lost.wait()
-                self.error = agent.error
-                self._agent = None
+            listener.on_connected(self.host_id)
+        while True:
+            if self._agent:
+                self._agent.lost.wait()
                 pause = 1.0
             if self._closed.is_set():  # `close` was called: the host itself was not lost
                 return
-            self._listener.on_disconnected(self.host_id, self.error)
+            listener.on_disconnected(self.host_id, self.error)
             if self._closed.wait(pause):
                 return
             pause = min(1.5 * pause, _PAUSE_SECONDS)
             try:
                 self.connect(self._name)
-                self._listener.on_connected(self.host_id)
+                listener.on_connected(self.host_id)
             except HostUnavailable:
-                pass
-            except Exception as error:  # such as too many open files, which may pass
-                self.error = f"{type(error).__name__}: {error}"
+                continue
+            except Exception as error:  # this machine has too many files or threads: it may pass
+                self._failure = f"{type(error).__name__}: {error}"
                 if self._agent:
-                    self._agent.close()
+                    self._agent.close(self._failure)
 
     def _on_message(self, message: dict[str, Any]) -> None:
         if not self._listener:
@@ -188,20 +187,65 @@ class RemoteNode:
             )
 
 
+class _Call(NamedTuple):
+    """A call that waits for its answer."""
+
+    answer: Future[Any]
+    on_line: OnLine | None
+
+
 class _AgentConnection:
-    """The calls over one channel."""
+    """One connection to a host, and the calls to the agent there; once it is lost, it stays lost.
+
+    One thread reads, one pings: the agent exits if it receives nothing, and no call may need the
+    host for a minute. The thread that reads may be stopped by what it does with a message, such as
+    print it to a terminal that is stopped.
+    """
 
     def __init__(
-        self, channel: SshChannel, name: str, on_message: Callable[[dict[str, Any]], None]
+        self,
+        target: Target,
+        settings: Settings,
+        pythons: list[str],
+        name: str,
+        on_message: Callable[[dict[str, Any]], None],
     ):
-        self._channel, self._on_message = channel, on_message
+        """Connect, and start the agent for the run of this name. Raises HostUnavailable."""
+        try:
+            from launcher.hosts.connection import connect  # noqa: PLC0415 - paramiko takes a while
+        except ModuleNotFoundError:
+            raise HostUnavailable(
+                f"paramiko, which connects, is missing: {project.INSTALL_LAUNCHER}"
+            ) from None
         self.lost, self.error = threading.Event(), ""
-        self._numbers = itertools.count()
-        self._answers: dict[int, queue.Queue] = {}
-        self._line_callbacks: dict[int, OnLine] = {}
+        self._on_message = on_message
+        self._numbers, self._calls = itertools.count(), dict[int, _Call]()
         self._writing = threading.Lock()
-        threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
-        threading.Thread(target=self._keep_alive, name=f"ping {name}", daemon=True).start()
+        self.connection = connect(target, settings)
+        try:
+            self._channel = self.connection.open_program(agent_bundle.start_command(pythons))
+            self._channel.sendall(agent_bundle.bundle_header(name) + agent_bundle.bundle())
+            self._lines = self._channel.makefile("rb")
+            self._wait_until_ready()
+            self._channel.settimeout(_SILENT_SECONDS)
+            threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
+            threading.Thread(target=self._keep_alive, name=f"ping {name}", daemon=True).start()
+        except Exception as error:  # paramiko's, a socket's, or too many threads here
+            self.connection.close()
+            why = str(error) or type(error).__name__
+            raise HostUnavailable(
+                f"{target.ip}: could not start Python on the host: {why}"
+            ) from None
+
+    def _wait_until_ready(self) -> None:
+        """Skip what the login shell prints, until the agent reports that it is ready."""
+        printed = []
+        for line in self._lines:
+            printed.append(line.decode(errors="replace").strip())
+            if printed[-1] == READY_LINE:
+                return
+        errors = self._channel.makefile_stderr("rb").read(4000).decode(errors="replace")
+        raise HostUnavailable([*(printed or ["no output"]), *errors.splitlines()][-1].strip())
 
     def call(
         self,
@@ -211,99 +255,67 @@ class _AgentConnection:
         on_line: OnLine | None = None,
     ) -> Any:
         """Send a call and wait for its answer. Raises HostUnavailable, OperationFailed."""
-        number = next(self._numbers)
-        self._answers[number] = queue.Queue(1)
-        if on_line:
-            self._line_callbacks[number] = on_line
-            arguments = arguments | {"stream": True}
+        number, answer = next(self._numbers), Future[Any]()
+        self._calls[number] = _Call(answer, on_line)
         try:
-            self._write({"id": number, "op": op} | arguments)
-            until = time.monotonic() + seconds
-            while True:
-                with contextlib.suppress(queue.Empty):
-                    answer = self._answers[number].get(timeout=0.2)
-                    break
-                self._check_connection()
-                if time.monotonic() > until:
-                    raise HostUnavailable(f"no answer in {seconds:g} s")
+            self._write({"id": number, "op": op, "stream": on_line is not None} | arguments)
+            return answer.result(seconds)
+        except TimeoutError:
+            raise HostUnavailable(f"no answer in {seconds:g} s") from None
         finally:
-            del self._answers[number]
-            self._line_callbacks.pop(number, None)
-        if "error" in answer:
-            raise OperationFailed(answer["error"])
-        return answer["result"]
+            del self._calls[number]
 
-    def _keep_alive(self) -> None:
-        """Ping the host: the agent exits if it receives nothing, and a lost host answers nothing.
-
-        No call may need the host for a minute, while other hosts are checked or set up.
-        """
-        with contextlib.suppress(HostUnavailable):
-            while not self.lost.wait(_PING_SECONDS):
-                self._write({"op": "ping"})
-
-    def _check_connection(self) -> None:
+    def check(self) -> None:
         """Raise HostUnavailable if the connection is lost."""
         if self.lost.is_set():
             raise HostUnavailable(self.error)
 
-    def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
-        """Run another command on this connection, fed from `data`. Raises HostUnavailable."""
-        try:
-            transport = self._channel.transport
-            return run_with_input(transport, command, data, seconds, self._check_connection)
-        except Exception as error:
-            why = self.error if self.lost.is_set() else str(error) or type(error).__name__
-            raise HostUnavailable(why) from None
-
-    def open_program(self, command: str) -> "Channel":
-        """Start another command on this connection. Raises HostUnavailable."""
-        try:
-            channel = self._channel.transport.open_session(timeout=START_SECONDS)
-            channel.settimeout(START_SECONDS)
-            channel.exec_command(f"exec sh -c {shlex.quote(command)}")
-            return channel
-        except Exception as error:  # paramiko raises many things
-            raise HostUnavailable(str(error) or type(error).__name__) from None
-
-    def close(self) -> None:
-        """Close the connection at once, whatever the host does."""
-        self._lose("the connection was closed")
-
-    def _lose(self, why: str) -> None:
-        """Close the connection; the first reason given counts. Who waits or writes is released."""
+    def close(self, why: str) -> None:
+        """Close the connection at once, whatever the host does; the first reason given counts."""
         if not self.lost.is_set():
             self.error = why
             self.lost.set()
-        with contextlib.suppress(Exception):
-            self._channel.close()
+        self.connection.close()
+
+    def _keep_alive(self) -> None:
+        with contextlib.suppress(HostUnavailable):  # the connection is lost
+            while not self.lost.wait(_PING_SECONDS):
+                self._write({"op": "ping"})
 
     def _write(self, message: dict[str, Any]) -> None:
+        self.check()
         line = json.dumps(message).encode() + b"\n"
         try:
             with self._writing:
-                self._channel.send(line)
-        except Exception as error:
-            self._lose(str(error) or type(error).__name__)
+                self._channel.sendall(line)
+        except Exception as error:  # paramiko raises many things
+            self.close(str(error) or type(error).__name__)
             raise HostUnavailable(self.error) from None
 
     def _read(self) -> None:
-        """Read messages until the connection is lost; pings make a host that lives answer."""
+        """Read messages until the connection is lost; an agent that lives keeps sending some."""
         try:
-            for line in self._channel.lines():
+            for line in self._lines:
                 self._dispatch(json.loads(line))
-            self._lose("the host closed the connection")
+            why = "the host closed the connection"
         except TimeoutError:
-            self._lose(f"no answer for {SILENT_SECONDS:g} s")
-        except Exception as error:
-            self._lose(str(error) or type(error).__name__)
+            why = f"no answer for {_SILENT_SECONDS:g} s"
+        except Exception as error:  # whatever ends this thread, nobody else reads answers
+            why = str(error) or type(error).__name__
+        self.close(why)
+        # Who calls later sees that the connection is lost.
+        for call in list(self._calls.values()):
+            if not call.answer.done():
+                call.answer.set_exception(HostUnavailable(self.error))
 
     def _dispatch(self, message: dict[str, Any]) -> None:
-        number = message.get("id")
-        if number is None:
+        if "id" not in message:
             self._on_message(message)
-        elif "said" in message:
-            if listener := self._line_callbacks.get(number):
-                listener(message["said"])
-        elif answer := self._answers.get(number):
-            answer.put(message)
+        elif call := self._calls.get(message["id"]):  # if it still waits
+            if "said" in message:
+                if call.on_line:
+                    call.on_line(message["said"])
+            elif "error" in message:
+                call.answer.set_exception(OperationFailed(message["error"]))
+            else:
+                call.answer.set_result(message["result"])

@@ -54,7 +54,7 @@ class User:
         """Connect to a server, and return the connection, which is closed with the test."""
         target = Target(ip, server.port, "", password, str(path))
         connection = connect(target, settings or self.settings)
-        self._ends.append(connection.client.close)
+        self._ends.append(connection.close)
         return connection
 
     def is_refused(self, kind, server, *arguments, **more):
@@ -74,6 +74,6 @@ class User:
         return server
 
 
-def says(client, command="echo hello"):
+def says(connection, command="echo hello"):
     """Return the output of a command on the other host."""
-    return client.exec_command(command, timeout=60)[1].read().decode().strip()
+    return connection.open_program(command).makefile("rb").read().decode().strip()

@@ -15,9 +15,9 @@ from processes import ROOT
 from ssh_servers import Obedient, agent
 from ssh_user import STRANGE, needs_sshd, says
 
-from launcher.hosts import connection, keys, passphrases
+from launcher.hosts import connection, keys
 from launcher.hosts.authentication import LoginRejected
-from launcher.hosts.connection import Target, Unreachable, find_route
+from launcher.hosts.connection import HostUnavailable, Target, find_route
 
 pytestmark = needs_sshd
 
@@ -27,7 +27,7 @@ def test_a_key_of_the_csv_lets_in(ssh_user, kind):
     path = ssh_user.key("id", kind)
     server = ssh_user.sshd(lets_in=[path])
     connection = ssh_user.enters(server, path)
-    assert says(connection.client) == "hello"
+    assert says(connection) == "hello"
 
 
 def test_the_key_of_the_csv_comes_first_then_the_configuration_then_the_agent(
@@ -39,19 +39,19 @@ def test_the_key_of_the_csv_comes_first_then_the_configuration_then_the_agent(
     with agent(ssh_user.folder, *paths[1:7]) as address:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
         ssh_user.wants("Host *", "  IdentityAgent SSH_AUTH_SOCK", f"  IdentityFile {paths[0]}")
-        assert says(ssh_user.enters(server, paths[7]).client) == "hello"
+        assert says(ssh_user.enters(server, paths[7])) == "hello"
         said = ssh_user.is_refused(LoginRejected, server)
         assert f"tried {paths[0]}, the agent's id1, the agent's id2" in said
         assert "it hung up after" in said
         server.lets_in(paths[1])
-        assert says(ssh_user.enters(server).client) == "hello"
+        assert says(ssh_user.enters(server)) == "hello"
         ssh_user.wants("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes")
         assert "there is no key or password to try" in ssh_user.is_refused(LoginRejected, server)
         ssh_user.wants(
             *("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes"),
             f"  IdentityFile {paths[1]}.pub",
         )
-        assert says(ssh_user.enters(server).client) == "hello"
+        assert says(ssh_user.enters(server)) == "hello"
 
 
 def test_too_many_keys_do_not_lock_out_the_password(ssh_user):
@@ -79,21 +79,20 @@ def test_an_encrypted_key_is_reported_and_others_are_tried(ssh_user, monkeypatch
         subprocess.run(["ssh-keygen", "-qp", "-N", "again", "-f", encrypted], check=True)
         Path(f"{encrypted}.pub").unlink()
         ssh_user.wants("Host *", f"  IdentityAgent {address}", "  IdentitiesOnly yes")
-        assert says(ssh_user.enters(server, encrypted).client) == "hello"
+        assert says(ssh_user.enters(server, encrypted)) == "hello"
 
 
 def test_key_files_that_are_missing_or_no_keys_are_reported(ssh_user):
     server = ssh_user.sshd()
-    said = ssh_user.is_refused(Unreachable, server, ssh_user.folder / "none")
+    said = ssh_user.is_refused(HostUnavailable, server, ssh_user.folder / "none")
     assert said.startswith(
         f"127.0.0.1 (127.0.0.1:{server.port}): ssh_key_path {ssh_user.folder}/none"
     )
     assert "there is no such file" in said
-    said = ssh_user.is_refused(LoginRejected, server, f"{ssh_user.key('mine')}.pub")
-    assert f"{ssh_user.folder}/mine.pub is a public key, and no agent has its private one" in said
     (ssh_user.folder / "text").write_text("not a key")
-    said = ssh_user.is_refused(LoginRejected, server, ssh_user.folder / "text")
-    assert f"{ssh_user.folder}/text is no private key that can be read" in said
+    for path in (f"{ssh_user.key('mine')}.pub", f"{ssh_user.folder}/text"):
+        said = ssh_user.is_refused(LoginRejected, server, path)
+        assert f"{path}: it is no private key that can be read, and no agent has it" in said
     other = ssh_user.key("pem", "rsa")
     subprocess.run(
         ["ssh-keygen", "-qp", "-m", "PKCS8", "-N", "", "-f", other], check=True, capture_output=True
@@ -127,7 +126,7 @@ def test_a_certificate_beside_a_key_is_used_and_sent_with_it(ssh_user):
         f"AuthorizedPrincipalsFile {ssh_user.folder}/principals",
     )
     connection = ssh_user.enters(server, path)
-    assert says(connection.client) == "hello"
+    assert says(connection) == "hello"
 
 
 @pytest.mark.parametrize("methods", ["password", "publickey,keyboard-interactive"])
@@ -136,7 +135,7 @@ def test_a_password_of_any_characters_is_accepted_by_either_method(ssh_user, met
     connection = ssh_user.enters(server, password=STRANGE)
     assert server.tried == [STRANGE]
     assert STRANGE not in f"{connection} {connection!r}"
-    assert connection.client.get_transport().is_authenticated()
+    assert connection.transport.is_authenticated()
 
 
 def test_a_wrong_password_is_reported_and_never_shown(ssh_user, caplog):
@@ -187,7 +186,7 @@ def test_a_server_that_does_not_answer_a_login_is_reported(ssh_user, monkeypatch
 
     server = Slow()
     ssh_user.knows(server.known())
-    said = ssh_user.is_refused(Unreachable, server, password="x")
+    said = ssh_user.is_refused(HostUnavailable, server, password="x")
     server.end()
     assert "did not answer the login" in said
 
@@ -214,16 +213,16 @@ def test_an_agent_that_does_not_sign_costs_one_attempt(ssh_user, monkeypatch):
 def terminal(monkeypatch):
     """Stand in for a user at a terminal: return (answers to give, questions asked)."""
     answers, asked = [], []
-    monkeypatch.setattr(passphrases, "_unlocked", {})
-    monkeypatch.setattr(passphrases, "_has_terminal", lambda: True)
-    monkeypatch.setattr(passphrases.termios, "tcgetattr", lambda file: [])
-    monkeypatch.setattr(passphrases.atexit, "register", lambda *arguments: None)
+    monkeypatch.setattr(keys, "_unlocked", {})
+    monkeypatch.setattr(keys, "_has_terminal", lambda: True)
+    monkeypatch.setattr(keys.termios, "tcgetattr", lambda file: [])
+    monkeypatch.setattr(keys.atexit, "register", lambda *arguments: None)
 
     def answer(question):
         asked.append(question)
         return answers.pop(0)
 
-    monkeypatch.setattr(passphrases.getpass, "getpass", answer)
+    monkeypatch.setattr(keys.getpass, "getpass", answer)
     return answers, asked
 
 
@@ -233,7 +232,7 @@ def test_the_passphrase_of_a_key_is_asked_for_once_for_all_hosts(ssh_user, termi
     servers = [ssh_user.sshd(name=f"sshd{i}", lets_in=[encrypted]) for i in range(2)]
     answers += ["no phrase", "a phrase"]
     for server in servers:
-        assert says(ssh_user.enters(server, encrypted).client) == "hello"
+        assert says(ssh_user.enters(server, encrypted)) == "hello"
     question = f"passphrase of {encrypted} (empty: leave this key out): "
     assert asked == [question, f"wrong; {question}"]
     servers[0].lets_in(ssh_user.key("another"))
@@ -262,8 +261,8 @@ def test_keys_without_a_passphrase_come_first_and_one_that_is_left_out_stays_out
 
 _ASK = """
 import sys
-from launcher.hosts import passphrases
-print([key.name for key in passphrases.unlock(sys.argv[1])])
+from launcher.hosts import keys
+print([key.name for key in keys.unlock(sys.argv[1])])
 """
 
 

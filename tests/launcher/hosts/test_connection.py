@@ -9,7 +9,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import paramiko
 import pytest
 from deadlines import within
 from processes import ROOT, free_port
@@ -18,13 +17,11 @@ from ssh_user import needs_sshd, says
 from supervising import until
 
 from launcher.hosts import connection as ssh
-from launcher.hosts.authentication import LoginRejected
 from launcher.hosts.connection import (
+    HostUnavailable,
     Target,
-    Unreachable,
     connect,
 )
-from launcher.hosts.known_hosts import HostKeyRefused
 
 pytestmark = needs_sshd
 
@@ -36,7 +33,7 @@ pytestmark = needs_sshd
 def test_a_server_that_falls_silent_is_reported_within_seconds(ssh_user, monkeypatch, words, what):
     monkeypatch.setattr(ssh, "_HANDSHAKE_SECONDS", 0.6)
     why = rf"accepts the connection, but {what} for 0\.6 s"
-    with saying(words) as port, within(3), pytest.raises(Unreachable, match=why):
+    with saying(words) as port, within(3), pytest.raises(HostUnavailable, match=why):
         connect(Target("127.0.0.1", port), ssh_user.settings)
 
 
@@ -45,7 +42,7 @@ def test_a_server_that_hangs_up_is_tried_again_for_seconds_then_reported(ssh_use
     for words in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"):
         with (
             saying(words, then_close=True) as port,
-            pytest.raises(Unreachable, match="hangs up before the login"),
+            pytest.raises(HostUnavailable, match="hangs up before the login"),
         ):
             connect(Target("127.0.0.1", port), ssh_user.settings)
     path = ssh_user.key()
@@ -76,7 +73,7 @@ def test_a_server_that_sends_nonsense_is_reported_in_one_sentence(ssh_user):
         "from launcher.hosts import connection as ssh\n"
         "try:\n"
         "    ssh.connect(ssh.Target('127.0.0.1', int(sys.argv[1])), ssh.Settings(sys.argv[2]))\n"
-        "except ssh.Unreachable as error:\n"
+        "except ssh.HostUnavailable as error:\n"
         "    print(error)\n"
     )
     with saying(b"SSH-2.0-Nonsense\r\n" + b"nonsense" * 9) as port:
@@ -88,11 +85,13 @@ def test_a_server_that_sends_nonsense_is_reported_in_one_sentence(ssh_user):
 
 def test_hosts_that_cannot_be_reached_are_reported(ssh_user):
     port = free_port()
-    with pytest.raises(Unreachable, match=rf"127\.0\.0\.1:{port}\) refuses connections"):
+    with pytest.raises(HostUnavailable, match=rf"127\.0\.0\.1:{port}\) refuses connections"):
         connect(Target("127.0.0.1", port), ssh_user.settings)
-    with pytest.raises(Unreachable, match=r"^no\.such\.host\.invalid: there is no host no\.such"):
+    with pytest.raises(
+        HostUnavailable, match=r"^no\.such\.host\.invalid: there is no host no\.such"
+    ):
         connect(Target("no.such.host.invalid"), ssh_user.settings)
-    with pytest.raises(Unreachable, match="'-oProxyCommand=x' is not a host name"):
+    with pytest.raises(HostUnavailable, match="'-oProxyCommand=x' is not a host name"):
         connect(Target("-oProxyCommand=x"), ssh_user.settings)
     ssh_user.wants("Host *", "  ConnectTimeout 1")
     with socket.socket() as full:
@@ -103,7 +102,7 @@ def test_hosts_that_cannot_be_reached_are_reported(ssh_user):
         for each in waiting:  # the server accepts none of them, and its queue is full
             each.setblocking(False)
             each.connect_ex(("127.0.0.1", port))
-        with within(3), pytest.raises(Unreachable, match="did not answer in 1 s"):
+        with within(3), pytest.raises(HostUnavailable, match="did not answer in 1 s"):
             connect(Target("127.0.0.1", port), ssh_user.settings)
         for each in waiting:
             each.close()
@@ -130,27 +129,27 @@ def _hops(ssh_user, **more):
 def test_a_host_is_reached_through_others_each_with_its_own_key_and_host_key(ssh_user):
     servers = _hops(ssh_user)
     connection = connect(Target("inner"), ssh_user.settings)
-    assert says(connection.client) == "hello"
-    assert says(connection.client, "echo $SSH_CONNECTION").endswith(str(servers["inner"].port))
+    assert says(connection) == "hello"
+    assert says(connection, "echo $SSH_CONNECTION").endswith(str(servers["inner"].port))
     port = servers["outer"].port
-    connection.client.close()
+    connection.close()
     until(lambda: not _connections_to(port), 5)  # the jump's connection ends with its host's
     connection = connect(Target("innermost"), ssh_user.settings)
-    assert says(connection.client) == "hello"
-    connection.client.close()
+    assert says(connection) == "hello"
+    connection.close()
     ssh_user.known.write_text(servers["inner"].known())
-    with pytest.raises(HostKeyRefused, match=r"^inner: through outer: outer \(.*is not known"):
+    with pytest.raises(HostUnavailable, match=r"^inner: through outer: outer \(.*is not known"):
         connect(Target("inner"), ssh_user.settings)
     ssh_user.known.write_text(servers["outer"].known())
     with pytest.raises(
-        HostKeyRefused, match=r"^inner \(.* is not known: .* --ssh_accept_key=\S+ accepts it"
+        HostUnavailable, match=r"^inner \(.* is not known: .* --ssh_accept_key=\S+ accepts it"
     ):
         connect(Target("inner"), ssh_user.settings)
     ssh_user.knows(servers["inner"].known())
     servers["inner"].end()
-    with pytest.raises(Unreachable, match=r"^inner \(.*\) cannot be reached from outer: "):
+    with pytest.raises(HostUnavailable, match=r"^inner \(.*\) cannot be reached from outer: "):
         connect(Target("inner"), ssh_user.settings)
-    with pytest.raises(Unreachable, match="ProxyJump leads in a circle: and-round via round"):
+    with pytest.raises(HostUnavailable, match="ProxyJump leads in a circle: and-round via round"):
         connect(Target("round"), ssh_user.settings)
 
 
@@ -158,7 +157,7 @@ def test_a_jump_host_never_gets_the_password_of_the_host_behind_it(ssh_user):
     jump = ssh_user.obedient("hunter2")
     ssh_user.wants("Host inner", f"  ProxyJump 127.0.0.1:{jump.port}")
     with pytest.raises(
-        LoginRejected, match=r"through .*there is no key or password to try.* fix User or Ident"
+        HostUnavailable, match=r"through .*there is no key or password to try.* fix User or Ident"
     ):
         connect(Target("inner", ssh_password="hunter2"), ssh_user.settings)
     assert jump.tried == []
@@ -179,13 +178,13 @@ def test_a_proxy_command_carries_the_connection_and_ends_with_it(ssh_user, monke
     command = f"sh -c 'echo $$ > {mark}; exec ssh -F {ssh_user.config} -W %h:%p outer'"
     ssh_user.config.write_text(config.replace("ProxyJump outer\n", f"ProxyCommand {command}\n"))
     connection = connect(Target("inner"), ssh_user.settings)
-    assert says(connection.client) == "hello"
+    assert says(connection) == "hello"
     process = Path(f"/proc/{mark.read_text().strip()}")
     assert process.exists()
-    connection.client.close()
+    connection.close()
     until(lambda: not process.exists(), 5)
     ssh_user.wants("Host inner", "  ProxyCommand echo no way out >&2")
-    with pytest.raises(Unreachable, match="its ProxyCommand printed: no way out"):
+    with pytest.raises(HostUnavailable, match="its ProxyCommand printed: no way out"):
         connect(Target("inner"), ssh_user.settings)
     assert servers
 
@@ -194,7 +193,7 @@ def test_a_server_that_ends_is_noticed_and_nothing_is_printed(ssh_user, capfd):
     path = ssh_user.key()
     server = ssh_user.sshd(lets_in=[path])
     connection = ssh_user.enters(server, path)
-    transport = connection.client.get_transport()
+    transport = connection.transport
     assert transport.packetizer._Packetizer__keepalive_interval == 15
     for pid in subprocess.run(
         ["ps", "--ppid", str(server.process.pid), "-o", "pid="],
@@ -204,8 +203,8 @@ def test_a_server_that_ends_is_noticed_and_nothing_is_printed(ssh_user, capfd):
     ).stdout.split():
         os.kill(int(pid), 9)
     until(lambda: not transport.is_active(), 5)
-    with pytest.raises(paramiko.SSHException):
-        connection.client.exec_command("true")
+    with pytest.raises(HostUnavailable):
+        connection.open_program("true")
     assert capfd.readouterr() == ("", "")
 
 
@@ -214,4 +213,4 @@ def test_many_logins_at_once_to_a_server_that_takes_few(ssh_user):
     server = ssh_user.sshd("MaxStartups 5:50:12", lets_in=[path])
     with ThreadPoolExecutor(20) as pool:
         found = list(pool.map(lambda _: ssh_user.enters(server, path), range(20)))
-    assert {says(connection.client) for connection in found[::8]} == {"hello"}
+    assert {says(connection) for connection in found[::8]} == {"hello"}

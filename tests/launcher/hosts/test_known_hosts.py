@@ -14,8 +14,7 @@ from processes import ROOT, wait
 from ssh_user import needs_sshd, says
 
 from launcher.hosts import known_hosts
-from launcher.hosts.connection import Settings, Target, connect, find_route
-from launcher.hosts.known_hosts import HostKeyRefused
+from launcher.hosts.connection import HostUnavailable, Settings, Target, connect, find_route
 from launcher.plan.request import Request, UserError
 from launcher.plan.settings import LauncherConfig
 
@@ -38,7 +37,7 @@ def test_an_unknown_host_is_refused_until_the_key_that_was_shown_is_accepted(ssh
     path = ssh_user.key()
     server = ssh_user.sshd(lets_in=[path])
     ssh_user.known.unlink()
-    said = ssh_user.is_refused(HostKeyRefused, server, path)
+    said = ssh_user.is_refused(HostUnavailable, server, path)
     shown = _fingerprint(server.keys["ed25519"])
     assert (
         f"is not known: its ssh-ed25519 key is {shown}; if that is the host's own key, "
@@ -49,12 +48,12 @@ def test_an_unknown_host_is_refused_until_the_key_that_was_shown_is_accepted(ssh
     other = ssh_user.sshd(name="other", lets_in=[path], port=server.port)  # it took its place
     ssh_user.known.unlink()
     accepting = _request(ssh_user, shown, f"SHA256:{'x' * 43}").settings
-    said = ssh_user.is_refused(HostKeyRefused, other, path, settings=accepting)
+    said = ssh_user.is_refused(HostUnavailable, other, path, settings=accepting)
     now = _fingerprint(other.keys["ed25519"])
     assert f"its ssh-ed25519 key is {now}, which --ssh_accept_key does not name; if that" in said
     assert not ssh_user.known.exists()
     accepting = _request(ssh_user, now).settings
-    assert says(ssh_user.enters(other, path, settings=accepting).client) == "hello"
+    assert says(ssh_user.enters(other, path, settings=accepting)) == "hello"
     assert ssh_user.known.read_text() == other.known(), "exactly this key is known from now on"
     ssh_user.enters(other, path)
 
@@ -116,7 +115,7 @@ def test_many_processes_that_meet_hosts_at_once_write_complete_lines_once(ssh_us
     assert len(lines) == 1 + 25 + 1
     assert "node-" not in ssh_user.known.read_text(), "names are hidden"
     for name in ("node-7", "node-24", "other.example"):
-        assert len(list(known_hosts.find_entries([str(ssh_user.known)], name))) == 1
+        assert len(known_hosts.find_entries(find_route(Target(name), ssh_user.settings))) == 1
         found = ["ssh-keygen", "-F", name, "-f", ssh_user.known]
         assert subprocess.run(found, check=False, stdout=subprocess.DEVNULL).returncode == 0
 
@@ -128,7 +127,7 @@ def test_another_key_than_before_is_refused_even_if_new_hosts_are_accepted(ssh_u
     ssh_user.known.write_text(f"# mine\n[127.0.0.1]:{server.port} {old}")
     trusting = Settings(str(ssh_user.config), accept_new_hosts=True)
     for settings in (ssh_user.settings, trusting):
-        said = ssh_user.is_refused(HostKeyRefused, server, path, settings=settings)
+        said = ssh_user.is_refused(HostUnavailable, server, path, settings=settings)
         assert "shows another key than before, ssh-ed25519 SHA256:" in said
         assert f"{ssh_user.known}:2 has another ssh-ed25519" in said
     command = re.search(r"`(ssh-keygen -R .*)`", said)[1]
@@ -137,7 +136,7 @@ def test_another_key_than_before_is_refused_even_if_new_hosts_are_accepted(ssh_u
     kind = ssh_user.sshd(name="another", lets_in=[path])
     rsa = Path(f"{ssh_user.key('rsa', 'rsa')}.pub").read_text()
     ssh_user.known.write_text(f"[127.0.0.1]:{kind.port} {rsa}")
-    said = ssh_user.is_refused(HostKeyRefused, kind, path, settings=trusting)
+    said = ssh_user.is_refused(HostUnavailable, kind, path, settings=trusting)
     assert "has another ssh-rsa" in said
 
 
@@ -146,7 +145,7 @@ def test_a_host_that_is_known_by_one_kind_of_key_is_asked_for_that_one(ssh_user,
     path = ssh_user.key()
     server = ssh_user.sshd(lets_in=[path], kinds=("ed25519", "rsa", "ecdsa"))
     ssh_user.known.write_text(server.known(kind))
-    transport = ssh_user.enters(server, path).client.get_transport()
+    transport = ssh_user.enters(server, path).transport
     assert transport.get_remote_server_key().get_name() == server.listed(kind).split()[0]
 
 
@@ -167,13 +166,13 @@ def test_known_hosts_are_read_as_openssh_reads_them(ssh_user):
         )
         ssh_user.enters(server, path)
     ssh_user.known.write_text(server.known(name=f"!{at},!127.0.0.1,*"))
-    assert "is not known" in ssh_user.is_refused(HostKeyRefused, server, path)
+    assert "is not known" in ssh_user.is_refused(HostUnavailable, server, path)
     ssh_user.known.write_text(f"@cert-authority * {other}")
     assert "@cert-authority lines are not supported" in ssh_user.is_refused(
-        HostKeyRefused, server, path
+        HostUnavailable, server, path
     )
     ssh_user.known.write_text(server.known() + f"@revoked * {server.listed()}\n")
-    said = ssh_user.is_refused(HostKeyRefused, server, path)
+    said = ssh_user.is_refused(HostUnavailable, server, path)
     assert f"is revoked ({ssh_user.known}:2)" in said
 
 
@@ -193,12 +192,12 @@ def test_an_alias_and_several_files_of_known_hosts(ssh_user):
     second.write_text(server.known())
     target = Target("gpu1")
     shown = _fingerprint(server.keys["ed25519"])
-    with pytest.raises(HostKeyRefused, match=f"--ssh_accept_key={re.escape(shown)} accepts it"):
+    with pytest.raises(HostUnavailable, match=f"--ssh_accept_key={re.escape(shown)} accepts it"):
         connect(target, ssh_user.settings)
-    connect(target, _request(ssh_user, shown).settings).client.close()
+    connect(target, _request(ssh_user, shown).settings).close()
     assert (ssh_user.folder / "none").read_text() == server.known(name="the-one")
     (ssh_user.folder / "none").unlink()
     second.write_text(server.known(name="the-one"))
     connection = connect(target, ssh_user.settings)
-    connection.client.close()
+    connection.close()
     assert connection.route.port == server.port

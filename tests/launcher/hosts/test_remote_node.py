@@ -1,8 +1,8 @@
 """The connection to a host: what keeps it from being opened is said, and it is tried again."""
 
 import errno
-import importlib.util
 import os
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -14,7 +14,8 @@ from launcher.hosts.ssh_config import Settings, Target
 
 
 def test_without_paramiko_the_command_that_installs_it_is_named(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "paramiko", None)
+    monkeypatch.delitem(sys.modules, "launcher.hosts.connection", raising=False)
     node = RemoteNode("10.9.9.9", Target("10.9.9.9"), Settings("", False), ["python3"])
     with pytest.raises(HostUnavailable) as error:
         node.connect("impala")
@@ -28,15 +29,22 @@ def test_a_host_is_tried_again_whatever_this_machine_lacked(monkeypatch):
     connected, errors = threading.Event(), []
     tries = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE)), RuntimeError("no thread"), 0])
 
-    def connect(name):
+    def connect(*arguments):
         if failure := next(tries):
             raise failure
+        lost = threading.Event()
+        return SimpleNamespace(
+            lost=lost,
+            error="",
+            connection=SimpleNamespace(login="me"),
+            close=lambda why: lost.set(),
+        )
 
     def on_connected(host_id):
         connected.set()
         node.close()
 
-    monkeypatch.setattr(node, "connect", connect)
+    monkeypatch.setattr(remote_node, "_AgentConnection", connect)
     listener = SimpleNamespace(
         on_connected=on_connected, on_disconnected=lambda host_id, error: errors.append(error)
     )

@@ -7,18 +7,16 @@ import socket
 import pytest
 from ssh_user import needs_sshd
 
-from launcher.hosts.connection import Settings, Target, Unreachable, find_route
+from launcher.hosts import ssh_config
+from launcher.hosts.connection import HostUnavailable, Settings, Target, find_route
 
 pytestmark = needs_sshd
 
 
-@pytest.mark.parametrize("resolver", ["ssh", "paramiko"])
-def test_the_route_is_the_configurations_unless_the_csv_differs(ssh_user, monkeypatch, resolver):
+def test_the_route_is_the_configurations_unless_the_csv_differs(ssh_user, monkeypatch):
     # OpenSSH expands ~ by the account's home, whatever HOME is.
     home = pwd.getpwuid(os.getuid()).pw_dir
     monkeypatch.setenv("HOME", str(ssh_user.folder))
-    if resolver == "paramiko":
-        monkeypatch.setenv("PATH", str(ssh_user.folder))
     (ssh_user.folder / "more").write_text(
         'Host gpu*\n  User them\n  IdentityFile "~/my keys/%r_%h"\n'
     )
@@ -47,7 +45,7 @@ def test_the_route_is_the_configurations_unless_the_csv_differs(ssh_user, monkey
     assert (one.host_key_alias, one.connect_timeout, one.accept_new) == ("one", 3, False)
     assert one.display_name == "gpu1 (10.9.8.7:2222)"
     assert find_route(Target("gpu1", ssh_key_path="~/k"), ssh_user.settings).key_path == f"{home}/k"
-    with pytest.raises(Unreachable, match=rf"SSH configuration.* {home}/no-such-file"):
+    with pytest.raises(HostUnavailable, match=rf"SSH configuration.* {home}/no-such-file"):
         find_route(Target("gpu1"), Settings("~/no-such-file"))
     told = Target("gpu1", 44, "me", "secret", "/a/key")
     told_route = find_route(told, ssh_user.settings)
@@ -60,14 +58,31 @@ def test_the_route_is_the_configurations_unless_the_csv_differs(ssh_user, monkey
     assert "secret" not in f"{told} {told!r} {told_route}"
 
 
-def test_a_configuration_that_cannot_be_read_is_reported(ssh_user, monkeypatch):
+def test_a_configuration_that_cannot_be_read_is_reported(ssh_user):
     ssh_user.wants("Hots gpu1")
     for path, word in (
         (ssh_user.config, "Bad configuration option"),
         (ssh_user.folder / "no", "No such"),
     ):
-        with pytest.raises(Unreachable, match=rf"^gpu1: the SSH configuration .*{word}"):
+        with pytest.raises(HostUnavailable, match=rf"^gpu1: the SSH configuration .*{word}"):
             find_route(Target("gpu1"), Settings(str(path)))
+
+
+def test_without_ssh_hosts_are_reached_as_without_a_configuration(ssh_user, monkeypatch):
+    account = pwd.getpwuid(os.getuid())
+    configurations = [f"{ssh_user.folder}/none"]
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(Unreachable, match="there is no SSH configuration"):
+    monkeypatch.setattr(ssh_config, "_CONFIG_FILES", configurations)
+    route = find_route(Target("gpu1", 44), Settings())
+    assert route[:4] == ("gpu1", "gpu1", 44, account.pw_name)
+    assert find_route(Target("gpu1", ssh_username="me"), Settings())[:4] == (
+        *("gpu1", "gpu1", 22, "me"),
+    )
+    assert f"{account.pw_dir}/.ssh/id_ed25519" in route.identity_files
+    assert f"{account.pw_dir}/.ssh/known_hosts" in route.known_hosts
+    why = r"^gpu1: the SSH configuration {} cannot be used: .* install OpenSSH's client$"
+    with pytest.raises(HostUnavailable, match=why.format(ssh_user.folder / "no")):
         find_route(Target("gpu1"), Settings(str(ssh_user.folder / "no")))
+    configurations.append(str(ssh_user.config))
+    with pytest.raises(HostUnavailable, match=why.format(ssh_user.config)):
+        find_route(Target("gpu1"), Settings())

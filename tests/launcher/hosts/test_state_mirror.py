@@ -85,7 +85,7 @@ def test_closing_a_connection_does_not_report_the_host_as_lost(tmp_path, monkeyp
     class Agent:
         lost, error = threading.Event(), "the connection was closed"
 
-        def close(self):
+        def close(self, why):
             self.lost.set()
 
     monkeypatch.setattr(there, "_agent", Agent())
