@@ -17,7 +17,7 @@ from ssh_user import STRANGE, needs_sshd, says
 
 from launcher.hosts import connection, keys
 from launcher.hosts.authentication import LoginRejected
-from launcher.hosts.connection import HostUnavailable, Target, find_route
+from launcher.hosts.ssh_config import HostUnavailable, Target, find_route
 
 pytestmark = needs_sshd
 
