@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from launcher.hosts import agent_bundle
 from launcher.hosts.ssh_config import HostUnavailable, Route, Settings, Target, find_route
-from launcher.hosts.stdin_feed import Readable, run_with_input
 from launcher.plan import project
 from launcher.supervise.agent_main import READY_LINE
 from launcher.supervise.callbacks import OnLine
@@ -137,15 +136,6 @@ class RemoteNode:
             return 255, f"{error}\n"
         return code, output
 
-    def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
-        """Run a command that reads `data`; return exit code and output. Raises HostUnavailable."""
-        agent = self._open_agent()
-        try:
-            transport = agent.connection.transport
-            return run_with_input(transport, command, data, seconds, agent.check)
-        except Exception as error:  # paramiko raises many things
-            raise HostUnavailable(agent.error or str(error) or type(error).__name__) from None
-
     def open_program(self, command: str) -> "Channel":
         """Start a program; return the channel to its input and output. Raises HostUnavailable."""
         try:
@@ -242,9 +232,8 @@ class _AgentConnection:
             threading.Thread(target=self._keep_alive, name=f"ping {name}", daemon=True).start()
         except Exception as error:  # paramiko's, a socket's, or too many threads here
             self.connection.close()
-            why = str(error) or type(error).__name__
             raise HostUnavailable(
-                f"{route.host}: could not start Python on the host: {why}"
+                f"{route.host}: could not start Python on the host: {_reason(error)}"
             ) from None
 
     def _wait_until_ready(self) -> None:
@@ -299,7 +288,7 @@ class _AgentConnection:
             with self._writing:
                 self._channel.sendall(line)
         except Exception as error:  # paramiko raises many things
-            self.close(str(error) or type(error).__name__)
+            self.close(_reason(error))
             raise HostUnavailable(self.error) from None
 
     def _read(self) -> None:
@@ -311,7 +300,7 @@ class _AgentConnection:
         except TimeoutError:
             why = f"no answer for {_SILENT_SECONDS:g} s"
         except Exception as error:  # whatever ends this thread, nobody else reads answers
-            why = str(error) or type(error).__name__
+            why = _reason(error)
         self.close(why)
         # Who calls later sees that the connection is lost.
         for call in list(self._calls.values()):
@@ -329,3 +318,7 @@ class _AgentConnection:
                 call.answer.set_exception(OperationFailed(message["error"]))
             else:
                 call.answer.set_result(message["result"])
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
