@@ -74,13 +74,15 @@ class _FrameWriter:
 
 
 class _CountedFile:
-    """A file whose bytes are counted as they are read."""
+    """A file whose bytes are counted as they are read, and must not become fewer meanwhile."""
 
     def __init__(self, file: IO[bytes], on_read: Callable[[int], None]):
         self._file, self._on_read = file, on_read
 
     def read(self, size: int) -> bytes:
         data = self._file.read(size)
+        if len(data) < size:
+            raise OperationFailed(f"{self._file.name} was shortened while it was sent: try again")
         self._on_read(len(data))
         return data
 
@@ -147,8 +149,13 @@ class RemoteFiles:
             return
         with self._exchange():
             self._send_call("read", list(parts))
-            for _ in parts:
-                yield from receive_chunks(self._input)
+            for path, _, _, size in parts:
+                received = 0
+                for chunk in receive_chunks(self._input):
+                    received += len(chunk)
+                    if received > size:  # it must not fill this machine's memory or disk
+                        raise ValueError(f"it sent more of {path} than was requested")
+                    yield chunk
                 yield b""
 
     def write(self, path: str, offset: int, chunks: Iterable[bytes]) -> None:
@@ -272,7 +279,7 @@ def open_remote_files(hosts: Hosts, host_id: str) -> RemoteFiles:
 def _add_to_archive(
     archive: tarfile.TarFile, name: str, path: Path, on_read: Callable[[int], None]
 ) -> None:
-    """Add a file or a link. Raises OSError if it shrinks meanwhile.
+    """Add a file or a link. Raises OperationFailed if it is shortened meanwhile.
 
     If it changes otherwise, the receiver notices by its digest.
     """

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Protocol
 from launcher.supervise import deployed_files
 
 _CHUNK = 1 << 18
+_MAX_FRAME = 1 << 26  # bytes; the list of 100,000 files has some 10 MB
 _SILENT_SECONDS = 60  # seconds without data, or without a call, before the program exits
 # Files of a run's folder that are not copied; nor are hidden ones, which are incomplete.
 # "own" is what each learner saves for itself, such as its replay: large, another one with each
@@ -243,11 +244,17 @@ def send_frame(out: Stream, data: bytes) -> None:
 
 
 def receive_frame(source: Stream) -> bytes:
-    """Return the content of the next frame. Raises EOFError at the end of the channel."""
+    """Return the content of the next frame.
+
+    Raises EOFError at the end of the channel, and ValueError for a frame that is too long: the
+    other end must not fill this machine's memory.
+    """
     head = source.read(4)
     if len(head) < 4:
         raise EOFError
     size = struct.unpack(">I", head)[0]
+    if size > _MAX_FRAME:
+        raise ValueError(f"it sent a message of {size:,} bytes; at most {_MAX_FRAME:,} are read")
     data = source.read(size) if size else b""
     if len(data) < size:
         raise EOFError

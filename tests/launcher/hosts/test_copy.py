@@ -27,8 +27,9 @@ from launcher.hosts.copy import (
     is_safe,
 )
 from launcher.hosts.remote_files import RemoteFiles
-from launcher.hosts.remote_node import HostUnavailable
-from launcher.supervise.file_service import LocalFiles, serve
+from launcher.hosts.remote_node import HostUnavailable, OperationFailed
+from launcher.supervise import deployed_files
+from launcher.supervise.file_service import LocalFiles, receive_frame, serve
 
 _NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
 _WORDS = st.binary(max_size=6)
@@ -404,9 +405,9 @@ def test_a_copy_that_is_mirrored_as_well_is_never_shortened():
 
 
 class Channel:
-    """A channel to a thread that runs the file service."""
+    """A channel to a thread that runs the file service, or another answer to its calls."""
 
-    def __init__(self):
+    def __init__(self, serve=serve):
         self._ours, theirs = socket.socketpair()
         self.settimeout, self.makefile = self._ours.settimeout, self._ours.makefile
         self.sendall = self._ours.sendall
@@ -448,6 +449,36 @@ def test_an_answer_that_was_not_read_completely_is_discarded(two):
     there.close()
     with pytest.raises(HostUnavailable, match="the transfer was cancelled"):
         there.file_infos([str(path)])
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (b"\xff\xff\xff\xff", "host: it sent a message of 4,294,967,295 bytes; at most"),
+        (b"\0\0\0\4four\0\0\0\4more", "host: it sent more of /x than was requested"),
+    ],
+)
+def test_a_host_cannot_fill_the_memory_or_the_disk_of_this_machine(sent, error):
+    def answer(source, out):
+        receive_frame(source)
+        out.write(sent)
+        out.flush()
+
+    with pytest.raises(HostUnavailable, match=error):
+        list(RemoteFiles("host", lambda: Channel(answer)).read([["/x", 1, 0, 5]]))
+
+
+def test_a_file_that_is_shortened_while_it_is_sent_is_named_and_nothing_arrives(tmp_path):
+    path, folder = tmp_path / "a.whl", tmp_path / "there"
+    path.write_bytes(bytes(1_000_000))
+    wanted = {"a.whl": deployed_files.digest(path)}
+    deployed_files.compare(str(folder), wanted, [])
+    host = RemoteFiles("host", Channel)
+    with pytest.raises(OperationFailed, match=r"a\.whl was shortened while it was sent: try again"):
+        host.unpack(str(folder), wanted, {"a.whl": path}, False, lambda _: os.truncate(path, 9))
+    wanted = {"a.whl": deployed_files.digest(path)}
+    host.unpack(str(folder), wanted, {"a.whl": path}, True, int)
+    assert (folder / "a.whl").read_bytes() == bytes(9)
 
 
 def test_a_call_on_a_lost_connection_raises_and_prints_nothing_more(monkeypatch):
