@@ -83,16 +83,17 @@ class MachineProbe:
         `on_line` receives each line as it is printed. What the program has left behind in its
         process group is killed.
         """
+        command, variables = programs.complete(command, environment or {})
         try:
             program = subprocess.Popen(
-                programs.resolve(command),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
                 cwd=workdir or None,
-                env=os.environ | (environment or {}),
+                env=os.environ | variables,
                 start_new_session=True,
             )
         except OSError as error:

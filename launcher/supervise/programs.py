@@ -2,7 +2,7 @@
 
     launcher.supervise.supervisor TASK.json     runs a process; in the background, outside of tmux
     launcher.supervise.window FOLDER            shows a process; in a window of tmux
-    launcher.supervise.mpi_agent start COMMAND  becomes the learners' mpirun, and is called by it
+    launcher.supervise.mpi_agent HOST ...       is called by mpirun, for each other learners' host
     launcher.supervise.mpi_host ADDRESS ...     runs mpirun's daemon on another learners' host
 
 They need no installed packages; without them Python starts in half the time.
@@ -10,10 +10,12 @@ They need no installed packages; without them Python starts in half the time.
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-PACKAGE = "launcher.supervise"  # first word of a command that `resolve` completes
+from launcher.supervise.task import PORTS_VARIABLE
+
+PACKAGE = "launcher.supervise"  # first word of a command for `complete`
 # The project's clone, or the archive of this package.
 _CODE_ROOT = Path(__file__).resolve().parents[2]
 # Runs a module of the folder that is named first, as the archive runs its own, from any folder.
@@ -29,15 +31,24 @@ def command_of(program: str, *arguments: Path) -> list[str]:
     return [sys.executable, "-ES", *how, f"{PACKAGE}.{program}", *map(str, arguments)]
 
 
-def resolve(command: Sequence[str]) -> list[str]:
-    """Return a command as it is on this machine: [PACKAGE, PROGRAM, ...] is one of this package.
+def complete(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return a command and its environment as they are on this machine, in any working directory.
 
-    Any other command is returned unchanged. The working directory may be any.
+    [PACKAGE, PROGRAM, ...] becomes that program of this package. An mpirun that starts learners on
+    other hosts calls `mpi_agent` instead of ssh; it takes no paths that contain spaces or colons.
     """
+    is_clone, found = _CODE_ROOT.is_dir(), dict(environment)
+    if PORTS_VARIABLE in environment:
+        own = [_CODE_ROOT / "launcher" / "supervise" / "mpi_agent.py"]
+        agent = own if is_clone else [_CODE_ROOT, f"{PACKAGE}.mpi_agent"]
+        found["PRTE_MCA_plm_ssh_agent"] = " ".join([sys.executable, "-ES", *map(str, agent)])
     if command[0] != PACKAGE:
-        return list(command)
-    how = ["-c", _RUN_MODULE] if _CODE_ROOT.is_dir() else []
-    return [sys.executable, "-ES", *how, str(_CODE_ROOT), f"{PACKAGE}.{command[1]}", *command[2:]]
+        return list(command), found
+    how = ["-c", _RUN_MODULE] if is_clone else []
+    program = [str(_CODE_ROOT), f"{PACKAGE}.{command[1]}", *command[2:]]
+    return [sys.executable, "-ES", *how, *program], found
 
 
 def working_folder() -> Path:

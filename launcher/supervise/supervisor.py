@@ -191,11 +191,11 @@ class Supervisor:
                 command=with_learner_hosts(task.command, self._state.fields["learner_hosts"]),
                 environment=task.environment | hosts | local_only,
             )
+        command, environment = programs.complete(task.command, task.environment)
         try:
             self._process = child_process.start(
-                programs.resolve(task.command),
-                task.environment
-                | {HOST_NAME_VARIABLE: task.host, CRASH_VARIABLE: self._last_crash},
+                command,
+                environment | {HOST_NAME_VARIABLE: task.host, CRASH_VARIABLE: self._last_crash},
                 task.workdir,
                 # Learners may run under mpirun, which must end its ranks.
                 death_signal=signal.SIGTERM if task.rows else signal.SIGKILL,

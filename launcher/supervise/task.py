@@ -29,6 +29,9 @@ from typing import Any, NamedTuple
 FINAL_STATES = ("ended", "failed", "stopped")  # states that no other state follows
 LEARNERS = "learners"  # the name of the process of all learners
 HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # environment variable of a process: its heartbeat file
+# Environment variable of an mpirun that starts learners on other hosts, too: where its agents wait
+# for these (`mpi_agent`).
+PORTS_VARIABLE = "IMPALA_MM_MPI_PORTS"
 WAITS = "waits-"  # beginning of the names of files beside the heartbeat's, see above
 # Environment variable of a process, set by its supervisor: what its last start reported as a crash
 # before it had worked; empty if it reported none.
