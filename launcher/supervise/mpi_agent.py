@@ -1,4 +1,4 @@
-"""Has mpirun's daemon started on another host: mpirun calls this program instead of ssh.
+"""Lets another host start mpirun's daemon: mpirun calls this program instead of ssh.
 
     mpi_agent.py HOST COMMAND...
 
