@@ -15,7 +15,6 @@ from launcher.follow import (
     follow,
     mpirun_daemons,
     names,
-    remembered,
     start,
 )
 from launcher.follow.console import say
@@ -160,13 +159,12 @@ def _start(
     followed: FollowedRun, request: Request, first: Installation, unreached: int
 ) -> Follower:
     """Start all processes, the actors once the learners' addresses are known."""
-    run, hosts, config = followed.run, followed.hosts, followed.config
+    run, hosts = followed.run, followed.hosts
     try:
         logdir = run_folder.make_folder(request.experiment).absolute()
     except OSError as error:
         raise UserError(f"--logdir={request.logdir}: {error.strerror}") from None
     run.create_state(run_token.make(request.experiment.transport_security != "none"))
-    remembered.write(run, config)
     learners = [worker for worker in followed.workers if worker.job == "learner"]
     if process_plan.other_installations(learners, followed.installation_of):
         mpirun_daemons.write_credentials(run, certificates.make(order_channel.ROLES))

@@ -54,11 +54,11 @@ class LearnerRecovery:
         if now < self._retry_time:
             return
         learners = self._followed.learners
-        if learners.get("awaits") and now > self._daemons_time:
+        if learners.awaits and now > self._daemons_time:
             self._daemons_time = now + _DAEMONS_SECONDS
             self._starts.start_daemon_supervisors(record)
         host_id, host_ids = record.host_id_of(LEARNERS), record.learner_places
-        state, crashed = learners["state"], bool(learners.get("failure"))
+        state, crashed = learners.state, learners.failure is not None
         stopped = state == "stopped" and self.is_restarting
         lost = (state == "lost" or stopped) and not self._followed.is_away(host_id)
         gone = {
@@ -166,9 +166,9 @@ class LearnerRecovery:
                 if w != host_id and w not in self._followed.away_since
             ]
             return not any(self._do_ranks_progress(other, record) for other in others)
-        if state["state"] in ("running", "saving", "ending"):
-            return state.get("silent", 0.0) > _STUCK_SECONDS
-        return state["state"] not in ("ended", "stopped")
+        if state.state in ("running", "saving", "ending"):
+            return (state.silent or 0.0) > _STUCK_SECONDS
+        return state.state not in ("ended", "stopped")
 
     def _do_ranks_progress(self, host_id: str, record: Record) -> bool:
         try:

@@ -21,7 +21,7 @@ from launcher.plan.host_environment import Installation
 from launcher.plan.process_plan import Process
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
 from launcher.supervise.run_registry import Record
-from launcher.supervise.task import FINAL_STATES, LEARNERS, with_learner_hosts
+from launcher.supervise.task import LEARNERS, with_learner_hosts
 
 _END_SECONDS = 20.0  # timeout for learners to exit before they are restarted on other hosts
 
@@ -58,7 +58,7 @@ class LearnerStarts:
         """Wait until the learners have ended, for at most `seconds`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if self._followed.learners["state"] in (*FINAL_STATES, "lost", "away"):
+            if self._followed.learners.has_ended or self._followed.learners.state == "away":
                 return
             time.sleep(0.1)
 

@@ -21,10 +21,11 @@ from launcher.follow import controller
 from launcher.follow.console import make_console
 from launcher.hosts.state_mirror import DAEMONS_FOLDER
 from launcher.supervise.daemon_supervisor import DAEMON
-from launcher.supervise.json_types import fits
+from launcher.supervise.json_files import fits, read_json
 from launcher.supervise.local_node import LocalNode
+from launcher.supervise.process_state import State
 from launcher.supervise.run_registry import Record, Run, boot_id
-from launcher.supervise.task import FINAL_STATES, LEARNERS, read_json
+from launcher.supervise.task import FINAL_STATES, LEARNERS
 
 _REFRESH_SECONDS = 1.0
 _TAIL_BYTES = 1 << 16  # bytes at the end of metrics.jsonl that are searched for its last row
@@ -81,12 +82,12 @@ def snapshot_without_gpus(run: Run) -> dict[str, Any]:
         return {}
     states = run.states()
     row = last_row(Path(record.logdir) / "metrics.jsonl", record.time)
-    learners = states.get(LEARNERS, {})
-    if learners.get("state") == "away":  # no newer row can come
-        where = f"the learners' host {learners['host']} is unreachable from this machine"
+    learners = states.get(LEARNERS) or State(LEARNERS, "", "", "lost")
+    if learners.state == "away":  # no newer row can come
+        where = f"the learners' host {learners.host} is unreachable from this machine"
         row["verdict"] = f"{where}; the figures are the last that it sent"
     return {
-        "name": run.name,
+        "name": record.name,
         "state": _summarize_state(record, states),
         "logdir": record.logdir,
         "seconds": round(time.time() - record.time, 1),
@@ -224,7 +225,7 @@ def _describe_controller(run: Run) -> dict[str, Any] | None:
     }
 
 
-def _daemons(run: Run, record: Record, learners: dict[str, Any]) -> list[dict[str, Any]]:
+def _daemons(run: Run, record: Record, learners: State) -> list[dict[str, Any]]:
     """Return the status of the supervisors of mpirun's daemons, on the other learners' hosts."""
     found = []
     for host_id in record.learner_places[1:]:
@@ -232,48 +233,44 @@ def _daemons(run: Run, record: Record, learners: dict[str, Any]) -> list[dict[st
         if host_id:
             host = str(record.targets.get(host_id, [host_id])[0])
             state = read_json(run.folder / DAEMONS_FOLDER / host_id)
-        state = {"state": "starting"} | state
+        name = state.get("state", "starting")
         last = f"{DAEMON} is running" if state.get("serves") else "no mpirun has ordered a daemon"
-        if learners.get("state") in FINAL_STATES:
-            state["state"], last = "ended", ""
+        if learners.state in FINAL_STATES:
+            name, last = "ended", ""
         elif host_id and (why := run.why_away(host_id)):
-            state["state"], last = "away", why
-        known = {"name": "daemon", "job": "daemon", "host": host, "last": last}
-        found.append(describe_process(state | known))
+            name, last = "away", why
+        found.append(describe_process(State("daemon", "daemon", host, name, last=last)))
     return found
 
 
-def describe_process(state: dict[str, Any]) -> dict[str, Any]:
+def describe_process(state: State) -> dict[str, Any]:
     """Return one process's status with every key; values that are not known are None."""
-    is_running = state["state"] not in (*FINAL_STATES, "lost", "waits", "starting", "away")
-    since = state.get("since")
-    now = state.get("time") or time.time()  # by the clock of its host, as `since` is
+    is_running = not state.has_ended and state.state not in ("waits", "starting", "away")
+    now = state.time or time.time()  # by the clock of its host, as `since` is
     return {
-        "name": state["name"],
-        "job": state["job"],
-        "host": state["host"],
-        "state": state["state"],
-        "up": round(now - since, 1) if is_running and since else None,
-        "frames_per_second": state.get("frames_per_second") if is_running else None,
-        "cpu": state.get("cpu") if is_running else None,
-        "memory": state.get("memory") if is_running else None,
-        "restarts": state.get("restarts", 0),
-        "code": state.get("code"),
-        "failure": state.get("failure"),
-        "last": state.get("last", ""),
-        "log": state.get("log", ""),
+        "name": state.name,
+        "job": state.job,
+        "host": state.host,
+        "state": state.state,
+        "up": round(now - state.since, 1) if is_running and state.since else None,
+        "frames_per_second": state.frames_per_second if is_running else None,
+        "cpu": state.cpu if is_running else None,
+        "memory": state.memory if is_running else None,
+        "restarts": state.restarts,
+        "code": state.code,
+        "failure": state.failure and state.failure._asdict(),
+        "last": state.last,
+        "log": state.log,
     }
 
 
-def _summarize_state(record: Record, states: dict[str, dict[str, Any]]) -> str:
-    learners_state = states.get(LEARNERS, {"state": "lost"})
-    if record.boot != boot_id() and not learners_state.get("place"):
+def _summarize_state(record: Record, states: dict[str, State]) -> str:
+    learners = states.get(LEARNERS) or State(LEARNERS, "", "", "lost")
+    if record.boot != boot_id() and not learners.place:
         return "elsewhere" if record.elsewhere else "stale"
-    learners = learners_state["state"]
-    others = [state["state"] for state in states.values()]
-    if learners in FINAL_STATES and any(state not in (*FINAL_STATES, "lost") for state in others):
+    if learners.state in FINAL_STATES and not all(state.has_ended for state in states.values()):
         return "ending"
-    return learners
+    return learners.state
 
 
 def last_row(path: Path, since: float) -> dict[str, Any]:

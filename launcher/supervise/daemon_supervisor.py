@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from launcher.supervise import child_process, daemon_line, order_channel, procfs
+from launcher.supervise.json_files import has_other_id, write_json
 from launcher.supervise.lease import Lease
 from launcher.supervise.order_listener import OrderListener
 from launcher.supervise.process_output import ProcessOutput
-from launcher.supervise.task import HOST_NAME_VARIABLE, has_other_id, write_json
+from launcher.supervise.task import HOST_NAME_VARIABLE
 
 # In the run's state folder: its pid, its port and its id, and the daemon's pid.
 STATE_FILE = "daemon.json"

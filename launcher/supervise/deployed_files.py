@@ -26,8 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from launcher.supervise.json_types import fields_fit
-from launcher.supervise.task import read_json
+from launcher.supervise.json_files import fields_fit, read_json
 
 MANIFEST = ".deployed.json"
 _CODE_ROOT = (

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.supervise import file_lock, procfs
-from launcher.supervise.task import read_json
+from launcher.supervise.json_files import read_json
 
 _LEAST_AGE = 10.0  # seconds: a new file may not be in use yet
 _CLOCK_SECONDS = 60.0  # by which the clock may have been set since a process was started

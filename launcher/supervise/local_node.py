@@ -21,16 +21,10 @@ from launcher.supervise import (
     programs,
     tmux,
 )
+from launcher.supervise.json_files import read_json, write_json
 from launcher.supervise.leftovers import remove_leftovers
 from launcher.supervise.run_registry import Record, Run, RunInUse, boot_id
-from launcher.supervise.task import (
-    FINAL_STATES,
-    LEARNERS_VARIABLE,
-    RANK_BEATS_FOLDER,
-    Task,
-    read_json,
-    write_json,
-)
+from launcher.supervise.task import LEARNERS_VARIABLE, RANK_BEATS_FOLDER, Task
 
 _TMUX_FAILED = "tmux cannot show the processes: {}"
 _END_SECONDS = 15.0  # seconds that processes of an earlier start have to end
@@ -187,8 +181,9 @@ class LocalNode:
         return self._windows.open_closed(record) if record and self._is_selected() else ""
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """Return the states of its processes on this machine, by name."""
-        return self.run.states() if self._is_selected() else {}
+        """Return the states of its processes on this machine, by name, as in their files."""
+        states = self.run.states() if self._is_selected() else {}
+        return {name: state.to_json() for name, state in states.items()}
 
     def daemon_state(self) -> dict[str, Any]:
         """Return the state of the supervisor of mpirun's daemon; empty if there never was one."""
@@ -291,11 +286,13 @@ class _RunWindows:
         missing = {
             name: self._run.folder / name
             for name, state in self._run.local_states().items()
-            if state["state"] not in (*FINAL_STATES, "lost") and name not in living
+            if not state.has_ended and name not in living
         }
-        with contextlib.suppress(RunInUse), self._run.locked():  # else another frontend opens them
-            return self.open(missing, record)
-        return ""
+        try:
+            with self._run.locked():
+                return self.open(missing, record)
+        except RunInUse:  # another frontend opens them
+            return ""
 
     def close(self, record: Record) -> None:
         """Close all of them."""

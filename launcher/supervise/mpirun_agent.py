@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.supervise import order_channel, programs
-from launcher.supervise.json_types import fits
-from launcher.supervise.task import read_json, write_json
+from launcher.supervise.json_files import fits, read_json, write_json
 
 SECONDS = 5.0  # timeout of a connection and of an answer to a short order
 _FILE, _SCRIPT = "daemons.json", "agent"

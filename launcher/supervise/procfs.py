@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.supervise.json_types import fits
+from launcher.supervise.json_files import fits
+
+Process = tuple[int, int]  # pid and start time, by which a process is known after its end, too
 
 
 def start_time(pid: int) -> int:
@@ -23,11 +25,14 @@ def start_time(pid: int) -> int:
     return 0 if has_ended else int(fields[19])
 
 
+def identify(pid: int) -> Process:
+    """Return a process of now as it is recorded."""
+    return pid, start_time(pid)
+
+
 def is_alive(process: Any) -> bool:
-    """Return whether a recorded [pid, start time] is still running; it may be damaged, or None."""
-    if not (fits(process, list[int]) and len(process) == 2):
-        return False
-    return start_time(process[0]) == process[1] != 0
+    """Return whether a recorded process is still running; it may be damaged, or None."""
+    return fits(process, Process) and start_time(process[0]) == process[1] != 0
 
 
 def descendants(pid: int, but: str = "") -> list[int]:

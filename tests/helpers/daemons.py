@@ -8,7 +8,7 @@ from processes import ROOT
 
 from impala_mm.runtime import certificates
 from launcher.supervise import mpirun_agent, order_channel, programs
-from launcher.supervise.task import write_json
+from launcher.supervise.json_files import write_json
 
 LINE = (
     'PRTE_PREFIX=/mpi;export PRTE_PREFIX;/mpi/bin/prted --daemonize --prtemca ess "env" '

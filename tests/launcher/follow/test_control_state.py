@@ -12,8 +12,8 @@ from supervising import until
 from launcher.follow import controller
 from launcher.follow.followed_run import FollowedRun
 from launcher.supervise import procfs
+from launcher.supervise.json_files import write_json
 from launcher.supervise.run_registry import Run, RunInUse, boot_id
-from launcher.supervise.task import write_json
 
 ME = [os.getpid(), procfs.start_time(os.getpid())]
 

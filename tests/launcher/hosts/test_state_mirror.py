@@ -16,8 +16,8 @@ from launcher.hosts.ssh_config import Settings, Target
 from launcher.hosts.state_mirror import DAEMONS_FOLDER, StateMirror
 from launcher.supervise import run_registry
 from launcher.supervise.daemon_supervisor import DAEMON
+from launcher.supervise.json_files import read_json
 from launcher.supervise.run_registry import Record, Run, boot_id
-from launcher.supervise.task import read_json
 
 
 class Hosts:

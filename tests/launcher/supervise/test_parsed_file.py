@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from launcher.supervise.json_files import write_json
 from launcher.supervise.run_registry import ParsedFile, Record, Run, boot_id
-from launcher.supervise.task import write_json
 
 
 @pytest.fixture
