@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from impala_mm.runtime.timing import format_duration
-from launcher.supervise import file_lock, logind, procfs
+from launcher.supervise import file_lock, procfs, programs
 from launcher.supervise.callbacks import Say
 from launcher.supervise.json_files import from_json, read_json, write_json
 from launcher.supervise.run_registry import Run, RunInUse, boot_id
@@ -174,7 +174,7 @@ def ensure(
     with log.open("ab") as output:
         begin = output.tell()
         process = subprocess.Popen(
-            [*(logind.staying_command() or []), *command],
+            [*(programs.staying_command() or []), *command],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -15,7 +15,6 @@ from typing import Any
 from launcher.supervise import (
     daemon_supervisor,
     file_lock,
-    logind,
     mpirun_agent,
     procfs,
     programs,
@@ -170,7 +169,7 @@ class LocalNode:
                 if old.name not in ("task.json", "lock"):
                     old.unlink()
             folders[task.name] = folder
-        before = logind.staying_command() or []
+        before = programs.staying_command() or []
         for folder in folders.values():
             programs.start_supervisor(folder / "task.json", before=before)
         return self._windows.open(folders, record)
@@ -220,7 +219,7 @@ class LocalNode:
                 if not replace:
                     return {"port": running["port"], "id": running["id"]}
                 os.kill(running["supervisor"][0], signal.SIGKILL)
-            before = logind.staying_command() or []
+            before = programs.staying_command() or []
             process, entry = programs.start_daemon_supervisor(
                 task | {"folder": str(self.run.folder)}, before
             )
