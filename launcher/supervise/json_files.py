@@ -77,7 +77,7 @@ def converted(value: Any, kind: Any) -> Any:
             found = origin(map(converted, value, item_kinds))
     elif origin is dict and isinstance(value, dict):
         found = {name: converted(each, inner[1]) for name, each in value.items()}
-    elif isinstance(value, dict) and isinstance(kind, type):
+    elif isinstance(value, dict) and hasattr(kind, "__annotations__"):
         found = from_json(kind, value)
     if found is None:
         raise _Unfit

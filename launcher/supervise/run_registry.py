@@ -77,8 +77,6 @@ class Record:
     flags: dict[str, str]  # common to all processes; used to add actors
     learners: list[str]  # the learners' command
     next_actor: int  # the number of the next new actor; numbers are not used twice
-    # The frontend's flags of the start, which later commands use, too; --env may contain secrets.
-    start_flags: dict[str, Any] = dataclasses.field(default_factory=dict)
     shared: bool = False  # all learners' hosts share the folder `logdir`
     # By host id: how to reach the host, without passwords.
     targets: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
@@ -90,6 +88,8 @@ class Record:
     started_from: str = ""  # host name of its frontend
     # Host ids of all learners' rows at the start: these hosts have the learners' certificate.
     first_learner_places: list[str] = dataclasses.field(default_factory=list)
+    # The frontend's flags of the start, which later commands use, too; --env may contain secrets.
+    start_flags: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def elsewhere(self) -> str:

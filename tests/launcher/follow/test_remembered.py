@@ -18,8 +18,8 @@ STARTED = LauncherConfig(
 
 def _start(run, config):
     """Record a run that was started with these flags."""
-    rest = (0.0, boot_id(), "/l", "", [], {}, [], 0, remembered.describe(config))
-    run.write_record(Record("impala", "id", *rest))
+    rest = (0.0, boot_id(), "/l", "", [], {}, [], 0)
+    run.write_record(Record("impala", "id", *rest, start_flags=remembered.describe(config)))
 
 
 @pytest.fixture
