@@ -25,24 +25,26 @@ def find_installations(
     """
     local_folder = str(hosts.local_node.run.folder)
     wanted = {_row_key(row): row for row in rows if host_id_of(row)}
-    facts: dict[str, dict[str, Any]] = {}
 
-    def ask_facts(key: str) -> None:
+    def ask_facts(key: str) -> Any:
         row = wanted[key]
-        facts[key] = hosts.remote_nodes[host_id_of(row)].call(
+        return hosts.remote_nodes[host_id_of(row)].call(
             "facts",
             roots=host_environment.candidate_roots(row, deploys),
             pythons=host_environment.candidate_pythons(row),
         )
 
-    reached = [key for key, row in wanted.items() if host_id_of(row) in hosts.remote_nodes]
-    hosts.for_each(ask_facts, reached, say)
+    connected = [key for key, row in wanted.items() if host_id_of(row) in hosts.remote_nodes]
+    facts = hosts.for_each(ask_facts, connected, say)
     installations: dict[str, Installation] = {}
     for key, row in wanted.items():
         node = hosts.remote_nodes.get(host_id_of(row))
-        address = node.address if node else row.ip
+        known = facts.get(key)
         installations[key] = host_environment.remote_installation(
-            row, host_id_of(row), address, facts.get(key, {})
+            row,
+            host_id_of(row),
+            node.address if node else row.ip,
+            known if isinstance(known, dict) else {},  # the host could not be reached
         )
     return lambda row: (
         installations[_row_key(row)]

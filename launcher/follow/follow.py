@@ -14,7 +14,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from impala_mm.config.messages import log_line, program
@@ -140,7 +140,7 @@ class Follower:
 
     def _follow(self, recovery: Recovery) -> int:
         interrupted = 0
-        with _pressed_keys() as pressed:
+        with _single_keys():
             while True:
                 self._news.print_all()
                 check_reader()
@@ -148,7 +148,7 @@ class Follower:
                     recovery.recover()
                 if self.is_terminated:
                     return self._say_detached()
-                if "d" in pressed():  # a run that is being stopped needs no controller
+                if "d" in _pressed_keys():  # a run that is being stopped needs no controller
                     code = self._say_detached() if interrupted else self.detach()
                     if code is not None:
                         return code
@@ -287,40 +287,44 @@ def detached_message(run: Run) -> str:
 
 
 @contextlib.contextmanager
-def _pressed_keys() -> Iterator[Callable[[], str]]:
-    """Read single keys from the terminal for the time of a `with` block.
+def _single_keys() -> Iterator[None]:
+    """Let the terminal, if there is one, pass on each key at once for the time of a `with` block.
 
-    Yield a function that returns the keys pressed since its last call; "" without a terminal.
+    In this mode Ctrl-C still sends a signal.
     """
-    is_terminal = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
-    if not is_terminal or not _is_in_foreground(sys.stdin.fileno()):
-        yield lambda: ""
+    if (terminal := _find_terminal()) is None:
+        yield
         return
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-
-    def pressed() -> str:
-        ready = _is_in_foreground(descriptor) and select.select([descriptor], [], [], 0)[0]
-        return os.read(descriptor, 64).decode(errors="replace") if ready else ""
-
+    before = termios.tcgetattr(terminal)
     try:
-        tty.setcbreak(descriptor)  # in this mode Ctrl-C still sends a signal
-        yield pressed
+        tty.setcbreak(terminal)
+        yield
     finally:
-        if _is_in_foreground(descriptor):
-            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        if _find_terminal() is not None:
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-def _is_in_foreground(terminal: int) -> bool:
-    """Return whether this process may read from its terminal and change the terminal's settings.
+def _pressed_keys() -> str:
+    """Return the keys that were pressed since the last call; empty without a terminal."""
+    terminal = _find_terminal()
+    if terminal is None or not select.select([terminal], [], [], 0)[0]:
+        return ""
+    return os.read(terminal, 64).decode(errors="replace")
+
+
+def _find_terminal() -> int | None:
+    """Return the descriptor of the terminal, if this process may read from it and change it.
 
     A background job that does so is stopped. A terminal that does not control the process, as in
     `su -c`, counts as none.
     """
+    if sys.stdin is None or sys.stdin.closed:
+        return None
     try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
+        descriptor = sys.stdin.fileno()
+        return descriptor if os.tcgetpgrp(descriptor) == os.getpgrp() else None
+    except OSError:  # stdin is no terminal, or no descriptor
+        return None
 
 
 class RunNews:

@@ -35,6 +35,7 @@ class Login:
         self._route, self._keys, self._password = route, keys, password
         self._troubles, self._remedy = list(troubles), remedy
         self._tried: list[str] = []
+        self._answered = False  # a question of keyboard-interactive, with the password
         self._allowed: list[str] = []  # the kinds of login that the server accepts next
 
     def log_in(self, transport: paramiko.Transport) -> str:
@@ -53,19 +54,25 @@ class Login:
                 return name
         if not self._password:
             raise self._rejection()
-        prompts = PromptAnswers(self._password)
         if "password" in self._allowed:
             attempt = partial(transport.auth_password, username, self._password, fallback=False)
         elif "keyboard-interactive" in self._allowed:
-            attempt = partial(transport.auth_interactive, username, prompts)
+            attempt = partial(transport.auth_interactive, username, self._answer)
         else:
             self._troubles.append("it accepts no password")
             raise self._rejection()
         self._tried.append("the password")
         if self._is_accepted(transport, attempt):
             return "the password"
-        self._troubles += [f"it also asks {prompt!r}" for prompt in prompts.unanswered]
         raise self._rejection()
+
+    def _answer(self, title: str, text: str, prompts: list[tuple[str, bool]]) -> list[str]:
+        """Answer a server's questions: a single first question gets the password."""
+        if len(prompts) == 1 and not self._answered:
+            self._answered = True
+            return [self._password]
+        self._troubles += [f"it also asks {prompt.strip()!r}" for prompt, _ in prompts]
+        return ["" for _ in prompts]
 
     def _is_accepted(self, transport: paramiko.Transport, attempt: Callable[[], list[str]]) -> bool:
         """Return whether an attempt completes the login."""
@@ -102,19 +109,3 @@ class Login:
             f"{self._route.display_name} does not let {self._route.username} in: "
             f"{'; '.join([*reasons, self._remedy])}"
         )
-
-
-class PromptAnswers:
-    """Answers to a server's questions: a single first question gets the password."""
-
-    def __init__(self, password: str):
-        self._password = password
-        self.unanswered: list[str] = []
-
-    def __call__(self, title: str, text: str, prompts: list[tuple[str, bool]]) -> list[str]:
-        """Return the answers to `prompts`; paramiko calls this."""
-        if len(prompts) == 1 and self._password:
-            password, self._password = self._password, ""
-            return [password]
-        self.unanswered += [prompt.strip() for prompt, _ in prompts]
-        return ["" for _ in prompts]

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import tempfile
 import time
-from typing import NamedTuple
 
 import paramiko
 
@@ -39,13 +38,20 @@ _CONFIG_REMEDY = "fix User or IdentityFile of the SSH configuration, or ssh-add 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 
-class Connection(NamedTuple):
-    """A connection that is open until it is closed."""
+class Connection:
+    """A connection to a host; close it, also if it was not completed."""
 
-    transport: paramiko.Transport
-    route: Route
-    login: str  # the key that the host has accepted, as messages call it, or "the password"
-    carrier: "Carrier"
+    def __init__(self, route: Route, settings: Settings, passed_hops: tuple[str, ...]):
+        """Reach the host, by its jump hosts, of which `passed_hops` are passed, or a program."""
+        self.route = route
+        self.login = (
+            ""  # the key that the host has accepted, as messages call it, or "the password"
+        )
+        sock, self._carrier = _open_socket(route, settings, passed_hops)
+        self.transport = paramiko.Transport(sock)
+        self.transport.banner_timeout = _HANDSHAKE_SECONDS
+        self.transport.auth_timeout = _LOGIN_SECONDS
+        self.transport.channel_timeout = _CHANNEL_SECONDS
 
     def open_program(self, command: str) -> paramiko.Channel:
         """Start a program; return the channel to its input and output. Raise HostUnavailable."""
@@ -59,7 +65,14 @@ class Connection(NamedTuple):
 
     def close(self) -> None:
         """Close it and what carries it; may be called again."""
-        _close(self.transport, self.carrier)
+        with contextlib.suppress(*SSH_ERRORS):  # another thread has just closed what carries it
+            self.transport.close()
+        if self._carrier:
+            self._carrier.close()
+
+    def complaint(self) -> str:
+        """Return, once it is closed, what the ProxyCommand has printed."""
+        return self._carrier.complaint() if isinstance(self._carrier, ProxyProgram) else ""
 
 
 class _HungUp(Exception):
@@ -119,25 +132,21 @@ def _connect_once(
 ) -> Connection:
     """Make one connection and log in."""
     started = time.monotonic()
-    sock, carrier = _open_socket(route, settings, passed_hops)
-    transport = paramiko.Transport(sock)
-    transport.banner_timeout = _HANDSHAKE_SECONDS
-    transport.auth_timeout = _LOGIN_SECONDS
-    transport.channel_timeout = _CHANNEL_SECONDS
+    connection = Connection(route, settings, passed_hops)
+    transport = connection.transport
     try:
         _prefer_known_keys(route, transport)
         transport.start_client(timeout=_HANDSHAKE_SECONDS)
         known_hosts.verify(route, transport.get_remote_server_key())
-        accepted = login.log_in(transport)
+        connection.login = login.log_in(transport)
         transport.set_keepalive(_KEEPALIVE_SECONDS)
-    except SSH_ERRORS as error:
-        _close(transport, carrier)
-        late = time.monotonic() - started >= _HANDSHAKE_SECONDS
-        raise _explain(route, transport, carrier, error, late) from None
-    except BaseException:
-        _close(transport, carrier)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, SSH_ERRORS):
+            is_late = time.monotonic() - started >= _HANDSHAKE_SECONDS
+            raise _explain(connection, error, is_late) from None
         raise
-    return Connection(transport, route, accepted, carrier)
+    return connection
 
 
 def _prefer_known_keys(route: Route, transport: paramiko.Transport) -> None:
@@ -150,24 +159,23 @@ def _prefer_known_keys(route: Route, transport: paramiko.Transport) -> None:
     )
 
 
-def _explain(
-    route: Route, transport: paramiko.Transport, carrier: "Carrier", error: Exception, late: bool
-) -> HostUnavailable | _HungUp:
+def _explain(connection: Connection, error: Exception, is_late: bool) -> Exception:
     """Return the error in a sentence, or _HungUp if another attempt may succeed."""
-    if late and not transport.initial_kex_done:
-        what = "sends nothing" if not transport.remote_version else "does not finish its handshake"
+    name, transport = connection.route.display_name, connection.transport
+    if is_late and not transport.initial_kex_done:
+        what = "does not finish its handshake" if transport.remote_version else "sends nothing"
         return HostUnavailable(
-            f"{route.display_name} accepts the connection, but {what} for "
-            f"{_HANDSHAKE_SECONDS:g} s: is that its SSH port, and is the host working?"
+            f"{name} accepts the connection, but {what} for {_HANDSHAKE_SECONDS:g} s: is that its "
+            f"SSH port, and is the host working?"
         )
     if transport.remote_version and isinstance(error, paramiko.SSHException):
-        return HostUnavailable(f"{route.display_name}: SSH fails: {error or 'it hung up'}")
-    return _HungUp(carrier.complaint() if isinstance(carrier, ProxyProgram) else "")
+        return HostUnavailable(f"{name}: SSH fails: {error or 'it hung up'}")
+    return _HungUp(connection.complaint())
 
 
 def _open_socket(
     route: Route, settings: Settings, passed_hops: tuple[str, ...]
-) -> tuple[socket.socket | paramiko.Channel, "Carrier"]:
+) -> tuple[socket.socket | paramiko.Channel, "ProxyProgram | Connection | None"]:
     """Return the socket of a route and what carries it, to be closed after it."""
     if route.proxy_command:
         program = ProxyProgram(route.proxy_command)
@@ -196,7 +204,6 @@ def _open_socket(
 
 def _connect_tcp(route: Route) -> socket.socket:
     """Connect by TCP, trying each of the host's addresses in turn; raise HostUnavailable."""
-    until = time.monotonic() + route.connect_timeout
     try:
         found = socket.getaddrinfo(
             route.address, route.port, family=route.family, type=socket.SOCK_STREAM
@@ -208,10 +215,10 @@ def _connect_tcp(route: Route) -> socket.socket:
             f"column ip, or HostName in the SSH configuration"
         ) from None
     why = ""
-    for i, (family, kind, protocol, _, address) in enumerate(found):
+    for family, kind, protocol, _, address in found:
         connection = socket.socket(family, kind, protocol)
         # An address that does not answer leaves time for the others.
-        connection.settimeout(max(0.1, (until - time.monotonic()) / (len(found) - i)))
+        connection.settimeout(route.connect_timeout / len(found))
         try:
             connection.connect(address)
         except OSError as error:
@@ -273,13 +280,3 @@ class ProxyProgram:
         self._errors.seek(0)
         printed = " ".join(self._errors.read(1000).split())
         return f"its ProxyCommand printed: {printed}" if printed else ""
-
-
-Carrier = ProxyProgram | Connection | None
-
-
-def _close(transport: paramiko.Transport, carrier: Carrier) -> None:
-    with contextlib.suppress(*SSH_ERRORS):  # the connection that carries it was lost before
-        transport.close()
-    if carrier:
-        carrier.close()

@@ -4,10 +4,11 @@ A machine's host id is its address in the CSV, `user@address:port`; empty: this 
 the same host id share a connection.
 """
 
+import concurrent.futures
 import functools
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import libtmux
 from libtmux import exc
@@ -29,8 +30,6 @@ from launcher.supervise.local_node import LocalNode
 from launcher.supervise.machine_probe import MachineProbe
 from launcher.supervise.run_registry import Run
 
-Result = TypeVar("Result")
-
 
 class Hosts:
     """All machines of one run."""
@@ -38,10 +37,8 @@ class Hosts:
     def __init__(self, name: str, targets: Mapping[str, Target], settings: Settings):
         """Prepare the run `name`; `targets`: how to connect to hosts other than this machine."""
         self._name = name
-        self.local_node, self._local_probe = (
-            LocalNode(Run(name), libtmux_server),
-            MachineProbe(Run(name)),
-        )
+        self.local_node = LocalNode(Run(name), libtmux_server)
+        self._local_probe = MachineProbe(Run(name))
         self.targets = dict(targets)
         self._settings = settings
         self.remote_nodes: dict[str, RemoteNode] = {}
@@ -90,13 +87,13 @@ class Hosts:
         With `say`, a progress line is printed if it takes long.
         """
         found: dict[str, Any] = {}
+        calls = dict(zip(parallel.start_calls(function, host_ids), host_ids, strict=True))
         progress = ProgressLine(say) if say else None
-        for i, result in parallel.map_unordered(function, host_ids):
-            if isinstance(result, Exception) and not isinstance(
-                result, (HostUnavailable, OperationFailed)
-            ):
-                raise result
-            found[host_ids[i]] = result
+        for call in concurrent.futures.as_completed(calls):
+            try:
+                found[calls[call]] = call.result()
+            except (HostUnavailable, OperationFailed) as error:
+                found[calls[call]] = error
             if progress:
                 progress.update(
                     lambda s: f"waiting for hosts: {len(found)} of {len(host_ids)} done ({s:.0f} s)"

@@ -1,47 +1,44 @@
 """Calls a function for many items in parallel threads, for which Ctrl-C does not wait."""
 
-import queue
+import collections
+import concurrent.futures
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
-MAX_THREADS = 48
+_MAX_THREADS = 48
 Item = TypeVar("Item")
 
 
-def map_unordered(
-    function: Callable[[Item], Any], items: Sequence[Item], max_threads: int = MAX_THREADS
-) -> Iterator[tuple[int, Any]]:
-    """Call `function` for each item; yield (index, result or exception) as the calls finish."""
-    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    for i in range(len(items)):
-        todo.put(i)
+def start_calls(
+    function: Callable[[Item], Any], items: Iterable[Item], max_threads: int = _MAX_THREADS
+) -> list[Future[Any]]:
+    """Begin to call `function` for each item; return the calls in the order of the items."""
+    calls = [(Future[Any](), item) for item in items]
+    todo = collections.deque(calls)
 
     def work() -> None:
-        while True:
+        while todo:
             try:
-                i = todo.get_nowait()
-            except queue.Empty:
+                call, item = todo.popleft()
+            except IndexError:  # another thread has taken the last one
                 return
             try:
-                done.put((i, function(items[i])))
-            except Exception as error:
-                done.put((i, error))
+                call.set_result(function(item))
+            except Exception as error:  # it is raised where the result is asked for
+                call.set_exception(error)
 
     # Unlike an executor's threads, daemon threads do not delay the program's exit.
-    for _ in range(min(max_threads, len(items))):
+    for _ in calls[:max_threads]:
         threading.Thread(target=work, daemon=True).start()
-    for _ in items:
-        yield done.get()
+    return [call for call, _ in calls]
 
 
 def map_ordered(
-    function: Callable[[Item], Any], items: Sequence[Item], max_threads: int = MAX_THREADS
+    function: Callable[[Item], Any], items: Iterable[Item], max_threads: int = _MAX_THREADS
 ) -> list[Any]:
     """Call `function` for each item and return the results in order; raise the first exception."""
-    found = dict(map_unordered(function, items, max_threads))
-    for result in found.values():
-        if isinstance(result, Exception):
-            raise result
-    return [found[i] for i in range(len(items))]
+    calls = start_calls(function, items, max_threads)
+    concurrent.futures.wait(calls)
+    return [call.result() for call in calls]

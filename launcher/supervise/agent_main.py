@@ -64,7 +64,7 @@ class ChangeReporter(threading.Thread):
 
     def run(self) -> None:
         """Send changes until this program exits, or nobody receives them."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the connection has ended
             while True:
                 self._report()
                 time.sleep(_CHECK_SECONDS)
@@ -82,6 +82,7 @@ class ChangeReporter(threading.Thread):
             self._send_appended(path)
 
     def _send_appended(self, path: str) -> None:
+        # A file may not exist yet, or be replaced.
         with contextlib.suppress(OSError), open(path, "rb") as file:
             sent = self._offsets.get(path, 0)
             if os.fstat(file.fileno()).st_size < sent:  # the log was begun anew
@@ -89,7 +90,8 @@ class ChangeReporter(threading.Thread):
             file.seek(sent)
             if data := file.read(_MAX_BYTES):
                 self._offsets[path] = sent + len(data)
-                self._send({"file": path, "offset": sent, "data": _encoded(data)})
+                text = base64.b64encode(data).decode()
+                self._send({"file": path, "offset": sent, "data": text})
 
 
 class Agent:
@@ -119,10 +121,9 @@ class Agent:
             self._last_received = time.monotonic()
             message = json.loads(line)
             if message["op"] == "ping":
+                # The run may have nothing here, or its disk be full.
                 with contextlib.suppress(OSError):
-                    news = self._node.run.folder / "news"
-                    if news.parent.is_dir():
-                        news.touch(mode=0o600)
+                    (self._node.run.folder / "news").touch(mode=0o600)
                 continue
             threading.Thread(target=self._answer_call, args=(message,), daemon=True).start()
 
@@ -134,8 +135,6 @@ class Agent:
             message["on_line"] = lambda line: self.send({"id": number, "said": line})
         try:
             self.send({"id": number, "result": call(**message)})
-        except BrokenPipeError:
-            self.exit()
         except OSError as error:
             sentence = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             self.send({"id": number, "error": sentence})
@@ -153,10 +152,6 @@ class Agent:
         """Exit at once, without waiting for the threads of unfinished calls."""
         self._probe.kill_programs()
         os._exit(0)
-
-
-def _encoded(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def main(name: str) -> None:

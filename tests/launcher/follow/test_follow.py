@@ -1,6 +1,5 @@
 """What a frontend prints of failures: each traceback once, however many actors have it."""
 
-import contextlib
 import os
 import pty
 import signal
@@ -73,7 +72,7 @@ def test_the_key_d_leaves_a_run_that_ctrl_c_is_stopping(tmp_path, monkeypatch):
     followed = _followed(states, said.append, request_stop=stops.append)
     keys = iter(["", "d"])
     monkeypatch.setattr(follow, "_CHECK_SECONDS", 0.01)
-    monkeypatch.setattr(follow, "_pressed_keys", lambda: contextlib.nullcontext(lambda: next(keys)))
+    monkeypatch.setattr(follow, "_pressed_keys", lambda: next(keys))
     monkeypatch.setattr(follow, "detached_message", lambda run: f"detached from {run.name}")
     monkeypatch.setattr(follow, "Recovery", lambda followed: RECOVERY)
     follower = Follower(followed, tmp_path)
@@ -114,18 +113,18 @@ def test_a_terminal_that_does_not_control_the_frontend_is_none(monkeypatch):
     terminal, other = pty.openpty()
     with os.fdopen(terminal), os.fdopen(other) as stdin:
         monkeypatch.setattr(follow.sys, "stdin", stdin)
-        with follow._pressed_keys() as pressed:
+        with follow._single_keys():
             os.write(terminal, b"d")
-            assert pressed() == ""
+            assert follow._pressed_keys() == ""
 
         ours = [os.getpgrp()]
         monkeypatch.setattr(follow.os, "tcgetpgrp", lambda descriptor: ours[0])
-        with follow._pressed_keys() as pressed:
+        with follow._single_keys():
             os.write(terminal, b"d")
             ours[0] += 1
-            assert pressed() == "", "another job is in the foreground"
+            assert follow._pressed_keys() == "", "another job is in the foreground"
             ours[0] -= 1
-            assert "d" in pressed()
+            assert "d" in follow._pressed_keys()
 
 
 def test_under_nohup_a_frontend_follows_on_when_its_terminal_closes(tmp_path):

@@ -1,14 +1,40 @@
-"""`--stop`, whose request a host may miss, and `--logs`; `test_other_hosts` stops real runs."""
+"""The frontend's commands: which one the flags ask for, and what --stop, --save and --logs do.
+
+`test_frontend` and `test_other_hosts` have real runs.
+"""
 
 import contextlib
+import sys
 from types import SimpleNamespace
 
 import pytest
+from large_run import LargeRun
+from processes import ROOT, run
 from run_states import ShownRun, make_state
 
-from launcher.commands import manage
+from impala_mm.records.run_folder import take_save_request
+from launcher.commands import dispatch, manage
+from launcher.follow import controller, names
 from launcher.follow.followed_run import FollowedRun
-from launcher.plan.request import UserError
+from launcher.plan.request import Request, UserError
+from launcher.plan.settings import LauncherConfig
+
+
+def _main(**config):
+    return dispatch.main(Request(LauncherConfig(**config), given=[*config]))
+
+
+@pytest.mark.parametrize("left_by", [{}, {"attach": True}, {"attach": True, "detach": True}])
+def test_a_controller_may_have_the_command_of_the_frontend_that_leaves_it(monkeypatch, left_by):
+    assert "--control" in controller.command_of(["frontend"], "impala")
+    monkeypatch.setitem(dispatch.COMMANDS, "control", lambda run, request: 7)
+    monkeypatch.setattr(names, "find", lambda name, given: dispatch.Run(name))
+    assert _main(control=True, **left_by) == 7
+
+
+def test_two_commands_at_once_are_refused():
+    with pytest.raises(UserError, match="--dry_run and --stop are two commands: give one of them"):
+        _main(stop=True, dry_run=True)
 
 
 def test_a_stop_is_requested_again_until_the_learners_have_ended(tmp_path, monkeypatch):
@@ -52,3 +78,25 @@ def test_a_log_is_printed_in_colour_and_controls_no_terminal(tmp_path, monkeypat
     assert manage.show_log(run, request) == 0
     printed = r"\x1b]52;c;cm0gLXJmIH4=\x07\x1b[2J " + "\x1b[31mred\x1b[0m\n"
     assert capsys.readouterr().out == printed
+
+
+def _save(tmp_path):
+    program = ROOT / "run_experiment_mm_raw.py"
+    home = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    return run(sys.executable, program, "--save", "--tmux_sess=night", **home)
+
+
+def test_learners_that_are_running_are_asked_once_and_others_are_not(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    large = LargeRun("night", tmp_path / "pong", actors=2, hosts=1)
+    assert not take_save_request(large.logdir)
+    code, printed = _save(tmp_path)
+    assert code == 0, printed
+    assert f"night: the learners save a checkpoint; results: {large.logdir}" in printed
+    assert take_save_request(large.logdir)
+    assert not take_save_request(large.logdir)
+    large.write_state("learners", state="failed", code=1)
+    code, printed = _save(tmp_path)
+    assert code == 2
+    assert "night has no learners that are running: --status shows why" in printed
+    assert not take_save_request(large.logdir)
