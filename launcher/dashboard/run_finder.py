@@ -89,25 +89,27 @@ class RunFinder:
     def _folders(self) -> list[Path]:
         if _is_run(self._folder):
             return [self._folder]
-        with contextlib.suppress(OSError):
+        try:
             inside = [Path(entry) for entry in os.scandir(self._folder) if os.path.isdir(entry)]
-            return sorted(filter(_is_run, inside), key=_modified)[-_MOST_RUNS:]
-        return []
+        except OSError:  # there is no run yet, or the file system fails for now
+            return []
+        return sorted(filter(_is_run, inside), key=_modified)[-_MOST_RUNS:]
 
 
 def describe_settings(logdir: Path) -> dict[str, Any]:
     """Return the settings by which a user knows a run; empty if they cannot be read."""
     path = logdir / "settings.json"
-    with contextlib.suppress(OSError):
+    try:
         return _read_settings(path, path.stat().st_mtime_ns)
-    return {}
+    except OSError:  # the learner has not written them yet
+        return {}
 
 
 @functools.lru_cache(maxsize=2 * _MOST_RUNS)
 def _read_settings(path: Path, modified: int) -> dict[str, Any]:
     """Read a file of settings as it is since it was `modified`."""
     del modified
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError):  # they are damaged, or were just removed
         settings = from_json(text_reader(path.parent)(path))
         if isinstance(settings, dict):
             return {name: settings[name] for name in _ABOUT if name in settings}
@@ -121,7 +123,7 @@ def _is_run(folder: Path) -> bool:
 
 def _modified(logdir: Path) -> float:
     for name in (*_MARKS, ""):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # there is no such file
             return (logdir / name).stat().st_mtime
     return 0.0
 

@@ -57,7 +57,7 @@ class StateMirror:
 
     def _write_daemon(self, host_id: str, state: dict[str, Any] | None) -> None:
         if state is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the run was removed, or the disk is full
                 (self._run.folder / DAEMONS_FOLDER).mkdir(exist_ok=True, mode=0o700)
                 write_json(self._run.folder / DAEMONS_FOLDER / host_id, state)
 

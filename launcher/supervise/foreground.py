@@ -97,7 +97,7 @@ class _Foreground:
         supervisors = self._start([self._make_task(LEARNERS, self._local_run.learners)])
         next_look, addresses = 0.0, tuple[str, ...]()
         while supervisors[0].poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # learners are running
                 supervisors[0].wait(_CHECK_SECONDS if addresses else _HOSTS_CHECK_SECONDS)
             if len(self._signals) > self._stop_requests:
                 self._request_stop(supervisors[0])
@@ -109,7 +109,7 @@ class _Foreground:
                 self._report_actors()
         until = time.monotonic() + _END_SECONDS
         for supervisor in supervisors[1:]:  # they end because their leader has ended
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # `run` kills it
                 supervisor.wait(max(until - time.monotonic(), 0.0))
         return self._result(child_process.exit_code(supervisors[0]))
 

@@ -32,7 +32,7 @@ class HeartbeatMonitor:
     def reset(self) -> None:
         """Forget all heartbeats, since the process is about to start."""
         for path in self._files():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the file system fails for now
                 path.unlink()
         self._beats.clear()
         self._counts.clear()
@@ -45,7 +45,7 @@ class HeartbeatMonitor:
         """
         now = time.monotonic()
         for path in self._files():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the file system fails for now
                 written = path.stat().st_mtime
                 if self._beats.get(path, (0.0, 0.0))[0] != written:
                     self._beats[path] = written, now

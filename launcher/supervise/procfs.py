@@ -42,7 +42,7 @@ def descendants(pid: int, but: str = "") -> list[int]:
     """
     pids = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the process has just ended
             for child in map(int, path.read_text().split()):
                 if not (but and has_variable(child, but)):
                     pids += [child, *descendants(child, but)]
@@ -69,7 +69,7 @@ class Usage:
         """Return (CPU in percent of a core since the last call, resident memory in MiB)."""
         ticks, memory = {}, 0
         for pid in descendants(os.getpid()):
-            with contextlib.suppress(OSError, ValueError, IndexError):
+            with contextlib.suppress(OSError):  # it has just ended
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 ticks[pid] = int(fields[11]) + int(fields[12])
                 memory += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")

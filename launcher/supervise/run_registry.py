@@ -99,14 +99,8 @@ class Record:
 
     def for_hosts(self) -> dict[str, Any]:
         """Return what other hosts get of it: no commands, and no flags, which may hold secrets."""
-        hidden: dict[str, Any] = {
-            "processes": [],
-            "learners": [],
-            "flags": {},
-            "csvs": [],
-            "start_flags": {},
-        }
-        return dataclasses.asdict(self) | hidden
+        bare = dataclasses.replace(self, processes=[], learners=[], csvs=[])
+        return dataclasses.asdict(bare) | {"flags": {}, "start_flags": {}}
 
     def host_id_of(self, name: str) -> str:
         """Return the id of a process's host; "" if the run has no such process."""

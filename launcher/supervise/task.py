@@ -3,7 +3,7 @@
 In the run's state folder, which only its owner can read:
 
     NAME/task.json     the process to run (`Task`); removed once read, since it holds an environment
-    NAME/state.json    its state (fields: see `Supervisor`), written on every change and every 2 s
+    NAME/state.json    its state (`process_state.State`), written on every change and every 2 s
     NAME/stop, stop    a stop request, to this process and to all: "save", or "now"; where no
                        learner is, also "ended": the learners have ended
     NAME/hosts.json    the addresses of all learners, written by the first learner of this start as
