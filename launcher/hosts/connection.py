@@ -1,7 +1,7 @@
 """SSH connections as the user's own `ssh` makes them: with its configuration, keys, agent, jumps.
 
-    connection = connect(target, settings)            from a row of the CSV; raises HostUnavailable
-    connection.open_program("nvidia-smi")             a channel of paramiko
+    connection = connect(route, settings, password)     raises HostUnavailable
+    connection.open_program("nvidia-smi")               a channel of paramiko
 
 `ssh_config` finds the route, `known_hosts` verifies the host, `keys` and `authentication` log in.
 Every step has a timeout.
@@ -21,7 +21,7 @@ import paramiko
 
 from launcher.hosts import keys, known_hosts, ssh_config
 from launcher.hosts.authentication import SSH_ERRORS, Login, LoginRejected, PasswordUntried
-from launcher.hosts.ssh_config import HostUnavailable, Route, Settings, Target, find_route
+from launcher.hosts.ssh_config import HostUnavailable, Route, Settings, find_route
 
 _HANDSHAKE_SECONDS = 15.0  # until the host has sent its key
 _LOGIN_SECONDS = 20.0  # for each attempt of a login
@@ -79,13 +79,9 @@ class _HungUp(Exception):
     """A server hung up before it sent anything, as busy servers do."""
 
 
-def connect(target: Target, settings: Settings) -> Connection:
-    """Connect to the host of a row of the CSV; raise HostUnavailable."""
-    try:
-        route = find_route(target, settings)
-        return _connect_route(route, settings, target.ssh_password, _CSV_REMEDY, ())
-    except OSError as error:  # of this machine, such as too many open files
-        raise HostUnavailable(f"{target.ip} cannot be reached: {error}") from None
+def connect(route: Route, settings: Settings, password: str) -> Connection:
+    """Connect along the route of a row of the CSV, with its password; raise HostUnavailable."""
+    return _connect_route(route, settings, password, _CSV_REMEDY, ())
 
 
 def _connect_route(

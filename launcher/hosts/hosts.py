@@ -156,15 +156,16 @@ def is_this_machine(host: str) -> bool:
 
 def libtmux_server(socket_path: str) -> tmux.RunTmux:
     """Return a function that runs commands of the tmux server with this socket."""
-    server = libtmux.Server(socket_path=socket_path)
+    return functools.partial(_run_tmux, libtmux.Server(socket_path=socket_path), socket_path)
 
-    def run_tmux(*arguments: str) -> tuple[list[str], list[str]]:
-        if why := tmux.why_unsafe(socket_path):
-            return [], [why]
-        try:
-            answer = server.cmd(*arguments)
-        except exc.LibTmuxException as error:
-            raise tmux.TmuxError(str(error)) from None
-        return answer.stdout, answer.stderr
 
-    return run_tmux
+def _run_tmux(
+    server: libtmux.Server, socket_path: str, *arguments: str
+) -> tuple[list[str], list[str]]:
+    if why := tmux.why_unsafe(socket_path):
+        return [], [why]
+    try:
+        answer = server.cmd(*arguments)
+    except exc.LibTmuxException as error:
+        raise tmux.TmuxError(str(error)) from None
+    return answer.stdout, answer.stderr

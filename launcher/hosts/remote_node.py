@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from launcher.hosts import agent_bundle
-from launcher.hosts.ssh_config import HostUnavailable, Settings, Target, find_route
+from launcher.hosts.ssh_config import HostUnavailable, Route, Settings, Target, find_route
 from launcher.hosts.stdin_feed import Readable, run_with_input
 from launcher.plan import project
 from launcher.supervise.agent_main import READY_LINE
@@ -54,14 +54,11 @@ class RemoteNode:
     """Another host of a run, with its connection."""
 
     def __init__(self, host_id: str, target: Target, settings: Settings, pythons: list[str]):
-        """Find the route to a host; `pythons`: Python programs that it may have, the best first."""
+        """Prepare a host; `pythons`: Python programs that it may have, the best first."""
         self.host_id = host_id
         self._target, self._settings, self._pythons = target, settings, pythons
-        # The host's address, by which other hosts reach it, too. If its route cannot be found,
-        # `connect` says why.
+        # By which other hosts reach it, too: known once `connect` has found the route.
         self.address = target.ip
-        with contextlib.suppress(HostUnavailable):
-            self.address = find_route(target, settings).address
         self._agent: _AgentConnection | None = None
         self._failure, self.login = "not connected yet", ""
         self._listener: HostListener | None = None
@@ -71,18 +68,29 @@ class RemoteNode:
     @property
     def error(self) -> str:
         """Why the host is not connected; empty: it is."""
-        return self._agent.error if self._agent else self._failure
+        agent = self._agent
+        return agent.error if agent else self._failure
 
     def connect(self, name: str) -> None:
         """Connect to the host for the run of this name. Raises HostUnavailable."""
-        self._name, self._agent = name, None
+        self._name = name
         try:
+            route = find_route(self._target, self._settings)
+            self.address = route.address
             self._agent = _AgentConnection(
-                self._target, self._settings, self._pythons, name, self._on_message
+                route,
+                self._settings,
+                self._target.ssh_password,
+                self._pythons,
+                name,
+                self._on_message,
             )
         except HostUnavailable as error:
             self._failure = str(error)
             raise
+        except OSError as error:  # of this machine, such as too many open files
+            self._failure = f"{self.host_id} cannot be reached: {error}"
+            raise HostUnavailable(self._failure) from None
         self.login = self._agent.connection.login
 
     def stay_connected(self, listener: HostListener) -> None:
@@ -157,8 +165,9 @@ class RemoteNode:
         if self._agent:
             listener.on_connected(self.host_id)
         while True:
-            if self._agent:
-                self._agent.lost.wait()
+            if agent := self._agent:
+                agent.lost.wait()
+                self._failure, self._agent = agent.error, None
                 pause = 1.0
             if self._closed.is_set():  # `close` was called: the host itself was not lost
                 return
@@ -171,7 +180,7 @@ class RemoteNode:
                 listener.on_connected(self.host_id)
             except HostUnavailable:
                 continue
-            except Exception as error:  # this machine has too many files or threads: it may pass
+            except Exception as error:  # such as too many threads of this machine, which may pass
                 self._failure = f"{type(error).__name__}: {error}"
                 if self._agent:
                     self._agent.close(self._failure)
@@ -204,8 +213,9 @@ class _AgentConnection:
 
     def __init__(
         self,
-        target: Target,
+        route: Route,
         settings: Settings,
+        password: str,
         pythons: list[str],
         name: str,
         on_message: Callable[[dict[str, Any]], None],
@@ -221,7 +231,7 @@ class _AgentConnection:
         self._on_message = on_message
         self._numbers, self._calls = itertools.count(), dict[int, _Call]()
         self._writing = threading.Lock()
-        self.connection = connect(target, settings)
+        self.connection = connect(route, settings, password)
         try:
             self._channel = self.connection.open_program(agent_bundle.start_command(pythons))
             self._channel.sendall(agent_bundle.bundle_header(name) + agent_bundle.bundle())
@@ -234,7 +244,7 @@ class _AgentConnection:
             self.connection.close()
             why = str(error) or type(error).__name__
             raise HostUnavailable(
-                f"{target.ip}: could not start Python on the host: {why}"
+                f"{route.host}: could not start Python on the host: {why}"
             ) from None
 
     def _wait_until_ready(self) -> None:

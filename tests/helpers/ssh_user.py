@@ -3,10 +3,16 @@
 import pytest
 from ssh_servers import SSHD, Obedient, Sshd, key
 
-from launcher.hosts.connection import Settings, Target, connect
+from launcher.hosts import connection
+from launcher.hosts.ssh_config import Settings, Target, find_route
 
 STRANGE = 'it\'s "a" pass wörd; $(x) \\'
 needs_sshd = pytest.mark.skipif(not SSHD, reason="sshd is missing: install openssh-server")
+
+
+def connect(target, settings):
+    """Connect to the host of a row of the CSV."""
+    return connection.connect(find_route(target, settings), settings, target.ssh_password)
 
 
 class User:
@@ -53,9 +59,9 @@ class User:
     def enters(self, server, path="", password="", ip="127.0.0.1", settings=None):
         """Connect to a server, and return the connection, which is closed with the test."""
         target = Target(ip, server.port, "", password, str(path))
-        connection = connect(target, settings or self.settings)
-        self._ends.append(connection.close)
-        return connection
+        entered = connect(target, settings or self.settings)
+        self._ends.append(entered.close)
+        return entered
 
     def is_refused(self, kind, server, *arguments, **more):
         """Return the error of a refused connection; it must be one line."""

@@ -17,7 +17,7 @@ from ssh_user import STRANGE, needs_sshd, says
 
 from launcher.hosts import connection, keys
 from launcher.hosts.authentication import LoginRejected
-from launcher.hosts.connection import HostUnavailable, Target, find_route
+from launcher.hosts.ssh_config import HostUnavailable, Target, find_route
 
 pytestmark = needs_sshd
 
@@ -115,7 +115,7 @@ def test_key_files_that_are_missing_or_no_keys_are_reported(ssh_user):
     ssh_user.enters(server, classic)
 
 
-def test_a_certificate_beside_a_key_is_used_and_sent_with_it(ssh_user):
+def test_a_certificate_beside_a_key_comes_first_and_then_the_key_alone(ssh_user):
     path, authority = ssh_user.key(), ssh_user.key("authority")
     command = ["ssh-keygen", "-q", "-s", authority, "-I", "me", "-n", "root,me", f"{path}.pub"]
     subprocess.run(command, check=True, capture_output=True)
@@ -126,7 +126,9 @@ def test_a_certificate_beside_a_key_is_used_and_sent_with_it(ssh_user):
         f"AuthorizedPrincipalsFile {ssh_user.folder}/principals",
     )
     connection = ssh_user.enters(server, path)
-    assert says(connection) == "hello"
+    assert (says(connection), connection.login) == ("hello", f"{path}-cert.pub")
+    other = ssh_user.sshd(name="other", lets_in=[path])
+    assert ssh_user.enters(other, path).login == str(path)
 
 
 @pytest.mark.parametrize("methods", ["password", "publickey,keyboard-interactive"])

@@ -13,15 +13,11 @@ import pytest
 from deadlines import within
 from processes import ROOT, free_port
 from ssh_servers import Obedient, saying
-from ssh_user import needs_sshd, says
+from ssh_user import connect, needs_sshd, says
 from supervising import until
 
 from launcher.hosts import connection as ssh
-from launcher.hosts.connection import (
-    HostUnavailable,
-    Target,
-    connect,
-)
+from launcher.hosts.ssh_config import HostUnavailable, Target
 
 pytestmark = needs_sshd
 
@@ -70,10 +66,12 @@ def test_a_server_that_hangs_up_is_tried_again_for_seconds_then_reported(ssh_use
 def test_a_server_that_sends_nonsense_is_reported_in_one_sentence(ssh_user):
     program = (
         "import sys\n"
-        "from launcher.hosts import connection as ssh\n"
+        "from launcher.hosts.connection import connect\n"
+        "from launcher.hosts.ssh_config import *\n"
+        "target, settings = Target('127.0.0.1', int(sys.argv[1])), Settings(sys.argv[2])\n"
         "try:\n"
-        "    ssh.connect(ssh.Target('127.0.0.1', int(sys.argv[1])), ssh.Settings(sys.argv[2]))\n"
-        "except ssh.HostUnavailable as error:\n"
+        "    connect(find_route(target, settings), settings, '')\n"
+        "except HostUnavailable as error:\n"
         "    print(error)\n"
     )
     with saying(b"SSH-2.0-Nonsense\r\n" + b"nonsense" * 9) as port:

@@ -11,10 +11,10 @@ from pathlib import Path
 import paramiko
 import pytest
 from processes import ROOT, wait
-from ssh_user import needs_sshd, says
+from ssh_user import connect, needs_sshd, says
 
 from launcher.hosts import known_hosts
-from launcher.hosts.connection import HostUnavailable, Settings, Target, connect, find_route
+from launcher.hosts.ssh_config import HostUnavailable, Settings, Target, find_route
 from launcher.plan.request import Request, UserError
 from launcher.plan.settings import LauncherConfig
 
@@ -84,8 +84,9 @@ def test_many_processes_that_meet_hosts_at_once_write_complete_lines_once(ssh_us
     host_keys = [paramiko.ECDSAKey.generate() for _ in range(4)]
     program = (
         "import sys, paramiko\n"
-        "from launcher.hosts import connection as ssh, known_hosts\n"
-        "route = ssh.find_route(ssh.Target(sys.argv[1]), ssh.Settings(sys.argv[2], True))\n"
+        "from launcher.hosts import known_hosts\n"
+        "from launcher.hosts.ssh_config import *\n"
+        "route = find_route(Target(sys.argv[1]), Settings(sys.argv[2], True))\n"
         "key = paramiko.RSAKey.generate(1024)\n"
         "known_hosts.verify(route, key)\n"
     )

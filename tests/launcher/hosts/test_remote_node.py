@@ -2,15 +2,20 @@
 
 import errno
 import os
+import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from ssh_user import needs_sshd
+from supervising import until
 
 from launcher.hosts import remote_node
-from launcher.hosts.remote_node import HostUnavailable, RemoteNode
+from launcher.hosts.remote_node import HostUnavailable, OperationFailed, RemoteNode
 from launcher.hosts.ssh_config import Settings, Target
+from launcher.supervise import procfs
 
 
 def test_without_paramiko_the_command_that_installs_it_is_named(monkeypatch):
@@ -51,6 +56,50 @@ def test_a_host_is_tried_again_whatever_this_machine_lacked(monkeypatch):
     node.stay_connected(listener)
     assert connected.wait(20)
     assert errors == [
-        *("not connected yet", "OSError: [Errno 24] Too many open files"),
+        *("not connected yet", "10.9.9.9 cannot be reached: [Errno 24] Too many open files"),
         "RuntimeError: no thread",
     ]
+
+
+@needs_sshd
+def test_who_waits_for_a_host_that_is_lost_is_told_and_later_calls_reach_it_again(ssh_user):
+    path = ssh_user.key()
+    server = ssh_user.sshd(f"SetEnv XDG_STATE_HOME={ssh_user.folder}", lets_in=[path])
+    target = Target("127.0.0.1", server.port, "", "", str(path))
+    node = RemoteNode("there", target, ssh_user.settings, [])
+    node.connect("impala")
+    lines, told = [], []
+    assert node.call("exists", path="/") is True
+    with pytest.raises(OperationFailed, match=r"^there: TypeError"):
+        node.call("exists")
+    command = ["sh", "-c", "echo one; echo two; exit 3"]
+    assert node.run_program(command, on_line=lines.append) == (3, "one\ntwo\n")
+    assert lines == ["one", "two"]
+    assert node.call("exists", path="/nowhere") is False
+    listener = SimpleNamespace(
+        on_connected=lambda host_id: told.append("connected"),
+        on_disconnected=lambda host_id, error: told.append(error),
+        on_states=lambda *arguments: None,
+    )
+    node.stay_connected(listener)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(node.run_program, ["sleep", "60"])
+        until(lambda: any("sleep" in _command(p) for p in procfs.descendants(server.process.pid)))
+        for pid in procfs.descendants(server.process.pid):
+            if "sshd" in _command(pid):
+                os.kill(pid, signal.SIGKILL)
+        code, said = waiting.result(8)
+    assert (code, said) == (255, "the host closed the connection\n")
+    until(lambda: told[-1] == "connected" and len(told) == 3, 20)
+    assert told == ["connected", "the host closed the connection", "connected"]
+    assert node.call("exists", path="/") is True
+    node.close()
+    with pytest.raises(HostUnavailable, match=r"^there: the connection was closed$"):
+        node.call("exists", path="/")
+
+
+def _command(pid):
+    try:
+        return open(f"/proc/{pid}/cmdline").read()
+    except OSError:
+        return ""

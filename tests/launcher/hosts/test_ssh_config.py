@@ -8,7 +8,7 @@ import pytest
 from ssh_user import needs_sshd
 
 from launcher.hosts import ssh_config
-from launcher.hosts.connection import HostUnavailable, Settings, Target, find_route
+from launcher.hosts.ssh_config import HostUnavailable, Settings, Target, find_route
 
 pytestmark = needs_sshd
 
