@@ -693,7 +693,7 @@ def test_the_environment_is_among_the_checks_and_found_by_a_relative_pythonpath(
     assert "-> correct the code at the last line named" in printed
     code, printed = check("OutOfBounds")
     assert code == 0
-    assert re.search(r"note +flags +faulty_levels:OutOfBounds-v0: step 1 returned an obs", printed)
+    assert re.search(r"note +flags +faulty_levels:OutOfBounds-v0: step 1 returned obs", printed)
     code, printed = check("Hangs")
     assert code == 0, "the check takes two seconds at most"
     assert "did not return" not in printed

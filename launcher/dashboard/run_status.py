@@ -33,7 +33,6 @@ def read_status(found: FoundRun) -> Status:
         **status.last_row(found.logdir / "metrics.jsonl", 0.0),
         "controller": None,
         "processes": [],
-        "daemons": [],
     }
 
 

@@ -124,9 +124,6 @@ class ConnectedRun:
         killed = self.run.kill() if self.run.is_running() else 0
         if self._reachable_running():
             killed += sum(self._call_each("kill", list(self.hosts.remote_nodes)).values())
-        if record.targets:
-            self._call_each("kill_learners", list(self.hosts.remote_nodes), start=record.id)
-            self.hosts.local_node.kill_learners(record.id)
         if killed:
             processes = f"{killed} process{'es' * (killed != 1)}"
             self.say(

@@ -113,9 +113,10 @@ def _take_name(
     numbered = (f"{name}-{number}" for number in itertools.count(2))
     why = ""
     for chosen in itertools.chain([resumed] if resumed else [], [name], numbered):
+        if chosen in taken:
+            why = why or taken[chosen]
+            continue
         try:
-            if chosen in taken:
-                raise RunInUse(taken[chosen])
             return _lock(chosen, logdir, held), "" if chosen == resumed else why
         except (RunInUse, UnreadableRecord, tmux.TmuxError) as error:
             if is_requested:

@@ -19,10 +19,7 @@ from impala_mm.runtime.safe_files import from_json, open_inside, to_json
 from impala_mm.runtime.timing import format_duration
 from launcher.follow import controller
 from launcher.follow.console import make_console
-from launcher.hosts.state_mirror import DAEMONS_FOLDER
-from launcher.supervise.daemon_supervisor import DAEMON
-from launcher.supervise.json_files import fits, read_json
-from launcher.supervise.local_node import LocalNode
+from launcher.supervise.json_files import fits
 from launcher.supervise.process_state import State
 from launcher.supervise.run_registry import Record, Run, boot_id
 from launcher.supervise.task import FINAL_STATES, LEARNERS
@@ -94,7 +91,6 @@ def snapshot_without_gpus(run: Run) -> dict[str, Any]:
         **row,
         "controller": _describe_controller(run),
         "processes": [describe_process(state) for state in states.values()],
-        "daemons": _daemons(run, record, learners),
     }
 
 
@@ -113,8 +109,7 @@ def show_status(run: Run, as_json: bool) -> None:
     if not console.is_terminal:
         status = snapshot(run)
         if status:
-            rows = len(status["processes"]) + len(status["daemons"])
-            console.print(picture(status, rows, console))
+            console.print(picture(status, len(status["processes"]), console))
         return
     with (
         contextlib.suppress(KeyboardInterrupt),  # Ctrl-C ends the table, not the run
@@ -135,7 +130,7 @@ def picture(status: dict[str, Any], rows: int, console: Console) -> Group:
 
     If not all fit, processes that are not running or were restarted come first.
     """
-    processes = status["processes"] + status["daemons"]
+    processes = status["processes"]
     parts: list[Any] = [_headline(status)]
     if len(processes) > rows:
         processes = sorted(processes, key=lambda p: (p["state"] == "running", not p["restarts"]))
@@ -223,24 +218,6 @@ def _describe_controller(run: Run) -> dict[str, Any] | None:
         "log": report.log,
         "text": report.describe(),
     }
-
-
-def _daemons(run: Run, record: Record, learners: State) -> list[dict[str, Any]]:
-    """Return the status of the supervisors of mpirun's daemons, on the other learners' hosts."""
-    found = []
-    for host_id in record.learner_places[1:]:
-        host, state = "localhost", LocalNode(run).daemon_state()
-        if host_id:
-            host = str(record.targets.get(host_id, [host_id])[0])
-            state = read_json(run.folder / DAEMONS_FOLDER / host_id)
-        name = state.get("state", "starting")
-        last = f"{DAEMON} is running" if state.get("serves") else "no mpirun has ordered a daemon"
-        if learners.state in FINAL_STATES:
-            name, last = "ended", ""
-        elif host_id and (why := run.why_away(host_id)):
-            name, last = "away", why
-        found.append(describe_process(State("daemon", "daemon", host, name, last=last)))
-    return found
 
 
 def describe_process(state: State) -> dict[str, Any]:

@@ -44,9 +44,7 @@ class Connection:
     def __init__(self, route: Route, settings: Settings, passed_hops: tuple[str, ...]):
         """Reach the host, by its jump hosts, of which `passed_hops` are passed, or a program."""
         self.route = route
-        self.login = (
-            ""  # the key that the host has accepted, as messages call it, or "the password"
-        )
+        self.login = ""  # the key that the host has accepted, or "the password"
         sock, self._carrier = _open_socket(route, settings, passed_hops)
         self.transport = paramiko.Transport(sock)
         self.transport.banner_timeout = _HANDSHAKE_SECONDS
@@ -79,15 +77,17 @@ class _HungUp(Exception):
     """A server hung up before it sent anything, as busy servers do."""
 
 
-def connect(route: Route, settings: Settings, password: str) -> Connection:
-    """Connect along the route of a row of the CSV, with its password; raise HostUnavailable."""
-    return _connect_route(route, settings, password, _CSV_REMEDY, ())
-
-
-def _connect_route(
-    route: Route, settings: Settings, password: str, remedy: str, passed_hops: tuple[str, ...]
+def connect(
+    route: Route,
+    settings: Settings,
+    password: str,
+    remedy: str = _CSV_REMEDY,
+    passed_hops: tuple[str, ...] = (),
 ) -> Connection:
-    """Connect along a route and its jump hosts; `passed_hops`: the jump hosts so far."""
+    """Connect along a route and its jump hosts; raise HostUnavailable.
+
+    `remedy`: how to fix a login that is rejected. `passed_hops`: the jump hosts so far.
+    """
     with contextlib.closing(keys.SshAgent(route.agent)) as agent:
         found = keys.find_keys(route, agent)
         login = Login(route, found.keys, password, found.troubles, remedy)
@@ -127,9 +127,8 @@ def _connect_once(
     route: Route, settings: Settings, login: Login, passed_hops: tuple[str, ...]
 ) -> Connection:
     """Make one connection and log in."""
-    started = time.monotonic()
     connection = Connection(route, settings, passed_hops)
-    transport = connection.transport
+    transport, started = connection.transport, time.monotonic()
     try:
         _prefer_known_keys(route, transport)
         transport.start_client(timeout=_HANDSHAKE_SECONDS)
@@ -185,7 +184,7 @@ def _open_socket(
         hop_route = find_route(ssh_config.jump_target(hop), settings)
         if earlier_hops:  # they lead to it, whatever its own configuration is
             hop_route = hop_route._replace(proxy_jump=tuple(earlier_hops), proxy_command="")
-        jump = _connect_route(hop_route, settings, "", _CONFIG_REMEDY, (*passed_hops, hop))
+        jump = connect(hop_route, settings, "", _CONFIG_REMEDY, (*passed_hops, hop))
     except HostUnavailable as error:
         raise HostUnavailable(f"{route.host}: through {hop}: {error}") from None
     try:

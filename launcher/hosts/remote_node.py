@@ -144,7 +144,7 @@ class RemoteNode:
             transport = agent.connection.transport
             return run_with_input(transport, command, data, seconds, agent.check)
         except Exception as error:  # paramiko raises many things
-            raise HostUnavailable(agent.error or str(error) or type(error).__name__) from None
+            raise HostUnavailable(agent.error or _reason(error)) from None
 
     def open_program(self, command: str) -> "Channel":
         """Start a program; return the channel to its input and output. Raises HostUnavailable."""
@@ -242,9 +242,8 @@ class _AgentConnection:
             threading.Thread(target=self._keep_alive, name=f"ping {name}", daemon=True).start()
         except Exception as error:  # paramiko's, a socket's, or too many threads here
             self.connection.close()
-            why = str(error) or type(error).__name__
             raise HostUnavailable(
-                f"{route.host}: could not start Python on the host: {why}"
+                f"{route.host}: could not start Python on the host: {_reason(error)}"
             ) from None
 
     def _wait_until_ready(self) -> None:
@@ -299,7 +298,7 @@ class _AgentConnection:
             with self._writing:
                 self._channel.sendall(line)
         except Exception as error:  # paramiko raises many things
-            self.close(str(error) or type(error).__name__)
+            self.close(_reason(error))
             raise HostUnavailable(self.error) from None
 
     def _read(self) -> None:
@@ -311,7 +310,7 @@ class _AgentConnection:
         except TimeoutError:
             why = f"no answer for {_SILENT_SECONDS:g} s"
         except Exception as error:  # whatever ends this thread, nobody else reads answers
-            why = str(error) or type(error).__name__
+            why = _reason(error)
         self.close(why)
         # Who calls later sees that the connection is lost.
         for call in list(self._calls.values()):
@@ -329,3 +328,7 @@ class _AgentConnection:
                 call.answer.set_exception(OperationFailed(message["error"]))
             else:
                 call.answer.set_result(message["result"])
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

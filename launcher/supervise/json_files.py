@@ -152,9 +152,3 @@ def is_gone(path: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-def has_other_id(path: Path, own: object) -> bool:
-    """Return whether a JSON file is gone, or was replaced by one with another "id"."""
-    found = read_json(path).get("id")
-    return is_gone(path) if found is None else found != own

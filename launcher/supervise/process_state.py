@@ -46,7 +46,7 @@ class State(NamedTuple):
     code: int | None = None
     failure: Failure | None = None
     learner_hosts: tuple[str, ...] = ()  # addresses of all learners by rank, once they are known
-    awaits: tuple[str, ...] = ()  # other learners' hosts whose supervisor does not answer
+    awaits: tuple[str, ...] = ()  # hosts whose mpirun, or its daemon, it waits for
     cpu: float | None = None  # percent of a core
     memory: float | None = None  # MiB
     frames_per_second: float | None = None
@@ -96,7 +96,13 @@ class StateWriter:
             cpu, memory = self._usage.measure()
             rate = self._heartbeat.frames_per_second()
             silent = round(self._heartbeat.longest_silence()[0], 1)
-            self.write(cpu=round(cpu), memory=round(memory), frames_per_second=rate, silent=silent)
+            self.write(
+                cpu=round(cpu),
+                memory=round(memory),
+                frames_per_second=rate,
+                silent=silent,
+                awaits=tuple(self._heartbeat.awaited()),
+            )
 
     def write_start(self, process: procfs.Process) -> None:
         """Write that this process was started now."""

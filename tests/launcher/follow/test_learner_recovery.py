@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from run_states import make_state
+from run_states import ShownRun, make_state
 
 from launcher.follow.learner_recovery import LearnerRecovery
 from launcher.plan.workers_csv import Worker
@@ -20,15 +20,22 @@ def made(tmp_path, monkeypatch):
     """Return a recovery of a run whose CSV has got another learner row, and what it does."""
     did = []
     record = SimpleNamespace(
-        **{"processes": ["learners"], "flags": {}, "learners": ["command"], "shared": False},
+        **{
+            "processes": [{"name": "learners", "job": "learner"}],
+            "flags": {},
+            "learners": ["command"],
+            "shared": False,
+        },
         learner_places=[_USED],
         first_learner_places=[_USED, _LOST],
         host_id_of=lambda name: _USED,
     )
-    run = SimpleNamespace(folder=tmp_path, record=record)
+    stopped = make_state(state="stopped")
+    states = {"learners": stopped}
+    run = ShownRun(folder=tmp_path, record=record, states=lambda: states)
     followed = SimpleNamespace(
         run=run,
-        learners=make_state(state="stopped"),
+        learners=stopped,
         change_record=lambda entry, **changes: did.append((entry, changes)),
         hosts=None,
         config=SimpleNamespace(restart_learners=True, rejoin_secs=1, stop_secs=1),
@@ -39,7 +46,7 @@ def made(tmp_path, monkeypatch):
         request_stop=lambda *order: did.append(order),
     )
     recovery = LearnerRecovery(followed)
-    monkeypatch.setattr(recovery._starts, "start_on", lambda rows, _: not did.append(_ips(rows)))
+    monkeypatch.setattr(recovery, "_start_on", lambda rows, _: not did.append(_ips(rows)))
     return SimpleNamespace(recovery=recovery, did=did, record=record, followed=followed)
 
 
@@ -66,19 +73,20 @@ def test_a_restart_with_a_returned_host_that_fails_leaves_the_learners_without_i
         made.followed.workers = rows
         raise FileNotFoundError("orders")
 
-    monkeypatch.setattr(made.recovery._starts, "start_on", fail)
+    monkeypatch.setattr(made.recovery, "_start_on", fail)
     before = made.followed.workers
     _take_back(made)
     entry, changes = made.did[-2]
-    assert (entry, changes["learner_places"]) == ("learners", [_USED]), "the hosts of before"
+    assert entry == made.record.processes, "the hosts of before"
+    assert changes["learners"] == ["command"]
     assert made.followed.workers is before
     assert made.did[-1] == "could not restart the learners: orders; retry in 30 s"
 
 
 def test_learners_that_are_stopped_while_they_save_are_not_restarted(made, monkeypatch):
-    def wait(seconds):
+    def wait(names, seconds):
         (made.followed.run.folder / "stop").write_text("save")
 
-    monkeypatch.setattr(made.recovery._starts, "wait_for_end", wait)
+    monkeypatch.setattr(made.recovery, "_wait_for_end", wait)
     _take_back(made)
     assert made.did[-1] == ("save", "learners")
