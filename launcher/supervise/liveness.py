@@ -14,7 +14,7 @@ _FIRST_BEAT_FACTOR = 5
 
 
 class _Beat(NamedTuple):
-    """What a process reports with a heartbeat; the fields are explained in `runtime/heartbeat`."""
+    """The content of a heartbeat, which `impala_mm/runtime/heartbeat.py` writes."""
 
     frames: float | None = None
     gave_up: str = ""
