@@ -65,14 +65,10 @@ def test_a_run_that_was_left_alone_gets_its_learners_and_its_actors_back(far):
     os.kill(controller, signal.SIGINT)
     status = far.run("--status")[1]
     assert f"controller: process {_entry(far)['process'][0]} on laptop, for " in status
-    daemon = far.status()["daemons"]
-    assert [(d["host"], d["state"], d["last"]) for d in daemon] == [
-        ("10.77.1.12", "running", "mpirun's daemon is running")
-    ]
-    assert re.search(r"daemon +10.77.1.12 +running", status)
+    assert re.search(r"learners-1 +10.77.1.12 +running", status)
 
     ranks = _kill(learner2, "--job_name=learner --token_file")
-    _kill(learner2, "launcher.supervise.daemon_supervisor")
+    _kill(learner2, "learners-1/task.json")
     again = until(lambda: set(learner2.pids("--job_name=learner --token_file")) - set(ranks), 60)
     assert again
     before = _kill(actor1, "actor-0/task.json")
@@ -170,9 +166,7 @@ def test_a_host_that_was_lost_before_the_controller_came_is_taken_back_by_it(far
     far.until_all("running")
     former = lan.learner2.pids("--job_name=learner --token")
     lan.learner2.cut()
-    _kill(
-        lan.learner1, "launcher.supervise.mpirun_agent "
-    )  # instead of a minute until TCP gives up
+    _kill(lan.learner1, "launcher.supervise.mpi_agent ")  # instead of a minute until TCP gives up
     said = "10.77.1.12 stays unreachable: restarting the learners on 10.77.1.11 from the last"
     frontend.until(said, 120)
     alone = until(lambda: lan.learner1.pids("--job_name=learner --token"), 60)

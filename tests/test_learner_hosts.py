@@ -1,4 +1,4 @@
-"""Learners on two hosts, whose mpirun orders its daemon from the other host's supervisor.
+"""Learners on two hosts, whose mpirun has its daemon started by a process on the other host.
 
 The processes are stand-ins for experiment.py; mpirun, its daemon, sshd and the supervisors are
 real.
@@ -15,6 +15,8 @@ from far_cluster import MPI_PYTHON, FarCluster
 from processes import needs_horovod
 from searching import files_with, places_of, secrets_of
 from supervising import until
+
+from impala_mm.runtime import certificates
 
 pytestmark = [pytest.mark.slow, needs_horovod]
 LEARNERS = "learner1", "learner2"
@@ -82,10 +84,12 @@ def test_no_key_of_the_operator_is_on_a_host_of_the_run(far, passphrase):
         assert "agent" not in sockets
         assert "keys" not in sockets
         assert not any("SSH_AUTH_SOCK" in _environment(pid) for pid in host.pids(""))
-    orders = {name: files_with(host.root, [_orders(far)]) for name, host in far.lan.hosts.items()}
-    assert [path.name for path in orders.pop("laptop")] == ["orders"]
-    assert [path.name for path in orders.pop("learner1")] == ["daemons.json"]
-    assert not any(orders.values()), "only the first learner's host can give orders"
+    token = far.lan.laptop.path("/root/.local/state/impala_mm/runs/impala/token").read_text()
+    key = certificates.split(token)[2].encode().splitlines()[1]  # the learners'
+    having = {name: files_with(host.root, [key]) for name, host in far.lan.hosts.items()}
+    names = {name: {path.name for path in paths} for name, paths in having.items() if paths}
+    assert set(names) == {"laptop", *LEARNERS}, "no host of actors has it"
+    assert all(each == {"token"} for each in names.values())
     if passphrase:
         agent.process.terminate()
         agent.process.wait()
@@ -96,13 +100,6 @@ def _environment(pid):
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/environ").read_text(errors="replace")
     return ""
-
-
-def _orders(far):
-    """Return a part of the private key of mpirun's role."""
-    path = far.lan.laptop.path("/root/.local/state/impala_mm/runs/impala/orders")
-    assert path.stat().st_mode & 0o777 == 0o600
-    return path.read_bytes().split(b"-----BEGIN PRIVATE KEY-----\n")[2][:60]
 
 
 def test_a_variable_of_the_frontends_shell_reaches_both_hosts_and_no_command_line(far):
@@ -146,9 +143,13 @@ def test_learners_restart_on_both_hosts_while_no_frontend_is_attached(far):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("learner2", "/bin/prted "), ("learner1", "supervise.mpirun_agent ")],
+    [
+        ("learner2", "/bin/prted "),
+        ("learner2", "supervise.mpi_host "),
+        ("learner1", "supervise.mpi_agent "),
+    ],
 )
-def test_an_mpirun_that_lost_its_daemon_or_its_agent_has_failed(far, name, words):
+def test_an_mpirun_that_lost_its_daemon_has_failed(far, name, words):
     """It exits with code 0 if its agent was killed."""
     frontend = _start(far)
     _until_up(far)
@@ -159,7 +160,7 @@ def test_an_mpirun_that_lost_its_daemon_or_its_agent_has_failed(far, name, words
     assert far.left() == {}
 
 
-def test_learners_wait_for_a_host_until_a_frontend_has_started_its_supervisor_again(far):
+def test_learners_wait_for_a_host_until_a_frontend_has_started_its_process_again(far):
     """A host that was rebooted while no frontend was attached."""
     frontend = _start(far, "--restart_learners", "--detach", "--controller=none")
     assert frontend.wait(30) == 0
@@ -168,7 +169,7 @@ def test_learners_wait_for_a_host_until_a_frontend_has_started_its_supervisor_ag
     second.kill_all()
     second.boot()
     log = far.lan.learner1.path("/root/run/learners.log")
-    until(lambda: "waiting for 10.77.1.12: no supervisor" in log.read_text(), 90)
+    until(lambda: "waiting for 10.77.1.12: no process" in log.read_text(), 90)
     time.sleep(5)
     assert not _stand_ins(second)
     frontend = far.start_following("--restart_learners", "--lost_secs=600")
@@ -180,14 +181,16 @@ def test_learners_wait_for_a_host_until_a_frontend_has_started_its_supervisor_ag
 def test_a_killed_supervisor_is_started_again_by_the_frontend_that_follows(far):
     frontend = _start(far, "--restart_learners")
     before = _until_up(far)
-    for pid in far.lan.learner2.pids("launcher.supervise.daemon_supervisor"):
+    for pid in far.lan.learner2.pids("learners-1/task.json"):
         os.kill(pid, signal.SIGKILL)
+    frontend.until("10.77.1.12: restarted learners-1, whose supervisor was killed", 30)
     _until_up(far, before)
+    assert far.status("learners-1")["state"] == "running"
     _stop(far, frontend)
 
 
 def test_nothing_is_left_when_learners_end_while_no_frontend_is_attached(far):
-    frontend = _start(far, "--detach")
+    frontend = _start(far, "--detach", "--orphan_secs=5")
     assert frontend.wait(30) == 0
     _until_up(far)
     far.lan.laptop.kill_all()

@@ -1,7 +1,4 @@
-"""Certificates for the connections of one user's runs, or of one run.
-
-`run_token` keeps those of learners and actors, the frontend those of mpirun and of the supervisors
-that start its daemons.
+"""Certificates for the connections of one user's runs, or of one run; `run_token` keeps them.
 
 Only what makes them needs the package cryptography: it is imported there.
 """
@@ -10,7 +7,6 @@ import binascii
 import datetime
 import re
 import secrets
-from collections.abc import Sequence
 
 DAYS_BEFORE, DAYS_AFTER = 1, 3650  # hosts' clocks differ; a user's file lasts for years
 ROLES = "learner", "actor"
@@ -23,12 +19,10 @@ class CannotMake(Exception):
     """Certificates cannot be made here; the message says what is missing."""
 
 
-def make(
-    roles: Sequence[str] = ROLES, days_before: int = DAYS_BEFORE, days_after: int = DAYS_AFTER
-) -> str:
+def make(days_before: int = DAYS_BEFORE, days_after: int = DAYS_AFTER) -> str:
     """Return a new certificate authority and, for each role, a certificate and its key, as PEM.
 
-    The first role is a server's, the second its client's.
+    An actor's is for clients, a learner's for both: learners' hosts connect to each other by it.
 
     The certificates name the run and the role, not hosts. They are valid from `days_before` days
     ago until `days_after` days from now. The authority's own key is not kept. Raises CannotMake.
@@ -62,14 +56,14 @@ def make(
 
     constraint = x509.BasicConstraints(ca=True, path_length=0)
     parts = [sign(begin(issuer, authority).add_extension(constraint, critical=True))]
-    usages = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
-    for role, usage in zip(roles, usages, strict=True):
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+    for role, own in zip(ROLES, (usages, usages[:1]), strict=True):
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = (NameOID.ORGANIZATION_NAME, run), (NameOID.COMMON_NAME, role)
         name = x509.Name([x509.NameAttribute(*each) for each in attributes])
         alternative = x509.SubjectAlternativeName([x509.DNSName(role)])
         certificate = begin(name, key).add_extension(alternative, critical=False)
-        parts.append(sign(certificate.add_extension(x509.ExtendedKeyUsage([usage]), critical=True)))
+        parts.append(sign(certificate.add_extension(x509.ExtendedKeyUsage(own), critical=True)))
         parts.append(
             key.private_bytes(
                 serialization.Encoding.PEM,
@@ -83,15 +77,6 @@ def make(
 def split(content: str) -> list[str]:
     """Return the certificates and keys in the content of a token file, in the order of `make`."""
     return [found[0] for found in _PEM.finditer(content)]
-
-
-def by_role(content: str, roles: Sequence[str]) -> dict[str, str]:
-    """Return the parts of what `make` returned for these roles, each with what its holder needs.
-
-    A part is a role's certificate and key, and then the authority's certificate.
-    """
-    authority, *own = split(content)
-    return {role: f"{own[2 * i]}{own[2 * i + 1]}{authority}" for i, role in enumerate(roles)}
 
 
 def is_whole(content: str) -> bool:

@@ -99,7 +99,7 @@ class PlannedRun:
         by_host: dict[str, list[Process]] = {}
         for process in (
             *process_plan.make_single_learners(self.learners, self.config, self.installation_of),
-            *self.processes[1:],
+            *(process for process in self.processes if process.job != "learner"),
         ):
             by_host.setdefault(process.installation.host_id, []).append(process)
         return [

@@ -1,19 +1,18 @@
 """The checks between machines: actors can reach their learner, and learners each other."""
 
+import concurrent.futures
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from impala_mm.runtime import certificates
 from launcher.checks.check import Finding, PlannedRun, Scope, check, failed, note, passed
-from launcher.follow import mpirun_daemons
 from launcher.hosts import parallel
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.plan import process_plan
-from launcher.plan.host_environment import Installation
+from launcher.plan.process_plan import Process
 from launcher.plan.workers_csv import Worker, first_learners
-from launcher.supervise import mpirun, order_channel
-from launcher.supervise.task import LEARNERS_VARIABLE, START_VARIABLE
+from launcher.supervise.mpi_agent import TOKEN_VARIABLE
+from launcher.supervise.task import START_VARIABLE
 
 _MAX_SENDERS = 4  # hosts that send at the same time: more would compete for the bandwidth
 _SEND_SECONDS = 0.5
@@ -143,41 +142,26 @@ def _send(run: PlannedRun, host_id: str, learner: Worker, port: int, seconds: fl
 def check_all_reduce(run: PlannedRun) -> Iterable[Finding]:
     """Run an all-reduce between the learners' hosts, by the mpirun that the run will use."""
     learners = run.learners
-    others = process_plan.other_installations(learners, run.installation_of)
-    if not others:
+    count = process_plan.count_other_hosts(learners, run.installation_of)
+    if not count:
         return
     first = run.installation_of(learners[0])
-    environment = process_plan.common_environment(run.config)
-    command = process_plan.mpirun_command(
-        learners,
-        run.config,
-        run.installation_of,
-        list(environment),
-        "AGENT",
-        lambda installation: [installation.python, "-c", _ALL_REDUCE_PROGRAM],
-    )
-    credentials = certificates.make(order_channel.ROLES)
-    parts = certificates.by_role(credentials, order_channel.ROLES)
     try:
-        code, output = run.hosts.call(
-            first.host_id,
-            "run_mpirun",
-            command=process_plan.with_setup(learners[0], run.config, command),
-            credentials=parts[order_channel.MPIRUN],
-            supervisors=_start_trial_supervisors(run, others, credentials),
-            environment=environment
-            | mpirun.environment(first.as_root)
-            | {LEARNERS_VARIABLE: "check", START_VARIABLE: "check"},
-            workdir=first.workdir,
-            seconds=_ALL_REDUCE_SECONDS,
-            timeout=_ALL_REDUCE_SECONDS + 10,
+        ports = run.hosts.call(first.host_id, "free_ports", address=first.address, count=count)
+        code, output = _run_on_all(
+            run,
+            process_plan.make_learners(
+                learners,
+                run.config,
+                process_plan.join_common_flags(run.workers, {"logdir": ""}, run.installation_of),
+                process_plan.common_environment(run.config),
+                run.installation_of,
+                lambda installation: [installation.python, "-c", _ALL_REDUCE_PROGRAM],
+                ports,
+            ),
         )
     except (HostUnavailable, OperationFailed, OSError) as error:
         code, output = 1, str(error)
-    finally:
-        for host_id in {installation.host_id for installation in others}:
-            with contextlib.suppress(HostUnavailable, OperationFailed):
-                run.hosts.call(host_id, "end_trial_supervisors")
     if code == 0:
         yield passed(f"works between {len(learners)} learners")
         return
@@ -188,15 +172,26 @@ def check_all_reduce(run: PlannedRun) -> Iterable[Finding]:
     )
 
 
-def _start_trial_supervisors(
-    run: PlannedRun, others: Sequence[Installation], credentials: str
-) -> dict[str, dict[str, Any]]:
-    """Start a supervisor of mpirun's daemon on each host; return where they listen."""
-    addresses: dict[str, dict[str, Any]] = {}
-    for installation in others:
-        if installation.address not in addresses:
-            task = mpirun_daemons.make_task(installation, credentials, run.config, "check")
-            addresses[installation.address] = run.hosts.call(
-                installation.host_id, "start_trial_supervisor", task=task
-            )
-    return addresses
+def _run_on_all(run: PlannedRun, processes: Sequence[Process]) -> tuple[int, str]:
+    """Run an mpirun and the processes on its other hosts; return its exit code and output."""
+    token = certificates.make()
+
+    def run_on(process: Process) -> tuple[int, str]:
+        found: tuple[int, str] = run.hosts[process.installation.host_id].run_program(
+            process.command,
+            workdir=process.workdir,
+            environment=process.environment | {TOKEN_VARIABLE: token, START_VARIABLE: "check"},
+            seconds=_ALL_REDUCE_SECONDS,
+        )
+        return found
+
+    learners, *others = processes
+    with concurrent.futures.ThreadPoolExecutor(len(others)) as threads:
+        for process in others:
+            threads.submit(run_on, process)
+        try:
+            return run_on(learners)
+        finally:  # those of the others would wait for another mpirun
+            for process in others:
+                with contextlib.suppress(HostUnavailable, OperationFailed):  # it has ended them
+                    run.hosts.call(process.installation.host_id, "kill_programs")

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from impala_mm.config import user_sources
 from impala_mm.records import run_folder
-from impala_mm.runtime import certificates, run_token
+from impala_mm.runtime import run_token
 from launcher.checks import preflight
 from launcher.checks.check import PlannedRun
 from launcher.follow import (
     connect,
     follow,
-    mpirun_daemons,
     names,
     remembered,
     start,
@@ -27,7 +26,7 @@ from launcher.plan import host_environment, process_plan
 from launcher.plan.host_environment import Installation
 from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
 from launcher.plan.workers_csv import Worker
-from launcher.supervise import order_channel, tmux
+from launcher.supervise import tmux
 from launcher.supervise.run_registry import Run, check_runs_folder
 
 
@@ -165,11 +164,13 @@ def _start(
         logdir = run_folder.make_folder(request.experiment).absolute()
     except OSError as error:
         raise UserError(f"--logdir={request.logdir}: {error.strerror}") from None
-    run.create_state(run_token.make(request.experiment.transport_security != "none"))
-    remembered.write(run, config)
     learners = [worker for worker in followed.workers if worker.job == "learner"]
-    if process_plan.other_installations(learners, followed.installation_of):
-        mpirun_daemons.write_credentials(run, certificates.make(order_channel.ROLES))
+    # With --transport_security=none only the hosts of learners use them, for mpirun.
+    needs_certificates = request.experiment.transport_security != "none" or (
+        process_plan.count_other_hosts(learners, followed.installation_of) > 0
+    )
+    run.create_state(run_token.make(needs_certificates))
+    remembered.write(run, config)
     learners_logdir = _learners_logdir(request, first, logdir)
     shared = connect.is_shared_folder(hosts, first.host_id, learners_logdir, logdir)
     if not shared and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir, say):

@@ -41,7 +41,6 @@ def read_status(found: FoundRun) -> Status:
         **status.last_row(found.logdir / "metrics.jsonl", since),
         "controller": None,
         "processes": [status.describe_process(each) for each in states.values()],
-        "daemons": [],
     }
 
 

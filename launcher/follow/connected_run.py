@@ -88,8 +88,8 @@ class ConnectedRun:
         if host_id:
             (self.run.folder / name).mkdir(exist_ok=True, mode=0o700)
         self.run.request_stop(mode, name)
-        host_ids = [host_id] if name else list(self.hosts.remote_nodes)
-        self._call_each("request_stop", [p for p in host_ids if p], mode=mode, name=name)
+        host_ids = ([host_id] if host_id else []) if name else None
+        self._call_each("request_stop", host_ids, mode=mode, name=name)
 
     def open_windows(self) -> None:
         """Open tmux windows of running processes again if they were closed, on all hosts."""
@@ -112,20 +112,13 @@ class ConnectedRun:
         learners = record.host_id_of(LEARNERS)
         if learners:
             self.run.request_stop("ended")
-        self._call_each(
-            "request_stop",
-            [p for p in self.hosts.remote_nodes if p != learners],
-            mode="ended",
-            name="",
-        )
-        self._call_each("kill", list(self.hosts.remote_nodes), lost_only=True)
+        others = [host_id for host_id in self.hosts.remote_nodes if host_id != learners]
+        self._call_each("request_stop", others, mode="ended", name="")
+        self._call_each("kill", lost_only=True)
         self._wait_for_end(is_interrupted)
         killed = self.run.kill() if self.run.is_running() else 0
         if self._reachable_running():
-            killed += sum(self._call_each("kill", list(self.hosts.remote_nodes)).values())
-        if record.targets:
-            self._call_each("kill_learners", list(self.hosts.remote_nodes), start=record.id)
-            self.hosts.local_node.kill_learners(record.id)
+            killed += sum(self._call_each("kill").values())
         if killed:
             processes = f"{killed} process{'es' * (killed != 1)}"
             self.say(
@@ -154,17 +147,8 @@ class ConnectedRun:
     def undo_start(self, record: Record) -> None:
         """End what was already started of a run whose start failed, and remove its record."""
         self.run.request_stop("now")
-        self._call_each(
-            "end_starts",
-            list(self.hosts.remote_nodes),
-            starts=[record.id],
-            timeout=_END_SECONDS,
-        )
-        until = time.monotonic() + _END_SECONDS
-        while any(s["state"] in ("running", "ending") for s in self.run.states().values()):
-            if time.monotonic() > until:
-                break
-            time.sleep(0.1)
+        self._call_each("end_starts", starts=[record.id], timeout=_END_SECONDS)
+        self._wait_for_end(None)
         self.run.kill()
         self.forget(record)
 
@@ -186,7 +170,7 @@ class ConnectedRun:
 
     def forget(self, record: Record, is_stale: bool = False) -> None:
         """Remove the run's record and states on every host, and its tmux windows."""
-        self._call_each("forget", list(self.hosts.remote_nodes), start=record.id)
+        self._call_each("forget", start=record.id)
         self.run.forget()
         if record.socket and not is_stale:
             tmux.Session(self.run.name, libtmux_server(record.socket)).close()
@@ -215,10 +199,13 @@ class ConnectedRun:
         # Another frontend has disconnected; the host will report to this one in a moment.
         return node is not None and not node.error
 
-    def _call_each(self, op: str, host_ids: list[str], **arguments: Any) -> dict[str, int]:
-        """Call all of these hosts; return the numbers that they returned, without failed calls."""
+    def _call_each(
+        self, op: str, host_ids: Sequence[str] | None = None, **arguments: Any
+    ) -> dict[str, int]:
+        """Call these hosts, or all; return the numbers that they returned, without failed calls."""
         found = self.hosts.for_each(
-            lambda host_id: self.hosts.call(host_id, op, **arguments), host_ids
+            lambda host_id: self.hosts.call(host_id, op, **arguments),
+            list(self.hosts.remote_nodes) if host_ids is None else host_ids,
         )
         return {host_id: result for host_id, result in found.items() if isinstance(result, int)}
 

@@ -1,7 +1,6 @@
 """A run as the frontend that follows it sees it, for both parts of its recovery.
 
-`recovery` writes which hosts are away, and restarts actors and evaluators; `learner_recovery`
-restarts learners.
+`recovery` writes which hosts are away, and restarts processes; `learner_recovery` restarts mpirun.
 """
 
 import contextlib
@@ -72,9 +71,9 @@ class FollowedRun(ConnectedRun):
         return self.run.states().get(LEARNERS, {"state": "stopped"})
 
     def change_record(
-        self, learners_entry: dict[str, Any] | None = None, **changes: Any
+        self, learner_entries: Sequence[dict[str, Any]] = (), **changes: Any
     ) -> Record | None:
-        """Change fields of the record, and the learners' entry among its processes.
+        """Change fields of the record, and the learners' entries among its processes.
 
         Return the record, in which stays what --apply has changed since it was last read; None if
         somebody has stopped the run.
@@ -82,8 +81,9 @@ class FollowedRun(ConnectedRun):
         with self.run.locked(wait=True):
             if (record := self.run.record) is None:
                 return None
-            if learners_entry:
-                changes["processes"] = [learners_entry, *record.processes[1:]]
+            if learner_entries:
+                others = [each for each in record.processes if each["job"] != "learner"]
+                changes["processes"] = [*learner_entries, *others]
             record = dataclasses.replace(record, **changes)
             self.run.write_record(record)
         return record
@@ -95,7 +95,7 @@ class FollowedRun(ConnectedRun):
             self.mirror.on_connected(host_id)
 
     def restart(self, names: set[str], record: Record) -> list[str]:
-        """Start actors and evaluators of these names again; return those that were started.
+        """Start processes of these names again, but not mpirun; return those that were started.
 
         Processes whose row was removed from the CSV are left out.
         """
@@ -110,8 +110,11 @@ class FollowedRun(ConnectedRun):
         installation_of = connect.find_installations(
             list(chosen.values()), self.hosts, self.config.deploy
         )
+        ports = {each["name"]: each.get("port", 0) for each in record.processes}
         found = [
-            process_plan.make_process(name, row, self.config, record.flags, installation_of)
+            process_plan.make_process(
+                name, row, self.config, record.flags, installation_of, ports[name]
+            )
             for name, row in chosen.items()
         ]
         start.start_processes(self, self._with_logs(record, found), found)

@@ -1,8 +1,8 @@
 """Recovers a run from lost hosts and supervisors while a frontend follows the run.
 
 `remote_node` keeps trying to reconnect to an unreachable host. Once it is connected again, its
-processes that are not running are restarted. Actors and evaluators whose supervisor was killed are
-restarted on any machine. `learner_recovery` restarts learners.
+processes that are not running are restarted. Processes whose supervisor was killed are restarted on
+any machine. `learner_recovery` restarts the learners' mpirun.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from launcher.follow.followed_run import (
 )
 from launcher.follow.learner_recovery import LearnerRecovery
 from launcher.supervise.run_registry import Record
-from launcher.supervise.task import LEARNERS
+from launcher.supervise.task import FINAL_STATES, LEARNERS
 
 # A file in the run's state folder, by which `--status` asks a connected frontend to open windows.
 WINDOWS_REQUEST = "open-windows"
@@ -107,7 +107,6 @@ class Recovery:
             if silent > _AWAY_SECONDS and host_id not in self._reported_away:
                 self._reported_away.add(host_id)
                 names = [p["name"] for p in record.processes if p["place"] == host_id]
-                names += ["a learner"] * (host_id in record.learner_places[1:])
                 self._say(
                     f"{host_id} is unreachable ({why}); processes on it: {join_names(names)}; "
                     f"trying to reconnect"
@@ -146,10 +145,8 @@ class Recovery:
                 # The host was unreachable when the stop was requested.
                 self._hosts.call(host_id, "request_stop", mode="save", name=name)
             self._followed.begin_if_unknown(record, host_id)
-            if host_id != record.host_id_of(LEARNERS):  # some may have been moved from it
-                self._hosts.call(host_id, "request_stop", mode="now", name=LEARNERS)
-            if host_id not in record.learner_places:
-                self._hosts.call(host_id, "kill_learners", start=record.id)
+            if host_id:
+                self._end_moved(host_id, record)
             return self._followed.restart(gone[host_id], record)
 
         for host_id, names in self._try_each(restore, list(gone)).items():
@@ -157,6 +154,13 @@ class Recovery:
                 self._say(f"could not restart the processes of a host: {names}")
             elif names:
                 self._say(f"{host_id or 'this machine'}: restarted {join_names(names)}")
+
+    def _end_moved(self, host_id: str, record: Record) -> None:
+        """End the learners of a host that were started on others while it was unreachable."""
+        here = {each["name"] for each in record.processes if each["place"] == host_id}
+        for name, state in self._hosts.call(host_id, "states").items():
+            if name not in here and state["state"] not in FINAL_STATES:
+                self._hosts.call(host_id, "request_stop", mode="now", name=name)
 
     def _find_gone(
         self, host_ids: Sequence[str]
@@ -183,7 +187,10 @@ class Recovery:
         return gone, stopping
 
     def _restart_lost(self, record: Record, now: float) -> None:
-        """Restart actors and evaluators whose supervisor was killed, while the learners run."""
+        """Restart processes whose supervisor was killed, while the learners run.
+
+        Those of other learners' hosts are restarted in any case: the learners wait for them.
+        """
         states, folder = self._run.states(), self._run.folder
         learners = states.get(LEARNERS)  # None: meanwhile somebody has stopped the run
         if not learners or learners["state"] != "running" or (folder / "stop").exists():
@@ -191,7 +198,10 @@ class Recovery:
         lost: dict[str, set[str]] = {}  # by host
         for name, state in states.items():
             host_id = state.get("place") or ""
-            if state["state"] != "lost" or name == LEARNERS or (folder / name / "stop").exists():
+            ends = FINAL_STATES if state["job"] == "learner" else ()
+            if state["state"] not in ("lost", *ends) or (folder / name / "stop").exists():
+                continue
+            if name == LEARNERS:
                 continue
             if (
                 self._followed.is_away(host_id) or host_id in self._followed.restore_times

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from impala_mm.runtime import certificates
-from launcher.follow import connect, mpirun_daemons
+from launcher.follow import connect
 from launcher.follow.connected_run import ConnectedRun, pending_stops_on
 from launcher.hosts.hosts import libtmux_server
 from launcher.hosts.remote_node import HostUnavailable
 from launcher.plan import process_plan
 from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
+from launcher.plan.workers_csv import Worker
 from launcher.supervise import tmux
 from launcher.supervise.run_registry import Record, Run, boot_id
 from launcher.supervise.task import (
     HEARTBEAT,
     LEARNERS,
-    LEARNERS_VARIABLE,
     START_VARIABLE,
     Task,
     with_learner_hosts,
@@ -41,7 +41,8 @@ def start_run(
     """
     run, hosts, config = connected.run, connected.hosts, connected.config
     workers, installation_of = connected.workers, connected.installation_of
-    processes = process_plan.make_processes(workers, config, flags, installation_of)
+    ports = find_ports(connected, [worker for worker in workers if worker.job == "learner"])
+    processes = process_plan.make_processes(workers, config, flags, installation_of, ports)
     record = Record(
         name=run.name,
         id=secrets.token_hex(8),
@@ -54,8 +55,7 @@ def start_run(
         learners=processes[0].command,
         next_actor=0,
         shared=shared,
-        learner_places=learner_host_ids(processes[0]),
-        first_learner_places=learner_host_ids(processes[0]),
+        first_learner_places=[p.installation.host_id for p in processes if p.job == "learner"],
         targets=connect.describe_targets(hosts),
         pythons=connect.candidate_pythons(workers, config.deploy),
         csvs=[str(Path(config.workers_csv_path).absolute())],
@@ -66,7 +66,7 @@ def start_run(
     first = [process for process in processes if process not in actors]
     record = dataclasses.replace(
         record,
-        processes=_record_entries(first, record),
+        processes=[record_entry(p, processes[0].installation.host_id, record) for p in first],
         next_actor=sum(process.job == "actor" for process in first),
     )
     is_local = any(not process.installation.host_id for process in processes)
@@ -95,10 +95,12 @@ def start_actors(
         dataclasses.replace(each, command=with_learner_hosts(each.command, addresses))
         for each in actors
     ]
-    learners, *others = record.processes
+    entries = [record_entry(process, record.learner_places[0], record) for process in known]
+    learners = [each for each in record.processes if each["job"] == "learner"]
+    others = record.processes[len(learners) :]
     record = dataclasses.replace(
         record,
-        processes=[learners, *_record_entries(known, record), *others],
+        processes=[*learners, *entries, *others],
         flags=record.flags | {"learner_hosts": ",".join(addresses)},
         next_actor=len(known),
     )
@@ -115,17 +117,14 @@ def with_reported_addresses(run: Run, record: Record) -> Record:
     return dataclasses.replace(record, flags=record.flags | {"learner_hosts": ",".join(reported)})
 
 
-def _record_entries(processes: Sequence[Process], record: Record) -> list[dict[str, Any]]:
-    return [record_entry(process, record.learner_places[0], record) for process in processes]
-
-
-def learner_host_ids(learners: Process) -> list[str]:
-    """Return the hosts of all learners, that of the first learner first."""
-    return list(
-        dict.fromkeys(
-            [learners.installation.host_id, *[g.host_id for g in learners.other_installations]]
-        )
-    )
+def find_ports(connected: ConnectedRun, learners: Sequence[Worker]) -> list[int]:
+    """Return free ports of the first learner's host, one for each other host with learners."""
+    count = process_plan.count_other_hosts(learners, connected.installation_of)
+    first = connected.installation_of(learners[0])
+    if not count:
+        return []
+    ports = connected.hosts.call(first.host_id, "free_ports", address=first.address, count=count)
+    return list(ports)
 
 
 def begin_on_hosts(connected: ConnectedRun, record: Record, host_ids: Sequence[str]) -> None:
@@ -184,15 +183,6 @@ def start_processes(connected: ConnectedRun, record: Record, processes: Sequence
             timeout=_WINDOWS_SECONDS,
         )
 
-    for process in processes:
-        if process.other_installations:
-            mpirun_daemons.start_supervisors(
-                connected,
-                process.installation,
-                process.other_installations,
-                record.id,
-                replace=True,
-            )
     for host_id, result in hosts.for_each(start_on, list(tasks), connected.say).items():
         if isinstance(result, HostUnavailable):
             run.record_contact(host_id, str(result))
@@ -215,6 +205,7 @@ def record_entry(process: Process, learners_host_id: str, record: Record) -> dic
         "place": process.installation.host_id,
         "kind": process_plan.row_signature(process.worker),
         "log": str(log / f"{process.name}.log"),
+        **({"port": process.port} if process.port else {}),
     }
 
 
@@ -227,8 +218,6 @@ def _make_task(process: Process, config: LauncherConfig, record: Record, log_max
         HEARTBEAT: str(folder / process.name / "beat"),
         START_VARIABLE: record.id,
     }
-    if process.other_installations:
-        variables[LEARNERS_VARIABLE] = record.id
     return Task(
         name=process.name,
         job=process.job,
@@ -244,7 +233,7 @@ def _make_task(process: Process, config: LauncherConfig, record: Record, log_max
         if process.installation.host_id == record.host_id_of(LEARNERS)
         else config.orphan_secs,
         rows=str(Path(process.logdir) / "metrics.jsonl") if is_learners else "",
-        has_other_hosts=bool(process.other_installations),
+        has_other_hosts=process.has_other_hosts,
         restarts=config.max_restarts if config.restart_learners or not is_learners else 0,
         stall_secs=config.stall_secs,
         grace_secs=config.stop_secs,

@@ -19,12 +19,9 @@ from impala_mm.runtime.safe_files import from_json, open_inside, to_json
 from impala_mm.runtime.timing import format_duration
 from launcher.follow import controller
 from launcher.follow.console import make_console
-from launcher.hosts.state_mirror import DAEMONS_FOLDER
-from launcher.supervise.daemon_supervisor import DAEMON
 from launcher.supervise.json_types import fits
-from launcher.supervise.local_node import LocalNode
 from launcher.supervise.run_registry import Record, Run, boot_id
-from launcher.supervise.task import FINAL_STATES, LEARNERS, read_json
+from launcher.supervise.task import FINAL_STATES, LEARNERS
 
 _REFRESH_SECONDS = 1.0
 _TAIL_BYTES = 1 << 16  # bytes at the end of metrics.jsonl that are searched for its last row
@@ -93,7 +90,6 @@ def snapshot_without_gpus(run: Run) -> dict[str, Any]:
         **row,
         "controller": _describe_controller(run),
         "processes": [describe_process(state) for state in states.values()],
-        "daemons": _daemons(run, record, learners),
     }
 
 
@@ -112,8 +108,7 @@ def show_status(run: Run, as_json: bool) -> None:
     if not console.is_terminal:
         status = snapshot(run)
         if status:
-            rows = len(status["processes"]) + len(status["daemons"])
-            console.print(picture(status, rows, console))
+            console.print(picture(status, len(status["processes"]), console))
         return
     with (
         contextlib.suppress(KeyboardInterrupt),  # Ctrl-C ends the table, not the run
@@ -134,7 +129,7 @@ def picture(status: dict[str, Any], rows: int, console: Console) -> Group:
 
     If not all fit, processes that are not running or were restarted come first.
     """
-    processes = status["processes"] + status["daemons"]
+    processes = status["processes"]
     parts: list[Any] = [_headline(status)]
     if len(processes) > rows:
         processes = sorted(processes, key=lambda p: (p["state"] == "running", not p["restarts"]))
@@ -222,25 +217,6 @@ def _describe_controller(run: Run) -> dict[str, Any] | None:
         "log": report.log,
         "text": report.describe(),
     }
-
-
-def _daemons(run: Run, record: Record, learners: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the status of the supervisors of mpirun's daemons, on the other learners' hosts."""
-    found = []
-    for host_id in record.learner_places[1:]:
-        host, state = "localhost", LocalNode(run).daemon_state()
-        if host_id:
-            host = str(record.targets.get(host_id, [host_id])[0])
-            state = read_json(run.folder / DAEMONS_FOLDER / host_id)
-        state = {"state": "starting"} | state
-        last = f"{DAEMON} is running" if state.get("serves") else "no mpirun has ordered a daemon"
-        if learners.get("state") in FINAL_STATES:
-            state["state"], last = "ended", ""
-        elif host_id and (why := run.why_away(host_id)):
-            state["state"], last = "away", why
-        known = {"name": "daemon", "job": "daemon", "host": host, "last": last}
-        found.append(describe_process(state | known))
-    return found
 
 
 def describe_process(state: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.hosts.copy import FilePart, FolderCopy, TransferResult, partial_path
-from launcher.hosts.offers import OfferedFile
+from launcher.hosts.copy import FilePart, FolderCopy, OfferedFile, TransferResult, partial_path
 from launcher.hosts.remote_files import FileStore
 from launcher.supervise.task import read_json
 

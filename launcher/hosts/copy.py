@@ -3,16 +3,18 @@
 For a file that has grown, only the new bytes are transferred. A file that was replaced is
 transferred completely, under a temporary name. A file that was changed in the copy is moved aside,
 never lost. `checkpoints` does the same for checkpoints, which are folders.
+
+The host that offers files may have been taken over: no name or link of it may lead out of the
+copy's folder.
 """
 
 import dataclasses
 import posixpath
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.hosts.offers import LINK, OfferedFile, folders_above, refusal, safe_offers
 from launcher.hosts.remote_files import FileStore
 from launcher.supervise.file_service import FOLDER, FileInfo
 from launcher.supervise.json_types import fields_fit
@@ -23,7 +25,16 @@ _COMPARE_ALL_BYTES = 1 << 20  # files up to this size are compared completely
 _SAMPLE_BYTES = 1 << 16
 _MIRRORED_FILES = ("learners.log", *ROW_FILES)  # `state_mirror` writes these copies, too
 _SIZE, _INODE = 0, 2  # in `FileInfo`
+LINK = 3  # in `FileInfo`: the target of a link; empty for a file
+_MAX_NAMED = 3  # refused files that a message names
 _MOVE_ASIDE = "aside"
+
+
+class OfferedFile(NamedTuple):
+    """A file that the source offers."""
+
+    path: str
+    info: FileInfo
 
 
 class FilePart(NamedTuple):
@@ -350,6 +361,46 @@ class FolderCopy:
             parts.append(FilePart(name, offer, offset, partial_path(path), path, old_path))
         # Appended parts, such as logs, are short and come first.
         return sorted(parts, key=lambda part: (part.target != part.final_path, part.size))
+
+
+def safe_offers(offers: Mapping[str, OfferedFile]) -> dict[str, OfferedFile]:
+    """Return the offers with a safe name and link that are not below an offered link.
+
+    A walk through a folder lists nothing below a link that it lists. A file below one would be
+    written where the link leads, whatever its name says.
+    """
+    links = {name for name, offer in offers.items() if offer.info[LINK]}
+    return {
+        name: offer
+        for name, offer in offers.items()
+        if is_safe(name, offer) and links.isdisjoint(folders_above(name))
+    }
+
+
+def is_safe(name: str, offer: OfferedFile) -> bool:
+    """Return whether a file's name and link stay within the folder, and no part is hidden.
+
+    A link must be written without detours: a `..` behind a name leads elsewhere if that name is a
+    link, too.
+    """
+    paths, link = [name], offer.info[LINK]
+    if link:
+        if posixpath.normpath(link) != link:
+            return False
+        paths.append(posixpath.normpath(posixpath.join(posixpath.dirname(name), link)))
+    return all(part and part[0] != "." for path in paths for part in path.split("/"))
+
+
+def folders_above(name: str) -> set[str]:
+    """Return the names of the folders above a file within the run's folder."""
+    return {name[:i] for i, letter in enumerate(name) if letter == "/"}
+
+
+def refusal(names: Collection[str], why: str) -> str:
+    """Return the message that these files were not copied; of many, the first are named."""
+    first, more = sorted(names)[:_MAX_NAMED], len(names) - _MAX_NAMED
+    rest = f" and {more:,} more" if more > 0 else ""
+    return f"{', '.join(first)}{rest} not copied, since {why}"
 
 
 def choose_action(

@@ -8,7 +8,6 @@ rows say which folders need the project (`Destination`). Each host reports which
 
 import concurrent.futures
 import re
-import shlex
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from launcher.hosts import agent_bundle, project_files
 from launcher.hosts.hosts import Hosts, host_id_of
 from launcher.hosts.progress import HostsProgress
 from launcher.hosts.project_files import FileSet
+from launcher.hosts.remote_files import open_remote_files
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.plan import host_environment, process_plan, project
 from launcher.plan.settings import LauncherConfig
@@ -31,7 +31,7 @@ from launcher.supervise.deployed_files import file_identity
 WHEELHOUSE_FOLDER = "~/.cache/impala_mm/wheelhouse"  # on each host
 _MAX_THREADS = 48
 _COMPARE_SECONDS = 600.0  # for a host to read gigabytes of files
-_MIN_BYTES_PER_SECOND = 20_000  # bytes per second of the slowest usable link
+_COMPRESSED = (".whl", ".gz", ".zip")  # files that are compressed already
 _SET_UP_SECONDS = 3600.0
 _BATCH_BYTES = 32 << 20  # of a wheelhouse; a batch that arrived is never sent again
 _LINE_PREFIX = "[set-up] "
@@ -336,26 +336,24 @@ class Deployment:
         paths = {name: files.paths[name] for name in comparison["missing"]}
         total = sum(path.lstat().st_size for path in paths.values())
         sent = 0
-        for names in _batches(paths, together=files is self._project):
-            packed = project_files.ArchiveStream(paths, files.digests, names)
 
-            def read(
-                size: int, packed: project_files.ArchiveStream = packed, before: int = sent
-            ) -> bytes:
-                news = f"copying {what}: {_megabytes(before + packed.sent)} of {_megabytes(total)}"
-                self._progress.update(self._names[destination.key], news, is_count=True)
-                return packed.read(size)
+        def on_read(size: int) -> None:
+            nonlocal sent
+            sent += size
+            news = f"copying {what}: {_megabytes(sent)} of {_megabytes(total)}"
+            self._progress.update(self._names[destination.key], news, is_count=True)
 
-            seconds = 60 + packed.size / _MIN_BYTES_PER_SECOND
-            line = shlex.join(comparison["receiver"])
-            code, output = self._hosts.remote_nodes[destination.host_id].run_with_input(
-                line, _ReadFunction(read), seconds
-            )
-            if code:
-                last = (output.strip().splitlines() or ["the host did not accept the files"])[-1]
-                raise OperationFailed(f"{last}{_find_remedy(last)}")
-            sent += packed.size
-            self.sent += len(names)
+        store = open_remote_files(self._hosts, destination.host_id)
+        try:
+            for names in _batches(paths, together=files is self._project):
+                compress = not any(name.endswith(_COMPRESSED) for name in names)
+                batch = {name: paths[name] for name in names}
+                store.unpack(comparison["folder"], files.digests, batch, compress, on_read)
+                self.sent += len(names)
+        except OperationFailed as error:
+            raise OperationFailed(f"{error}{_find_remedy(str(error))}") from None
+        finally:
+            store.close()
 
     def _set_up(self, destination: Destination, folder: str, options: list[str]) -> None:
         name = self._names[destination.key]
@@ -381,12 +379,6 @@ class Deployment:
             raise OperationFailed(failure_reason(output))
         if notes:
             self._progress.note(f"{name}: {' '.join(notes)}")
-
-
-class _ReadFunction(NamedTuple):
-    """A file to send, of which only `read` is called."""
-
-    read: Callable[[int], bytes]
 
 
 def _find_failure(

@@ -23,9 +23,8 @@ from launcher.hosts.checkpoints import (
     prune_checkpoints,
     split_offers,
 )
-from launcher.hosts.copy import FolderCopy, TransferResult, TransferState
+from launcher.hosts.copy import FolderCopy, OfferedFile, TransferResult, TransferState
 from launcher.hosts.hosts import Hosts
-from launcher.hosts.offers import OfferedFile
 from launcher.hosts.progress_line import ProgressLine
 from launcher.hosts.remote_files import FileStore, RemoteFiles
 from launcher.hosts.remote_node import OperationFailed

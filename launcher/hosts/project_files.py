@@ -1,17 +1,10 @@
-"""The project's files on this machine, and the archive that carries them to other hosts.
-
-`launcher.supervise.deployed_files` unpacks it.
-"""
+"""The files on this machine that other hosts get: the project's, wheels, modules of the user."""
 
 import fnmatch
-import io
-import json
 import os
 import re
 import subprocess
-import tarfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +21,6 @@ _PASSWORD_COLUMN = re.compile(rb"^(?!\s*#).*\bssh_password\b", re.MULTILINE)
 _GIT_SECONDS = 60.0
 _CHUNK = 1 << 18
 _MAX_ADDED = 200_000_000  # bytes of users' modules
-_COMPRESSED = (".whl", ".gz", ".zip")  # already compressed
 
 
 class FileSet(NamedTuple):
@@ -149,77 +141,3 @@ def _has_passwords(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return bool(_PASSWORD_COLUMN.search(file.read(_CHUNK)))
-
-
-class ArchiveStream:
-    """An archive of files, made while it is read.
-
-    `wanted`: the digests of all files that the host shall have. `names`: the files that are sent,
-    and `paths`, by name: where they are.
-    """
-
-    def __init__(
-        self,
-        paths: Mapping[str, Path],
-        wanted: Mapping[str, str],
-        names: Sequence[str],
-    ):
-        self._paths = {name: paths[name] for name in names}
-        header = json.dumps({"files": dict(wanted), "sent": list(names)}).encode()
-        self.size = sum(
-            path.lstat().st_size for path in self._paths.values()
-        )  # bytes of content, unless files change
-        self.sent = 0  # bytes of these so far
-        self._buffer = b""
-        self._pieces = self._compress(self._tar(header, names), _compression_level(names))
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes of the archive; none at its end."""
-        while len(self._buffer) < size and (piece := next(self._pieces, b"")):
-            self._buffer += piece
-        taken, self._buffer = self._buffer[:size], self._buffer[size:]
-        return taken
-
-    def _compress(self, pieces: Iterator[bytes], level: int) -> Iterator[bytes]:
-        packer = zlib.compressobj(level, wbits=31)
-        for piece in pieces:
-            if packed := packer.compress(piece):
-                yield packed
-        yield packer.flush()
-
-    def _tar(self, header: bytes, names: Sequence[str]) -> Iterator[bytes]:
-        yield from _tar_member(tarfile.TarInfo(MANIFEST), len(header), io.BytesIO(header))
-        for name in names:
-            path = self._paths[name]
-            about = tarfile.TarInfo(name)
-            if path.is_symlink():
-                about.type, about.linkname = tarfile.SYMTYPE, os.readlink(path)
-                yield about.tobuf()
-                continue
-            about.mode = path.stat().st_mode & 0o777
-            with path.open("rb") as file:
-                for piece in _tar_member(about, os.fstat(file.fileno()).st_size, file):
-                    self.sent += len(piece)
-                    yield piece
-        yield bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _compression_level(names: Sequence[str]) -> int:
-    return 0 if any(name.endswith(_COMPRESSED) for name in names) else 6
-
-
-def _tar_member(
-    about: tarfile.TarInfo, size: int, file: io.BufferedIOBase | io.BytesIO
-) -> Iterator:
-    """Yield a file's part of the archive, with exactly `size` bytes of content.
-
-    If the file has just grown or shrunk, the receiver notices by its digest.
-    """
-    about.size = size
-    yield about.tobuf()
-    left = size
-    while left:
-        piece = file.read(min(left, _CHUNK)) or bytes(min(left, _CHUNK))
-        left -= len(piece)
-        yield piece
-    yield bytes(-size % tarfile.BLOCKSIZE)

@@ -3,10 +3,15 @@
 import contextlib
 import io
 import json
+import os
 import shlex
+import stat
+import tarfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
 
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
@@ -19,6 +24,8 @@ from launcher.supervise.file_service import (
 )
 
 _ANSWER_SECONDS = 120.0  # timeout for an answer: a digest of a long file takes a while
+_IDLE_SECONDS = 30.0  # seconds after which a channel is not used again: its program may have ended
+_CHUNK = 1 << 18
 
 
 class FileStore(Protocol):
@@ -55,6 +62,29 @@ class FileStore(Protocol):
         """Remove a file, a link or a folder."""
 
 
+class _FrameWriter:
+    """A file that sends what is written to it as frames."""
+
+    def __init__(self, out: Stream):
+        self._out = out
+
+    def write(self, data: bytes) -> int:
+        send_frame(self._out, data)
+        return len(data)
+
+
+class _CountedFile:
+    """A file whose bytes are counted as they are read."""
+
+    def __init__(self, file: IO[bytes], on_read: Callable[[int], None]):
+        self._file, self._on_read = file, on_read
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._on_read(len(data))
+        return data
+
+
 class _ChannelWriter(io.RawIOBase):
     """The input of the program behind a channel.
 
@@ -78,13 +108,17 @@ class _ChannelWriter(io.RawIOBase):
 class RemoteFiles:
     """The files of another host. Its SSH channel is opened on demand, and again once it is lost."""
 
-    def __init__(self, host_id: str, open_channel: Callable[[], Any]):
+    def __init__(
+        self, host_id: str, open_channel: Callable[[], Any], why_lost: Callable[[], str] = str
+    ):
         """Prepare the calls; `open_channel` starts the file service on the host.
 
-        `open_channel` raises HostUnavailable, OperationFailed.
+        It raises HostUnavailable, OperationFailed. `why_lost` returns why the host's connection is
+        lost; empty if it is not.
         """
-        self._host_id, self._open_channel = host_id, open_channel
+        self._host_id, self._open_channel, self._why_lost = host_id, open_channel, why_lost
         self._channel: Any = None
+        self._used = 0.0  # time.monotonic() of the last call
         self._input: Stream
         self._output: Stream
         self._closed = False
@@ -123,6 +157,30 @@ class RemoteFiles:
             self._send_call("write", path, offset)
             for chunk in chunks:
                 send_frame(self._output, chunk)
+            send_frame(self._output, b"")
+            self._output.flush()
+            answer = json.loads(receive_frame(self._input))
+        self._result(answer)
+
+    def unpack(
+        self,
+        folder: str,
+        wanted: Mapping[str, str],
+        paths: Mapping[str, Path],
+        compress: bool,
+        on_read: Callable[[int], None],
+    ) -> None:
+        """Send files of this machine, by name, into a folder: all of them or none arrive.
+
+        `wanted`: the digests of all files that the folder shall have; others that were deployed are
+        removed. `on_read` is called with numbers of bytes.
+        """
+        with self._exchange():
+            self._send_call("unpack", folder, dict(wanted), list(paths))
+            frames, mode = _FrameWriter(self._output), "w|gz" if compress else "w|"
+            with tarfile.open(fileobj=frames, mode=mode, bufsize=_CHUNK) as archive:  # type: ignore[call-overload]
+                for name, path in paths.items():
+                    _add_to_archive(archive, name, path, on_read)
             send_frame(self._output, b"")
             self._output.flush()
             answer = json.loads(receive_frame(self._input))
@@ -174,18 +232,21 @@ class RemoteFiles:
             try:
                 if self._closed:
                     raise HostUnavailable(f"{self._host_id}: the transfer was cancelled")
+                if time.monotonic() - self._used > _IDLE_SECONDS:
+                    self._close_channel()
                 if self._channel is None:
                     self._channel = self._open_channel()
                     self._channel.settimeout(_ANSWER_SECONDS)
                     self._input = self._channel.makefile("rb", 1 << 16)
                     self._output = io.BufferedWriter(_ChannelWriter(self._channel), 1 << 16)
                 yield
+                self._used = time.monotonic()
             except (HostUnavailable, OperationFailed):
                 self._close_channel()
                 raise
             except (OSError, EOFError, ValueError) as error:
                 self._close_channel()
-                why = str(error) or "the connection was lost"
+                why = self._why_lost() or str(error) or "the connection was lost"
                 raise HostUnavailable(f"{self._host_id}: {why}") from None
             except BaseException:
                 self._close_channel()
@@ -200,10 +261,26 @@ class RemoteFiles:
 
 def open_remote_files(hosts: Hosts, host_id: str) -> RemoteFiles:
     """Return the files of a host other than this machine."""
+    node = hosts.remote_nodes[host_id]
 
     def open_channel() -> Any:
-        return hosts.remote_nodes[host_id].open_program(
-            shlex.join(hosts.call(host_id, "file_service_command"))
-        )
+        return node.open_program(shlex.join(node.call("file_service_command")))
 
-    return RemoteFiles(host_id, open_channel)
+    return RemoteFiles(host_id, open_channel, lambda: node.error)
+
+
+def _add_to_archive(
+    archive: tarfile.TarFile, name: str, path: Path, on_read: Callable[[int], None]
+) -> None:
+    """Add a file or a link. Raises OSError if it shrinks meanwhile.
+
+    If it changes otherwise, the receiver notices by its digest.
+    """
+    about, status = tarfile.TarInfo(name), path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        about.type, about.linkname = tarfile.SYMTYPE, os.readlink(path)
+        archive.addfile(about)
+        return
+    about.size, about.mode = status.st_size, status.st_mode & 0o777
+    with path.open("rb") as file:
+        archive.addfile(about, _CountedFile(file, on_read))  # type: ignore[arg-type]

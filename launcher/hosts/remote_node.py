@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from launcher.hosts import agent_bundle
 from launcher.hosts.ssh_config import HostUnavailable, Route, Settings, Target, find_route
-from launcher.hosts.stdin_feed import Readable, run_with_input
 from launcher.plan import project
 from launcher.supervise.agent_main import READY_LINE
 from launcher.supervise.callbacks import OnLine
@@ -136,15 +135,6 @@ class RemoteNode:
         except (HostUnavailable, OperationFailed) as error:
             return 255, f"{error}\n"
         return code, output
-
-    def run_with_input(self, command: str, data: Readable, seconds: float) -> tuple[int, str]:
-        """Run a command that reads `data`; return exit code and output. Raises HostUnavailable."""
-        agent = self._open_agent()
-        try:
-            transport = agent.connection.transport
-            return run_with_input(transport, command, data, seconds, agent.check)
-        except Exception as error:  # paramiko raises many things
-            raise HostUnavailable(agent.error or _reason(error)) from None
 
     def open_program(self, command: str) -> "Channel":
         """Start a program; return the channel to its input and output. Raises HostUnavailable."""

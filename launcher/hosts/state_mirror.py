@@ -13,13 +13,9 @@ from typing import Any
 
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
-from launcher.supervise.daemon_supervisor import DAEMON
 from launcher.supervise.process_state import is_state
 from launcher.supervise.run_registry import Run
 from launcher.supervise.task import write_json
-
-# In the run's state folder: the state of the supervisor of mpirun's daemon, by host id.
-DAEMONS_FOLDER = "daemons"
 
 
 class StateMirror:
@@ -41,7 +37,6 @@ class StateMirror:
         if all_states and record:
             gone = [p for p in record.processes if p.get("place") == host_id]
             states = {p["name"]: p | {"state": "lost", "supervisor": None} for p in gone} | states
-        self._write_daemon(host_id, states.pop(DAEMON, None))
         for name, state in states.items():
             # Learners that were restarted on another host leave a state on this one.
             if record and record.host_id_of(name) != host_id:
@@ -54,12 +49,6 @@ class StateMirror:
                 write_json(folder / "state.json", state)
         self._run.record_contact(host_id)  # last, since the states count from now on
         self.reported.add(host_id)
-
-    def _write_daemon(self, host_id: str, state: dict[str, Any] | None) -> None:
-        if state is not None:
-            with contextlib.suppress(OSError):
-                (self._run.folder / DAEMONS_FOLDER).mkdir(exist_ok=True, mode=0o700)
-                write_json(self._run.folder / DAEMONS_FOLDER / host_id, state)
 
     def on_file_data(self, host_id: str, path: str, offset: int, data: str) -> None:
         """Write new content of a file to its copy."""

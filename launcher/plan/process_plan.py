@@ -1,31 +1,30 @@
 """The processes of a run, made from the rows of a CSV: names, commands and environments.
 
 Nothing is started here; `--dry_run` prints the result. All learners together are one process, their
-mpirun; a single learner runs without mpirun.
+mpirun; a single learner runs without mpirun. On each other learners' host one more process runs
+mpirun's daemon (`mpi_host`).
 """
 
 import dataclasses
+import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
 from launcher.supervise import mpirun
-from launcher.supervise.task import (
-    ACTORS_VARIABLE,
-    HEARTBEAT,
-    LEARNERS,
-    LEARNERS_VARIABLE,
-    RANK_BEATS_FOLDER,
-    START_VARIABLE,
-)
+from launcher.supervise.mpi_agent import FIRST_PORT, PORTS_VARIABLE, TOKEN_VARIABLE
+from launcher.supervise.programs import PACKAGE
+from launcher.supervise.task import ACTORS_VARIABLE, LEARNERS, START_VARIABLE
 
 # In seconds; with these values ranks end within a minute if their mpirun's host loses power.
 _TCP_KEEPALIVE = {"time": "30", "intvl": "10", "probes": "3"}
+# Where mpirun's agents wait for other learners' hosts, one port for each, if all are free.
+_USUAL_PORTS = range(FIRST_PORT, FIRST_PORT + 1000)
 
 
 class PlanError(Exception):
@@ -44,9 +43,12 @@ class Process:
     environment: dict[str, str]  # in addition to the user's own variables
     workdir: str
     logdir: str  # the run's folder on its machine
-    other_installations: tuple[
-        Installation, ...
-    ] = ()  # for the learners: those on other machines than the first learner's
+    port: int = 0  # of another learners' host: where it finds mpirun's agent on the first one
+
+    @property
+    def has_other_hosts(self) -> bool:
+        """Whether it is an mpirun that starts learners on other hosts, too."""
+        return PORTS_VARIABLE in self.environment
 
     def shell_line(self, from_shell: Collection[str] = ()) -> str:
         """Return the environment and command as a line of shell; secrets are masked.
@@ -71,17 +73,27 @@ def make_processes(
     config: LauncherConfig,
     flags: dict[str, str],
     installation_of: InstallationOf,
+    ports: Sequence[int] = _USUAL_PORTS,
 ) -> list[Process]:
     """Return all processes: the learners, then actors and evaluators in the order of their rows.
 
-    `flags`: the user's flags, by name.
+    `flags`: the user's flags, by name; `ports`: see `_USUAL_PORTS`.
     """
     environment = common_environment(config)
     learners = [worker for worker in workers if worker.job == "learner"]
     common_flags = join_common_flags(workers, flags, installation_of)
     actors = [w for w in workers if w.job == "actor" for _ in range(w.count)]
     variables = environment | {ACTORS_VARIABLE: str(len(actors))}
-    processes = [_make_learners(learners, config, common_flags, variables, installation_of)]
+    own_flags = common_flags | {"job_name": "learner"}
+    processes = make_learners(
+        learners,
+        config,
+        own_flags,
+        variables,
+        installation_of,
+        lambda installation: _experiment_command(installation, own_flags),
+        ports,
+    )
     processes += [
         make_actor(worker, task, config, common_flags, installation_of, environment)
         for task, worker in enumerate(actors)
@@ -99,8 +111,11 @@ def make_process(
     config: LauncherConfig,
     common_flags: dict[str, str],
     installation_of: InstallationOf,
+    port: int = 0,
 ) -> Process:
-    """Return an actor or evaluator of that name."""
+    """Return a process of that name, but not mpirun; `port`: that of another learners' host."""
+    if worker.job == "learner":
+        return _make_learners_host(name, worker, common_flags, installation_of(worker), port)
     if worker.job == "actor":
         return make_actor(
             worker, int(name.rpartition("-")[2]), config, common_flags, installation_of
@@ -179,39 +194,67 @@ def row_flags(worker: Worker) -> dict[str, str]:
     return own
 
 
-def _make_learners(
-    learners: list[Worker],
+def make_learners(
+    learners: Sequence[Worker],
     config: LauncherConfig,
-    common_flags: dict[str, str],
+    flags: dict[str, str],
     environment: dict[str, str],
     installation_of: InstallationOf,
-) -> Process:
-    flags = common_flags | {"job_name": "learner"}
+    make_command: Callable[[Installation], list[str]],
+    ports: Sequence[int] = _USUAL_PORTS,
+) -> list[Process]:
+    """Return the process of all learners, and one for each other host that has learners.
+
+    `make_command` returns the command of a learner.
+    """
     first, installation = learners[0], installation_of(learners[0])
     if len(learners) == 1:
-        return _make_single(LEARNERS, first, config, flags, environment, installation)
-    others = other_installations(learners, installation_of)
-    variable_names = list(environment)
-    command = mpirun_command(
-        learners,
-        config,
-        installation_of,
-        variable_names,
-        _agent_path(installation) if others else "",
-        lambda own: _experiment_command(own, flags),
-    )
+        return [_make_single(LEARNERS, first, config, flags, environment, installation)]
+    others: dict[str, Worker] = {}  # the first row of each other host
+    for worker in learners:
+        if (host_id := installation_of(worker).host_id) != installation.host_id:
+            others.setdefault(host_id, worker)
+    hosts = [
+        _make_learners_host(f"learners-{i}", worker, flags, installation_of(worker), ports[i - 1])
+        for i, worker in enumerate(others.values(), 1)
+    ]
     variables = environment | mpirun.environment(installation.as_root)
-    full_command, logdir = with_setup(first, config, command), flags["logdir"]
-    return Process(
+    command = with_setup(
+        first, config, _mpirun_command(learners, config, installation_of, environment, make_command)
+    )
+    if hosts:
+        own = {each.installation.address: [installation.address, each.port] for each in hosts}
+        variables[PORTS_VARIABLE] = json.dumps(own)
+        variables[TOKEN_VARIABLE] = _token_file(installation)
+        command = [PACKAGE, "mpi_agent", "start", *command]
+    learner = Process(
         LEARNERS,
         "learner",
         first,
         installation,
-        full_command,
+        command,
         variables,
         installation.workdir,
-        logdir,
-        others,
+        flags["logdir"],
+    )
+    return [learner, *hosts]
+
+
+def _make_learners_host(
+    name: str, worker: Worker, flags: dict[str, str], installation: Installation, port: int
+) -> Process:
+    """Return the process that runs mpirun's daemon on another learners' host."""
+    address = flags["learner_hosts"].split(",")[0].rpartition(":")[0].strip("[]")
+    return Process(
+        name,
+        "learner",
+        worker,
+        installation,
+        [PACKAGE, "mpi_host", address, str(port), mpi_prefix(installation)],
+        {TOKEN_VARIABLE: _token_file(installation)},
+        installation.workdir,
+        flags["logdir"],
+        port,
     )
 
 
@@ -226,34 +269,27 @@ def make_single_learners(
     ]
 
 
-def other_installations(
-    learners: Sequence[Worker], installation_of: InstallationOf
-) -> tuple[Installation, ...]:
-    """Return the installations of learners that are on other machines than the first learner."""
-    first = installation_of(learners[0]).host_id
-    return tuple(
-        installation for w in learners if (installation := installation_of(w)).host_id != first
-    )
+def count_other_hosts(learners: Sequence[Worker], installation_of: InstallationOf) -> int:
+    """Return the number of hosts that have learners, besides that of the first learner."""
+    return len({installation_of(worker).host_id for worker in learners}) - 1
 
 
-def mpirun_command(
+def _mpirun_command(
     learners: Sequence[Worker],
     config: LauncherConfig,
     installation_of: InstallationOf,
-    variable_names: Sequence[str],
-    agent: str,
+    variable_names: Iterable[str],
     make_command: Callable[[Installation], list[str]],
 ) -> list[str]:
     """Return an mpirun command with one rank for each learner.
 
-    `variable_names`: variables of mpirun's environment that the ranks receive. `agent`: the program
-    by which mpirun reaches other hosts; empty if there are none.
+    `variable_names`: variables of mpirun's environment that the ranks receive.
     """
     first = installation_of(learners[0])
+    has_others = count_other_hosts(learners, installation_of) > 0
     parts = [first.mpirun, *mpirun.OPTIONS]
-    if agent:
-        parts += ["--prtemca", "plm_ssh_agent", agent]
-        # Only this machine can order daemons on other hosts.
+    if has_others:
+        # Only this machine can have daemons started on other hosts.
         parts += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]
         for name, value in _TCP_KEEPALIVE.items():
             parts += ["--prtemca", f"oob_tcp_keepalive_{name}", value]
@@ -262,25 +298,15 @@ def mpirun_command(
     for i, worker in enumerate(learners):
         own = installation_of(worker)
         # Variables are passed by name: a value may be secret, and `ps` shows commands.
-        names = [*variable_names, *([LEARNERS_VARIABLE, START_VARIABLE] if agent else [])]
-        if own.host_id != first.host_id:  # its supervisor is on another host
-            names.append(f"{HEARTBEAT}={own.folder}/{RANK_BEATS_FOLDER}/beat")
+        names = [*variable_names, *[START_VARIABLE] * has_others]
         if worker.cuda_visible_devices:
             names.append(f"CUDA_VISIBLE_DEVICES={worker.cuda_visible_devices}")
         parts += [":"] * (i > 0) + ["-np", "1"]
         parts += [part for each in names for part in ("-x", each)]
-        if agent:
+        if has_others:
             parts += ["--host", own.address, "--wdir", own.workdir]
         parts += with_setup(worker, config, make_command(own))
     return parts
-
-
-def _agent_path(installation: Installation) -> str:
-    """Return the path of the program that mpirun calls for other hosts (`mpirun_agent.write`)."""
-    path = f"{installation.folder}/agent"
-    if re.search(r"[\s:]", path):
-        raise PlanError(f"mpirun cannot start {path}: the path contains a space or a colon")
-    return path
 
 
 def mpi_prefix(installation: Installation) -> str:
@@ -313,8 +339,12 @@ def _make_single(
 
 
 def _experiment_command(installation: Installation, flags: dict[str, str]) -> list[str]:
-    own = {"token_file": f"{installation.folder}/token"}
+    own = {"token_file": _token_file(installation)}
     return [installation.python, installation.experiment, *flag_arguments(flags | own)]
+
+
+def _token_file(installation: Installation) -> str:
+    return f"{installation.folder}/token"
 
 
 def _masked(name: str, value: str) -> str:

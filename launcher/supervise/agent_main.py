@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from launcher.supervise.daemon_supervisor import DAEMON
 from launcher.supervise.local_node import LocalNode
 from launcher.supervise.machine_probe import MachineProbe
 from launcher.supervise.run_registry import (
@@ -71,7 +70,7 @@ class ChangeReporter(threading.Thread):
 
     def _report(self) -> None:
         send_all, self._send_all = self._send_all, False
-        states = self._node.states() | {DAEMON: self._node.daemon_state()}
+        states = self._node.states()
         changed = {n: s for n, s in states.items() if send_all or s != self._states.get(n)}
         self._states |= changed
         if changed or send_all or time.monotonic() - self._reported > _REPORT_SECONDS:

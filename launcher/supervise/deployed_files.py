@@ -5,8 +5,8 @@
     {"mark": a random name of this folder, the same on all hosts that share it,
      "files": {name: [digests of the file as it was copied]}}
 
-The transfer is a tar archive: a `.deployed.json`, then files. All of them are moved into place at
-the end; if the connection breaks or the disk is full, none is.
+The files come as a tar archive over `file_service`. All of them are moved into place at the end; if
+the connection breaks or the disk is full, none is.
 """
 
 import contextlib
@@ -16,35 +16,21 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import stat
-import sys
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from launcher.supervise.json_types import fields_fit
 from launcher.supervise.task import read_json
 
 MANIFEST = ".deployed.json"
-_CODE_ROOT = (
-    Path(__file__).resolve().parents[2]
-)  # the project's clone, or the archive of this package
 _WORK_PREFIX = ".deploying-"
 _CHUNK = 1 << 20
-_SILENT_SECONDS = 60  # seconds without data before the transfer fails
-_RECEIVE_PROGRAM = (
-    "import sys; sys.path.insert(0, {code!r}); "
-    "from launcher.supervise import deployed_files; deployed_files.main()"
-)
 _MAX_NAMED = 3  # files that an error message names
-
-
-class IncompleteTransfer(Exception):
-    """An error: files are missing, or arrived damaged."""
 
 
 def digest(path: Path) -> str:
@@ -79,7 +65,7 @@ def file_identity(path: Path) -> list[int]:
 def compare(folder: str, wanted: dict[str, str], clone: list[int]) -> dict[str, Any]:
     """Compare a folder with the `wanted` files (digests by name).
 
-    Return the missing files and how to send them, or under "why" the reason not to change the
+    Return the missing files, or under "why" the reason not to change the
     folder. `clone`: the identity of the first wanted file on the frontend's machine.
     """
     base = Path(Path.home(), os.path.expanduser(folder))
@@ -88,14 +74,12 @@ def compare(folder: str, wanted: dict[str, str], clone: list[int]) -> dict[str, 
         return {"why": refusal}
     base.mkdir(parents=True, exist_ok=True)
     manifest = _read_manifest(base) or _create_manifest(base)
-    code = _RECEIVE_PROGRAM.format(code=str(_CODE_ROOT))
     return {
         "why": "",
         "folder": str(base),
         "mark": manifest["mark"],
         "missing": [name for name in wanted if present[name] != wanted[name]],
         "settled": manifest["files"] == {name: [each] for name, each in wanted.items()},
-        "receiver": [sys.executable, "-ESc", code, str(base)],
         "nvidia": bool(shutil.which("nvidia-smi")),
     }
 
@@ -157,26 +141,46 @@ def _create_manifest(base: Path) -> dict[str, Any]:
 # -- receiving
 
 
-def receive(base: Path, source: IO[bytes]) -> None:
-    """Receive an archive into the folder `base`.
+def unpack(
+    base: Path, wanted: dict[str, str], sent: Sequence[str], chunks: Iterable[bytes]
+) -> None:
+    """Unpack an archive of the files `sent` into the folder `base`; `wanted`: digests of all files.
 
-    Raises IncompleteTransfer, OSError and tarfile's exceptions; the folder is then unchanged.
+    Deployed files that are no longer wanted are removed. Raises OSError, and what `chunks` raises;
+    the folder is then unchanged.
     """
-    with _work_folder(base) as work, tarfile.open(fileobj=source, mode="r|gz") as archive:
-        members = iter(archive)
-        first = archive.extractfile(next(members))
-        assert first
-        header = json.load(first)
-        received = {}
-        for number, member in enumerate(members):
-            received[member.name] = work / str(number)
-            _extract(archive, member, received[member.name])
-        for name in header["sent"]:
-            if name not in received or digest(received[name]) != header["files"][name]:
-                raise IncompleteTransfer(
-                    f"{name} arrived incomplete, or changed while it was sent: try again"
-                )
-        _install(base, header["files"], received)
+    try:
+        with (
+            _work_folder(base) as work,
+            tarfile.open(fileobj=_ChunkReader(chunks), mode="r|*") as archive,  # type: ignore[call-overload]
+        ):
+            received = {}
+            for number, member in enumerate(archive):
+                received[member.name] = work / str(number)
+                _extract(archive, member, received[member.name])
+            for name in sent:
+                if name not in received or digest(received[name]) != wanted[name]:
+                    raise OSError(
+                        0, f"{name} arrived incomplete, or changed while it was sent: try again"
+                    )
+            _install(base, wanted, received)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(base)) from None
+    except (tarfile.TarError, ValueError, zlib.error) as error:  # a damaged archive
+        raise OSError(0, str(error), str(base)) from None
+
+
+class _ChunkReader:
+    """A file that is read from its pieces."""
+
+    def __init__(self, chunks: Iterable[bytes]):
+        self._chunks, self._rest = iter(chunks), b""
+
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size and (piece := next(self._chunks, b"")):
+            self._rest += piece
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
@@ -255,33 +259,3 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-class _TimeoutInput:
-    """The standard input, with a timeout."""
-
-    def read(self, size: int) -> bytes:
-        signal.alarm(_SILENT_SECONDS)
-        return sys.stdin.buffer.read(size)
-
-
-def main(arguments: Sequence[str] = sys.argv) -> None:
-    """Receive an archive on the standard input into the folder that is named."""
-
-    def give_up(*_: object) -> None:
-        raise IncompleteTransfer(f"nothing was received for {_SILENT_SECONDS} s")
-
-    signal.signal(signal.SIGALRM, give_up)
-    try:
-        receive(Path(arguments[1]), _TimeoutInput())  # type: ignore[arg-type]
-    except OSError as error:
-        sys.exit(f"{arguments[1]}: {error.strerror or error}")
-    except (
-        IncompleteTransfer,
-        tarfile.TarError,
-        EOFError,
-        StopIteration,
-        ValueError,
-        zlib.error,
-    ) as error:
-        sys.exit(f"{arguments[1]}: {str(error) or 'nothing was received'}")

@@ -16,10 +16,13 @@ import stat
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from launcher.supervise import deployed_files
+
 _CHUNK = 1 << 18
-_SILENT_SECONDS = 300  # seconds without data before the program exits
+_SILENT_SECONDS = 60  # seconds without data, or without a call, before the program exits
 # Files of a run's folder that are not copied; nor are hidden ones, which are incomplete.
 # "own" is what each learner saves for itself, such as its replay: large, another one with each
 # checkpoint, and of use only to that learner on its own host.
@@ -99,6 +102,12 @@ class LocalFiles:
                 file.write(chunk)
             file.flush()
             os.fsync(number)
+
+    def unpack(
+        self, folder: str, wanted: dict[str, str], sent: list[str], chunks: Iterable[bytes]
+    ) -> None:
+        """Unpack an archive of deployed files: see `deployed_files.unpack`."""
+        deployed_files.unpack(Path(folder), wanted, sent, chunks)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file; it replaces a file, while a folder in its place is moved aside."""
@@ -270,37 +279,48 @@ def _answer_call(
     files: LocalFiles, op: str, arguments: list[Any], source: Stream
 ) -> dict[str, Any]:
     chunks: Iterator[bytes] = iter(())
-    if op == "write":
+    if op in ("write", "unpack"):
         arguments = [*arguments, chunks := receive_chunks(source)]
     try:
         method: Callable[..., Any] = getattr(files, op)
-        return {"result": method(*arguments)}
+        answer = {"result": method(*arguments)}
     except OSError as error:
-        for _ in chunks:  # skip the content, which is not the next call
-            pass
-        return {"error": f"{error.filename}: {error.strerror}" if error.filename else str(error)}
+        answer = {"error": f"{error.filename}: {error.strerror}" if error.filename else str(error)}
+    for _ in chunks:  # skip content that was not read, which is not the next call
+        pass
+    return answer
 
 
 class _TimeoutStream:
-    """A file with a timeout: the process exits if the other end is silent for too long."""
+    """A file with a timeout: EOFError is raised if the other end is silent for too long."""
 
     def __init__(self, file: Stream):
         self._file = file
 
     def read(self, size: int) -> bytes:
         signal.alarm(_SILENT_SECONDS)
-        return self._file.read(size)
+        data = self._file.read(size)
+        signal.alarm(0)
+        return data
 
     def write(self, data: bytes) -> int:
         signal.alarm(_SILENT_SECONDS)
-        return self._file.write(data)
+        written = self._file.write(data)
+        signal.alarm(0)
+        return written
 
     def flush(self) -> None:
         self._file.flush()
 
 
+def _give_up(*_: object) -> None:
+    """End what is being received, of which nothing is left behind; the exit follows."""
+    raise EOFError
+
+
 def main() -> None:
     """Serve on the standard input and output."""
+    signal.signal(signal.SIGALRM, _give_up)
     serve(_TimeoutStream(sys.stdin.buffer), _TimeoutStream(sys.stdout.buffer))
 
 

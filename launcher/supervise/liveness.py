@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.supervise.json_types import fits
-from launcher.supervise.task import read_json
+from launcher.supervise.task import WAITS, read_json
 
 # The timeout of the first heartbeat, in timeouts of later ones: TensorFlow has to be loaded first.
 _FIRST_BEAT_FACTOR = 5
@@ -24,12 +24,17 @@ class HeartbeatMonitor:
 
     def reset(self) -> None:
         """Forget all heartbeats, since the process is about to start."""
-        for path in self._files():
+        for path in [*self._files(), *self._path.parent.glob(f"{WAITS}*")]:
             with contextlib.suppress(OSError):
                 path.unlink()
         self._beats.clear()
         self._counts.clear()
         self._started = time.monotonic()
+
+    def awaited(self) -> list[str]:
+        """Return the hosts for which the process waits, as long as it takes."""
+        found = self._path.parent.glob(f"{WAITS}*")
+        return sorted(path.name.removeprefix(WAITS) for path in found)
 
     def longest_silence(self) -> tuple[float, str]:
         """Return the seconds since the oldest heartbeat, and whose it is ("learner 1" or "").
@@ -37,6 +42,10 @@ class HeartbeatMonitor:
         Only our own monotonic clock counts: the files' times jump when the clock is set.
         """
         now = time.monotonic()
+        if self.awaited():  # afterwards it is as if it had just been started
+            self._beats.clear()
+            self._started = now
+            return 0.0, ""
         for path in self._files():
             with contextlib.suppress(OSError):
                 written = path.stat().st_mtime

@@ -6,18 +6,13 @@ Arguments and results consist of JSON types.
 import contextlib
 import dataclasses
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from launcher.supervise import (
-    daemon_supervisor,
-    file_lock,
     logind,
-    mpirun_agent,
-    procfs,
     programs,
     tmux,
 )
@@ -25,10 +20,7 @@ from launcher.supervise.leftovers import remove_leftovers
 from launcher.supervise.run_registry import Record, Run, RunInUse, boot_id
 from launcher.supervise.task import (
     FINAL_STATES,
-    LEARNERS_VARIABLE,
-    RANK_BEATS_FOLDER,
     Task,
-    read_json,
     write_json,
 )
 
@@ -80,7 +72,6 @@ class LocalNode:
         socket_path = tmux.default_socket()
         if socket_path:
             self._windows.session(socket_path).close_ended()
-        (self.run.folder / RANK_BEATS_FOLDER).mkdir(mode=0o700)
         self.run.write_record(Record(**record | {"boot": boot_id(), "socket": socket_path}))
         remove_leftovers(Path(os.environ.get("TMPDIR") or "/tmp"))
 
@@ -114,17 +105,6 @@ class LocalNode:
         record = self.run.record
         return record is not None and (record.id, record.boot) == (start, boot_id())
 
-    def rank_silence(self) -> float | None:
-        """Return the seconds since the last heartbeat of a learner supervised on another host.
-
-        The result is None if there is no such learner on this machine.
-        """
-        beats = []
-        for path in (self.run.folder / RANK_BEATS_FOLDER).glob("beat*"):
-            with contextlib.suppress(OSError):  # a beat in writing, which is renamed meanwhile
-                beats.append(path.stat().st_mtime)
-        return time.time() - max(beats) if beats else None
-
     def end_starts(self, starts: list[str]) -> bool:
         """End these starts now, whatever the names of their runs; return True once all ended."""
         for path in self.run.folder.parent.glob("*/run.json"):
@@ -137,8 +117,6 @@ class LocalNode:
                     time.sleep(0.1)
                 run.kill()
                 LocalNode(run, self._windows.make_tmux).forget(record.id)
-        for start in starts:
-            self.kill_learners(start)
         return True
 
     def start_processes(self, tasks: list[dict[str, Any]], entries: list[dict[str, Any]]) -> str:
@@ -190,15 +168,6 @@ class LocalNode:
         """Return the states of its processes on this machine, by name."""
         return self.run.states() if self._is_selected() else {}
 
-    def daemon_state(self) -> dict[str, Any]:
-        """Return the state of the supervisor of mpirun's daemon; empty if there never was one."""
-        known = read_json(self.run.folder / daemon_supervisor.STATE_FILE)
-        if not known or not self._is_selected():
-            return {}
-        is_alive = procfs.is_alive(known["supervisor"])
-        serves = is_alive and procfs.is_alive(known.get("process"))
-        return {"state": "running" if is_alive else "lost", "serves": serves}
-
     def request_stop(self, mode: str, name: str = "") -> None:
         """Request a stop of one process, or of all: "save", "now" or "ended"."""
         if self._is_selected():
@@ -207,49 +176,6 @@ class LocalNode:
     def kill(self, lost_only: bool = False) -> int:
         """Kill all processes, or only those that lost their supervisor; return their number."""
         return self.run.kill(lost_only) if self._is_selected() else 0
-
-    def start_daemon_supervisor(self, task: dict[str, Any], replace: bool) -> dict[str, Any]:
-        """Start the supervisor of mpirun's daemon; return where it listens for orders.
-
-        `task`: a `DaemonTask` without the run's state folder. One that is running already is kept,
-        unless `replace`: then those who could order it no longer can.
-        """
-        record = self.run.record
-        if record is None or record.id != task["start"]:
-            raise RunInUse(f"{self.run.name} was not begun on that host")
-        path = self.run.folder / daemon_supervisor.STATE_FILE
-        lock = file_lock.acquire(path.with_suffix(".lock"), _END_SECONDS)  # of other frontends
-        try:
-            running = read_json(path)
-            if procfs.is_alive(running.get("supervisor")):
-                if not replace:
-                    return {"port": running["port"], "id": running["id"]}
-                os.kill(running["supervisor"][0], signal.SIGKILL)
-            before = logind.staying_command() or []
-            process, entry = programs.start_daemon_supervisor(
-                task | {"folder": str(self.run.folder)}, before
-            )
-            assert process.stdin
-            process.stdin.close()
-            return entry
-        finally:
-            if lock is not None:
-                os.close(lock)
-
-    def write_mpirun_agent(self, credentials: str, supervisors: dict[str, dict[str, Any]]) -> None:
-        """Write what the learners' mpirun calls to start its daemon on other hosts."""
-        mpirun_agent.write(self.run.folder, credentials, supervisors)
-
-    def kill_learners(self, start: str) -> int:
-        """Kill this machine's ranks of a start and their mpirun daemon; return their number."""
-        mark = f"{LEARNERS_VARIABLE}={start}".encode()
-        killed = 0
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if mark in path.read_bytes().split(b"\0"):
-                    os.kill(int(path.parent.name), signal.SIGKILL)
-                    killed += 1
-        return killed
 
     def forget(self, start: str = "") -> None:
         """Remove the run's record and windows; if `start` is given, only of that start."""

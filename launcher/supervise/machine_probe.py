@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -24,8 +23,8 @@ from launcher.supervise import (
     file_service,
     folder_use,
     logind,
+    mpi_agent,
     mpirun,
-    mpirun_agent,
     programs,
     run_registry,
     tmux,
@@ -33,6 +32,7 @@ from launcher.supervise import (
 from launcher.supervise.callbacks import OnLine
 from launcher.supervise.task import SAVE_REQUEST
 
+_MAX_PORTS = 1000  # that `free_ports` tries
 _OUTPUT_SECONDS = 2.0  # timeout for the output of a program that has ended
 
 
@@ -44,7 +44,6 @@ class MachineProbe:
         self._run = run
         self._servers: list[bandwidth.BandwidthServer] = []
         self._programs: set[subprocess.Popen] = set()
-        self._daemon_supervisors: list[subprocess.Popen] = []
 
     def facts(self, roots: list[str], pythons: list[str]) -> dict[str, Any]:
         """Return facts of the machine, and of the project's clone in the first of `roots` with one.
@@ -86,7 +85,7 @@ class MachineProbe:
         """
         try:
             program = subprocess.Popen(
-                command,
+                programs.resolve(command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -173,43 +172,14 @@ class MachineProbe:
         """Return the Mbit/s to a host that listens. Raises OSError."""
         return bandwidth.measure(host, port, seconds)
 
-    def start_trial_supervisor(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Start a supervisor of mpirun's daemon for `run_mpirun`; return where it listens.
-
-        `task`: a `DaemonTask` without a state folder. It ends with this program. Raises OSError.
-        """
-        process, entry = programs.start_daemon_supervisor(task | {"folder": ""})
-        self._daemon_supervisors.append(process)
-        return entry
-
-    def end_trial_supervisors(self) -> None:
-        """End all supervisors that `start_trial_supervisor` started."""
-        for process in self._daemon_supervisors:
-            assert process.stdin
-            process.stdin.close()
-            process.wait()
-        self._daemon_supervisors.clear()
-
-    def run_mpirun(
-        self,
-        command: list[str],
-        credentials: str,
-        supervisors: dict[str, dict[str, Any]],
-        environment: dict[str, str],
-        workdir: str,
-        seconds: float,
-    ) -> tuple[int, str]:
-        """Run an mpirun that reaches other hosts the way the learners' mpirun will.
-
-        In `command`, "AGENT" stands for the program that mpirun calls for other hosts;
-        `credentials` and `supervisors` are those of `mpirun_agent.write`.
-        """
-        with tempfile.TemporaryDirectory(
-            prefix="impala_mm-", dir=run_registry.runs_folder().parent
-        ) as name:
-            program = mpirun_agent.write(Path(name), credentials, supervisors)
-            parts = [str(program) if part == "AGENT" else part for part in command]
-            return self.run_program(parts, workdir, environment, seconds)
+    def free_ports(self, address: str, count: int) -> list[int]:
+        """Return the first free ports of an address, where mpirun's agents wait for other hosts."""
+        found: list[int] = []
+        for port in range(mpi_agent.FIRST_PORT, mpi_agent.FIRST_PORT + _MAX_PORTS):
+            if len(found) < count:
+                with contextlib.suppress(OSError), mpi_agent.listen(address, port):  # it is taken
+                    found.append(port)
+        return found
 
 
 def _has_project(folder: str) -> bool:

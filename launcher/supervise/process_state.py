@@ -76,7 +76,7 @@ class ProcessState:
             "restarts": 0,
             "failure": None,
             "learner_hosts": [],  # addresses of all learners by rank, once they are known
-            "awaits": [],  # other learners' hosts whose supervisor does not answer
+            "awaits": [],  # hosts whose mpirun, or its daemon, it waits for
         }
 
     def write_if_due(self) -> None:
@@ -85,7 +85,13 @@ class ProcessState:
             cpu, memory = self._usage.measure()
             rate = self._heartbeat.frames_per_second()
             silent = round(self._heartbeat.longest_silence()[0], 1)
-            self.write(cpu=round(cpu), memory=round(memory), frames_per_second=rate, silent=silent)
+            self.write(
+                cpu=round(cpu),
+                memory=round(memory),
+                frames_per_second=rate,
+                silent=silent,
+                awaits=self._heartbeat.awaited(),
+            )
 
     def write_start(self, process: list[int]) -> None:
         """Write that this process was started now."""

@@ -2,30 +2,42 @@
 
     launcher.supervise.supervisor TASK.json     runs a process; in the background, outside of tmux
     launcher.supervise.window FOLDER            shows a process; in a window of tmux
-    launcher.supervise.daemon_supervisor        runs mpirun's daemon; in the background
-    launcher.supervise.mpirun_agent FOLDER      is called by mpirun, for each other learners' host
+    launcher.supervise.mpi_agent start COMMAND  becomes the learners' mpirun, and is called by it
+    launcher.supervise.mpi_host ADDRESS ...     runs mpirun's daemon on another learners' host
 
 They need no installed packages; without them Python starts in half the time.
 """
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from launcher.supervise.task import LEARNERS_VARIABLE
-
+PACKAGE = "launcher.supervise"  # first word of a command that `resolve` completes
 # The project's clone, or the archive of this package.
 _CODE_ROOT = Path(__file__).resolve().parents[2]
+# Runs a module of the folder that is named first, as the archive runs its own, from any folder.
+_RUN_MODULE = (
+    "import runpy, sys; sys.path[0] = sys.argv.pop(1); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
 
 
 def command_of(program: str, *arguments: Path) -> list[str]:
     """Return the command that runs a program; its working directory is `working_folder()`."""
     how = ["-m"] if _CODE_ROOT.is_dir() else [str(_CODE_ROOT)]
-    return [sys.executable, "-ES", *how, f"launcher.supervise.{program}", *map(str, arguments)]
+    return [sys.executable, "-ES", *how, f"{PACKAGE}.{program}", *map(str, arguments)]
+
+
+def resolve(command: Sequence[str]) -> list[str]:
+    """Return a command as it is on this machine: [PACKAGE, PROGRAM, ...] is one of this package.
+
+    Any other command is returned unchanged. The working directory may be any.
+    """
+    if command[0] != PACKAGE:
+        return list(command)
+    how = ["-c", _RUN_MODULE] if _CODE_ROOT.is_dir() else []
+    return [sys.executable, "-ES", *how, str(_CODE_ROOT), f"{PACKAGE}.{command[1]}", *command[2:]]
 
 
 def working_folder() -> Path:
@@ -50,34 +62,3 @@ def start_supervisor(
         stderr=output,
         start_new_session=True,  # Ctrl-C in the terminal is for the process that follows the run
     )
-
-
-def start_daemon_supervisor(
-    task: dict[str, Any], before: Sequence[str] = ()
-) -> tuple[subprocess.Popen, dict[str, Any]]:
-    """Start the supervisor of mpirun's daemon; return it, and where it listens for orders.
-
-    `task`: a `daemon_supervisor.DaemonTask`; `before`: what is put before the command. Its input
-    stays open. Raises OSError if it cannot listen.
-    """
-    process = subprocess.Popen(
-        [*before, *command_of("daemon_supervisor")],
-        cwd=working_folder(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=os.environ | {LEARNERS_VARIABLE: task["start"]},  # by which it is found, too
-    )
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write(json.dumps(task).encode() + b"\n")
-    process.stdin.flush()
-    entry = json.loads(process.stdout.readline() or "{}")
-    process.stdout.close()
-    if "id" not in entry:
-        process.stdin.close()
-        process.wait()
-        why = entry.get("error", f"it exited with code {process.returncode}")
-        raise OSError(f"the supervisor of mpirun's daemon cannot listen: {why}")
-    return process, entry

@@ -7,7 +7,6 @@ The frontend's machine records the complete run; another host records only its o
         run.json     what was started (`Record`); mode 0600
         start_flags.json   the frontend's flags of the start, with the values of --env; mode 0600
         token        the secret that actors send to learners, and certificates; mode 0600
-        orders       the credentials of `order_channel`, on the frontend's machine; mode 0600
         controller.json    what the run's controller reports
         ...          the files of supervisors (see `task`); those of processes on other hosts are
                      copies, which a connected frontend updates
@@ -83,7 +82,8 @@ class Record:
     boot: str  # id of the machine's boot: after a reboot no process of the run is left
     logdir: str
     socket: str  # of the tmux server of its session; empty without tmux
-    # For each: name, job, host, place (the host's id), kind (equal for identical rows), log.
+    # For each: name, job, host, place (the host's id), kind (equal for identical rows), log; of
+    # other learners' hosts also port. The processes of learners come first, that of mpirun first.
     processes: list[dict[str, Any]]
     flags: dict[str, str]  # common to all processes; used to add actors
     learners: list[str]  # the learners' command
@@ -91,9 +91,6 @@ class Record:
     shared: bool = False  # all learners' hosts share the folder `logdir`
     # By host id: how to reach the host, without passwords.
     targets: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
-    learner_places: list[str] = dataclasses.field(
-        default_factory=list
-    )  # host ids, the first learner's first
     pythons: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # candidates by host id
     csvs: list[str] = dataclasses.field(default_factory=list)  # CSV files, the newest first
     started_from: str = ""  # host name of its frontend
@@ -105,6 +102,11 @@ class Record:
         """The machine that started the run, if it is another, whose home this one shares."""
         is_here = self.boot == boot_id() or self.started_from in {"", socket.gethostname()}
         return "" if is_here else self.started_from
+
+    @property
+    def learner_places(self) -> list[str]:
+        """The ids of the hosts of all learners, the first learner's first."""
+        return [p.get("place", "") for p in self.processes if p["job"] == "learner"]
 
     def host_id_of(self, name: str) -> str:
         """Return the id of a process's host; "" if the run has no such process."""

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.supervise import child_process, file_lock, procfs
+from launcher.supervise import child_process, file_lock, procfs, programs
 from launcher.supervise.json_types import fits
 from launcher.supervise.lease import Lease
 from launcher.supervise.leftovers import remove_leftovers, remove_shared_parameters
@@ -31,6 +31,7 @@ from launcher.supervise.task import (
     FINAL_STATES,
     HOST_NAME_VARIABLE,
     HOSTS_VARIABLE,
+    LEARNERS,
     USER_ERROR,
     Task,
     is_gone,
@@ -42,7 +43,6 @@ _STABLE_SECONDS = 600.0  # seconds that a process must run for its count of cras
 _CHECK_SECONDS = 0.4  # seconds between checks; one machine may have hundreds of supervisors
 _HOSTS_CHECK_SECONDS = 0.05  # the same while actors may wait for the learners' addresses
 _READ_BYTES = 1 << 16  # bytes of output that are read at once
-_ANSWER_SECONDS = 2.0  # seconds between attempts to reach the supervisors on other hosts
 _KILL_SECONDS = 5.0  # seconds between SIGTERM and SIGKILL
 # Why a program never starts; others, such as ENOMEM, may pass.
 _MISTAKES = {
@@ -122,7 +122,6 @@ class Supervisor:
         self._heartbeat = HeartbeatMonitor(self._process_folder / "beat")
         self._hosts_file = self._process_folder / "hosts.json"
         self._awaits_hosts = False  # whether this start of the learners has not reported addresses
-        self._other_hosts: dict[str, Any] = {}  # as this start of the learners knows them
         self._requests = StopRequests(task, self._heartbeat)
         self._started = time.monotonic()
         self._process: subprocess.Popen | None = None
@@ -149,8 +148,6 @@ class Supervisor:
         (self._process_folder / "task.json").unlink(missing_ok=True)
         child_process.adopt_orphans()
         while True:
-            if self._wait_for_other_hosts():
-                break
             self._start()
             code = self._run_to_end()
             wait = self._seconds_to_restart(code)
@@ -163,10 +160,6 @@ class Supervisor:
         code = int(state.get("code") or 0)
         shown = "" if state["state"] == "stopped" else f", exit code {code}"
         self._output.write_message(f"-- {self._task.name}: {state['state']}{shown} --")
-        if self._task.has_other_hosts:
-            from launcher.supervise import mpirun_agent  # noqa: PLC0415 - it loads ssl
-
-            mpirun_agent.end_supervisors(self._other_hosts)
         if self._task.job == "actor":
             remove_shared_parameters()
         if self._requests.has_parent_ended():  # it would have removed this folder
@@ -174,32 +167,6 @@ class Supervisor:
 
             shutil.rmtree(self._run_folder, ignore_errors=True)
         return code
-
-    def _wait_for_other_hosts(self) -> bool:
-        """Wait until the supervisors on other learners' hosts answer; a frontend starts them.
-
-        Return whether a stop request came first.
-        """
-        if not self._task.has_other_hosts:
-            return False
-        from launcher.supervise import mpirun_agent  # noqa: PLC0415 - it is needed by few and loads ssl
-
-        while True:
-            self._other_hosts = mpirun_agent.read(self._run_folder)
-            silent = mpirun_agent.find_silent(self._other_hosts)
-            if not silent:
-                break
-            if silent != self._state.fields.get("awaits"):
-                hosts = " and ".join(silent)
-                self._output.write_message(
-                    f"waiting for {hosts}: no supervisor of the run answers there; a frontend that "
-                    f"follows the run (--attach) starts it"
-                )
-            self._state.write(state="waits", awaits=silent)
-            if self._wait_for_restart(_ANSWER_SECONDS):
-                return True
-        self._state.write(awaits=[])
-        return False
 
     # -- one run of the process
 
@@ -209,7 +176,7 @@ class Supervisor:
         self._kill_reason = ""
         self._initial_rows_size = _file_size(self._task.rows)
         task = self._task
-        if task.job == "learner":
+        if task.name == LEARNERS:
             remove_leftovers(Path(task.environment.get("TMPDIR") or "/tmp"))
             self._awaits_hosts = True
             self._hosts_file.unlink(missing_ok=True)
@@ -226,7 +193,7 @@ class Supervisor:
             )
         try:
             self._process = child_process.start(
-                task.command,
+                programs.resolve(task.command),
                 task.environment
                 | {HOST_NAME_VARIABLE: task.host, CRASH_VARIABLE: self._last_crash},
                 task.workdir,

@@ -11,10 +11,9 @@ In the run's state folder, which only its owner can read:
                        first learner ends without an error, it adds "ended"
     NAME/beat          the heartbeat, written by the process itself while it makes progress; with
                        several learners each writes its own, NAME/beat-RANK
-    ranks/             heartbeats of learners whose supervisor is on another host
+    NAME/waits-HOST    while a process waits for mpirun's daemon on HOST (`mpi_agent`), or for the
+                       learners' mpirun there (`mpi_host`)
     news               touched while a frontend on another host is connected to this one
-    agent, daemons.json    what mpirun calls to start its daemon on another host (`mpirun_agent`)
-    daemon.json, daemon.log    of the supervisor of mpirun's daemon (`daemon_supervisor`)
 
 This package imports only Python's standard library, since it is sent to hosts
 that may have nothing else of this project.
@@ -29,13 +28,8 @@ from typing import Any, NamedTuple
 
 FINAL_STATES = ("ended", "failed", "stopped")  # states that no other state follows
 LEARNERS = "learners"  # the name of the process of all learners
-RANK_BEATS_FOLDER = (
-    "ranks"  # folder of heartbeats of learners that are not on the first learner's host
-)
-LEARNERS_VARIABLE = (
-    "IMPALA_MM_LEARNERS"  # environment variable of all ranks: the id of the run's start
-)
 HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # environment variable of a process: its heartbeat file
+WAITS = "waits-"  # beginning of the names of files beside the heartbeat's, see above
 # Environment variable of a process, set by its supervisor: what its last start reported as a crash
 # before it had worked; empty if it reported none.
 CRASH_VARIABLE = "IMPALA_MM_LAST_CRASH"
@@ -117,12 +111,6 @@ def is_gone(path: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-def has_other_id(path: Path, own: object) -> bool:
-    """Return whether a JSON file is gone, or was replaced by one with another "id"."""
-    found = read_json(path).get("id")
-    return is_gone(path) if found is None else found != own
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -48,8 +48,9 @@ _LEARNERS_SUPERVISOR = _Target(
 )
 _MPIRUN = _Target("mpirun", LEARNERS, "--job_name=learner", ("mpirun", "prterun"), everywhere=True)
 _DAEMON = _Target("mpirun's daemon", LEARNERS, "/bin/prted", ("prted",), everywhere=True)
-_DAEMON_SUPERVISOR = _Target(
-    "the supervisor of mpirun's daemon", LEARNERS, "daemon_supervisor", everywhere=True
+_LEARNERS_HOST = _Target("what runs mpirun's daemon", LEARNERS, "mpi_host", everywhere=True)
+_HOSTS_SUPERVISOR = _Target(
+    "the supervisor of another learners' host", LEARNERS, "/learners-1/task.json", everywhere=True
 )
 _ACTOR = _Target("an actor", ACTORS, "--job_name=actor")
 _SUPERVISOR = _Target("an actor's supervisor", ACTORS, "launcher.supervise.supervisor")
@@ -59,7 +60,7 @@ _TMUX = _Target("tmux", (*LEARNERS, *ACTORS), "tmux ", ("tmux",))
 FRONTEND = _Target("the frontend", ("laptop",), "run_experiment_mm_raw.py", everywhere=True)
 
 _KILLED = (
-    *(_RANK, _LEARNERS_SUPERVISOR, _MPIRUN, _DAEMON, _DAEMON_SUPERVISOR),
+    *(_RANK, _LEARNERS_SUPERVISOR, _MPIRUN, _DAEMON, _LEARNERS_HOST, _HOSTS_SUPERVISOR),
     *(_ACTOR, _SUPERVISOR, _AGENT, _TMUX, FRONTEND),
 )
 _STOPPED = (_RANK, _LEARNERS_SUPERVISOR, _MPIRUN, _DAEMON, _ACTOR, _SUPERVISOR, FRONTEND)

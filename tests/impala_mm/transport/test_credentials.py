@@ -46,13 +46,8 @@ def _text(days_before=certificates.DAYS_BEFORE, days_after=certificates.DAYS_AFT
             "unknown ca",
             "its certificate is not accepted: ",
         ),
-        (
-            "\n".join([SECRET, _MINE.authority, _MINE.learner, _MINE.learner]),
-            "",
-            "its certificate is not accepted: unsuitable certificate purpose",
-        ),
     ],
-    ids=["another run", "another run's certificate", "a learner's certificate"],
+    ids=["another run", "another run's certificate"],
 )
 def test_another_certificate_is_refused_with_the_command_that_helps(learner, token, here, there):
     with pytest.raises(Refused, match=rf"copy its token file to this host.*TLS: .*({here})"):
@@ -60,6 +55,14 @@ def test_another_certificate_is_refused_with_the_command_that_helps(learner, tok
     line = learner.await_refusals()[0]
     assert re.fullmatch(rf"1 connection refused from 127.0.0.1 \(.*{there}.*\)", line)
     assert learner.join().hello({"probe": True})["nonce"]
+
+
+def test_a_learner_does_not_take_another_one_for_an_actor(learner):
+    token = "\n".join([SECRET, _MINE.authority, _MINE.learner, _MINE.learner])
+    with pytest.raises(Unreachable, match="the connection was closed"):
+        Client(learner.address, token, 10, from_outside=True)
+    [line] = learner.await_refusals()
+    assert "its certificate is not an actor's" in line
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def host(monkeypatch, tmp_path):
         rows = [Worker(i, "learner", "localhost", 8001, **each) for i, each in enumerate(columns)]
         run = PlannedRun(
             workers=rows,
-            processes=[None],
+            processes=[],
             installation_of=lambda row: local_installation(row, ""),
             hosts=Hosts("checked", {}, Settings()),
             unreached={},

@@ -19,13 +19,18 @@ def made(tmp_path, monkeypatch):
     """Return a recovery of a run whose CSV has got another learner row, and what it does."""
     did = []
     record = SimpleNamespace(
-        **{"processes": ["learners"], "flags": {}, "learners": ["command"], "shared": False},
+        **{
+            "processes": [{"name": "learners", "job": "learner"}],
+            "flags": {},
+            "learners": ["command"],
+            "shared": False,
+        },
         learner_places=[_USED],
         first_learner_places=[_USED, _LOST],
         host_id_of=lambda name: _USED,
     )
     states = {"learners": {"state": "stopped"}}
-    run = SimpleNamespace(folder=tmp_path, record=record)
+    run = SimpleNamespace(folder=tmp_path, record=record, states=lambda: states)
     followed = SimpleNamespace(
         run=run,
         learners=states["learners"],
@@ -39,7 +44,7 @@ def made(tmp_path, monkeypatch):
         request_stop=lambda *order: did.append(order),
     )
     recovery = LearnerRecovery(followed)
-    monkeypatch.setattr(recovery._starts, "start_on", lambda rows, _: not did.append(_ips(rows)))
+    monkeypatch.setattr(recovery, "_start_on", lambda rows, _: not did.append(_ips(rows)))
     return SimpleNamespace(recovery=recovery, did=did, record=record, followed=followed)
 
 
@@ -66,19 +71,20 @@ def test_a_restart_with_a_returned_host_that_fails_leaves_the_learners_without_i
         made.followed.workers = rows
         raise FileNotFoundError("orders")
 
-    monkeypatch.setattr(made.recovery._starts, "start_on", fail)
+    monkeypatch.setattr(made.recovery, "_start_on", fail)
     before = made.followed.workers
     _take_back(made)
     entry, changes = made.did[-2]
-    assert (entry, changes["learner_places"]) == ("learners", [_USED]), "the hosts of before"
+    assert entry == made.record.processes, "the hosts of before"
+    assert changes["learners"] == ["command"]
     assert made.followed.workers is before
     assert made.did[-1] == "could not restart the learners: orders; retry in 30 s"
 
 
 def test_learners_that_are_stopped_while_they_save_are_not_restarted(made, monkeypatch):
-    def wait(seconds):
+    def wait(names, seconds):
         (made.followed.run.folder / "stop").write_text("save")
 
-    monkeypatch.setattr(made.recovery._starts, "wait_for_end", wait)
+    monkeypatch.setattr(made.recovery, "_wait_for_end", wait)
     _take_back(made)
     assert made.did[-1] == ("save", "learners")

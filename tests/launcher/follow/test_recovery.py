@@ -51,10 +51,11 @@ def test_a_restart_of_the_learners_keeps_what_was_applied_meanwhile(tmp_path):
     followed = FollowedRun(run, None)
     applied = dataclasses.replace(run.record, processes=[learners, actor], next_actor=8)
     run.write_record(applied)
-    changed = followed.change_record(learners | {"log": "new"}, learner_places=["b"])
+    moved = [learners | {"log": "new", "place": "b"}, learners | {"name": "learners-1"}]
+    changed = followed.change_record(moved, shared=True)
     assert changed == run.record
-    assert (changed.next_actor, changed.learner_places) == (8, ["b"])
-    assert changed.processes == [learners | {"log": "new"}, actor]
+    assert (changed.next_actor, changed.learner_places) == (8, ["b", "a"])
+    assert changed.processes == [*moved, actor]
 
 
 def test_a_run_that_is_stopped_while_hosts_are_asked_is_not_recovered(tmp_path):
@@ -68,7 +69,7 @@ def test_a_run_that_is_stopped_while_hosts_are_asked_is_not_recovered(tmp_path):
     recovery = Recovery(followed)
     recovery._restore_hosts([""])
     recovery._learners.check(record, 1.0)
-    assert followed.change_record(learner_places=[]) is None
+    assert followed.change_record(shared=True) is None
 
 
 @pytest.mark.parametrize(("restarting", "code"), [(True, 0), (False, 7)])

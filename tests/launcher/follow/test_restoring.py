@@ -22,7 +22,7 @@ from launcher.supervise.run_registry import Record, Run, boot_id
 from launcher.supervise.task import write_json
 
 HOSTS = [f"192.0.2.{number}" for number in range(1, 13)]  # the first one has the learner
-ANSWERS = {"has_start": True, "facts": {}}
+ANSWERS = {"has_start": True, "facts": {}, "states": {}}
 
 
 class Node:
@@ -66,7 +66,6 @@ class Far:
             Record(
                 *("impala", "first", *rest),
                 targets={host_id: [host_id, 0, "", "", ""] for host_id in HOSTS},
-                learner_places=HOSTS[:1],
                 first_learner_places=HOSTS[:1],
             )
         )
@@ -109,8 +108,7 @@ def test_hosts_with_nothing_to_restart_are_asked_a_few_things_all_at_a_time(far)
     assert not far.followed.restore_times
     assert {op: len(hosts) for op, hosts in far.calls.items()} == {
         "has_start": len(HOSTS),
-        "request_stop": len(HOSTS) - 1,
-        "kill_learners": len(HOSTS) - 1,
+        "states": len(HOSTS),
     }
     assert not far.said
 
@@ -128,7 +126,7 @@ def test_only_hosts_with_something_to_restart_are_asked_for_their_installation(f
     far.failure = failure
     for number in (2, 3, 4):
         far.report(f"actor-{number}", "lost")
-    far.failing = {("kill_learners", HOSTS[3])}
+    far.failing = {("states", HOSTS[3])}
     Recovery(far.followed)._restore_hosts(HOSTS)
     assert sorted(far.calls["facts"]) == [HOSTS[2], HOSTS[4]]
     assert sorted(far.calls["start_processes"]) == [HOSTS[2], HOSTS[4]]
@@ -156,6 +154,13 @@ def test_what_is_to_stop_or_is_ending_is_not_restarted(far):
     (far.run.folder / "actor-2" / "stop").write_text("save")
     far.recover()
     assert far.followed.restore_times.keys() == {HOSTS[3]}, "it is looked at again"
-    assert far.calls["request_stop"].count(HOSTS[2]) == 2, "its actor, and learners of before"
+    assert far.calls["request_stop"] == [HOSTS[2]]
     assert HOSTS[3] not in {host_id for hosts in far.calls.values() for host_id in hosts}
     assert not far.calls["start_processes"]
+
+
+def test_learners_that_were_moved_while_their_host_was_away_are_ended_there(far, monkeypatch):
+    states = {"learners-1": {"state": "running"}, "learners": {"state": "stopped"}}
+    monkeypatch.setitem(ANSWERS, "states", states | {"actor-0": {"state": "running"}})
+    Recovery(far.followed)._restore_hosts(HOSTS[:1])
+    assert far.calls["request_stop"] == HOSTS[:1], "learners-1, which is on no host any more"

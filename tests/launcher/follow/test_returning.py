@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.follow.returning import RETURNS, TRIAL_SECONDS, ReturningHosts
+from launcher.follow.learner_recovery import RETURNS, TRIAL_SECONDS, ReturningHosts
 
 
 def test_a_host_returns_once_it_has_answered_without_a_break():

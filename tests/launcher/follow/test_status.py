@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import os
-import re
 import subprocess
 import time
 
@@ -17,7 +16,6 @@ from launcher.checks.preflight import show_findings
 from launcher.follow import status
 from launcher.follow.console import say
 from launcher.follow.follow import failure_message
-from launcher.hosts.state_mirror import DAEMONS_FOLDER
 from launcher.supervise.procfs import start_time
 from launcher.supervise.run_registry import (
     InvalidRunName,
@@ -61,31 +59,6 @@ def _table(run, rows=20, width=150):
     console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(status.picture(status.snapshot(run), rows, console))
     return console.export_text()
-
-
-def test_the_supervisors_of_mpiruns_daemons_are_listed(run, tmp_path):
-    _write(run, tmp_path / "a", LEARNERS)
-    hosts = ["first", "second", "third", "fourth"]
-    record = dataclasses.replace(
-        run.record, learner_places=hosts, targets={host: [f"{host}.lan"] for host in hosts}
-    )
-    run.write_record(record)
-    (run.folder / DAEMONS_FOLDER).mkdir()
-    for host, state in (("second", "running"), ("third", "lost")):
-        serves = {"state": state, "serves": state == "running"}
-        (run.folder / DAEMONS_FOLDER / host).write_text(json.dumps(serves))
-        run.record_contact(host)
-    run.record_contact("fourth", "no answer")
-    found = status.snapshot(run)["daemons"]
-    assert [(each["host"], each["state"], each["last"]) for each in found] == [
-        ("second.lan", "running", "mpirun's daemon is running"),
-        ("third.lan", "lost", "no mpirun has ordered a daemon"),
-        ("fourth.lan", "away", "no answer"),
-    ]
-    table = _table(run)
-    assert re.search(r"daemon +second.lan +running", table)
-    assert re.search(r"daemon +third.lan +supervisor lost", table)
-    assert re.search(r"daemon +fourth.lan +unreachable", table)
 
 
 LEARNERS = {"name": "learners", "job": "learner", "state": "running", "since": time.time() - 50}

@@ -17,8 +17,15 @@ from folders import Folder, save, whole
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from launcher.hosts import checkpoints, fetch, offers
-from launcher.hosts.copy import FolderCopy, TransferResult, TransferState, choose_action
+from launcher.hosts import checkpoints, fetch
+from launcher.hosts.copy import (
+    FolderCopy,
+    OfferedFile,
+    TransferResult,
+    TransferState,
+    choose_action,
+    is_safe,
+)
 from launcher.hosts.remote_files import RemoteFiles
 from launcher.hosts.remote_node import HostUnavailable
 from launcher.supervise.file_service import LocalFiles, serve
@@ -275,14 +282,14 @@ def test_links_out_of_the_folder_are_copied_as_their_targets_and_cycles_end(two,
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", ".bashrc", "a//b", "."])
 def test_no_name_or_link_of_the_source_leads_out_of_the_folder(name):
-    assert not offers.is_safe(name, _link(""))
-    assert offers.is_safe("a/x", _link("../b"))
+    assert not is_safe(name, _link(""))
+    assert is_safe("a/x", _link("../b"))
     for to in ("../../b", "/b", "../..", "..", "../.ssh", "b/../../c", "b/."):
-        assert not offers.is_safe("a/x", _link(to)), to
+        assert not is_safe("a/x", _link(to)), to
 
 
 def _link(to):
-    return offers.OfferedFile("/x", [1, 1, 1, to])
+    return OfferedFile("/x", [1, 1, 1, to])
 
 
 class Hostile(LocalFiles):

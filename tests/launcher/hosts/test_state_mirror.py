@@ -13,11 +13,9 @@ from supervising import until
 from launcher.follow.connected_run import ConnectedRun
 from launcher.hosts.remote_node import RemoteNode
 from launcher.hosts.ssh_config import Settings, Target
-from launcher.hosts.state_mirror import DAEMONS_FOLDER, StateMirror
+from launcher.hosts.state_mirror import StateMirror
 from launcher.supervise import run_registry
-from launcher.supervise.daemon_supervisor import DAEMON
 from launcher.supervise.run_registry import Record, Run, boot_id
-from launcher.supervise.task import read_json
 
 
 class Hosts:
@@ -127,18 +125,6 @@ def test_a_host_that_another_frontend_left_is_not_unreachable_for_one_that_stops
     assert run.states()["actor-0"]["state"] == ("ended" if not why else "lost")
 
 
-def test_a_host_reports_on_the_supervisor_of_its_daemon(tmp_path):
-    run = Run("impala", tmp_path)
-    (run.folder / "seen").mkdir(parents=True)
-    mirror = StateMirror(run, Hosts(), {})
-    daemon = {"state": "running", "serves": True}
-    mirror.on_states("there", {DAEMON: daemon}, True)
-    mirror.on_states("elsewhere", {DAEMON: {}}, True)
-    assert read_json(run.folder / DAEMONS_FOLDER / "there") == daemon
-    assert read_json(run.folder / DAEMONS_FOLDER / "elsewhere") == {}
-    assert run.why_away("there") == ""
-
-
 def test_a_host_counts_as_connected_only_once_its_states_are_written(tmp_path, monkeypatch):
     run = Run("impala", tmp_path)
     (run.folder / "seen").mkdir(parents=True)
@@ -146,9 +132,10 @@ def test_a_host_counts_as_connected_only_once_its_states_are_written(tmp_path, m
     monkeypatch.setattr(
         run,
         "record_contact",
-        lambda host_id: seen.append((run.folder / DAEMONS_FOLDER / host_id).exists()),
+        lambda host_id: seen.append((run.folder / "actor-0" / "state.json").exists()),
     )
-    StateMirror(run, Hosts(), {}).on_states("there", {DAEMON: {"state": "running"}})
+    state = {"name": "actor-0", "job": "actor", "host": "there", "state": "running"}
+    StateMirror(run, Hosts(), {}).on_states("there", {"actor-0": state})
     assert seen == [True]
 
 

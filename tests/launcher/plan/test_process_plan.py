@@ -194,19 +194,35 @@ def test_what_cannot_be_told_is_refused(config, said):
     assert str(caught.value).startswith(said)
 
 
-def _ranks(*hosts):
-    learners = [Worker(i, "learner", host) for i, host in enumerate(hosts)]
-    known = {
-        host: host_environment.Installation(
-            host, host, "/p", "/w", "/p/python", "/mpi/bin/mpirun", "/f", False
-        )
-        for host in hosts
+def test_learners_on_several_hosts_are_one_mpirun_and_a_process_on_each_other_host():
+    hosts = ["a", "b", "a", "c", "b"]
+    rows = [Worker(i, "learner", host) for i, host in enumerate(hosts)] + [_actor()]
+
+    def installation_of(row):
+        place = (row.ip, row.ip, f"/{row.ip}", f"/{row.ip}/w", "python", "/mpi/bin/mpirun")
+        return host_environment.Installation(*place, f"/{row.ip}/state", False)
+
+    config = LauncherConfig(env=("WORD=1",), setup="module load cuda")
+    flags, ports = {"logdir": "/run"}, [7001, 7005]
+    made = process_plan.make_processes(rows, config, flags, installation_of, ports)
+    assert [process.name for process in made] == ["learners", "learners-1", "learners-2", "actor-0"]
+    learners, *others, _ = made
+    assert learners.has_other_hosts
+    assert learners.command[:3] == ["launcher.supervise", "mpi_agent", "start"]
+    assert json.loads(learners.environment["IMPALA_MM_MPI_PORTS"]) == {
+        "b": ["a", 7001],
+        "c": ["a", 7005],
     }
-    return process_plan.mpirun_command(
-        learners,
-        LauncherConfig(setup="module load cuda", mpirun_args="--mca a b"),
-        lambda row: known[row.ip],
-        ["WORD"],
-        "/f/agent",
-        lambda own: [own.python, "experiment.py", f"--on={own.host_id}"],
-    )
+    command = learners.command
+    assert [command[i + 1] for i, word in enumerate(command) if word == "--host"] == hosts
+    for name, process, port in zip("bc", others, ports, strict=True):
+        assert process.installation.host_id == name
+        host = ["launcher.supervise", "mpi_host", "a", str(port), "/mpi"]
+        assert process.command == host
+        assert process.environment == {"IMPALA_MM_MPI_CERTIFICATES": f"/{name}/state/token"}
+        # One that is restarted alone, on a host that was rebooted, is the same.
+        common = process_plan.join_common_flags(rows, flags, installation_of)
+        again = process_plan.make_process(
+            process.name, process.worker, config, common, installation_of, port
+        )
+        assert (again.command, again.environment) == (process.command, process.environment)

@@ -10,7 +10,6 @@ from impala_mm.runtime.certificates import without_learner
 from launcher.supervise import local_node
 from launcher.supervise.local_node import LocalNode
 from launcher.supervise.run_registry import Run
-from launcher.supervise.task import RANK_BEATS_FOLDER
 
 _RECORD = {
     **{"name": "night", "id": "start", "time": time.time(), "boot": "", "logdir": "/l"},
@@ -33,13 +32,3 @@ def test_a_host_of_two_names_gets_the_learners_part_whichever_begins_first(
     assert file.read_text() == whole
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert not list(file.parent.glob("token-*"))
-
-
-def test_a_heartbeat_that_is_being_written_does_not_hide_the_others(tmp_path):
-    node = LocalNode(Run("night", tmp_path))
-    assert node.rank_silence() is None
-    folder = tmp_path / "night" / RANK_BEATS_FOLDER
-    folder.mkdir(parents=True)
-    (folder / "beat-1").touch()
-    (folder / "beat-1.part").symlink_to(folder / "renamed")  # listed, and gone when asked
-    assert 0 <= node.rank_silence() < 5

@@ -9,12 +9,10 @@ import sys
 import time
 
 import pytest
-from daemons import DaemonHost
 from deadlines import within
-from processes import ROOT, wait
+from processes import ROOT
 from supervising import Supervised, until
 
-from launcher.supervise import mpirun_agent
 from launcher.supervise.process_output import error_lines
 from launcher.supervise.procfs import is_alive, start_time
 
@@ -439,38 +437,6 @@ def test_an_mpirun_that_reaches_other_hosts_succeeds_only_if_learner_0_reports_i
         why = "mpirun exited with code 0, but learner 0 did not report its end"
         assert learners.state["failure"]["why"] == why
         assert f"{why}; the run ends" in learners.log.read_text()
-
-
-def test_learners_wait_for_the_supervisors_on_other_hosts_at_each_start(supervise, tmp_path):
-    host = DaemonHost(tmp_path / "host", "time.sleep(60)")
-    mpirun_agent.write(tmp_path, host.credentials, {"127.0.0.1": {}})
-    try:
-        learners = supervise(STAYS, restarts=5, has_other_hosts=True)
-        assert learners.until("waits")["awaits"] == ["127.0.0.1"]
-        assert "waiting for 127.0.0.1: no supervisor of the run answers" in learners.log.read_text()
-        mpirun_agent.write(tmp_path, host.credentials, {"127.0.0.1": host.entry})
-        learners.until_it_says("up")
-        assert learners.state["awaits"] == []
-        host.end()
-        os.kill(learners.state["process"][0], signal.SIGKILL)
-        until(lambda: learners.state["awaits"])
-        state = learners.until("waits")
-        assert state["restarts"] == 1, "waiting is no crash"
-        (tmp_path / "stop").write_text("save")
-        assert learners.wait() == 137
-        assert learners.state["state"] == "stopped"
-    finally:
-        host.end()
-
-
-def test_the_supervisors_on_other_hosts_end_with_the_learners(supervise, tmp_path):
-    host = DaemonHost(tmp_path / "host", "time.sleep(60)")
-    mpirun_agent.write(tmp_path, host.credentials, {"127.0.0.1": host.entry})
-    try:
-        assert supervise(["true"], has_other_hosts=True).wait() == 1
-        assert wait(host.process, 5) == 0
-    finally:
-        host.end()
 
 
 # Reports its address, then prints its flags and ends with the code in the file `code`, if it is

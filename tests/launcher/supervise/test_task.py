@@ -8,7 +8,7 @@ import pytest
 
 from launcher.supervise.liveness import HeartbeatMonitor
 from launcher.supervise.supervisor import StopRequests
-from launcher.supervise.task import Task, has_other_id, is_gone, write_json
+from launcher.supervise.task import Task, is_gone, write_json
 
 
 @pytest.fixture
@@ -32,16 +32,6 @@ def test_what_cannot_be_asked_for_is_not_gone(tmp_path, failing):
     assert not is_gone(tmp_path)
     failing()
     assert not is_gone(tmp_path / "none")
-
-
-def test_a_state_is_replaced_by_another_id_and_not_by_one_that_cannot_be_read(tmp_path, failing):
-    path = tmp_path / "state.json"
-    assert has_other_id(path, "a")
-    write_json(path, {"id": "a"})
-    assert not has_other_id(path, "a")
-    assert has_other_id(path, "b")
-    failing()
-    assert not has_other_id(path, "b")
 
 
 def test_a_process_goes_on_while_nobody_can_read_whether_its_leader_does(tmp_path, failing):
