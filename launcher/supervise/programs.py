@@ -6,8 +6,15 @@
     launcher.supervise.mpi_host ADDRESS ...     runs mpirun's daemon on another learners' host
 
 They need no installed packages; without them Python starts in half the time.
+
+With KillUserProcesses=yes systemd ends at a logout all that the login has started, in whatever
+session and process group. What the user's own manager has started instead stays, as long as the
+user "lingers".
 """
 
+import functools
+import os
+import pwd
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +25,7 @@ from launcher.supervise.task import PORTS_VARIABLE
 PACKAGE = "launcher.supervise"  # first word of a command for `complete`
 # The project's clone, or the archive of this package.
 _CODE_ROOT = Path(__file__).resolve().parents[2]
+_LOGIND_SECONDS = 5.0  # timeout for an answer of systemd
 # Runs a module of the folder that is named first, as the archive runs its own, from any folder.
 _RUN_MODULE = (
     "import runpy, sys; sys.path[0] = sys.argv.pop(1); "
@@ -73,3 +81,57 @@ def start_supervisor(
         stderr=output,
         start_new_session=True,  # Ctrl-C in the terminal is for the process that follows the run
     )
+
+
+@functools.cache
+def ends_processes() -> bool:
+    """Return whether the processes that a login of this user starts end with it."""
+    manager = _properties("show-session", "KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
+    if not manager:
+        return False
+    user, only = _user(), manager.get("KillOnlyUsers", "").split()
+    if user in manager.get("KillExcludeUsers", "").split():
+        return False
+    return user in only if only else manager.get("KillUserProcesses") == "yes"
+
+
+@functools.cache
+def staying_command() -> list[str] | None:
+    """Return what to put before a command so that it stays after the logout; None: nothing helps.
+
+    The result is empty where systemd does not end processes at the logout.
+    """
+    if not ends_processes():
+        return []
+    command = ["systemd-run", "--user", "--scope", "--quiet", "--"]
+    lingers = _properties("show-user", "Linger", name=_user()).get("Linger") == "yes"
+    return command if lingers and _works([*command, "true"]) else None
+
+
+def _user() -> str:
+    """Return the name of this user, or the number of one without a name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _works(command: list[str]) -> bool:
+    """Return whether a command succeeds."""
+    try:
+        ran = subprocess.run(command, capture_output=True, timeout=_LOGIND_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):  # there is no systemd; it hangs
+        return False
+    return ran.returncode == 0
+
+
+def _properties(verb: str, *names: str, name: str = "") -> dict[str, str]:
+    """Return properties of a user, or of the manager of all logins; empty without systemd."""
+    command = ["loginctl", verb, *([name] if name else []), *(f"--property={n}" for n in names)]
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=_LOGIND_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):  # there is no systemd; it hangs
+        return {}
+    return dict(line.split("=", 1) for line in ran.stdout.splitlines() if "=" in line)
