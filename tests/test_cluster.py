@@ -17,8 +17,8 @@ from processes import ROOT, Process, free_port, is_running, needs_horovod, run
 from rows import read_rows
 from supervising import until
 
+from launcher.supervise.json_files import read_json
 from launcher.supervise.procfs import descendants
-from launcher.supervise.task import read_json
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from far_cluster import FarCluster
 from processes import needs_horovod
 from supervising import until
 
-from launcher.supervise.task import read_json
+from launcher.supervise.json_files import read_json
 
 pytestmark = pytest.mark.slow
 LEARNERS = "learner1", "learner2"

@@ -27,8 +27,8 @@ from supervising import until
 
 from launcher.plan.request import Request, read_workers
 from launcher.plan.settings import LauncherConfig
+from launcher.supervise.json_files import read_json
 from launcher.supervise.procfs import is_alive, start_time
-from launcher.supervise.task import read_json
 
 needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux here")
 

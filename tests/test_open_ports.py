@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from processes import EXPERIMENT, Process, free_port, needs_horovod
 
+from launcher.supervise.json_files import read_json
 from launcher.supervise.procfs import descendants
-from launcher.supervise.task import read_json
 
 pytestmark = pytest.mark.slow
 _LISTENS, _UDP = "0A", "07"  # the state of a socket in /proc/net

@@ -10,8 +10,8 @@ from processes import free_port
 from rows import read_rows
 from supervising import until
 
+from launcher.supervise.json_files import read_json
 from launcher.supervise.procfs import is_alive
-from launcher.supervise.task import read_json
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux here")
 NAMES = ["learners", "actor-0", "actor-1"]

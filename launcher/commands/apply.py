@@ -22,7 +22,7 @@ from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.request import Request, UserError, read_workers
 from launcher.supervise.run_registry import Record, Run
-from launcher.supervise.task import FINAL_STATES, LEARNERS
+from launcher.supervise.task import LEARNERS
 
 
 def apply_csv(run: Run, request: Request) -> int:
@@ -141,7 +141,7 @@ def _find_differences(
     present: dict[frozenset[tuple[str, str | int]], list[str]] = collections.defaultdict(list)
     for old in record.processes:
         is_stopping = (run.folder / old["name"] / "stop").exists()
-        has_ended = states[old["name"]]["state"] in (*FINAL_STATES, "lost")
+        has_ended = states[old["name"]].has_ended
         if old["job"] == "actor" and not is_stopping and not has_ended:
             present[frozenset(old["kind"].items())].append(old["name"])
     added = []

@@ -14,7 +14,6 @@ from launcher.follow import (
     connect,
     follow,
     names,
-    remembered,
     start,
 )
 from launcher.follow.console import say
@@ -159,7 +158,7 @@ def _start(
     followed: FollowedRun, request: Request, first: Installation, unreached: int
 ) -> Follower:
     """Start all processes, the actors once the learners' addresses are known."""
-    run, hosts, config = followed.run, followed.hosts, followed.config
+    run, hosts = followed.run, followed.hosts
     try:
         logdir = run_folder.make_folder(request.experiment).absolute()
     except OSError as error:
@@ -170,7 +169,6 @@ def _start(
         process_plan.count_other_hosts(learners, followed.installation_of) > 0
     )
     run.create_state(run_token.make(needs_certificates))
-    remembered.write(run, config)
     learners_logdir = _learners_logdir(request, first, logdir)
     shared = connect.is_shared_folder(hosts, first.host_id, learners_logdir, logdir)
     if not shared and fetch.restore_if_missing(hosts, first.host_id, logdir, learners_logdir, say):

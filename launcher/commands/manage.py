@@ -24,8 +24,9 @@ from launcher.supervise import file_lock
 from launcher.supervise.callbacks import Say
 from launcher.supervise.log_tail import LogTail, for_terminal
 from launcher.supervise.process_output import ProcessOutput
+from launcher.supervise.process_state import Failure
 from launcher.supervise.run_registry import Record, Run, run_names
-from launcher.supervise.task import FINAL_STATES, LEARNERS
+from launcher.supervise.task import LEARNERS
 
 _NOTICE_SECONDS = 5.0  # seconds of waiting before a message says for what
 
@@ -238,14 +239,13 @@ def _end_run(followed: FollowedRun, record: Record) -> int:
     followed.request_stop("save")
     _wait_for_learners(followed)
     unreached = followed.end_remaining()
-    learners = run.states().get(LEARNERS, {})
-    if learners.get("state") == "failed":
+    learners = run.state_of(LEARNERS)
+    if learners.state == "failed":
         code = 1
-        say(follow.failure_message(learners, 1))
-    last_line = learners.get("last", "")
-    if last_line:
-        say(log_line(last_line))
-    results = f"; results: {record.logdir}" if record.logdir not in last_line else ""
+        say(follow.failure_message(learners, learners.failure or Failure(), 1))
+    if learners.last:
+        say(log_line(learners.last))
+    results = f"; results: {record.logdir}" if record.logdir not in learners.last else ""
     say(f"{run.name}: stopped in {time.monotonic() - began:.1f} s{results}")
     if unreached:
         code = 1
@@ -261,9 +261,9 @@ def _wait_for_learners(followed: FollowedRun) -> None:
     timeout = followed.config.stop_secs
     away_since = noticed = 0.0
     requested = time.monotonic()
-    while (state := followed.learners["state"]) not in (*FINAL_STATES, "lost"):
+    while not (learners := followed.learners).has_ended:
         now = time.monotonic()
-        away_since = 0.0 if state != "away" else away_since or now
+        away_since = 0.0 if learners.state != "away" else away_since or now
         if away_since and not noticed and now - away_since > _NOTICE_SECONDS:
             noticed = now
             host_id = require_record(followed.run).host_id_of(LEARNERS)
@@ -287,9 +287,9 @@ def show_log(run: Run, request: Request) -> int:
         states = run.states()
         if name not in states:
             raise UserError(f"--logs={name}: no such process; choose one of {', '.join(states)}")
-        if "log" not in states[name]:
+        if not states[name].log:
             raise UserError(f"--logs={name}: the process has not printed anything yet; try later")
-        path = Path(states[name]["log"])
+        path = Path(states[name].log)
         if record.host_id_of(name) and not (record.shared and name == LEARNERS):
             path = Path(record.logdir) / f"{name}.log"  # the copy on this machine
         return _print_log(run, path)

@@ -35,7 +35,7 @@ def act(found: FoundRun, action: str, flags: Sequence[str] = ()) -> dict[str, An
     if found.run_name:
         more = _flags_of_csv(found) if action == "apply" else []
         return _call(frontend_command(found.run_name, f"--{action}", [*more, *flags]))
-    if not found.state_folder or action == "apply":
+    if not found.run or action == "apply":
         raise Refused(f"{found.name}: only a run that a frontend has started can do that")
     known = read_status(found)
     if not is_live(known):
@@ -43,7 +43,7 @@ def act(found: FoundRun, action: str, flags: Sequence[str] = ()) -> dict[str, An
             f"{found.name}: its state is {known['state']}, so that nothing would read the request; "
             f"`{program()}` with --logdir={found.logdir} continues it"
         )
-    path = found.state_folder / "stop" if action == "stop" else found.logdir / SAVE_REQUEST
+    path = found.run.folder / "stop" if action == "stop" else found.logdir / SAVE_REQUEST
     try:
         path.write_text("save")
     except OSError as error:

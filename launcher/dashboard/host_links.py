@@ -86,7 +86,7 @@ class HostLinks:
 def _is_out_of_sight(name: str) -> bool:
     """Return whether a run has other hosts, and no frontend is connected to any of them."""
     run = Run(name)
-    with contextlib.suppress(UnreadableRecord):
+    with contextlib.suppress(UnreadableRecord):  # no frontend could connect
         record = run.record
         return bool(record and record.targets and all(map(run.why_away, record.targets)))
     return False

@@ -4,7 +4,6 @@ Places in a log are numbers of bytes from its beginning. After a log was rotated
 which its inode tells.
 """
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 from impala_mm.runtime.safe_files import open_inside
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.run_status import Status
-from launcher.supervise.run_registry import Run, UnreadableRecord
 
 _PART_BYTES = 1 << 16  # of a log in one answer
 _BLOCK_BYTES = 1 << 20  # of a log that is searched at a time
@@ -27,7 +25,7 @@ def find_logs(found: FoundRun, known: Status) -> dict[str, Path]:
     Those of processes on other hosts are here once a frontend has copied them. What the states of
     such processes say may be wrong: it names no file.
     """
-    logs, here = {}, _processes_here(found, known)
+    logs, here = {}, _processes_here(found)
     for process in known["processes"]:
         name, paths = process["name"], [found.logdir / f"{process['name']}.log"]
         if name in here and Path(process["log"]).name == f"{name}.log":
@@ -40,14 +38,10 @@ def find_logs(found: FoundRun, known: Status) -> dict[str, Path]:
     return logs
 
 
-def _processes_here(found: FoundRun, known: Status) -> set[str]:
+def _processes_here(found: FoundRun) -> set[str]:
     """Return the names of the processes whose supervisors are on this machine."""
-    if not found.run_name:
-        return {process["name"] for process in known["processes"]}
-    with contextlib.suppress(UnreadableRecord):
-        if record := Run(found.run_name).record:
-            return {process["name"] for process in record.processes if not process.get("place")}
-    return set()
+    record = found.read_record()
+    return {p["name"] for p in record.processes if not p.get("place")} if record else set()
 
 
 def read_part(path: Path, before: int | None = None, after: int | None = None) -> dict[str, Any]:

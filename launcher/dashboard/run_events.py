@@ -95,7 +95,7 @@ class RunEvents:
             *self._records("evaluations.jsonl", lambda: self._tests(folder)),
         ]
         anchors = sorted((e.time, e.seconds) for e in recorded if e.seconds is not None)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the run's folder was just removed
             if "seconds" in self._history.last:
                 written = (folder / "metrics.jsonl").stat().st_mtime
                 anchors.append((written, float(self._history.last["seconds"])))
@@ -139,6 +139,7 @@ class RunEvents:
 
     def _checkpoints(self, folder: Path) -> Iterable[Event]:
         for about in run_contents.read_checkpoints(folder, text_reader(folder)):
+            # It was just removed, or about.json is damaged.
             with contextlib.suppress(OSError, TypeError, ValueError, OverflowError):
                 path = folder / "checkpoints" / about["path"] / "about.json"
                 value = about.get("episode_return")
@@ -199,7 +200,7 @@ def _is_same(event: Event, other: Event) -> bool:
 
 def _parse_time(value: Any) -> float:
     """Return a recorded time in seconds since 1970; 0 if it is none."""
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
+    with contextlib.suppress(TypeError, ValueError, OverflowError):  # the record is damaged
         if run_contents.is_number(value):
             return float(value)
         return datetime.datetime.fromisoformat(value).timestamp()

@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_mm.runtime.safe_files import from_json, text_reader
-from launcher.supervise import foreground_states
-from launcher.supervise.run_registry import Run, UnreadableRecord, run_names
+from launcher.supervise.run_registry import (
+    Record,
+    Run,
+    UnreadableRecord,
+    foreground_runs,
+    run_names,
+)
 
 _MOST_RUNS = 500  # of a folder; the newest
 _PERIOD_SECONDS = 5.0  # seconds for which a result holds
@@ -23,18 +28,23 @@ class NoSuchRun(Exception):
 
 
 class FoundRun(NamedTuple):
-    """A run, and where the states of its processes are, if any are known."""
+    """A run, and its record and states, if they are known."""
 
     key: str  # in addresses of the page
     name: str
     logdir: Path
-    run_name: str = ""  # of a run of this user's frontends on this machine
-    state_folder: Path | None = None  # of an experiment.py in the foreground
+    run: Run | None = None  # of this user on this machine
 
     @property
-    def has_states(self) -> bool:
-        """Whether the states of its processes are known."""
-        return bool(self.run_name or self.state_folder)
+    def run_name(self) -> str:
+        """The name by which frontends know it; empty if none does."""
+        return self.run.name if self.run and self.run.has_frontend else ""
+
+    def read_record(self) -> Record | None:
+        """Return its record; None if there is none, or it cannot be read."""
+        with contextlib.suppress(UnreadableRecord):  # `--status` tells its user
+            return self.run.record if self.run else None
+        return None
 
 
 class RunFinder:
@@ -68,38 +78,38 @@ class RunFinder:
         for logdir, name in self._known.items():  # a run that was stopped has no record any more
             if logdir not in found and _is_run(logdir):
                 found[logdir] = FoundRun(key_of(logdir), name, logdir)
-        for logdir, state_folder in foreground_states.find_state_folders().items():
-            found[logdir] = FoundRun(key_of(logdir), logdir.name, logdir, state_folder=state_folder)
-        for name in run_names():
-            with contextlib.suppress(UnreadableRecord):
-                if record := Run(name).record:
+        for run in [*foreground_runs(), *map(Run, run_names())]:
+            with contextlib.suppress(UnreadableRecord):  # `--status` tells its user
+                if record := run.record:
                     logdir = Path(record.logdir).resolve()
-                    found[logdir] = FoundRun(key_of(logdir), name, logdir, run_name=name)
-        self._known |= {run.logdir: run.name for run in found.values() if run.has_states}
+                    found[logdir] = FoundRun(key_of(logdir), record.name, logdir, run)
+        self._known |= {each.logdir: each.name for each in found.values() if each.run}
         return sorted(found.values(), key=lambda run: -_modified(run.logdir))
 
     def _folders(self) -> list[Path]:
         if _is_run(self._folder):
             return [self._folder]
-        with contextlib.suppress(OSError):
+        try:
             inside = [Path(entry) for entry in os.scandir(self._folder) if os.path.isdir(entry)]
-            return sorted(filter(_is_run, inside), key=_modified)[-_MOST_RUNS:]
-        return []
+        except OSError:  # there is no run yet, or the file system fails for now
+            return []
+        return sorted(filter(_is_run, inside), key=_modified)[-_MOST_RUNS:]
 
 
 def describe_settings(logdir: Path) -> dict[str, Any]:
     """Return the settings by which a user knows a run; empty if they cannot be read."""
     path = logdir / "settings.json"
-    with contextlib.suppress(OSError):
+    try:
         return _read_settings(path, path.stat().st_mtime_ns)
-    return {}
+    except OSError:  # the learner has not written them yet
+        return {}
 
 
 @functools.lru_cache(maxsize=2 * _MOST_RUNS)
 def _read_settings(path: Path, modified: int) -> dict[str, Any]:
     """Read a file of settings as it is since it was `modified`."""
     del modified
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError):  # they are damaged, or were just removed
         settings = from_json(text_reader(path.parent)(path))
         if isinstance(settings, dict):
             return {name: settings[name] for name in _ABOUT if name in settings}
@@ -113,7 +123,7 @@ def _is_run(folder: Path) -> bool:
 
 def _modified(logdir: Path) -> float:
     for name in (*_MARKS, ""):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # there is no such file
             return (logdir / name).stat().st_mtime
     return 0.0
 

@@ -1,13 +1,11 @@
 """The status of a run as `--status --json` prints it, also of runs that no frontend started."""
 
-import time
 from typing import Any, NamedTuple
 
 from launcher.dashboard.run_finder import FoundRun
 from launcher.follow import status
-from launcher.supervise import file_lock, foreground_states
-from launcher.supervise.run_registry import Run
-from launcher.supervise.task import FINAL_STATES, LEARNERS
+from launcher.supervise import file_lock
+from launcher.supervise.task import FINAL_STATES
 
 Status = dict[str, Any]
 
@@ -25,22 +23,16 @@ class KnownRun(NamedTuple):
 
 def read_status(found: FoundRun) -> Status:
     """Return the status of a run; of one without known processes, what its folder tells."""
-    if found.run_name and (known := status.snapshot_without_gpus(Run(found.run_name))):
+    if found.run and (known := status.snapshot_without_gpus(found.run)):
         return known
-    states: dict[str, dict[str, Any]] = {}
-    since = 0.0
-    if found.state_folder:
-        states = foreground_states.read_states(found.state_folder)
-        since = foreground_states.start_of(found.state_folder)
-    state = states.get(LEARNERS, {"state": state_of_folder(found)})["state"]
     return {
         "name": found.name,
-        "state": state,
+        "state": state_of_folder(found),
         "logdir": str(found.logdir),
-        "seconds": round(time.time() - since, 1) if since else None,
-        **status.last_row(found.logdir / "metrics.jsonl", since),
+        "seconds": None,
+        **status.last_row(found.logdir / "metrics.jsonl", 0.0),
         "controller": None,
-        "processes": [status.describe_process(each) for each in states.values()],
+        "processes": [],
     }
 
 

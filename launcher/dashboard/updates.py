@@ -146,7 +146,7 @@ class Updates:
     def statuses(self) -> list[KnownRun]:
         """Return what is known of all runs whose processes are known."""
         with self._lock:
-            runs = {key: run for key, run in self._finder.find().items() if run.has_states}
+            runs = {key: run for key, run in self._finder.find().items() if run.run}
             names = Counter(run.name for run in runs.values())
 
             def describe(watched: WatchedRun) -> KnownRun:
@@ -185,8 +185,8 @@ class Updates:
         shown = {page.key for page in self._pages}
         for key, run in found.items():
             watched = self._watched.get(key)
-            is_new = watched.found != run if watched else run.has_states
-            is_due = watched and run.has_states and now - watched.updated > _UNSEEN_SECONDS
+            is_new = watched.found != run if watched else run.run
+            is_due = watched and run.run and now - watched.updated > _UNSEEN_SECONDS
             if key in shown or is_new or is_due:
                 self._update(self._watch(key))
         if self._links:
@@ -258,7 +258,7 @@ class Updates:
         idle = [
             key
             for key, watched in self._watched.items()
-            if key not in shown and not watched.found.has_states
+            if key not in shown and not watched.found.run
         ]
         for key in sorted(idle, key=lambda k: self._watched[k].updated)[:-_MOST_WATCHED]:
             del self._watched[key]

@@ -24,9 +24,10 @@ from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import file_lock, tmux
 from launcher.supervise.callbacks import Say
-from launcher.supervise.json_types import fits
+from launcher.supervise.json_files import fits, read_json, write_json
+from launcher.supervise.process_state import State
 from launcher.supervise.run_registry import Record, Run, runs_folder
-from launcher.supervise.task import FINAL_STATES, LEARNERS, read_json, write_json
+from launcher.supervise.task import LEARNERS
 
 REPEAT_SECONDS = 2.0  # seconds after which a stop request is repeated: hosts may have missed it
 _MESSAGE_SECONDS = 2.0  # seconds after which a message says that evaluators are waited for
@@ -131,7 +132,7 @@ class ConnectedRun:
         begin, has_said, ends_now = time.monotonic(), False, False
         while running := self._reachable_running():
             waited = time.monotonic() - begin
-            evaluators = [] if ends_now else [s for s in running if s["job"] == "evaluator"]
+            evaluators = [] if ends_now else [s for s in running if s.job == "evaluator"]
             if evaluators and is_interrupted and is_interrupted():
                 begin, ends_now = time.monotonic(), True
                 self.request_stop("now")
@@ -139,7 +140,7 @@ class ConnectedRun:
                 return
             elif evaluators and waited > _MESSAGE_SECONDS and not has_said:
                 has_said = True
-                names = " and ".join(state["name"] for state in evaluators)
+                names = " and ".join(state.name for state in evaluators)
                 hint = "; Ctrl-C ends this" if is_interrupted else ""
                 self.say(f"waiting for {names} to test the last checkpoint{hint}")
             time.sleep(0.1)
@@ -155,14 +156,14 @@ class ConnectedRun:
     def record_pending_stops(self, record: Record) -> list[str]:
         """Record that the run must be ended on unreachable hosts, and return these hosts."""
         states = list(self.run.states().values())
-        left = {s["place"] for s in states if s.get("place") and s["state"] == "away"}
+        left = {s.place for s in states if s.place and s.state == "away"}
         for host_id in left:
             add_pending_stop(host_id, record.id)
         for state in states:  # the run has ended, even if a process still runs on that host
-            if state["state"] == "away":
-                folder = self.run.folder / state["name"]
+            if state.state == "away":
+                folder = self.run.folder / state.name
                 folder.mkdir(exist_ok=True, mode=0o700)
-                write_json(folder / "state.json", state | {"state": "lost", "supervisor": None})
+                write_json(folder / "state.json", state._replace(state="lost").to_json())
         # The run's controller ends it at the same time, and may have recorded some just before.
         with _pending_stops() as pending:
             recorded = {h for h in record.targets if record.id in pending.get(h, [])}
@@ -189,13 +190,13 @@ class ConnectedRun:
                 pending.pop(host_id, None)
             say(f"{host_id} is connected again: ended the processes of an earlier run on it")
 
-    def _reachable_running(self) -> list[dict[str, Any]]:
+    def _reachable_running(self) -> list[State]:
         return [state for state in self.run.states().values() if self._is_reachable_running(state)]
 
-    def _is_reachable_running(self, state: dict[str, Any]) -> bool:
-        if state["state"] != "away":
-            return state["state"] not in (*FINAL_STATES, "lost")
-        node = self.hosts.remote_nodes.get(state["place"])
+    def _is_reachable_running(self, state: State) -> bool:
+        if state.state != "away":
+            return not state.has_ended
+        node = self.hosts.remote_nodes.get(state.place)
         # Another frontend has disconnected; the host will report to this one in a moment.
         return node is not None and not node.error
 

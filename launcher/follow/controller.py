@@ -19,11 +19,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from impala_mm.runtime.timing import format_duration
-from launcher.supervise import file_lock, logind, procfs
+from launcher.supervise import file_lock, procfs, programs
 from launcher.supervise.callbacks import Say
-from launcher.supervise.json_types import fields_fit
+from launcher.supervise.json_files import from_json, read_json, write_json
 from launcher.supervise.run_registry import Run, RunInUse, boot_id
-from launcher.supervise.task import read_json, write_json
 
 STATE_FILE = "controller.json"  # in the run's state folder: its report while it follows the run
 _LOCK_FILE = "controller.lock"  # there, too: held by the controller
@@ -45,7 +44,7 @@ class NotStarted(Exception):
 class Report:
     """A controller's description of itself, which stays while it follows a run."""
 
-    process: list[int]  # [pid, start time]
+    process: procfs.Process
     boot: str
     host: str
     since: float
@@ -95,13 +94,11 @@ class Report:
 def read(run: Run) -> Report | None:
     """Return what the run's controller has reported; None without one, or if it is damaged."""
     path = run.folder / STATE_FILE
-    kinds = {field.name: field.type for field in dataclasses.fields(Report)}
-    content = read_json(path)
     try:
-        report = Report(**content | {"beat": path.stat().st_mtime})
-    except (TypeError, OSError):
+        beat = path.stat().st_mtime
+    except OSError:
         return None
-    return report if fields_fit(content, kinds) and len(report.process) == 2 else None
+    return from_json(Report, read_json(path) | {"beat": beat})
 
 
 def describe_logins(logins: Iterable[str]) -> str:
@@ -132,9 +129,8 @@ class Controller:
 
         `command` is the one by which a frontend starts the next controller if this one is killed.
         """
-        process = [os.getpid(), procfs.start_time(os.getpid())]
         report = Report(
-            process,
+            procfs.identify(os.getpid()),
             boot_id(),
             socket.gethostname(),
             time.time(),
@@ -178,7 +174,7 @@ def ensure(
     with log.open("ab") as output:
         begin = output.tell()
         process = subprocess.Popen(
-            [*(logind.staying_command() or []), *command],
+            [*(programs.staying_command() or []), *command],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,

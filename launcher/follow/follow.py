@@ -16,7 +16,6 @@ import time
 import tty
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from impala_mm.config.messages import log_line, program
 from launcher.follow import controller
@@ -25,9 +24,9 @@ from launcher.follow.console import check_reader, discard_output
 from launcher.follow.followed_run import FollowedRun
 from launcher.follow.recovery import Recovery
 from launcher.hosts.mirror import mirror_folder
-from launcher.supervise.actor_watch import ActorWatch
 from launcher.supervise.callbacks import Say
 from launcher.supervise.log_tail import LogTail, for_terminal
+from launcher.supervise.process_state import ActorWatch, Failure, State
 from launcher.supervise.run_registry import Run, run_names
 from launcher.supervise.task import FINAL_STATES, LEARNERS, USER_ERROR
 
@@ -106,17 +105,17 @@ class Follower:
         began = time.monotonic()
         next_message = _WAITING_SECONDS
         while not self.interrupted:
-            learners = self._run.states().get(LEARNERS, {"state": "lost"})
-            if learners["state"] in (*FINAL_STATES, "lost"):
+            learners = self._run.state_of(LEARNERS)
+            if learners.has_ended:
                 break
-            if addresses := learners.get("learner_hosts"):
-                return addresses
+            if learners.learner_hosts:
+                return list(learners.learner_hosts)
             waited = time.monotonic() - began
             what = "the learners to report the ports that they have chosen"
             if waited > _ADDRESSES_SECONDS:
                 raise NoAddresses(
                     f"gave up waiting for {what} after {waited:.0f} s: their log may say why "
-                    f"({learners.get('log', '')}); with tf_port in the CSV, actors start at once"
+                    f"({learners.log}); with tf_port in the CSV, actors start at once"
                 )
             if waited > _WAITING_SECONDS:  # usually `follow` prints their first lines
                 self._news.print_all()
@@ -141,7 +140,6 @@ class Follower:
 
     def _follow(self, recovery: Recovery) -> int:
         interrupted = 0
-        learners: dict[str, Any] = {"state": "lost"}
         with _single_keys():
             while True:
                 self._news.print_all()
@@ -163,7 +161,7 @@ class Follower:
                 learners = states[LEARNERS]
                 if not interrupted:
                     self._end_without_actors(states)
-                if _has_ended(learners["state"], recovery, interrupted > 0):
+                if _has_ended(learners.state, recovery, interrupted > 0):
                     break
                 if interrupted and not self._repeat_stop(learners, interrupted):
                     break
@@ -176,7 +174,7 @@ class Follower:
             self._say(unreached_message(unreached))
         return self._exit_code(learners, interrupted > 0)
 
-    def _repeat_stop(self, learners: dict[str, Any], interrupts: int) -> bool:
+    def _repeat_stop(self, learners: State, interrupts: int) -> bool:
         """Repeat the stop request to all hosts.
 
         Return False if the learners' host has been unreachable for too long to wait any more.
@@ -186,14 +184,13 @@ class Follower:
         if self._followed.hosts.remote_nodes and now - self._stop_sent > REPEAT_SECONDS:
             self._stop_sent = now
             self._followed.request_stop("save" if interrupts == 1 else "now")
-        return learners["state"] != "away" or (
+        return learners.state != "away" or (
             now - self._stop_requested < self._followed.config.stop_secs and interrupts < 2
         )
 
-    def _end_without_actors(self, states: dict[str, dict[str, Any]]) -> None:
+    def _end_without_actors(self, states: dict[str, State]) -> None:
         """End the run, some seconds after all of its actors have failed for good."""
-        actors = [state["state"] for state in states.values() if state["job"] == "actor"]
-        if self._actor_watch.have_all_failed(actors) and not self._ends_without_actors:
+        if self._actor_watch.have_all_failed(states.values()) and not self._ends_without_actors:
             self._ends_without_actors = True
             self._say(
                 "error: the run ends, since no actor is left; start it again with the same "
@@ -238,24 +235,24 @@ class Follower:
             self._say(detached_message(self._run))
         return code
 
-    def _exit_code(self, learners: dict[str, Any], interrupted: bool) -> int:
-        if learners["state"] == "away":
+    def _exit_code(self, learners: State, interrupted: bool) -> int:
+        if learners.state == "away":
             self._say(
-                f"error: the learners' host {learners['place']} is unreachable, so it is not known "
+                f"error: the learners' host {learners.place} is unreachable, so it is not known "
                 f"whether they saved a checkpoint before they stopped; --fetch downloads it once "
                 f"the host is back"
             )
             return 1
-        if learners["state"] == "lost":
+        if learners.state == "lost":
             self._say(
                 "error: the learners' supervisor was killed or crashed, so the run ended; the last "
                 "checkpoint is intact: start the run again with the same --logdir to resume"
             )
             return 1
-        if learners["state"] == "failed":
-            if learners["code"] != USER_ERROR:
+        if learners.state == "failed":
+            if learners.code != USER_ERROR:
                 self._say("the run failed; start it again with the same --logdir to resume")
-            return int(learners["code"]) or 1
+            return learners.code or 1
         if interrupted:
             return 130
         return 1 if self._ends_without_actors else 0
@@ -351,32 +348,33 @@ class RunNews:
             if self._shows_log:
                 self._printed.append(line)
         for name, state in self._run.states().items():
-            failure = state.get("failure")
+            failure = state.failure
             reported, times = self._reported_failures.get(name, (0.0, 0))
-            if failure and failure["time"] != reported:
-                self._reported_failures[name] = failure["time"], times + 1
-                self._say(failure_message(state, times + 1, self._same_lines(name, failure)))
+            if failure and failure.time != reported:
+                self._reported_failures[name] = failure.time, times + 1
+                self._say(
+                    failure_message(state, failure, times + 1, self._same_lines(name, failure))
+                )
 
-    def _same_lines(self, name: str, failure: dict[str, Any]) -> str:
+    def _same_lines(self, name: str, failure: Failure) -> str:
         """Return which lines on the screen are those of a failure; empty if none are."""
-        if not failure["lines"]:
+        if not failure.lines:
             return ""
-        if name == LEARNERS and set(failure["lines"]) <= set(self._printed):
+        if name == LEARNERS and set(failure.lines) <= set(self._printed):
             return "its lines are above"
         first = self._reasons.setdefault(
-            tuple(_OWN_PREFIX.sub("", line) for line in failure["lines"]), name
+            tuple(_OWN_PREFIX.sub("", line) for line in failure.lines), name
         )
         return "" if first == name else f"its lines are the same as those of {first}"
 
 
-def failure_message(state: dict[str, Any], times: int, same_lines: str = "") -> str:
+def failure_message(state: State, failure: Failure, times: int, same_lines: str = "") -> str:
     """Return the message about a process that failed for the given number of times.
 
     `same_lines`, which says where its lines are shown already, takes the place of the lines.
     """
-    failure = state["failure"]
     repeated = f" {times} times" if times > 1 else ""
-    lines = [f"{state['name']} on {state['host']} failed{repeated}: {failure['why']}"]
-    shown = [same_lines] if same_lines else failure["lines"]
+    lines = [f"{state.name} on {state.host} failed{repeated}: {failure.why}"]
+    shown = [same_lines] if same_lines else failure.lines
     lines += [f"    {log_line(line)}" for line in shown]
-    return "\n".join([*lines, f"  {failure['next']}; log: {state['log']}"])
+    return "\n".join([*lines, f"  {failure.next}; log: {state.log}"])

@@ -16,6 +16,7 @@ from launcher.plan import process_plan
 from launcher.plan.process_plan import PlanError, Process
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import file_lock
+from launcher.supervise.process_state import State
 from launcher.supervise.run_registry import Record, RunInUse
 from launcher.supervise.task import LEARNERS
 
@@ -66,9 +67,9 @@ class FollowedRun(ConnectedRun):
         return host_id != "" and (host_id in self.away_since or self.run.why_away(host_id) != "")
 
     @property
-    def learners(self) -> dict[str, Any]:
+    def learners(self) -> State:
         """The learners' state; stopped if somebody has stopped the run meanwhile."""
-        return self.run.states().get(LEARNERS, {"state": "stopped"})
+        return self.run.state_of(LEARNERS, otherwise="stopped")
 
     def change_record(
         self, learner_entries: Sequence[dict[str, Any]] = (), **changes: Any

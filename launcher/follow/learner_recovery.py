@@ -27,6 +27,7 @@ from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.plan import process_plan
 from launcher.plan.host_environment import Installation
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
+from launcher.supervise.process_state import State
 from launcher.supervise.run_registry import Record
 from launcher.supervise.task import FINAL_STATES, LEARNERS, with_learner_hosts
 
@@ -68,7 +69,7 @@ class LearnerRecovery:
             return
         learners = self._followed.learners
         host_id, host_ids = record.host_id_of(LEARNERS), record.learner_places
-        state, crashed = learners["state"], bool(learners.get("failure"))
+        state, crashed = learners.state, learners.failure is not None
         stopped = state == "stopped" and self.is_restarting
         lost = (state == "lost" or stopped) and not self._followed.is_away(host_id)
         gone = {
@@ -166,14 +167,16 @@ class LearnerRecovery:
 
         They may well make progress on a host that only this machine cannot reach.
         """
-        states, away = self._run.states(), self._followed.away_since
+        away = self._followed.away_since
         if record.host_id_of(LEARNERS) in away:
             others = [
-                states.get(p["name"], p) for p in _learners_of(record) if p["place"] not in away
+                self._run.state_of(each["name"])
+                for each in _learners_of(record)
+                if each["place"] not in away
             ]
             return not any(map(_make_progress, others))
-        state = states.get(LEARNERS, {"state": "stopped"})
-        return state["state"] not in ("ended", "stopped") and not _make_progress(state)
+        state = self._followed.learners
+        return state.state not in ("ended", "stopped") and not _make_progress(state)
 
     def _start_on(self, left: Sequence[Worker], record: Record) -> bool:
         """Restart the learners on the hosts of these rows, from the last checkpoint.
@@ -254,7 +257,7 @@ class LearnerRecovery:
         until, ended = time.monotonic() + seconds, {*FINAL_STATES, "lost", "away"}
         while time.monotonic() < until:
             states = self._run.states()
-            if {states[name]["state"] for name in names if name in states} <= ended:
+            if {states[name].state for name in names if name in states} <= ended:
                 return
             time.sleep(0.1)
 
@@ -302,10 +305,10 @@ def _learners_of(record: Record) -> list[dict[str, Any]]:
     return [each for each in record.processes if each["job"] == "learner"]
 
 
-def _make_progress(state: dict[str, Any]) -> bool:
+def _make_progress(state: State) -> bool:
     """Return whether the learners of a process make progress, or are starting."""
-    is_running = state["state"] in ("running", "saving", "ending") and not state.get("awaits")
-    return is_running and state.get("silent", 0.0) <= _STUCK_SECONDS
+    is_running = state.state in ("running", "saving", "ending") and not state.awaits
+    return is_running and (state.silent or 0.0) <= _STUCK_SECONDS
 
 
 class ReturningHosts:

@@ -17,12 +17,13 @@ from launcher.hosts.hosts import Hosts, libtmux_server
 from launcher.hosts.remote_node import OperationFailed
 from launcher.supervise import file_lock, tmux
 from launcher.supervise.callbacks import Say
-from launcher.supervise.folder_use import describe_writer, is_same_folder
 from launcher.supervise.run_registry import (
     Record,
     Run,
     RunInUse,
     UnreadableRecord,
+    describe_writer,
+    is_same_folder,
     run_names,
     runs_folder,
 )

@@ -173,13 +173,13 @@ class Recovery:
         stopping: dict[str, set[str]] = {host_id: set() for host_id in host_ids}
         ending = set()
         for name, state in self._run.states().items():
-            if (host_id := state.get("place") or "") not in gone:
+            if (host_id := state.place) not in gone:
                 continue
             if (self._run.folder / name / "stop").exists():
                 stopping[host_id].add(name)
-            elif name != LEARNERS and state["state"] in ("ending", "saving"):
+            elif name != LEARNERS and state.state in ("ending", "saving"):
                 ending.add(host_id)
-            elif name != LEARNERS and state["state"] in ("lost", "starting", "stopped"):
+            elif name != LEARNERS and state.state in ("lost", "starting", "stopped"):
                 gone[host_id].add(name)
         for host_id in ending:
             self._followed.restore_times[host_id] = time.monotonic() + SETTLE_SECONDS
@@ -193,13 +193,13 @@ class Recovery:
         """
         states, folder = self._run.states(), self._run.folder
         learners = states.get(LEARNERS)  # None: meanwhile somebody has stopped the run
-        if not learners or learners["state"] != "running" or (folder / "stop").exists():
+        if not learners or learners.state != "running" or (folder / "stop").exists():
             return
         lost: dict[str, set[str]] = {}  # by host
         for name, state in states.items():
-            host_id = state.get("place") or ""
-            ends = FINAL_STATES if state["job"] == "learner" else ()
-            if state["state"] not in ("lost", *ends) or (folder / name / "stop").exists():
+            host_id = state.place
+            ends = FINAL_STATES if state.job == "learner" else ()
+            if state.state not in ("lost", *ends) or (folder / name / "stop").exists():
                 continue
             if name == LEARNERS:
                 continue

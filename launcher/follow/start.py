@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from impala_mm.runtime import certificates
-from launcher.follow import connect
+from launcher.follow import connect, remembered
 from launcher.follow.connected_run import ConnectedRun, pending_stops_on
 from launcher.hosts.hosts import libtmux_server
 from launcher.hosts.remote_node import HostUnavailable
@@ -54,6 +54,7 @@ def start_run(
         flags=process_plan.join_common_flags(workers, flags, installation_of),
         learners=processes[0].command,
         next_actor=0,
+        start_flags=remembered.describe(config),
         shared=shared,
         first_learner_places=[p.installation.host_id for p in processes if p.job == "learner"],
         targets=connect.describe_targets(hosts),
@@ -111,7 +112,7 @@ def start_actors(
 
 def with_reported_addresses(run: Run, record: Record) -> Record:
     """Return a record with the learners' addresses, if a frontend ended before it wrote them."""
-    reported = run.states().get(LEARNERS, {}).get("learner_hosts")
+    reported = run.state_of(LEARNERS).learner_hosts
     if not reported or not process_plan.chooses_port(record.flags["learner_hosts"]):
         return record
     return dataclasses.replace(record, flags=record.flags | {"learner_hosts": ",".join(reported)})
@@ -132,19 +133,12 @@ def begin_on_hosts(connected: ConnectedRun, record: Record, host_ids: Sequence[s
     token = (connected.run.folder / "token").read_text()
     actors_token = certificates.without_learner(token)
     learners = record.first_learner_places or host_ids  # a record of an earlier version has none
-    # A host needs no commands of processes on other hosts.
-    shared_record = dataclasses.asdict(record) | {
-        "processes": [],
-        "learners": [],
-        "flags": {},
-        "csvs": [],
-    }
 
     def begin_on(host_id: str) -> None:
         connected.hosts.call(
             host_id,
             "begin_run",
-            record=shared_record,
+            record=record.for_hosts(),
             token=token if host_id in learners else actors_token,
             starts_to_end=pending_stops_on(host_id),
         )

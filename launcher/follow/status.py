@@ -19,7 +19,8 @@ from impala_mm.runtime.safe_files import from_json, open_inside, to_json
 from impala_mm.runtime.timing import format_duration
 from launcher.follow import controller
 from launcher.follow.console import make_console
-from launcher.supervise.json_types import fits
+from launcher.supervise.json_files import fits
+from launcher.supervise.process_state import State
 from launcher.supervise.run_registry import Record, Run, boot_id
 from launcher.supervise.task import FINAL_STATES, LEARNERS
 
@@ -78,12 +79,12 @@ def snapshot_without_gpus(run: Run) -> dict[str, Any]:
         return {}
     states = run.states()
     row = last_row(Path(record.logdir) / "metrics.jsonl", record.time)
-    learners = states.get(LEARNERS, {})
-    if learners.get("state") == "away":  # no newer row can come
-        where = f"the learners' host {learners['host']} is unreachable from this machine"
+    learners = states.get(LEARNERS) or State(LEARNERS, "", "", "lost")
+    if learners.state == "away":  # no newer row can come
+        where = f"the learners' host {learners.host} is unreachable from this machine"
         row["verdict"] = f"{where}; the figures are the last that it sent"
     return {
-        "name": run.name,
+        "name": record.name,
         "state": _summarize_state(record, states),
         "logdir": record.logdir,
         "seconds": round(time.time() - record.time, 1),
@@ -219,37 +220,34 @@ def _describe_controller(run: Run) -> dict[str, Any] | None:
     }
 
 
-def describe_process(state: dict[str, Any]) -> dict[str, Any]:
+def describe_process(state: State) -> dict[str, Any]:
     """Return one process's status with every key; values that are not known are None."""
-    is_running = state["state"] not in (*FINAL_STATES, "lost", "waits", "starting", "away")
-    since = state.get("since")
-    now = state.get("time") or time.time()  # by the clock of its host, as `since` is
+    is_running = not state.has_ended and state.state not in ("waits", "starting", "away")
+    now = state.time or time.time()  # by the clock of its host, as `since` is
     return {
-        "name": state["name"],
-        "job": state["job"],
-        "host": state["host"],
-        "state": state["state"],
-        "up": round(now - since, 1) if is_running and since else None,
-        "frames_per_second": state.get("frames_per_second") if is_running else None,
-        "cpu": state.get("cpu") if is_running else None,
-        "memory": state.get("memory") if is_running else None,
-        "restarts": state.get("restarts", 0),
-        "code": state.get("code"),
-        "failure": state.get("failure"),
-        "last": state.get("last", ""),
-        "log": state.get("log", ""),
+        "name": state.name,
+        "job": state.job,
+        "host": state.host,
+        "state": state.state,
+        "up": round(now - state.since, 1) if is_running and state.since else None,
+        "frames_per_second": state.frames_per_second if is_running else None,
+        "cpu": state.cpu if is_running else None,
+        "memory": state.memory if is_running else None,
+        "restarts": state.restarts,
+        "code": state.code,
+        "failure": state.failure and state.failure._asdict(),
+        "last": state.last,
+        "log": state.log,
     }
 
 
-def _summarize_state(record: Record, states: dict[str, dict[str, Any]]) -> str:
-    learners_state = states.get(LEARNERS, {"state": "lost"})
-    if record.boot != boot_id() and not learners_state.get("place"):
+def _summarize_state(record: Record, states: dict[str, State]) -> str:
+    learners = states.get(LEARNERS) or State(LEARNERS, "", "", "lost")
+    if record.boot != boot_id() and not learners.place:
         return "elsewhere" if record.elsewhere else "stale"
-    learners = learners_state["state"]
-    others = [state["state"] for state in states.values()]
-    if learners in FINAL_STATES and any(state not in (*FINAL_STATES, "lost") for state in others):
+    if learners.state in FINAL_STATES and not all(state.has_ended for state in states.values()):
         return "ending"
-    return learners
+    return learners.state
 
 
 def last_row(path: Path, since: float) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from launcher.hosts.copy import FilePart, FolderCopy, OfferedFile, TransferResult, partial_path
 from launcher.hosts.remote_files import FileStore
-from launcher.supervise.task import read_json
+from launcher.supervise.json_files import read_json
 
 _CHECKPOINTS = "checkpoints"
 _ABOUT_FILE = "about.json"

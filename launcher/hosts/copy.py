@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from launcher.hosts.remote_files import FileStore
 from launcher.supervise.file_service import FOLDER, FileInfo
-from launcher.supervise.json_types import fields_fit
-from launcher.supervise.task import ROW_FILES, read_json, write_json
+from launcher.supervise.json_files import fields_fit, read_json, write_json
+from launcher.supervise.task import ROW_FILES
 
 _COMPARE_ALL_BYTES = 1 << 20  # files up to this size are compared completely
 # Bytes that are compared of a longer file that has grown, at its start and where the copy ends.

@@ -16,7 +16,7 @@ from launcher.hosts.hosts import Hosts
 from launcher.hosts.remote_node import OperationFailed
 from launcher.supervise.callbacks import Say
 from launcher.supervise.run_registry import Record, Run
-from launcher.supervise.task import FINAL_STATES, LEARNERS
+from launcher.supervise.task import LEARNERS
 
 _PERIOD_SECONDS = 20.0
 _LAST_SECONDS = 60.0  # at the end: seconds to wait for another frontend that downloads the same
@@ -74,8 +74,7 @@ class _FolderMirror:
 
     def _have_learners_ended(self) -> bool:
         """Return whether the learners have ended, so that no new files will be written."""
-        learners = self._run.states().get(LEARNERS, {"state": "lost"})
-        return learners["state"] in (*FINAL_STATES, "lost")
+        return self._run.state_of(LEARNERS).has_ended
 
     def _fetch_once(self, timeout: float) -> None:
         self._record = self._run.record or self._record  # the learners may have moved

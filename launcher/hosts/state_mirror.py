@@ -13,9 +13,9 @@ from typing import Any
 
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
-from launcher.supervise.process_state import is_state
+from launcher.supervise.json_files import write_json
+from launcher.supervise.process_state import parse_state
 from launcher.supervise.run_registry import Run
-from launcher.supervise.task import write_json
 
 
 class StateMirror:
@@ -36,17 +36,17 @@ class StateMirror:
         record = self._run.record
         if all_states and record:
             gone = [p for p in record.processes if p.get("place") == host_id]
-            states = {p["name"]: p | {"state": "lost", "supervisor": None} for p in gone} | states
-        for name, state in states.items():
+            states = {p["name"]: p | {"state": "lost"} for p in gone} | states
+        for name, content in states.items():
             # Learners that were restarted on another host leave a state on this one.
             if record and record.host_id_of(name) != host_id:
                 continue
-            if not is_state(state):  # of another version of this program
+            if (state := parse_state(content)) is None:  # of another version of this program
                 continue
             folder = self._run.folder / name
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the run was removed, or the disk is full
                 folder.mkdir(exist_ok=True, mode=0o700)
-                write_json(folder / "state.json", state)
+                write_json(folder / "state.json", state.to_json())
         self._run.record_contact(host_id)  # last, since the states count from now on
         self.reported.add(host_id)
 
@@ -56,7 +56,7 @@ class StateMirror:
         if copy is None:
             return
         content = base64.b64decode(data)
-        with self._writing, contextlib.suppress(OSError):
+        with self._writing, contextlib.suppress(OSError):  # the disk is full: it is sent again
             size = _file_size(copy)
             if offset > size:  # the copy was replaced: ask for the content from its end on
                 self._follow_again(host_id)
@@ -88,7 +88,7 @@ class StateMirror:
         files = self._files.get(host_id, {})
         self._following_again.discard(host_id)
         sizes = {path: _file_size(copy) for path, copy in files.items()}
-        with contextlib.suppress(HostUnavailable, OperationFailed):
+        with contextlib.suppress(HostUnavailable, OperationFailed):  # asked again once it is back
             record = self._run.record
             start = record.id if record else ""
             self._hosts.call(host_id, "follow", start=start, files=sizes)

@@ -17,9 +17,9 @@ from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
 from launcher.supervise import mpirun
-from launcher.supervise.mpi_agent import FIRST_PORT, PORTS_VARIABLE, TOKEN_VARIABLE
+from launcher.supervise.mpi_agent import FIRST_PORT, TOKEN_VARIABLE
 from launcher.supervise.programs import PACKAGE
-from launcher.supervise.task import ACTORS_VARIABLE, LEARNERS, START_VARIABLE
+from launcher.supervise.task import ACTORS_VARIABLE, LEARNERS, PORTS_VARIABLE, START_VARIABLE
 
 # In seconds; with these values ranks end within a minute if their mpirun's host loses power.
 _TCP_KEEPALIVE = {"time": "30", "intvl": "10", "probes": "3"}
@@ -226,7 +226,6 @@ def make_learners(
         own = {each.installation.address: [installation.address, each.port] for each in hosts}
         variables[PORTS_VARIABLE] = json.dumps(own)
         variables[TOKEN_VARIABLE] = _token_file(installation)
-        command = [PACKAGE, "mpi_agent", "start", *command]
     learner = Process(
         LEARNERS,
         "learner",

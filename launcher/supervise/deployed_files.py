@@ -24,8 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.supervise.json_types import fields_fit
-from launcher.supervise.task import read_json
+from launcher.supervise.json_files import fields_fit, read_json
 
 MANIFEST = ".deployed.json"
 _WORK_PREFIX = ".deploying-"

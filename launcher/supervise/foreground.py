@@ -14,12 +14,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from launcher.supervise import child_process, foreground_states, procfs, programs
-from launcher.supervise.actor_watch import ActorWatch
+from launcher.supervise import child_process, procfs, programs
+from launcher.supervise.json_files import write_json
 from launcher.supervise.process_output import FATAL, write_to_terminal
-from launcher.supervise.process_state import read_state
+from launcher.supervise.process_state import ActorWatch, Failure, State
+from launcher.supervise.run_registry import Record, Run, boot_id, foreground_prefix
 from launcher.supervise.task import (
     FINAL_STATES,
     HEARTBEAT,
@@ -27,7 +28,6 @@ from launcher.supervise.task import (
     USER_ERROR,
     Task,
     with_learner_hosts,
-    write_json,
 )
 
 MAX_CRASHES = 20  # crashes in a row after which an actor is not restarted
@@ -55,8 +55,7 @@ def run(local_run: LocalRun, signals: Sequence[int]) -> int | None:
     stops the run, the second ends it at once. The result is None if the run ended as they asked.
     """
     child_process.adopt_orphans()
-    with tempfile.TemporaryDirectory(prefix=foreground_states.folder_prefix()) as folder:
-        foreground_states.write_logdir(Path(folder), local_run.folder)
+    with tempfile.TemporaryDirectory(prefix=foreground_prefix()) as folder:
         try:
             return _Foreground(local_run, Path(folder), signals).run()
         finally:
@@ -68,6 +67,20 @@ class _Foreground:
 
     def __init__(self, local_run: LocalRun, folder: Path, signals: Sequence[int]):
         self._local_run, self._folder, self._signals = local_run, folder, signals
+        self._run = Run(folder.name, folder.parent)  # as a dashboard finds it, too
+        self._logdir = local_run.folder.absolute()
+        self._record = Record(
+            name=self._logdir.name,
+            id="",
+            time=time.time(),
+            boot=boot_id(),
+            logdir=str(self._logdir),
+            socket="",
+            processes=[],
+            flags={},
+            learners=[],
+            next_actor=0,
+        )
         self._names = [LEARNERS, *(f"actor-{task}" for task in range(len(local_run.actors)))]
         self._heartbeat = Path(local_run.environment.get(HEARTBEAT) or folder / LEARNERS / "beat")
         self._reported: dict[str, float] = {}  # by process: the time of its last reported failure
@@ -81,37 +94,48 @@ class _Foreground:
 
         The actors' supervisors start as soon as the learners' addresses are known.
         """
-        supervisors = [self._start(LEARNERS, self._local_run.learners)]
-        next_look, addresses = 0.0, None
+        supervisors = self._start([self._make_task(LEARNERS, self._local_run.learners)])
+        next_look, addresses = 0.0, tuple[str, ...]()
         while supervisors[0].poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # learners are running
                 supervisors[0].wait(_CHECK_SECONDS if addresses else _HOSTS_CHECK_SECONDS)
             if len(self._signals) > self._stop_requests:
                 self._request_stop(supervisors[0])
             if not addresses and not self._stop_requests:
-                state = read_state(self._folder / LEARNERS)
-                if addresses := state.get("learner_hosts"):
-                    supervisors += [
-                        self._start(name, with_learner_hosts(command, addresses))
-                        for name, command in zip(
-                            self._names[1:], self._local_run.actors, strict=True
-                        )
-                    ]
+                addresses = self._run.state_of(LEARNERS).learner_hosts
+                supervisors += self._start(self._actor_tasks(addresses)) if addresses else []
             if not self._stop_requests and time.monotonic() >= next_look:
                 next_look = time.monotonic() + _STATE_SECONDS
                 self._report_actors()
         until = time.monotonic() + _END_SECONDS
         for supervisor in supervisors[1:]:  # they end because their leader has ended
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # `run` kills it
                 supervisor.wait(max(until - time.monotonic(), 0.0))
         return self._result(child_process.exit_code(supervisors[0]))
 
-    def _start(self, name: str, command: list[str]) -> subprocess.Popen:
-        """Write a process's task and start its supervisor."""
+    def _start(self, tasks: Sequence[Task]) -> list[subprocess.Popen]:
+        """Record these processes beside those of before, and start their supervisors."""
+        for task in tasks:
+            (self._folder / task.name).mkdir(mode=0o700)
+            write_json(self._folder / task.name / "task.json", task._asdict())
+            entry = {"name": task.name, "job": task.job, "host": task.host, "log": task.log}
+            self._record.processes.append(entry)
+        self._run.write_record(self._record)
+        return [
+            programs.start_supervisor(
+                self._folder / task.name / "task.json", shows_output=task.name == LEARNERS
+            )
+            for task in tasks
+        ]
+
+    def _actor_tasks(self, addresses: Sequence[str]) -> list[Task]:
+        commands = zip(self._names[1:], self._local_run.actors, strict=True)
+        return [self._make_task(n, with_learner_hosts(each, addresses)) for n, each in commands]
+
+    def _make_task(self, name: str, command: list[str]) -> Task:
         is_learners = name == LEARNERS
-        (self._folder / name).mkdir(mode=0o700)
         beat = str(self._heartbeat if is_learners else self._folder / name / "beat")
-        task = Task(
+        return Task(
             name=name,
             job="learner" if is_learners else "actor",
             host="localhost",
@@ -123,21 +147,18 @@ class _Foreground:
             log_max_mb=self._local_run.log_max_mb,
             leader="" if is_learners else LEARNERS,
             lease_secs=None,
-            rows=str(self._local_run.folder.absolute() / "metrics.jsonl") if is_learners else "",
+            rows=str(self._logdir / "metrics.jsonl") if is_learners else "",
             has_other_hosts=False,
             restarts=0 if is_learners else MAX_CRASHES - 1,
             stall_secs=0.0,
             # A save takes as long as it takes (30 years, since JSON has no infinity): the user can
             # always ask a second time.
             grace_secs=1e9,
-            parent=[os.getpid(), procfs.start_time(os.getpid())],
+            parent=procfs.identify(os.getpid()),
         )
-        path = self._folder / name / "task.json"
-        write_json(path, task._asdict())
-        return programs.start_supervisor(path, shows_output=is_learners)
 
     def _log(self, name: str) -> Path:
-        return self._local_run.folder.absolute() / f"{name}.log"
+        return self._logdir / f"{name}.log"
 
     def _request_stop(self, supervisor: subprocess.Popen) -> None:
         """Pass a stop request of the user on to the supervisors.
@@ -165,22 +186,21 @@ class _Foreground:
         """
         if not any(self._heartbeat.parent.glob(f"{self._heartbeat.name}*")):
             return
-        states = {name: read_state(self._folder / name) for name in self._names[1:]}
+        states = self._run.states()
         for name, state in states.items():
-            failure = state.get("failure")
-            if failure and failure["time"] != self._reported.get(name):
+            failure = state.failure
+            if failure and name != LEARNERS and failure.time != self._reported.get(name):
                 is_first = not self._reported
-                self._reported[name] = failure["time"]
-                lines = [self._local_run.printable(line) for line in failure["lines"]]
-                failure["lines"] = lines
+                self._reported[name] = failure.time
+                lines = [self._local_run.printable(line) for line in failure.lines]
+                failure = failure._replace(lines=tuple(lines))
                 mistake = _last_line(lines).removeprefix(f"[{name.replace('-', ' ')}] ")
                 first = self._mistakes.setdefault(mistake, name)
-                _print(_describe_failure(name, state, self._log(name), first))
+                _print(_describe_failure(state, failure, self._log(name), first))
                 if is_first and lines and lines[0].startswith(("Traceback", FATAL)):
                     for line in lines:
                         _print(f"    {line}")
-        actors = [state.get("state", "starting") for state in states.values()]
-        if self._actor_watch.have_all_failed(actors) and not self._ends_without_actors:
+        if self._actor_watch.have_all_failed(states.values()) and not self._ends_without_actors:
             self._ends_without_actors = True
             _print(f"the run ends, since no actor is left; {self._resume_hint()}")
             with contextlib.suppress(OSError):  # the disk may be full; Ctrl-C still ends the run
@@ -188,28 +208,28 @@ class _Foreground:
 
     def _result(self, code: int) -> int | None:
         """Return the learners' exit code; None if they ended because of a stop request."""
-        state = read_state(self._folder / LEARNERS)
+        state = self._run.state_of(LEARNERS)
         if self._ends_without_actors:
             return code or self._code_of_actors()
-        if state.get("state") == "stopped" or (self._signals and not state):
+        if state.state == "stopped" or (self._signals and state.supervisor is None):
             return None
-        if state.get("state") not in FINAL_STATES:
+        if state.state not in FINAL_STATES:
             if code == 0:  # the last state could not be written: the disk is full
                 return None if self._signals else 0
             ended = child_process.describe_exit(code)
             _print(f"the learners' supervisor {ended}; {self._resume_hint()}")
             return code or 1
-        why = state["failure"]["why"] if state["failure"] else ""
+        why = state.failure.why if state.failure else ""
         if self._stop_requests:
             _print(f"learners failed: {why}")
-        elif state["code"] > 128:  # no learner could print the reason
+        elif state.code and state.code > 128:  # no learner could print the reason
             _print(f"learners failed: {why}; {self._resume_hint()}")
-        return int(state["code"])
+        return state.code
 
     def _code_of_actors(self) -> int:
         """Return the exit code of a run without actors: that of a mistake if all have found one."""
-        failures = (read_state(self._folder / name).get("failure") for name in self._names[1:])
-        codes = {failure["code"] for failure in failures if failure}
+        states = [state for name, state in self._run.states().items() if name != LEARNERS]
+        codes = {state.failure.code for state in states if state.failure}
         return USER_ERROR if codes == {USER_ERROR} else 1
 
     def _resume_hint(self) -> str:
@@ -225,17 +245,16 @@ def _last_line(lines: Sequence[str]) -> str:
     return lines[0 if lines[0].startswith(FATAL) else -1].strip()
 
 
-def _describe_failure(name: str, state: dict[str, Any], log: Path, first: str) -> str:
+def _describe_failure(state: State, failure: Failure, log: Path, first: str) -> str:
     """Return a line about an actor that crashed; `first` is the first one with its last line."""
-    failure = state["failure"]
-    last = _last_line(failure["lines"])
-    if state["state"] != "failed":
-        return f"{name} failed: {failure['why']}; {failure['next']} (last line: {last[:200]})"
-    if failure["code"] == USER_ERROR:
+    name, last = state.name, _last_line(failure.lines)
+    if state.state != "failed":
+        return f"{name} failed: {failure.why}; {failure.next} (last line: {last[:200]})"
+    if failure.code == USER_ERROR:
         what = f": {last}" if first == name else f" as {first} did"
-        return f"{name} failed{what}; {failure['next']}; log: {log}"
+        return f"{name} failed{what}; {failure.next}; log: {log}"
     # The learner has printed why an actor gave up.
-    follows = failure["next"].removeprefix("it ").partition(", since ")[0]
+    follows = failure.next.removeprefix("it ").partition(", since ")[0]
     return f"{name} {follows}; log: {log}"
 
 

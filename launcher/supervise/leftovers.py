@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.supervise import file_lock, procfs
-from launcher.supervise.task import read_json
+from launcher.supervise.json_files import read_json
 
 _LEAST_AGE = 10.0  # seconds: a new file may not be in use yet
 _CLOCK_SECONDS = 60.0  # by which the clock may have been set since a process was started
@@ -88,7 +88,7 @@ def remove_leftovers(
         if not uses.has(path) and not (path.name.isdigit() and int(path.name) in in_use):
             _remove(path)
     for path in translated:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # TensorFlow has just removed it
             if path.stat().st_mtime < uses.tensorflow_since - _CLOCK_SECONDS:
                 _remove(path)
 
@@ -101,7 +101,7 @@ def remove_shared_parameters(shared_memory: Path = Path("/dev/shm")) -> None:
     for folder in shared_memory.glob(f"impala_mm-{os.geteuid()}-*"):
         if not _own_folders(folder):
             continue
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the last actor has just removed the folder
             lock = file_lock.acquire(folder / "members")
             if lock is None:
                 continue
@@ -117,7 +117,7 @@ def _own_folders(*folders: Path) -> list[Path]:
     """
     found: list[Path] = []
     for folder in folders:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # there is none
             entry = folder.lstat()
             if entry.st_uid == os.geteuid() and stat.S_ISDIR(entry.st_mode):
                 found.append(folder)
@@ -130,7 +130,7 @@ def _ours(folder: Path, pattern: str, is_kind: Callable[[int], bool]) -> list[Pa
     """Return the entries of a folder that belong to this user and are not new."""
     found = []
     for path in folder.glob(pattern):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # its process has just removed it
             entry = path.lstat()
             is_old = time.time() - entry.st_mtime > _LEAST_AGE
             if entry.st_uid == os.geteuid() and is_kind(entry.st_mode) and is_old:
@@ -158,8 +158,8 @@ def _has_no_supervisor(state_folder: Path) -> bool:
     found = _STATE_FOLDER.fullmatch(state_folder.name)
     if not found or found["host"] != socket.gethostname() or Path("/proc", found["pid"]).exists():
         return False
-    states = (read_json(path) for path in state_folder.glob("*/state.json"))
-    return not any(procfs.is_alive(state.get("supervisor")) for state in states)
+    contents = (read_json(path) for path in state_folder.glob("*/state.json"))
+    return not any(procfs.is_alive(content.get("supervisor")) for content in contents)
 
 
 def _find_uses() -> _Uses | None:
@@ -171,7 +171,7 @@ def _find_uses() -> _Uses | None:
                 continue
             maps = (process / "maps").read_text(errors="replace")
             for link in (process / "fd").iterdir():
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(FileNotFoundError):  # it has just been closed
                     uses.paths.add(os.readlink(link))
                     uses.files.add(_identity(link))
         except PermissionError:  # the kernel protects it, as it does programs with privileges
@@ -191,9 +191,10 @@ def _find_uses() -> _Uses | None:
 
 
 def _command(process: Path) -> str:
-    with contextlib.suppress(OSError):
+    try:
         return (process / "cmdline").read_text(errors="replace")
-    return ""
+    except OSError:  # it has just ended
+        return ""
 
 
 def _time_of(ticks: Iterable[int]) -> float:
@@ -203,20 +204,22 @@ def _time_of(ticks: Iterable[int]) -> float:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    with contextlib.suppress(OSError):
+    try:
         entry = path.stat()
-        return entry.st_dev, entry.st_ino
-    return 0, 0
+    except OSError:  # it has just been removed
+        return 0, 0
+    return entry.st_dev, entry.st_ino
 
 
 def _namespace(name: str) -> int:
-    with contextlib.suppress(OSError):
+    try:
         return os.stat(f"/proc/self/ns/{name}").st_ino
-    return 0
+    except OSError:  # the kernel has no such namespaces
+        return 0
 
 
 def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # another process of this user removes it, too
         if path.is_dir():
             shutil.rmtree(path)
         else:

@@ -4,13 +4,21 @@ import collections
 import contextlib
 import time
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from launcher.supervise.json_types import fits
-from launcher.supervise.task import WAITS, read_json
+from launcher.supervise.json_files import from_json, read_json
+from launcher.supervise.task import WAITS
 
 # The timeout of the first heartbeat, in timeouts of later ones: TensorFlow has to be loaded first.
 _FIRST_BEAT_FACTOR = 5
+
+
+class _Beat(NamedTuple):
+    """The content of a heartbeat, which `impala_mm/runtime/heartbeat.py` writes."""
+
+    frames: float | None = None
+    gave_up: str = ""
+    crash: str = ""
 
 
 class HeartbeatMonitor:
@@ -25,7 +33,7 @@ class HeartbeatMonitor:
     def reset(self) -> None:
         """Forget all heartbeats, since the process is about to start."""
         for path in [*self._files(), *self._path.parent.glob(f"{WAITS}*")]:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the file system fails for now
                 path.unlink()
         self._beats.clear()
         self._counts.clear()
@@ -47,7 +55,7 @@ class HeartbeatMonitor:
             self._started = now
             return 0.0, ""
         for path in self._files():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the file system fails for now
                 written = path.stat().st_mtime
                 if self._beats.get(path, (0.0, 0.0))[0] != written:
                     self._beats[path] = written, now
@@ -72,20 +80,20 @@ class HeartbeatMonitor:
 
     def frames(self) -> float | None:
         """Return the frames reported so far; None if there are none."""
-        frames: list[Any] = [read_json(path).get("frames") for path in self._files()]
-        return max((float(count) for count in frames if fits(count, float)), default=None)
+        frames = [beat.frames for beat in self._beat_contents() if beat.frames is not None]
+        return max(frames, default=None)
 
     def gave_up(self) -> str:
         """Return why the process has ended, if it reported that a restart would not help."""
-        return self._text("gave_up")
+        return next((beat.gave_up for beat in self._beat_contents() if beat.gave_up), "")
 
     def crash(self) -> str:
         """Return the crash that the process reported, if it crashed before it had worked."""
-        return self._text("crash")
+        return next((beat.crash for beat in self._beat_contents() if beat.crash), "")
 
-    def _text(self, key: str) -> str:
-        texts = [read_json(path).get(key) for path in self._files()]
-        return next((text for text in texts if text and fits(text, str)), "")
+    def _beat_contents(self) -> list[_Beat]:
+        found = [from_json(_Beat, read_json(path)) for path in self._files()]
+        return [beat for beat in found if beat]
 
     def _files(self) -> list[Path]:
         try:

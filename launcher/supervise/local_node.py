@@ -3,7 +3,6 @@
 Arguments and results consist of JSON types.
 """
 
-import contextlib
 import dataclasses
 import os
 import time
@@ -12,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.supervise import (
-    logind,
     programs,
     tmux,
 )
+from launcher.supervise.json_files import write_json
 from launcher.supervise.leftovers import remove_leftovers
 from launcher.supervise.run_registry import Record, Run, RunInUse, boot_id
-from launcher.supervise.task import (
-    FINAL_STATES,
-    Task,
-    write_json,
-)
+from launcher.supervise.task import Task
 
 _TMUX_FAILED = "tmux cannot show the processes: {}"
 _END_SECONDS = 15.0  # seconds that processes of an earlier start have to end
@@ -154,7 +149,7 @@ class LocalNode:
                 if old.name not in ("task.json", "lock"):
                     old.unlink()
             folders[task.name] = folder
-        before = logind.staying_command() or []
+        before = programs.staying_command() or []
         for folder in folders.values():
             programs.start_supervisor(folder / "task.json", before=before)
         return self._windows.open(folders, record)
@@ -165,8 +160,9 @@ class LocalNode:
         return self._windows.open_closed(record) if record and self._is_selected() else ""
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """Return the states of its processes on this machine, by name."""
-        return self.run.states() if self._is_selected() else {}
+        """Return the states of its processes on this machine, by name, as in their files."""
+        states = self.run.states() if self._is_selected() else {}
+        return {name: state.to_json() for name, state in states.items()}
 
     def request_stop(self, mode: str, name: str = "") -> None:
         """Request a stop of one process, or of all: "save", "now" or "ended"."""
@@ -217,11 +213,13 @@ class _RunWindows:
         missing = {
             name: self._run.folder / name
             for name, state in self._run.local_states().items()
-            if state["state"] not in (*FINAL_STATES, "lost") and name not in living
+            if not state.has_ended and name not in living
         }
-        with contextlib.suppress(RunInUse), self._run.locked():  # else another frontend opens them
-            return self.open(missing, record)
-        return ""
+        try:
+            with self._run.locked():
+                return self.open(missing, record)
+        except RunInUse:  # another frontend opens them
+            return ""
 
     def close(self, record: Record) -> None:
         """Close all of them."""

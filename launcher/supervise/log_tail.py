@@ -27,7 +27,7 @@ class LogTail:
     def lines(self) -> list[str]:
         """Return the complete lines since the last call."""
         content = self._file.read() if self._file else b""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it is being rotated, or not written yet
             if not self._file or self._path.stat().st_ino != os.fstat(self._file.fileno()).st_ino:
                 if self._file:  # the last lines of the rotated log
                     content += self._file.read()
@@ -38,9 +38,10 @@ class LogTail:
         return [line.decode(errors="replace") for line in lines]
 
     def _open(self) -> BinaryIO | None:
-        with contextlib.suppress(OSError):
+        try:
             return self._path.open("rb")
-        return None
+        except OSError:  # it is not written yet
+            return None
 
 
 def for_terminal(line: str) -> str:

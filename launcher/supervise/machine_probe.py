@@ -21,8 +21,6 @@ from launcher.supervise import (
     child_process,
     deployed_files,
     file_service,
-    folder_use,
-    logind,
     mpi_agent,
     mpirun,
     programs,
@@ -65,7 +63,7 @@ class MachineProbe:
             "folder": str(self._run.folder),
             "own_python": [sys.executable, platform.python_version()],
             "tmux": bool(tmux.default_socket()),
-            "stays": logind.staying_command() is not None,
+            "stays": programs.staying_command() is not None,
             "cores": len(os.sched_getaffinity(0)),
             "time": time.time(),
         }
@@ -83,16 +81,17 @@ class MachineProbe:
         `on_line` receives each line as it is printed. What the program has left behind in its
         process group is killed.
         """
+        command, variables = programs.complete(command, environment or {})
         try:
             program = subprocess.Popen(
-                programs.resolve(command),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
                 cwd=workdir or None,
-                env=os.environ | (environment or {}),
+                env=os.environ | variables,
                 start_new_session=True,
             )
         except OSError as error:
@@ -142,7 +141,7 @@ class MachineProbe:
 
         `starting` is the name of the run that is about to start in it.
         """
-        return folder_use.describe_writer(folder, starting)
+        return run_registry.describe_writer(folder, starting)
 
     def file_service_command(self) -> list[str]:
         """Return the command that serves this machine's files."""

@@ -1,7 +1,6 @@
-"""Starts an mpirun whose ranks are on several hosts, and its daemon on each other host.
+"""Lets another host start mpirun's daemon: mpirun calls this program instead of ssh.
 
-    mpi_agent.py start COMMAND...       runs mpirun so that it calls this program instead of ssh
-    mpi_agent.py HOST COMMAND...        called by mpirun, for each other host
+    mpi_agent.py HOST COMMAND...
 
 On each other host the frontend has started `mpi_host`, which connects to this host at the port
 that is known to both. The program waits for it, passes mpirun's command for the daemon to it over
@@ -32,7 +31,7 @@ from typing import Any
 
 # Environment variables of mpirun. The first is JSON: {other host's address: [this host's address,
 # port]}. The second is the token file, or its content.
-PORTS_VARIABLE, TOKEN_VARIABLE = "IMPALA_MM_MPI_PORTS", "IMPALA_MM_MPI_CERTIFICATES"
+PORTS_VARIABLE, TOKEN_VARIABLE = "IMPALA_MM_MPI_PORTS", "IMPALA_MM_MPI_CERTIFICATES"  # as in `task`
 _HEARTBEAT, _WAITS = "IMPALA_MM_HEARTBEAT", "waits-"  # as in `task`
 FIRST_PORT = 7001  # the first port that is tried
 _ROLE = "learner"  # what the certificate of both sides names
@@ -222,20 +221,5 @@ def main(host: str, *command: str) -> int:
     return _FAILED
 
 
-def start(*command: str) -> None:
-    """Become mpirun, which calls this program for other hosts."""
-    archive = next((each for each in Path(__file__).parents if each.is_file()), None)
-    program = [str(archive), f"{__spec__.name}"] if archive and __spec__ else [__file__]
-    agent = " ".join([sys.executable, "-ES", *program])
-    if re.search(r"[\s:]", "".join([sys.executable, *program])):
-        sys.exit(f"error: mpirun cannot call `{agent}`: a path contains a space or a colon")
-    try:
-        os.execvpe(command[0], command, os.environ | {"PRTE_MCA_plm_ssh_agent": agent})
-    except OSError as error:
-        sys.exit(f"error: {command[0]}: {error.strerror}")
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "start":
-        start(*sys.argv[2:])
     sys.exit(main(*sys.argv[1:]))

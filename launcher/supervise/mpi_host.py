@@ -22,7 +22,7 @@ from pathlib import Path
 from launcher.supervise import child_process, mpi_agent
 from launcher.supervise.task import HEARTBEAT
 
-_RETRY_SECONDS = 0.3
+_RETRY_SECONDS = 0.1  # seconds between attempts to connect to mpirun's agent
 _CHECK_SECONDS = 0.3
 _KILL_SECONDS = 2.0  # seconds between SIGTERM and SIGKILL
 _SEND_SECONDS = 5.0  # timeout for mpirun's agent to take the daemon's output

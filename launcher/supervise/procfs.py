@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.supervise.json_types import fits
+from launcher.supervise.json_files import fits
+
+Process = tuple[int, int]  # pid and start time, by which a process is known after its end, too
 
 
 def start_time(pid: int) -> int:
@@ -23,11 +25,14 @@ def start_time(pid: int) -> int:
     return 0 if has_ended else int(fields[19])
 
 
+def identify(pid: int) -> Process:
+    """Return a process of now as it is recorded."""
+    return pid, start_time(pid)
+
+
 def is_alive(process: Any) -> bool:
-    """Return whether a recorded [pid, start time] is still running; it may be damaged, or None."""
-    if not (fits(process, list[int]) and len(process) == 2):
-        return False
-    return start_time(process[0]) == process[1] != 0
+    """Return whether a recorded process is still running; it may be damaged, or None."""
+    return fits(process, Process) and start_time(process[0]) == process[1] != 0
 
 
 def descendants(pid: int, but: str = "") -> list[int]:
@@ -37,7 +42,7 @@ def descendants(pid: int, but: str = "") -> list[int]:
     """
     pids = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the process has just ended
             for child in map(int, path.read_text().split()):
                 if not (but and has_variable(child, but)):
                     pids += [child, *descendants(child, but)]
@@ -64,7 +69,7 @@ class Usage:
         """Return (CPU in percent of a core since the last call, resident memory in MiB)."""
         ticks, memory = {}, 0
         for pid in descendants(os.getpid()):
-            with contextlib.suppress(OSError, ValueError, IndexError):
+            with contextlib.suppress(OSError):  # it has just ended
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 ticks[pid] = int(fields[11]) + int(fields[12])
                 memory += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")

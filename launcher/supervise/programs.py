@@ -2,20 +2,30 @@
 
     launcher.supervise.supervisor TASK.json     runs a process; in the background, outside of tmux
     launcher.supervise.window FOLDER            shows a process; in a window of tmux
-    launcher.supervise.mpi_agent start COMMAND  becomes the learners' mpirun, and is called by it
+    launcher.supervise.mpi_agent HOST ...       is called by mpirun, for each other learners' host
     launcher.supervise.mpi_host ADDRESS ...     runs mpirun's daemon on another learners' host
 
 They need no installed packages; without them Python starts in half the time.
+
+With KillUserProcesses=yes systemd ends at a logout all that the login has started, in whatever
+session and process group. What the user's own manager has started instead stays, as long as the
+user "lingers".
 """
 
+import functools
+import os
+import pwd
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-PACKAGE = "launcher.supervise"  # first word of a command that `resolve` completes
+from launcher.supervise.task import PORTS_VARIABLE
+
+PACKAGE = "launcher.supervise"  # first word of a command for `complete`
 # The project's clone, or the archive of this package.
 _CODE_ROOT = Path(__file__).resolve().parents[2]
+_LOGIND_SECONDS = 5.0  # timeout for an answer of systemd
 # Runs a module of the folder that is named first, as the archive runs its own, from any folder.
 _RUN_MODULE = (
     "import runpy, sys; sys.path[0] = sys.argv.pop(1); "
@@ -29,15 +39,24 @@ def command_of(program: str, *arguments: Path) -> list[str]:
     return [sys.executable, "-ES", *how, f"{PACKAGE}.{program}", *map(str, arguments)]
 
 
-def resolve(command: Sequence[str]) -> list[str]:
-    """Return a command as it is on this machine: [PACKAGE, PROGRAM, ...] is one of this package.
+def complete(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return a command and its environment as they are on this machine, in any working directory.
 
-    Any other command is returned unchanged. The working directory may be any.
+    [PACKAGE, PROGRAM, ...] becomes that program of this package. An mpirun that starts learners on
+    other hosts calls `mpi_agent` instead of ssh; it takes no paths that contain spaces or colons.
     """
+    is_clone, found = _CODE_ROOT.is_dir(), dict(environment)
+    if PORTS_VARIABLE in environment:
+        own = [_CODE_ROOT / "launcher" / "supervise" / "mpi_agent.py"]
+        agent = own if is_clone else [_CODE_ROOT, f"{PACKAGE}.mpi_agent"]
+        found["PRTE_MCA_plm_ssh_agent"] = " ".join([sys.executable, "-ES", *map(str, agent)])
     if command[0] != PACKAGE:
-        return list(command)
-    how = ["-c", _RUN_MODULE] if _CODE_ROOT.is_dir() else []
-    return [sys.executable, "-ES", *how, str(_CODE_ROOT), f"{PACKAGE}.{command[1]}", *command[2:]]
+        return list(command), found
+    how = ["-c", _RUN_MODULE] if is_clone else []
+    program = [str(_CODE_ROOT), f"{PACKAGE}.{command[1]}", *command[2:]]
+    return [sys.executable, "-ES", *how, *program], found
 
 
 def working_folder() -> Path:
@@ -62,3 +81,57 @@ def start_supervisor(
         stderr=output,
         start_new_session=True,  # Ctrl-C in the terminal is for the process that follows the run
     )
+
+
+@functools.cache
+def ends_processes() -> bool:
+    """Return whether the processes that a login of this user starts end with it."""
+    manager = _properties("show-session", "KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
+    if not manager:
+        return False
+    user, only = _user(), manager.get("KillOnlyUsers", "").split()
+    if user in manager.get("KillExcludeUsers", "").split():
+        return False
+    return user in only if only else manager.get("KillUserProcesses") == "yes"
+
+
+@functools.cache
+def staying_command() -> list[str] | None:
+    """Return what to put before a command so that it stays after the logout; None: nothing helps.
+
+    The result is empty where systemd does not end processes at the logout.
+    """
+    if not ends_processes():
+        return []
+    command = ["systemd-run", "--user", "--scope", "--quiet", "--"]
+    lingers = _properties("show-user", "Linger", name=_user()).get("Linger") == "yes"
+    return command if lingers and _works([*command, "true"]) else None
+
+
+def _user() -> str:
+    """Return the name of this user, or the number of one without a name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _works(command: list[str]) -> bool:
+    """Return whether a command succeeds."""
+    try:
+        ran = subprocess.run(command, capture_output=True, timeout=_LOGIND_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):  # there is no systemd; it hangs
+        return False
+    return ran.returncode == 0
+
+
+def _properties(verb: str, *names: str, name: str = "") -> dict[str, str]:
+    """Return properties of a user, or of the manager of all logins; empty without systemd."""
+    command = ["loginctl", verb, *([name] if name else []), *(f"--property={n}" for n in names)]
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=_LOGIND_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):  # there is no systemd; it hangs
+        return {}
+    return dict(line.split("=", 1) for line in ran.stdout.splitlines() if "=" in line)

@@ -1,18 +1,20 @@
-"""The runs of this user on this machine, by name.
+"""The runs of this user on this machine, by name: what was started, and how its processes are.
 
 The frontend's machine records the complete run; another host records only its own processes, in
-`hosts/HOSTNAME/runs` instead.
+`hosts/HOSTNAME/runs` instead, and an experiment.py in the foreground of a terminal in a temporary
+folder of its own (`foreground`).
 
     ~/.local/state/impala_mm/runs/NAME/      ($XDG_STATE_HOME, where it is set); mode 0700
-        run.json     what was started (`Record`); mode 0600
-        start_flags.json   the frontend's flags of the start, with the values of --env; mode 0600
+        run.json     what was started (`Record`), which the frontend alone writes; mode 0600
+        NAME/state.json    the state of a process, which its supervisor alone writes; those of
+                     processes on other hosts are copies, which a connected frontend updates
+        ...          other files of supervisors (see `task`)
         token        the secret that actors send to learners, and certificates; mode 0600
         controller.json    what the run's controller reports
-        ...          the files of supervisors (see `task`); those of processes on other hosts are
-                     copies, which a connected frontend updates
         seen/PLACE   updated while a frontend is connected to that host; holds the error otherwise
 
-Commands about a run read only these files, so they work from any terminal and without the CSV.
+Commands about a run read only these files, so they work from any terminal and without the CSV, and
+so does the dashboard.
 """
 
 import contextlib
@@ -26,34 +28,21 @@ import shutil
 import signal
 import socket
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from launcher.supervise import file_lock, procfs
-from launcher.supervise.json_types import fields_fit
+from launcher.supervise.json_files import ParsedFile, from_json, write_json
 from launcher.supervise.leftovers import remove_shared_parameters
-from launcher.supervise.process_state import parse_state
-from launcher.supervise.task import (
-    FINAL_STATES,
-    HEARTBEAT,
-    LEARNERS,
-    parse_object,
-    read_json,
-    write_json,
-)
+from launcher.supervise.process_state import State, parse_state, read_state
+from launcher.supervise.task import HEARTBEAT, LEARNERS
 
 _TASK_SECONDS = 60.0  # seconds within which a supervisor must read its task
 _CONTACT_SECONDS = 15.0  # seconds without contact after which a host counts as unreachable
 _REMOVALS = 10  # attempts to remove a run's state folder
 _KILLED_SECONDS = 5.0  # seconds within which a process that was sent SIGKILL has ended
-
-# Seconds for which a new file is parsed each time: within a tick of the file system's clock,
-# another one may take its place with the same inode, time and size.
-_NEW_SECONDS = 0.1
-Parsed = TypeVar("Parsed")
 
 
 class InvalidRunName(Exception):
@@ -96,6 +85,8 @@ class Record:
     started_from: str = ""  # host name of its frontend
     # Host ids of all learners' rows at the start: these hosts have the learners' certificate.
     first_learner_places: list[str] = dataclasses.field(default_factory=list)
+    # The frontend's flags of the start, which later commands use, too; --env may contain secrets.
+    start_flags: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def elsewhere(self) -> str:
@@ -108,6 +99,11 @@ class Record:
         """The ids of the hosts of all learners, the first learner's first."""
         return [p.get("place", "") for p in self.processes if p["job"] == "learner"]
 
+    def for_hosts(self) -> dict[str, Any]:
+        """Return what other hosts get of it: no commands, and no flags, which may hold secrets."""
+        bare = dataclasses.replace(self, processes=[], learners=[], csvs=[])
+        return dataclasses.asdict(bare) | {"flags": {}, "start_flags": {}}
+
     def host_id_of(self, name: str) -> str:
         """Return the id of a process's host; "" if the run has no such process."""
         return self._host_ids.get(name, "")
@@ -118,49 +114,32 @@ class Record:
         return {p["name"]: p.get("place", "") for p in reversed(self.processes)}
 
 
-class ParsedFile(Generic[Parsed]):
-    """A JSON file that is parsed once for each content; threads may share it.
-
-    A frontend asks for the record and the states with each report of each host.
-    """
-
-    def __init__(self, path: Path, parse: Callable[[dict[str, Any]], Parsed]):
-        """Represent the file; `parse` gets its object, or an empty one if it has none."""
-        self._path, self._parse = path, parse
-        self._known: tuple[tuple[int, int, int], Parsed] | None = None
-        self._reading = threading.Lock()  # so that of many threads only one parses a new content
-
-    def read(self) -> Parsed:
-        """Return what `parse` returns; it is shared by all callers, who must not change it."""
-        with self._reading:
-            try:
-                # Opened, since a network file system may answer `stat` from its cache.
-                with self._path.open("rb", buffering=0) as file:
-                    about = os.fstat(file.fileno())
-                    version = about.st_ino, about.st_mtime_ns, about.st_size
-                    if self._known and self._known[0] == version:
-                        return self._known[1]
-                    content = file.read()
-            except OSError:
-                content, version = b"", (0, 0, 0)
-            parsed = self._parse(parse_object(content))
-            is_new = time.time() - version[1] / 1e9 < _NEW_SECONDS
-            # Damaged content is read again: it may be repaired in place.
-            self._known = (version, parsed) if parsed and not is_new else None
-            return parsed
-
-
 class Run:
     """A run of a name, existing or not: its record, states and stop requests."""
 
     def __init__(self, name: str, folder: Path | None = None):
-        """Represent the run `name`; `folder` holds all runs, by default those of this user."""
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        """Represent the run `name`; `folder` holds all runs, by default those of this user.
+
+        Raises InvalidRunName if a user may not choose the name.
+        """
+        if not folder and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise InvalidRunName(f"{name!r} is not a valid name: use letters, digits, - and _")
         self.name = name
         self.folder = (folder or runs_folder()) / name
         self._record = ParsedFile(self.folder / "run.json", _parse_record)
-        self._states: dict[str, ParsedFile[dict[str, Any]]] = {}  # by process
+        self._states: dict[str, ParsedFile[State | None]] = {}  # by process
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether it is the same run, not necessarily with the same content."""
+        return isinstance(other, Run) and self.folder == other.folder
+
+    def __hash__(self) -> int:
+        return hash(self.folder)
+
+    @property
+    def has_frontend(self) -> bool:
+        """Whether this user's frontends on this machine know it by its name."""
+        return self.folder.parent == runs_folder()
 
     @property
     def record(self) -> Record | None:
@@ -170,8 +149,8 @@ class Run:
             return record
         if not path.exists():  # asked now, since another frontend may just have removed it
             return None
-        states = [read_json(path) for path in self.folder.glob("*/state.json")]
-        recorded = [state.get(name) for state in states for name in ("supervisor", "process")]
+        states = [read_state(path.parent) for path in self.folder.glob("*/state.json")]
+        recorded = [each for state in states if state for each in (state.supervisor, state.process)]
         if not any(map(procfs.is_alive, recorded)):  # no process of it is left
             return None
         raise UnreadableRecord(
@@ -183,7 +162,7 @@ class Run:
         """Write the record, which makes the run known to all frontends."""
         write_json(self.folder / "run.json", dataclasses.asdict(record))
 
-    def states(self) -> dict[str, dict[str, Any]]:
+    def states(self) -> dict[str, State]:
         """Return the state of each process by name, in the order of the record.
 
         The state is "lost" if the process's supervisor is gone, "away" if its host is unreachable.
@@ -194,30 +173,35 @@ class Run:
         rebooted, why_away = record.boot != boot_id(), functools.cache(self.why_away)
         return {p["name"]: self._process_state(p, rebooted, why_away) for p in record.processes}
 
+    def state_of(self, name: str, otherwise: str = "lost") -> State:
+        """Return the state of a process; `otherwise` if the run, or such a process, is gone."""
+        return self.states().get(name) or State(name, "", "", otherwise)
+
     def _process_state(
         self, process: dict[str, Any], rebooted: bool, why_away: Callable[[str], str]
-    ) -> dict[str, Any]:
-        folder = self.folder / process["name"]
-        if (file := self._states.get(process["name"])) is None:
-            file = ParsedFile(folder / "state.json", parse_state)
-            self._states[process["name"]] = file
-        state = dict(file.read())
+    ) -> State:
+        name = process["name"]
+        if (file := self._states.get(name)) is None:
+            file = ParsedFile(self.folder / name / "state.json", parse_state)
+            self._states[name] = file
+        known, log = file.read(), process.get("log", "")
+        state = known or State(name, process["job"], process["host"], "starting", log)
         if host_id := process.get("place"):
-            state = state or process | {"state": "starting", "supervisor": None}
-            if state["state"] not in (*FINAL_STATES, "lost") and (why := why_away(host_id)):
-                state |= {"state": "away", "last": why}
-            return state | {"place": host_id}
-        if rebooted:
-            return process | state | {"state": "lost"}
-        if not state:
-            try:  # a supervisor that reads the task writes a state first
-                late = time.time() - (folder / "task.json").stat().st_mtime > _TASK_SECONDS
-            except OSError:
-                late = True
-            return process | {"state": "lost" if late else "starting", "supervisor": None}
-        if state["state"] not in FINAL_STATES and not procfs.is_alive(state["supervisor"]):
-            state["state"] = "lost"
-        return state
+            if not state.has_ended and (why := why_away(host_id)):
+                state = state._replace(state="away", last=why)
+            return state._replace(place=host_id)
+        if known:
+            is_lost = not known.has_ended and not procfs.is_alive(known.supervisor)
+        else:
+            is_lost = not self._may_start(name)
+        return state._replace(state="lost") if rebooted or is_lost else state
+
+    def _may_start(self, name: str) -> bool:
+        """Return whether a supervisor may still read a task; it writes a state first."""
+        try:
+            return time.time() - (self.folder / name / "task.json").stat().st_mtime < _TASK_SECONDS
+        except OSError:
+            return False
 
     def why_away(self, host_id: str) -> str:
         """Return why a host is unreachable; empty while a frontend is connected to it."""
@@ -234,14 +218,13 @@ class Run:
 
     def record_contact(self, host_id: str, error: str = "") -> None:
         """Record that a host is connected, or the error because of which it is not."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the run was removed, or the disk is full
             (self.folder / "seen" / host_id).write_text(error)
 
     def is_running(self) -> bool:
         """Return whether any of its processes is running, or may still start."""
         return any(
-            state["state"] not in (*FINAL_STATES, "lost")
-            or (not state.get("place") and procfs.is_alive(state.get("process")))
+            not state.has_ended or (not state.place and procfs.is_alive(state.process))
             for state in self.states().values()
         )
 
@@ -251,7 +234,7 @@ class Run:
         Tasks that no supervisor has read yet are removed.
         """
         for process, state in self.local_states().items():
-            if state["state"] == "starting" and name in ("", process):
+            if state.state == "starting" and name in ("", process):
                 (self.folder / process / "task.json").unlink(missing_ok=True)
         try:
             (self.folder / name / "stop").write_text(mode)
@@ -268,12 +251,12 @@ class Run:
         """
         killed, ending = 0, []
         for name, state in self.local_states().items():
-            if lost_only and state["state"] != "lost":
+            if lost_only and state.state != "lost":
                 continue
             killed += _signal_supervisor(state, signal.SIGKILL)
-            for recorded in (state.get("process"), *_started_in(self.folder / name)):
+            for recorded in (state.process, *_started_in(self.folder / name)):
                 if recorded and procfs.is_alive(recorded):
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(ProcessLookupError):  # it has just ended
                         os.kill(recorded[0], signal.SIGKILL)
                         killed += 1
                         ending.append(recorded)
@@ -287,7 +270,7 @@ class Run:
     def locked(self, wait: bool = False, logdir: str = "") -> Iterator[None]:
         """Lock the run against other frontends. Raises RunInUse if it is locked, unless `wait`.
 
-        `logdir`: the run's folder if it is about to start, for `folder_use`.
+        `logdir`: the run's folder if it is about to start, for `describe_writer`.
         """
         self.folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         timeout = math.inf if wait else 0.0
@@ -310,11 +293,9 @@ class Run:
                 f"another run"
             )
 
-    def local_states(self) -> dict[str, dict[str, Any]]:
+    def local_states(self) -> dict[str, State]:
         """Return the states of its processes on this machine, by name."""
-        record = self.record
-        host_ids = {p["name"]: p.get("place", "") for p in record.processes} if record else {}
-        return {name: state for name, state in self.states().items() if not host_ids[name]}
+        return {name: state for name, state in self.states().items() if not state.place}
 
     def create_state(self, token: str = "") -> None:
         """Create an empty state folder with this content of the token file, or only a new secret.
@@ -351,12 +332,7 @@ class Run:
 
 def _parse_record(content: dict[str, Any]) -> Record | None:
     """Return the record with this content; None if it is none, or damaged."""
-    kinds = {field.name: field.type for field in dataclasses.fields(Record)}
-    words = ("name", "job", "host")
-    try:
-        record = Record(**content) if fields_fit(content, kinds) else None
-    except TypeError:
-        return None
+    record, words = from_json(Record, content), ("name", "job", "host")
     if record and all(isinstance(p.get(word), str) for p in record.processes for word in words):
         return record
     return None
@@ -377,9 +353,7 @@ def check_runs_folder() -> None:
 
 def run_names() -> list[str]:
     """Return the names of all runs that have a record."""
-    with contextlib.suppress(OSError):
-        return sorted(path.parent.name for path in runs_folder().glob("*/run.json"))
-    return []
+    return sorted(path.parent.name for path in runs_folder().glob("*/run.json"))
 
 
 def boot_id() -> str:
@@ -387,26 +361,24 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _signal_supervisor(state: dict[str, Any], number: int, times: int = 1) -> int:
+def _signal_supervisor(state: State, number: int, times: int = 1) -> int:
     """Signal a process's supervisor if it is running; return 1 if so, else 0."""
-    supervisor = state.get("supervisor")
-    if not supervisor or not procfs.is_alive(supervisor):
+    if not state.supervisor or not procfs.is_alive(state.supervisor):
         return 0
     for i in range(times):
-        with contextlib.suppress(OSError):
-            os.kill(supervisor[0], number)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(state.supervisor[0], number)
         time.sleep(0.01 * (i + 1 < times))  # two signals at the same moment would count as one
     return 1
 
 
-def _started_in(folder: Path) -> Iterator[list[int]]:
-    """Yield [pid, start time] of a process and its descendants: their heartbeat is in `folder`."""
+def _started_in(folder: Path) -> Iterator[procfs.Process]:
+    """Yield a process and its descendants: their heartbeat is in `folder`."""
     mark = f"{HEARTBEAT}={folder}/".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it is another user's, or has just ended
             if mark in path.read_bytes():
-                pid = int(path.parent.name)
-                yield [pid, procfs.start_time(pid)]
+                yield procfs.identify(int(path.parent.name))
 
 
 def remote_runs_folder() -> Path:
@@ -418,3 +390,70 @@ def runs_folder() -> Path:
     """Return the folder of all runs."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "impala_mm" / "runs"
+
+
+def foreground_prefix() -> str:
+    """Return how the name of this process's state folder begins, as an experiment.py."""
+    return f"impala_mm-{socket.gethostname()}.{os.getpid()}-"
+
+
+def foreground_runs() -> list[Run]:
+    """Return the runs of this user's experiment.py on this host, those that are running last.
+
+    One that was killed leaves its state folder behind.
+    """
+    found = []
+    for path in Path(tempfile.gettempdir()).glob(f"impala_mm-{socket.gethostname()}.*/run.json"):
+        run = Run(path.parent.name, path.parents[1])
+        with contextlib.suppress(OSError, UnreadableRecord):  # it has just been removed; damaged
+            # Nothing is read in the folders of other users.
+            if run.folder.lstat().st_uid == os.geteuid() and (record := run.record):
+                found.append((run.is_running(), record.time, run))
+    return [run for _, _, run in sorted(found, key=lambda each: each[:2])]
+
+
+def describe_writer(folder: str, starting: str = "") -> str:
+    """Return what writes to a folder, such as "the run impala"; empty if nothing does.
+
+    A frontend asks before it starts a run in a folder, on its own machine and on the learners'
+    host: two runs in one folder would write into each other's logs. `starting` is the name of that
+    run. Its own frontend holds its lock, which other hosts see, too, if they share the user's home.
+    """
+    for runs in (runs_folder(), remote_runs_folder()):
+        for path in sorted(runs.glob("*/run.json")):
+            run = Run(path.parent.name, runs)
+            with contextlib.suppress(UnreadableRecord):  # it names no folder
+                record = run.record
+                if record and _uses(run, record, folder) and run.is_running():
+                    if run.has_frontend:
+                        return f"the run {run.name} (--stop --tmux_sess={run.name} ends it)"
+                    return f"the run {run.name}, started from {record.started_from},"
+        for path in sorted(runs.glob("*.lock")):
+            if path.stem == starting:
+                continue
+            if is_same_folder(_read_text(path), folder) and file_lock.is_held(path):
+                return f"another frontend, which is starting the run {path.stem} in it,"
+    lock = Path(folder) / "lock"  # of the learner: see impala_mm/records/run_folder.py
+    if file_lock.is_held(lock):
+        return f"process {_read_text(lock) or 'of another machine'}"
+    return ""
+
+
+def is_same_folder(path: str, other: str) -> bool:
+    """Return whether two absolute paths name the same folder; it need not exist."""
+    return bool(path) and os.path.realpath(path) == os.path.realpath(other)
+
+
+def _uses(run: Run, record: Record, folder: str) -> bool:
+    """Return whether the folder is the run's, on this machine or as its learners' folder."""
+    logs = [p.get("log", "") for p in record.processes if p["name"] == LEARNERS]
+    # `logdir` is a path on the frontend's machine.
+    folders = [record.logdir] * run.has_frontend + [str(Path(log).parent) for log in logs if log]
+    return any(is_same_folder(each, folder) for each in folders)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return os.fsdecode(path.read_bytes()).strip()
+    except OSError:  # it has just been removed
+        return ""

@@ -17,25 +17,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from launcher.supervise import child_process, file_lock, procfs, programs
-from launcher.supervise.json_types import fits
+from launcher.supervise.json_files import fits, from_json, is_gone, read_json
 from launcher.supervise.lease import Lease
 from launcher.supervise.leftovers import remove_leftovers, remove_shared_parameters
 from launcher.supervise.liveness import HeartbeatMonitor
 from launcher.supervise.process_output import ProcessOutput, error_lines
-from launcher.supervise.process_state import ProcessState, read_state
+from launcher.supervise.process_state import Failure, StateWriter, read_state
 from launcher.supervise.task import (
     CRASH_VARIABLE,
-    FINAL_STATES,
     HOST_NAME_VARIABLE,
     HOSTS_VARIABLE,
     LEARNERS,
     USER_ERROR,
     Task,
-    is_gone,
-    read_json,
     with_learner_hosts,
 )
 
@@ -103,7 +99,7 @@ class StopRequests:
         if not leader:  # it has not been started yet, or never will be
             is_late = time.monotonic() - self._created > _LEADER_SECONDS
             return is_late and is_gone(self._run_folder / self._task.leader / "state.json")
-        return leader["state"] in FINAL_STATES or not procfs.is_alive(leader["supervisor"])
+        return leader.has_ended or not procfs.is_alive(leader.supervisor)
 
 
 def _read_text(path: Path) -> str:
@@ -135,7 +131,7 @@ class Supervisor:
         self._last_crash = ""  # before it had worked, see `HeartbeatMonitor.crash`
         self._kill_reason = ""  # why this supervisor killed the process; empty if it did not
         self._checked = 0.0
-        self._state = ProcessState(task, self._output, self._heartbeat)
+        self._state = StateWriter(task, self._output, self._heartbeat)
 
     def run(self) -> int:
         """Run the process, with restarts, until it ends for good; return its last exit code."""
@@ -153,13 +149,12 @@ class Supervisor:
             wait = self._seconds_to_restart(code)
             if wait is None or self._wait_for_restart(wait):
                 break
-        state = self._state.fields
-        if state["state"] == "waits":  # a stop request came before the restart
+        if self._state.state.state == "waits":  # a stop request came before the restart
             self._state.write(state="stopped")
         # The code of a process that was stopped is that of the signal, which is no failure.
-        code = int(state.get("code") or 0)
-        shown = "" if state["state"] == "stopped" else f", exit code {code}"
-        self._output.write_message(f"-- {self._task.name}: {state['state']}{shown} --")
+        state, code = self._state.state.state, self._state.state.code or 0
+        shown = "" if state == "stopped" else f", exit code {code}"
+        self._output.write_message(f"-- {self._task.name}: {state}{shown} --")
         if self._task.job == "actor":
             remove_shared_parameters()
         if self._requests.has_parent_ended():  # it would have removed this folder
@@ -188,14 +183,14 @@ class Supervisor:
                 self._output.write_message(f"note: {note}")
             hosts = {HOSTS_VARIABLE: str(self._hosts_file)}
             task = task._replace(
-                command=with_learner_hosts(task.command, self._state.fields["learner_hosts"]),
+                command=with_learner_hosts(task.command, self._state.state.learner_hosts),
                 environment=task.environment | hosts | local_only,
             )
+        command, environment = programs.complete(task.command, task.environment)
         try:
             self._process = child_process.start(
-                programs.resolve(task.command),
-                task.environment
-                | {HOST_NAME_VARIABLE: task.host, CRASH_VARIABLE: self._last_crash},
+                command,
+                environment | {HOST_NAME_VARIABLE: task.host, CRASH_VARIABLE: self._last_crash},
                 task.workdir,
                 # Learners may run under mpirun, which must end its ranks.
                 death_signal=signal.SIGTERM if task.rows else signal.SIGKILL,
@@ -207,9 +202,8 @@ class Supervisor:
             self._process = None
             self._start_code = USER_ERROR if error.errno in _MISTAKES else 1
             return
-        process = [self._process.pid, procfs.start_time(self._process.pid)]
         self._started = time.monotonic()
-        self._state.write_start(process)
+        self._state.write_start(procfs.identify(self._process.pid))
 
     def _run_to_end(self) -> int:
         process = self._process
@@ -249,7 +243,7 @@ class Supervisor:
         addresses = read_json(self._hosts_file).get("learner_hosts")
         if addresses and fits(addresses, list[str]):
             self._awaits_hosts = False
-            self._state.write(learner_hosts=addresses)
+            self._state.write(learner_hosts=tuple(addresses))
 
     def _read_output(self, pipe: int) -> bool:
         """Read one piece of the output, which may never end; return False at its end."""
@@ -301,9 +295,7 @@ class Supervisor:
         duration = time.monotonic() - self._started
         self._output.end_line()
         unsaved = (
-            self._state.fields["state"] == "saving"
-            and self._requests.passed_on == "save"
-            and code != 0
+            self._state.state.state == "saving" and self._requests.passed_on == "save" and code != 0
         )
         self._state.write(process=None, code=code)
         if unsaved:
@@ -323,9 +315,7 @@ class Supervisor:
         self._last_crash = "" if self._has_worked else self._heartbeat.crash()
         # Flags with which learners have been running are right: a restart that is refused before
         # they report addresses found their port taken, for example, which may pass.
-        can_help = code != USER_ERROR or (
-            self._awaits_hosts and self._state.fields["learner_hosts"]
-        )
+        can_help = code != USER_ERROR or (self._awaits_hosts and self._state.state.learner_hosts)
         restarts_again = bool(can_help) and not gave_up and self._crashes <= self._task.restarts
         wait = min(0.5 * 2 ** min(self._crashes - 1, 6), 30.0)
         follows = (
@@ -334,23 +324,18 @@ class Supervisor:
             else self._describe_no_restart(code, gave_up)
         )
         failure = self._describe_failure(code, follows)
-        restarts = self._state.fields["restarts"] + restarts_again
+        restarts = self._state.state.restarts + restarts_again
         self._state.write(
             state="waits" if restarts_again else "failed", failure=failure, restarts=restarts
         )
         return wait if restarts_again else None
 
-    def _describe_failure(self, code: int, follows: str) -> dict[str, Any]:
-        """Return a failure in the format of `state.json`, for frontends; log it too."""
-        failure = {
-            "time": time.time(),
-            "code": code,
-            "why": self._kill_reason or f"it {child_process.describe_exit(code)}",
-            "lines": error_lines(list(self._output.lines)),
-            "next": follows,
-        }
-        self._output.write_message(f"{failure['why']}; {follows}")
-        return failure
+    def _describe_failure(self, code: int, follows: str) -> Failure:
+        """Return a failure, for frontends; log it too."""
+        why = self._kill_reason or f"it {child_process.describe_exit(code)}"
+        lines = tuple(error_lines(list(self._output.lines)))
+        self._output.write_message(f"{why}; {follows}")
+        return Failure(time.time(), code, why, lines, follows)
 
     def _describe_no_restart(self, code: int, gave_up: str) -> str:
         if not self._task.leader:
@@ -395,9 +380,8 @@ def _file_size(path: str) -> int:
 def main(path: Path) -> int:
     """Run the task in `path`; refuse it if a process of that name has a supervisor already."""
     _open_closed_outputs()
-    try:
-        task = Task(**read_json(path))
-    except TypeError:
+    task = from_json(Task, read_json(path))
+    if task is None:
         print(f"{path} holds no task, or a supervisor has already taken it", file=sys.stderr)
         return USER_ERROR
     if file_lock.acquire(path.with_name("lock"), _LOCK_SECONDS) is None:

@@ -3,7 +3,7 @@
 In the run's state folder, which only its owner can read:
 
     NAME/task.json     the process to run (`Task`); removed once read, since it holds an environment
-    NAME/state.json    its state (fields: see `Supervisor`), written on every change and every 2 s
+    NAME/state.json    its state (`process_state.State`), written on every change and every 2 s
     NAME/stop, stop    a stop request, to this process and to all: "save", or "now"; where no
                        learner is, also "ended": the learners have ended
     NAME/hosts.json    the addresses of all learners, written by the first learner of this start as
@@ -19,16 +19,15 @@ This package imports only Python's standard library, since it is sent to hosts
 that may have nothing else of this project.
 """
 
-import contextlib
-import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 FINAL_STATES = ("ended", "failed", "stopped")  # states that no other state follows
 LEARNERS = "learners"  # the name of the process of all learners
 HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # environment variable of a process: its heartbeat file
+# Environment variable of an mpirun that starts learners on other hosts, too: where its agents wait
+# for these (`mpi_agent`).
+PORTS_VARIABLE = "IMPALA_MM_MPI_PORTS"
 WAITS = "waits-"  # beginning of the names of files beside the heartbeat's, see above
 # Environment variable of a process, set by its supervisor: what its last start reported as a crash
 # before it had worked; empty if it reported none.
@@ -76,7 +75,7 @@ class Task(NamedTuple):
     grace_secs: float
     # [pid, start time] of a process that owns `folder`: if it ends first, this one is killed and
     # `folder` is removed. None: there is none.
-    parent: list[int] | None = None
+    parent: tuple[int, int] | None = None
 
 
 def with_learner_hosts(command: Sequence[str], addresses: Sequence[str]) -> list[str]:
@@ -88,41 +87,3 @@ def with_learner_hosts(command: Sequence[str], addresses: Sequence[str]) -> list
         _HOSTS_FLAG + ",".join(addresses) if addresses and part.startswith(_HOSTS_FLAG) else part
         for part in command
     ]
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file that only its owner can read; readers see the old or the new content."""
-    work = path.with_name(f"{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(content, file, allow_nan=False)
-    work.replace(path)
-
-
-def is_gone(path: Path) -> bool:
-    """Return whether there is no such file or folder.
-
-    One that the file system does not let us ask for now, such as that of a ticket that has expired,
-    may still be there.
-    """
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if there is none, or it cannot be read."""
-    with contextlib.suppress(OSError):
-        return parse_object(path.read_bytes())
-    return {}
-
-
-def parse_object(text: bytes) -> dict[str, Any]:
-    """Return the object that a text of JSON contains; empty if it is none."""
-    with contextlib.suppress(ValueError, RecursionError):
-        content = json.loads(text)
-        return content if isinstance(content, dict) else {}
-    return {}

@@ -41,7 +41,7 @@ def default_socket() -> str:
         return inside.split(",")[0]
     folder = Path(os.environ.get("TMUX_TMPDIR", "/tmp"))
     own = (folder if folder.is_dir() else Path("/tmp")) / f"tmux-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
+    with contextlib.suppress(FileExistsError):  # tmux, or another frontend, has made it
         own.mkdir(mode=0o700)
     socket = str(own / "default")
     return "" if why_unsafe(socket) else socket

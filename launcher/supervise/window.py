@@ -7,18 +7,16 @@ window ends this program alone. Ctrl-C in the window first prints what it would 
 within a few seconds does it.
 """
 
-import contextlib
 import os
 import select
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from launcher.supervise import procfs
 from launcher.supervise.log_tail import LogTail, for_terminal
-from launcher.supervise.process_state import read_state
+from launcher.supervise.process_state import State, read_state
 from launcher.supervise.task import FINAL_STATES, LEARNERS
 
 _BACKLOG_BYTES = 1 << 16  # bytes of the log that are shown at first: some screenfuls
@@ -43,7 +41,7 @@ class Window:
         if not state:
             self._print(f"-- {self._name} was not started --")
             return
-        log, supervisor = LogTail(Path(state["log"]), _BACKLOG_BYTES), state["supervisor"]
+        log, supervisor = LogTail(Path(state.log), _BACKLOG_BYTES), state.supervisor
         handle, last_news, has_ended = _open_process(supervisor), time.monotonic(), False
         while True:
             if lines := log.lines():
@@ -56,11 +54,11 @@ class Window:
             has_ended = bool(select.select([handle] if handle else [], [], [], pause)[0])
             has_ended = has_ended or (not handle and not procfs.is_alive(supervisor))
         state = read_state(self._folder)
-        if state and state["state"] not in FINAL_STATES:  # else the log's last line is the state
+        if state and state.state not in FINAL_STATES:  # else the log's last line is the state
             self._print(f"-- {self._name}: its supervisor was killed or crashed --")
 
-    def _wait_for_state(self) -> dict[str, Any]:
-        """Return the state, once the supervisor has reported one; empty if it does not."""
+    def _wait_for_state(self) -> State | None:
+        """Return the state, once the supervisor has reported one; None if it does not."""
         until = time.monotonic() + _START_SECONDS
         while not (state := read_state(self._folder)):
             if time.monotonic() > until or not self._folder.exists():
@@ -71,7 +69,9 @@ class Window:
     def _on_interrupt(self) -> None:
         """Print what a second Ctrl-C would do, or do it if this is the second."""
         state = read_state(self._folder)
-        is_stopping = state.get("state") in ("saving", "ending") or _exists(self._folder / "stop")
+        is_stopping = (state and state.state in ("saving", "ending")) or os.path.exists(
+            self._folder / "stop"
+        )
         if self._name == LEARNERS:
             will = "ends the run without saving" if is_stopping else "saves and stops the run"
         else:
@@ -85,30 +85,24 @@ class Window:
         self._print(f"-- Ctrl-C {will} --")
         self._request_stop("now" if is_stopping else "save", state)
 
-    def _request_stop(self, mode: str, state: dict[str, Any]) -> None:
+    def _request_stop(self, mode: str, state: State | None) -> None:
         try:
             (self._folder / "stop").write_text(mode)
         except OSError:  # the disk may be full; supervisors react to signals, too
-            if procfs.is_alive(state.get("supervisor")):
-                os.kill(state["supervisor"][0], signal.SIGTERM)
+            if state and state.supervisor and procfs.is_alive(state.supervisor):
+                os.kill(state.supervisor[0], signal.SIGTERM)
 
     def _print(self, message: str) -> None:
         _write(f"\r{message}\n")  # over the ^C that the terminal shows
 
 
-def _open_process(recorded: list[int]) -> int:
+def _open_process(recorded: procfs.Process | None) -> int:
     """Return a descriptor that is readable once a process has ended; 0 if there is none."""
-    with contextlib.suppress(OSError, AttributeError):  # also on an older kernel
-        handle = os.pidfd_open(recorded[0])
-        if procfs.is_alive(recorded):
-            return handle
-    return 0
-
-
-def _exists(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return path.exists()
-    return False
+    try:
+        handle = os.pidfd_open(recorded[0]) if recorded else 0
+    except OSError:  # it has just ended, or the kernel is older
+        return 0
+    return handle if procfs.is_alive(recorded) else 0
 
 
 def _write(text: str) -> None:

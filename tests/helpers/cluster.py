@@ -10,7 +10,7 @@ import sys
 from processes import ROOT, Process, free_port, run
 from supervising import until
 
-from launcher.supervise.task import read_json
+from launcher.supervise.json_files import read_json
 
 FRONTEND = (sys.executable, str(ROOT / "run_experiment_mm_raw.py"))
 STRANGE = "a 'b\" $(c); d"

@@ -11,8 +11,9 @@ from pathlib import Path
 from deadlines import Deadline
 from processes import ROOT, wait
 
+from launcher.supervise.json_files import read_json, write_json
 from launcher.supervise.procfs import is_alive
-from launcher.supervise.task import Task, read_json, write_json
+from launcher.supervise.task import Task
 
 
 def until(holds, seconds=10.0):

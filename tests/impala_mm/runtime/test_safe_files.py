@@ -10,7 +10,7 @@ from impala_mm.config.flags import differences
 from impala_mm.config.settings import Config
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime.safe_files import from_json, to_json
-from launcher.supervise.task import write_json
+from launcher.supervise.json_files import write_json
 
 
 def parse_strictly(text):

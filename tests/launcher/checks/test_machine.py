@@ -16,7 +16,7 @@ from launcher.hosts.ssh_config import Settings
 from launcher.plan.host_environment import local_installation
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
-from launcher.supervise import logind
+from launcher.supervise import programs
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_gpus_that_do_not_exist_are_named(host, monkeypatch, tmp_path):
 
 def test_processes_that_systemd_would_end_at_the_logout_are_reported(host, monkeypatch, tmp_path):
     """The host has a stand-in for loginctl that answers as systemd's does."""
-    monkeypatch.setattr(logind, "_user", lambda: "anna")
+    monkeypatch.setattr(programs, "_user", lambda: "anna")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
 
     def report(kills, excluded="root", only="", lingers="no"):
@@ -113,7 +113,7 @@ def test_processes_that_systemd_would_end_at_the_logout_are_reported(host, monke
         }.items():
             (tmp_path / program).write_text(f"#!/bin/sh\n{line}\n")
             (tmp_path / program).chmod(0o755)
-        for function in (logind.ends_processes, logind.staying_command):
+        for function in (programs.ends_processes, programs.staying_command):
             function.cache_clear()
         return [(f.ok, f.message, f.remedy) for f in machine.check_logout(host({}))]
 
@@ -125,19 +125,19 @@ def test_processes_that_systemd_would_end_at_the_logout_are_reported(host, monke
         )
     ]
     assert report("no") == []
-    assert logind.staying_command() == []
+    assert programs.staying_command() == []
     assert report("yes") == reported
     assert report("yes", excluded="root anna") == []
     assert report("yes", only="bob") == []
     assert report("no", only="'bob anna'") == reported, "the lists override it"
     assert report("yes", lingers="yes") == []
-    assert logind.staying_command() == ["systemd-run", "--user", "--scope", "--quiet", "--"]
+    assert programs.staying_command() == ["systemd-run", "--user", "--scope", "--quiet", "--"]
     (tmp_path / "loginctl").unlink()
-    logind.ends_processes.cache_clear()
-    logind.staying_command.cache_clear()
-    assert logind.staying_command() == [], "there is no systemd"
-    logind.ends_processes.cache_clear()
-    logind.staying_command.cache_clear()
+    programs.ends_processes.cache_clear()
+    programs.staying_command.cache_clear()
+    assert programs.staying_command() == [], "there is no systemd"
+    programs.ends_processes.cache_clear()
+    programs.staying_command.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from large_run import LargeRun
 from processes import ROOT, run
+from run_states import ShownRun, make_state
 
 from impala_mm.records.run_folder import take_save_request
 from launcher.commands import dispatch, manage
@@ -43,10 +44,10 @@ def test_a_stop_is_requested_again_until_the_learners_have_ended(tmp_path, monke
     monkeypatch.setattr(FollowedRun, "request_stop", lambda self, mode: requests.append(mode))
 
     def states():
-        return {"learners": {"state": "ended" if len(requests) == 2 else "running"}}
+        return {"learners": make_state(state="ended" if len(requests) == 2 else "running")}
 
     hosts = SimpleNamespace(remote_nodes={"there": None})
-    manage._wait_for_learners(FollowedRun(SimpleNamespace(states=states), hosts))
+    manage._wait_for_learners(FollowedRun(ShownRun(states=states), hosts))
     assert requests == ["save", "save"]
 
 
@@ -68,7 +69,7 @@ def test_a_log_is_printed_in_colour_and_controls_no_terminal(tmp_path, monkeypat
     log = tmp_path / "actor-0.log"
     log.write_text("\x1b]52;c;cm0gLXJmIH4=\x07\x1b[2J \x1b[31mred\x1b[0m\n")
     run = SimpleNamespace(
-        states=lambda: {"actor-0": {"log": str(log)}},
+        states=lambda: {"actor-0": make_state("actor-0", log=str(log))},
         is_running=lambda: False,
         record=SimpleNamespace(host_id_of=lambda name: ""),
     )

@@ -2,6 +2,7 @@
 
 import pytest
 from large_run import LargeRun
+from run_states import record_foreground
 
 from launcher.dashboard import log_reader
 from launcher.dashboard.run_finder import FoundRun
@@ -127,7 +128,8 @@ def test_only_logs_of_the_run_are_found(tmp_path):
         _process("actor-3", "/host/b/actor-3.log"),  # not copied
         _process("../secret", tmp_path / "secret.log"),
     ]
-    found = log_reader.find_logs(FoundRun("k", "n", folder), {"processes": processes})
+    run = record_foreground(tmp_path / "foreground", folder, [each["name"] for each in processes])
+    found = log_reader.find_logs(FoundRun("k", "n", folder, run), {"processes": processes})
     assert found == {
         "actor-0": folder / "actor-0.log",
         "actor-1": outside / "actor-1.log",
@@ -144,7 +146,7 @@ def test_what_a_state_of_another_host_says_names_no_file(tmp_path):
     for name in ("actor-0", "actor-1"):
         (outside / f"{name}.log").touch()
     processes = [_process(name, outside / f"{name}.log") for name in ("actor-0", "actor-1")]
-    found = FoundRun("k", "night", large.logdir, run_name="night")
+    found = FoundRun("k", "night", large.logdir, run=large.run)
     assert log_reader.find_logs(found, {"processes": processes}) == {
         "actor-0": outside / "actor-0.log"
     }

@@ -11,6 +11,7 @@ import pytest
 from large_run import LargeRun
 from processes import ROOT, run
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from run_states import record_foreground
 from werkzeug.test import Client
 
 from impala_mm.records.run_folder import take_save_request
@@ -20,7 +21,7 @@ from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
 from launcher.follow import status
-from launcher.supervise import foreground_states
+from launcher.supervise.run_registry import foreground_prefix
 
 TOKEN = "secret-token"
 EVIL = "<img src=x onerror=alert(1)>\"'\u202e"
@@ -320,28 +321,28 @@ def test_with_the_flag_the_frontends_own_commands_are_called(large, tmp_path, mo
 
 
 def test_a_run_in_the_foreground_is_asked_through_its_folders(large, tmp_path):
-    state_folder = tmp_path / "foreground"
+    run = record_foreground(state_folder := tmp_path / "foreground", tmp_path)
     shutil.copytree(large.run.folder / "learners", state_folder / "learners")
-    found = FoundRun("k", "catch", tmp_path, state_folder=state_folder)
+    found = FoundRun("k", "catch", tmp_path, run)
     assert control.act(found, "save")["printed"] == "catch was asked to save a checkpoint"
     assert take_save_request(tmp_path)
     assert control.act(found, "stop")["code"] == 0
     assert (state_folder / "stop").read_text() == "save"
-    for asked, action in ((found, "apply"), (found._replace(state_folder=None), "stop")):
+    for asked, action in ((found, "apply"), (found._replace(run=None), "stop")):
         with pytest.raises(control.Refused, match="only a run that a frontend has started"):
             control.act(asked, action)
 
 
 @pytest.mark.parametrize(
     ("change", "state"),
-    [({"supervisor": [1, 1]}, "lost"), ({"state": "failed"}, "failed"), (None, "ended")],
+    [({"supervisor": [1, 1]}, "lost"), ({"state": "failed"}, "failed"), (None, "lost")],
 )
 def test_a_run_in_the_foreground_that_is_dead_is_asked_nothing(large, tmp_path, change, state):
-    (state_folder := tmp_path / "foreground").mkdir()
+    run = record_foreground(state_folder := tmp_path / "foreground", tmp_path)
     if change:
         large.write_state("learners", **change)
         shutil.copytree(large.run.folder / "learners", state_folder / "learners")
-    found = FoundRun("k", "catch", tmp_path, state_folder=state_folder)
+    found = FoundRun("k", "catch", tmp_path, run)
     for action in ("save", "stop"):
         with pytest.raises(control.Refused, match=f"catch: its state is {state}, .* continues it"):
             control.act(found, action)
@@ -384,9 +385,9 @@ def test_a_run_learns_while_its_updates_grow_within_the_time_that_is_asked_for(
 
 def test_runs_of_the_same_name_are_told_apart(large, client, tmp_path):
     (logdir := tmp_path / "elsewhere" / "night").mkdir(parents=True)
-    state_folder = tmp_path / f"{foreground_states.folder_prefix()}x"
+    state_folder = tmp_path / f"{foreground_prefix()}x"
+    record_foreground(state_folder, logdir)
     shutil.copytree(large.run.folder / "learners", state_folder / "learners")
-    foreground_states.write_logdir(state_folder, logdir)
     names = {str(large.logdir), str(logdir)}
     answer = _get(client, "/healthz?run=night")
     assert answer.json["runs"].keys() == names

@@ -7,10 +7,11 @@ import time
 
 import pytest
 from large_run import ME, LargeRun
+from run_states import record_foreground
 
 from launcher.dashboard import run_finder, updates, watched_run
 from launcher.dashboard.updates import TooManyPages, Updates
-from launcher.supervise import foreground_states
+from launcher.supervise.run_registry import foreground_prefix, foreground_runs
 
 
 @pytest.fixture
@@ -92,9 +93,8 @@ def test_folders_that_no_page_shows_any_more_are_forgotten(tmp_path, monkeypatch
 
 def test_runs_in_the_foreground_of_a_terminal_are_found_with_their_processes(large, tmp_path):
     (logdir := tmp_path / "elsewhere" / "run").mkdir(parents=True)
-    state_folder = tmp_path / f"{foreground_states.folder_prefix()}x"
-    state_folder.mkdir()
-    foreground_states.write_logdir(state_folder, logdir)
+    state_folder = tmp_path / f"{foreground_prefix()}x"
+    record_foreground(state_folder, logdir, ("learners", "actor-9", "actor-10"))
     for name in ("actor-10", "learners", "actor-9"):
         (state_folder / name).mkdir()
         (state_folder / name / "state.json").write_bytes(
@@ -105,7 +105,6 @@ def test_runs_in_the_foreground_of_a_terminal_are_found_with_their_processes(lar
     known = all_runs.with_run(key, lambda w: w.status)
     assert known["state"] == "running"
     assert [p["job"] for p in known["processes"]] == ["learner", "actor", "actor"]
-    assert list(foreground_states.read_states(state_folder)) == ["learners", "actor-9", "actor-10"]
 
 
 def test_a_run_that_was_stopped_is_shown_as_its_folder_until_that_is_removed(
@@ -116,7 +115,7 @@ def test_a_run_that_was_stopped_is_shown_as_its_folder_until_that_is_removed(
     (before,) = all_runs.find().values()
     large.run.forget()
     (after,) = all_runs.find().values()
-    assert (after.key, after.name, after.has_states) == (before.key, "night", False)
+    assert (after.key, after.name, after.run) == (before.key, "night", None)
     shutil.rmtree(large.logdir)
     assert all_runs.find() == {}
 
@@ -246,26 +245,22 @@ def test_the_failures_of_a_run_that_had_ended_before_are_in_the_logs_of_its_fold
 
 def test_a_run_that_was_killed_does_not_hide_the_next_one_in_its_folder(large, tmp_path):
     logdir = tmp_path / "run"
-    folders = [tmp_path / f"{foreground_states.folder_prefix()}{i}" for i in range(3)]
-    for i, folder in enumerate(folders):
-        folder.mkdir()
-        foreground_states.write_logdir(folder, logdir)
-        os.utime(folder / "logdir", (i, i))
-    assert foreground_states.find_state_folders() == {logdir: folders[2]}, "the newest"
-    for folder, supervisor in ((folders[0], ME), (folders[1], [1, 1])):
-        large.write_state("learners", supervisor=supervisor)
-        shutil.copytree(large.run.folder / "learners", folder / "learners")
-    assert foreground_states.find_state_folders() == {logdir: folders[0]}, "the one that lives"
-    os.utime(folders[1] / "logdir", (9, 9))
-    shutil.rmtree(folders[0])
-    os.utime(folders[2] / "logdir", (10, 10))
-    assert foreground_states.find_state_folders() == {logdir: folders[2]}, "it is starting"
+    paths = [tmp_path / f"{foreground_prefix()}{i}" for i in range(3)]
+    runs = [record_foreground(path, logdir, began=i) for i, path in enumerate(paths)]
+    assert foreground_runs()[-1] == runs[2], "the newest"
+    for run, supervisor in ((runs[0], ME), (runs[1], [1, 1])):
+        large.write_state("learners", supervisor=supervisor, process=supervisor)
+        shutil.copytree(large.run.folder / "learners", run.folder / "learners")
+    assert foreground_runs()[-1] == runs[0], "the one that lives"
+    shutil.rmtree(runs[0].folder)
+    (runs[2].folder / "learners").mkdir()
+    (runs[2].folder / "learners" / "task.json").touch()
+    assert foreground_runs()[-1] == runs[2], "it is starting"
 
 
 def test_nothing_is_read_in_folders_of_other_users(tmp_path, monkeypatch, large):
-    folder = tmp_path / f"{foreground_states.folder_prefix()}x"
-    (folder / "learners").mkdir(parents=True)
-    foreground_states.write_logdir(folder, tmp_path / "run")
-    os.mkfifo(folder / "learners" / "state.json")  # to read it would last for ever
+    folder = tmp_path / f"{foreground_prefix()}x"
+    folder.mkdir()
+    os.mkfifo(folder / "run.json")  # to read it would last for ever
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert foreground_states.find_state_folders() == {}
+    assert foreground_runs() == []

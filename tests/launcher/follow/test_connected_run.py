@@ -4,6 +4,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from run_states import make_state
 
 from launcher.follow import connected_run
 from launcher.follow.connected_run import ConnectedRun, add_pending_stop
@@ -21,13 +22,8 @@ class EndedRun:
     def states(self):
         self.looks += 1
         is_over = "now" in self.asked or self.looks > 30
-        return {
-            "evaluator": {
-                "name": "evaluator",
-                "job": "evaluator",
-                "state": "stopped" if is_over else "ending",
-            }
-        }
+        state = "stopped" if is_over else "ending"
+        return {"evaluator": make_state("evaluator", state, "evaluator")}
 
     def request_stop(self, mode, name=""):
         self.asked.append(mode)
@@ -41,7 +37,7 @@ def test_an_evaluator_is_waited_for_until_ctrl_c(monkeypatch, interrupted):
     hosts = SimpleNamespace(remote_nodes={}, for_each=lambda function, host_ids: {})
     ConnectedRun(ended, hosts, say=said.append)._wait_for_end(lambda: interrupted)
     assert ended.asked == (["now"] if interrupted else [])
-    assert ended.states()["evaluator"]["state"] == "stopped"
+    assert ended.states()["evaluator"].state == "stopped"
     assert interrupted or "evaluator" in said[0]
 
 

@@ -6,9 +6,11 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+from run_states import ShownRun, make_state
 
 from launcher.follow import follow
 from launcher.follow.follow import Follower, RunNews
+from launcher.supervise.process_state import Failure
 
 OVER = (
     "00:41:43 it exited with code 1; the run ends\n00:41:43 -- learners: failed, exit code 1 --\n"
@@ -16,8 +18,8 @@ OVER = (
 
 
 def _state(name, *lines):
-    failure = {"time": 1.0, "why": "it exited with code 1", "lines": lines, "next": "it ends"}
-    return {"name": name, "host": "gpu1", "log": f"/{name}.log", "failure": failure}
+    failure = Failure(1.0, 1, "it exited with code 1", lines, "it ends")
+    return make_state(name, "failed", log=f"/{name}.log", failure=failure)
 
 
 RECOVERY = SimpleNamespace(
@@ -26,7 +28,7 @@ RECOVERY = SimpleNamespace(
 
 
 def _followed(states, say, **functions):
-    run = SimpleNamespace(states=lambda: states, name="impala", record=None)
+    run = ShownRun(states=lambda: states, name="impala", record=None)
     hosts = SimpleNamespace(remote_nodes={})
     config = SimpleNamespace(mirror_logdir=False, stop_secs=60, controller="here")
     return SimpleNamespace(run=run, hosts=hosts, config=config, say=say, **functions)
@@ -34,7 +36,7 @@ def _followed(states, say, **functions):
 
 def test_lines_that_are_on_the_screen_are_not_printed_again(tmp_path, capsys):
     said, states = [], {}
-    news = RunNews(SimpleNamespace(states=lambda: states), tmp_path, said.append, shows_log=True)
+    news = RunNews(ShownRun(states=lambda: states), tmp_path, said.append, shows_log=True)
     (tmp_path / "learners.log").write_text(f"trains\n[learner] error: no actor\n{OVER}")
     for name in ("actor-0", "actor-1"):
         states[name] = _state(name, f"[{name.replace('-', ' ')}] error: no map", "  step.py")
@@ -54,7 +56,7 @@ def test_lines_that_are_on_the_screen_are_not_printed_again(tmp_path, capsys):
 
 
 def test_the_learners_log_is_printed_in_colour_and_controls_no_terminal(tmp_path, capsys):
-    news = RunNews(SimpleNamespace(states=dict), tmp_path, print, shows_log=True)
+    news = RunNews(ShownRun(states=dict), tmp_path, print, shows_log=True)
     line = "\x1b]52;c;cm0gLXJmIH4=\x07 frames\x1b[2J \x1b[31mred\x1b[0m\n"
     (tmp_path / "learners.log").write_text(line)
     news.print_all()
@@ -65,7 +67,7 @@ def test_the_learners_log_is_printed_in_colour_and_controls_no_terminal(tmp_path
 
 def test_the_key_d_leaves_a_run_that_ctrl_c_is_stopping(tmp_path, monkeypatch):
     """A run that is being stopped gets no controller, for which Ctrl-C would refuse to detach."""
-    states = {"learners": {"state": "running", "job": "learner"}}
+    states = {"learners": make_state()}
     stops, said = [], []
     followed = _followed(states, said.append, request_stop=stops.append)
     keys = iter(["", "d"])
@@ -82,12 +84,12 @@ def test_the_key_d_leaves_a_run_that_ctrl_c_is_stopping(tmp_path, monkeypatch):
 
 def test_ctrl_c_that_also_ends_the_reader_of_the_output_stops_the_run(tmp_path, monkeypatch):
     """Such a reader is `tee`: a terminal sends Ctrl-C to both."""
-    states = {"learners": {"state": "running", "job": "learner"}}
+    states = {"learners": make_state()}
     stops, discarded = [], []
 
     def stop(mode):
         stops.append(mode)
-        states["learners"]["state"] = "stopped"
+        states["learners"] = make_state(state="stopped")
 
     def check_reader():
         if not discarded:

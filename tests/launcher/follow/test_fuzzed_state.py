@@ -75,8 +75,8 @@ def _use(run):
             with console.capture():
                 console.print(status.picture(shown, 5, console))
         for state in run.states().values():
-            if state.get("failure"):
-                failure_message(state, 1)
+            if state.failure:
+                failure_message(state, state.failure, 1)
         run.is_running()
         run.local_states()
         run.why_away("h")

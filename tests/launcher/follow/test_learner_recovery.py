@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from run_states import ShownRun, make_state
 
 from launcher.follow.learner_recovery import LearnerRecovery
 from launcher.plan.workers_csv import Worker
@@ -29,11 +30,12 @@ def made(tmp_path, monkeypatch):
         first_learner_places=[_USED, _LOST],
         host_id_of=lambda name: _USED,
     )
-    states = {"learners": {"state": "stopped"}}
-    run = SimpleNamespace(folder=tmp_path, record=record, states=lambda: states)
+    stopped = make_state(state="stopped")
+    states = {"learners": stopped}
+    run = ShownRun(folder=tmp_path, record=record, states=lambda: states)
     followed = SimpleNamespace(
         run=run,
-        learners=states["learners"],
+        learners=stopped,
         change_record=lambda entry, **changes: did.append((entry, changes)),
         hosts=None,
         config=SimpleNamespace(restart_learners=True, rejoin_secs=1, stop_secs=1),

@@ -12,8 +12,7 @@ import pytest
 
 from launcher.follow import names
 from launcher.supervise import file_lock, procfs
-from launcher.supervise.folder_use import describe_writer
-from launcher.supervise.run_registry import Record, Run, RunInUse, boot_id
+from launcher.supervise.run_registry import Record, Run, RunInUse, boot_id, describe_writer
 from launcher.supervise.tmux import TmuxError
 
 needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux here")

@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from run_states import ShownRun, make_state
 
 from launcher.follow import follow
 from launcher.follow.follow import Follower
@@ -60,7 +61,7 @@ def test_a_restart_of_the_learners_keeps_what_was_applied_meanwhile(tmp_path):
 
 def test_a_run_that_is_stopped_while_hosts_are_asked_is_not_recovered(tmp_path):
     """Another terminal's --stop removes the record at any moment."""
-    run = SimpleNamespace(folder=tmp_path, record=None, states=dict)
+    run = ShownRun(folder=tmp_path, record=None, states=dict)
     run.locked = lambda wait: contextlib.nullcontext()
     config = SimpleNamespace(restart_learners=True, rejoin_secs=1, lost_secs=60)
     followed = FollowedRun(run, None, config)
@@ -76,17 +77,16 @@ def test_a_run_that_is_stopped_while_hosts_are_asked_is_not_recovered(tmp_path):
 def test_a_run_whose_learners_are_being_restarted_has_not_ended(
     tmp_path, monkeypatch, restarting, code
 ):
-    learners = {"name": "learners", "job": "learner", "host": "h", "log": "/l", "code": 7}
-    coming = [{"state": "failed"}, {"state": "stopped"}, {"state": "running"}, {"state": "ended"}]
+    coming = ["failed", "stopped", "running", "ended"]
 
     def states():
-        return {"learners": learners | coming[0]}
+        return {"learners": make_state(state=coming[0], code=7)}
 
     def recover():
         if restarting and len(coming) > 1:
             coming.pop(0)
 
-    run = SimpleNamespace(states=states, folder=tmp_path, record=None)
+    run = ShownRun(states=states, folder=tmp_path, record=None)
     followed = FollowedRun(run, None, say=lambda said: None)
     followed.end_remaining = lambda *_: []
     recovery = SimpleNamespace(recover=recover, is_restarting_learners=restarting)

@@ -18,8 +18,8 @@ from launcher.hosts.ssh_config import Settings, Target
 from launcher.plan import process_plan
 from launcher.plan.process_plan import PlanError
 from launcher.plan.workers_csv import Worker
+from launcher.supervise.json_files import write_json
 from launcher.supervise.run_registry import Record, Run, boot_id
-from launcher.supervise.task import write_json
 
 HOSTS = [f"192.0.2.{number}" for number in range(1, 13)]  # the first one has the learner
 ANSWERS = {"has_start": True, "facts": {}, "states": {}}

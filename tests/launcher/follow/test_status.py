@@ -76,7 +76,8 @@ def test_what_processes_print_cannot_control_the_terminal(run, tmp_path):
     failure = {"why": "it exited with code 1", "lines": [printed], "next": "it is restarted"}
     _write(run, tmp_path / "a", LEARNERS, actor | {"failure": failure, "log": "/a/log"})
     table = _table(run)
-    message = failure_message(run.states()["actor-0"], 1)
+    state = run.states()["actor-0"]
+    message = failure_message(state, state.failure, 1)
     assert r"WARN: slow\x1b[2J\x07" in table
     assert r"    WARN: slow\x1b[2J\x07" in message.splitlines()
     assert "\x1b" not in table

@@ -122,7 +122,7 @@ def test_a_host_that_another_frontend_left_is_not_unreachable_for_one_that_stops
         assert ConnectedRun(run, hosts).end_remaining() == over
     finally:
         later.join()
-    assert run.states()["actor-0"]["state"] == ("ended" if not why else "lost")
+    assert run.states()["actor-0"].state == ("ended" if not why else "lost")
 
 
 def test_a_host_counts_as_connected_only_once_its_states_are_written(tmp_path, monkeypatch):
@@ -190,4 +190,4 @@ def test_reports_of_hosts_parse_the_record_once_until_another_frontend_replaces_
         mirror.on_states("here", {"actor-0": state | {"state": "ended"}})
         mirror.on_states("there", {"actor-0": state | {"state": "saving"}})
     assert len(parsed) == 2
-    assert run.states()["actor-0"]["state"] == "saving", "it runs on that host now"
+    assert run.states()["actor-0"].state == "saving", "it runs on that host now"

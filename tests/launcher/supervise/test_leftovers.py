@@ -16,8 +16,8 @@ from processes import ROOT
 from supervising import Supervised, until
 
 from launcher.supervise import leftovers, mpirun, procfs, run_registry
+from launcher.supervise.json_files import write_json
 from launcher.supervise.leftovers import remove_leftovers, remove_shared_parameters
-from launcher.supervise.task import write_json
 
 HOST, UID = socket.gethostname(), os.geteuid()
 DEAD = 4_194_305  # a pid that no process has: the kernel's limit is below it

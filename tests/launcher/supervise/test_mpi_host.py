@@ -60,7 +60,8 @@ class Pair:
         """Start the process of the other host."""
         command = ["mpi_host", "127.0.0.1", str(self.port), str(self.folder / "mpi")]
         beat = {HEARTBEAT: str(self.beat)}
-        return self.start(programs.resolve([programs.PACKAGE, *command]), token, **beat)
+        program, _ = programs.complete([programs.PACKAGE, *command], {})
+        return self.start(program, token, **beat)
 
     def agent(self, line=LINE):
         """Let mpirun call its agent."""

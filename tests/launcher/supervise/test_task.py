@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.supervise.json_files import is_gone, write_json
 from launcher.supervise.liveness import HeartbeatMonitor
 from launcher.supervise.supervisor import StopRequests
-from launcher.supervise.task import Task, is_gone, write_json
+from launcher.supervise.task import Task
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 import os
 import time
+from typing import NamedTuple
 
 import pytest
 
-from launcher.supervise.run_registry import ParsedFile, Record, Run, boot_id
-from launcher.supervise.task import write_json
+from launcher.supervise.json_files import ParsedFile, from_json, write_json
+from launcher.supervise.run_registry import Record, Run, boot_id
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_damaged_content_is_parsed_again(read):
     assert read() == {"number": 1}
 
 
-def test_a_state_that_was_changed_by_its_reader_is_read_unchanged(tmp_path):
+def test_a_state_that_was_replaced_is_read_again(tmp_path):
     run = Run("impala", tmp_path)
     (run.folder / "actor-0").mkdir(parents=True)
     process = {"name": "actor-0", "job": "actor", "host": "h", "log": "/l"}
@@ -64,7 +65,41 @@ def test_a_state_that_was_changed_by_its_reader_is_read_unchanged(tmp_path):
     path = run.folder / "actor-0" / "state.json"
     write_json(path, process | {"state": "ended", "code": 0})
     _age(path)
-    run.states()["actor-0"]["state"] = "changed"
-    assert run.states()["actor-0"]["state"] == "ended"
+    assert run.states()["actor-0"].state == "ended"
     write_json(path, process | {"state": "failed", "code": 1})
-    assert run.states()["actor-0"]["code"] == 1
+    assert run.states()["actor-0"].code == 1
+
+
+class _Inner(NamedTuple):
+    lines: tuple[str, ...] = ()
+    code: int = 1
+
+
+class _Form(NamedTuple):
+    name: str
+    process: tuple[int, int] | None = None
+    inner: _Inner | None = None
+    share: float = 0.0
+    more: dict[str, list[int]] | None = None
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"name": "a"}, _Form("a")),
+        ({"name": "a", "of_a_newer_version": 3}, _Form("a")),
+        ({"name": "a", "process": [1, 2], "share": 1}, _Form("a", (1, 2), share=1)),
+        ({"name": "a", "inner": {"lines": ["x"]}}, _Form("a", inner=_Inner(("x",)))),
+        ({"name": "a", "more": {"x": [1]}}, _Form("a", more={"x": [1]})),
+        ({}, None),
+        ({"name": None}, None),
+        ({"name": "a", "process": [1]}, None),
+        ({"name": "a", "process": [1, True]}, None),
+        ({"name": "a", "inner": {"lines": "x"}}, None),
+        ({"name": "a", "inner": []}, None),
+        ({"name": "a", "share": "1"}, None),
+        ({"name": "a", "more": {"x": [1.5]}}, None),
+    ],
+)
+def test_what_a_file_contains_has_the_types_of_its_form(content, expected):
+    assert from_json(_Form, content) == expected
