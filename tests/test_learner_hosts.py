@@ -150,12 +150,12 @@ def test_learners_restart_on_both_hosts_while_no_frontend_is_attached(far):
     ],
 )
 def test_an_mpirun_that_lost_its_daemon_has_failed(far, name, words):
-    """It exits with code 0 if its agent was killed."""
+    """It exits with code 0 if its agent was killed, with 255 if it saw the agent fail first."""
     frontend = _start(far)
     _until_up(far)
     for pid in far.lan.hosts[name].pids(words):
         os.kill(pid, signal.SIGKILL)
-    assert frontend.wait(30) == 1, frontend.printed()
+    assert frontend.wait(30) in (1, 255), frontend.printed()
     assert "learners on 10.77.1.11 failed" in frontend.printed()
     assert far.left() == {}
 
