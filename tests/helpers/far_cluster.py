@@ -96,9 +96,6 @@ class FarCluster(FrontendUser):
         for host in self.lan.hosts.values():
             for line in host.processes() if host.up else ():
                 program = line.split()[0].rpartition("/")[2]
-                if (
-                    program not in ("tmux", "sshd:")
-                    and "launcher.supervise import agent_main" not in line
-                ):
+                if program not in ("tmux", "sshd:") and "exec(base64.b64decode(" not in line:
                     found.setdefault(host.name, []).append(line)
         return found
