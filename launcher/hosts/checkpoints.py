@@ -182,7 +182,7 @@ class _CheckpointCopy:
         about = f"{self._partial}/{_ABOUT_FILE}"
         if store.digests([[about, [[0, len(content)]]]]) != [self._sha]:
             store.remove(self._partial)
-            store.write(about, 0, [content])
+            store.write([[about, 0]], iter([content, b""]))
         paths = [f"{self._partial}/{file}" for file in info.files]
         parts = []
         for file, path, partial in zip(info.files, paths, store.file_infos(paths), strict=True):

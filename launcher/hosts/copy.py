@@ -229,10 +229,11 @@ class FolderCopy:
                 result.bytes += len(chunk)
                 self._on_progress(0, len(chunk))
                 yield chunk
+            yield b""
 
         counted = count_chunks()
         try:
-            self.store.write(part.target, part.offset, counted)
+            self.store.write([[part.target, part.offset]], counted)
         except FileNotFoundError:  # the copy's file was renamed at the same time
             for _ in counted:
                 pass

@@ -7,12 +7,14 @@ rows say which folders need the project (`Destination`). Each host reports which
 """
 
 import concurrent.futures
+import contextlib
 import re
+import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,14 +28,12 @@ from launcher.plan import host_environment, process_plan, project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.supervise.callbacks import Say
-from launcher.supervise.deployed_files import file_identity
+from launcher.supervise.deployed_files import arrival_path, file_identity
+from launcher.supervise.file_service import LocalFiles
 
 WHEELHOUSE_FOLDER = "~/.cache/impala_mm/wheelhouse"  # on each host
 _MAX_THREADS = 48
-_COMPARE_SECONDS = 600.0  # for a host to read gigabytes of files
-_COMPRESSED = (".whl", ".gz", ".zip")  # files that are compressed already
 _SET_UP_SECONDS = 3600.0
-_BATCH_BYTES = 32 << 20  # of a wheelhouse; a batch that arrived is never sent again
 _LINE_PREFIX = "[set-up] "
 _INSTALL = "docker/install.py"
 # The frontend's version of Python is tried first: the same version everywhere is safer.
@@ -121,7 +121,7 @@ def deploy_project(
     Hosts that cannot be reached are skipped. Raise OperationFailed if --wheelhouse is no folder or
     lacks packages, or if the user's files cannot be copied.
     """
-    wheels = FileSet({}, {})
+    wheels = FileSet({}, {}, {})
     if config.wheelhouse:
         if not Path(config.wheelhouse).is_dir():
             raise OperationFailed(f"--wheelhouse={config.wheelhouse}: there is no such folder")
@@ -255,12 +255,12 @@ class Deployment:
         self, destination: Destination, folder: str, files: FileSet
     ) -> dict[str, Any]:
         clone = file_identity(next(iter(files.paths.values())))
-        arguments = {"folder": folder, "wanted": files.digests, "clone": clone}
-        comparison = self._hosts.call(
-            destination.host_id, "compare_files", timeout=_COMPARE_SECONDS, **arguments
-        )
+        with contextlib.closing(open_remote_files(self._hosts, destination.host_id)) as store:
+            comparison = store.compare_deployed(folder, files.digests, clone)
         if comparison["why"]:
             raise OperationFailed(comparison["why"])
+        if not comparison["missing"].keys() <= files.paths.keys():  # it may have been taken over
+            raise OperationFailed("it asks for files that are not the project's")
         return comparison
 
     def _with_shared_role(
@@ -333,27 +333,32 @@ class Deployment:
     ) -> None:
         if comparison["settled"] and not comparison["missing"]:
             return
-        paths = {name: files.paths[name] for name in comparison["missing"]}
-        total = sum(path.lstat().st_size for path in paths.values())
-        sent = 0
+        folder, modes = comparison["folder"], {}
+        reads, writes = [], []
+        for name, arrived in comparison["missing"].items():
+            path, state, digest = files.paths[name], files.states[name], files.digests[name]
+            modes[name] = stat.S_IMODE(state.st_mode)
+            if stat.S_ISREG(state.st_mode):
+                offset = min(arrived, state.st_size)
+                reads.append([str(path), state.st_ino, offset, state.st_size - offset])
+                writes.append([arrival_path(folder, name, digest), offset])
+        total, sent = _megabytes(sum(size for *_, size in reads)), 0
 
-        def on_read(size: int) -> None:
+        def chunks() -> Iterator[bytes]:
             nonlocal sent
-            sent += size
-            news = f"copying {what}: {_megabytes(sent)} of {_megabytes(total)}"
-            self._progress.update(self._names[destination.key], news, is_count=True)
+            for chunk in LocalFiles().read(reads):
+                sent += len(chunk)
+                news = f"copying {what}: {_megabytes(sent)} of {total}"
+                self._progress.update(self._names[destination.key], news, is_count=True)
+                yield chunk
 
-        store = open_remote_files(self._hosts, destination.host_id)
         try:
-            for names in _batches(paths, together=files is self._project):
-                compress = not any(name.endswith(_COMPRESSED) for name in names)
-                batch = {name: paths[name] for name in names}
-                store.unpack(comparison["folder"], files.digests, batch, compress, on_read)
-                self.sent += len(names)
+            with contextlib.closing(open_remote_files(self._hosts, destination.host_id)) as store:
+                store.write(writes, chunks())
+                store.install_deployed(folder, files.digests, modes)
         except OperationFailed as error:
             raise OperationFailed(f"{error}{_find_remedy(str(error))}") from None
-        finally:
-            store.close()
+        self.sent += len(modes)
 
     def _set_up(self, destination: Destination, folder: str, options: list[str]) -> None:
         name = self._names[destination.key]
@@ -388,22 +393,6 @@ def _find_failure(
         if isinstance(found.get(destination.key), Exception):
             return found[destination.key]
     return None
-
-
-def _batches(paths: Mapping[str, Path], together: bool) -> list[list[str]]:
-    """Split files into batches, each of which arrives completely or not at all.
-
-    There is at least one batch, even if empty: it also makes the host remove files.
-    """
-    batches: list[list[str]] = [[]]
-    size = 0
-    for name, path in paths.items():
-        if not together and size > _BATCH_BYTES:
-            batches.append([])
-            size = 0
-        batches[-1].append(name)
-        size += path.lstat().st_size
-    return batches
 
 
 def _megabytes(size: int) -> str:

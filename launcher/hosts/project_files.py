@@ -16,6 +16,7 @@ _EXCLUDED = (
     *(".git", ".venv", "runs", "wheelhouse", "__pycache__", ".setup.*", "workers.csv"),
     MANIFEST,
 )
+_NOT_NEEDED = "tests/"  # of the project, on hosts
 _NO_CSV = (".py", ".md", ".example")  # of files that may name the column
 _PASSWORD_COLUMN = re.compile(rb"^(?!\s*#).*\bssh_password\b", re.MULTILINE)
 _GIT_SECONDS = 60.0
@@ -24,15 +25,17 @@ _MAX_ADDED = 200_000_000  # bytes of users' modules
 
 
 class FileSet(NamedTuple):
-    """Files for a folder of a host: their paths here and their digests, by name."""
+    """Files for a folder of a host: their paths here, their states and their digests, by name."""
 
     paths: dict[str, Path]
+    states: dict[str, os.stat_result]
     digests: dict[str, str]
 
     @classmethod
     def of(cls, paths: dict[str, Path]) -> "FileSet":
         """Read the files."""
-        return cls(paths, {name: digest(path) for name, path in paths.items()})
+        states = {name: path.lstat() for name, path in paths.items()}
+        return cls(paths, states, {name: digest(path) for name, path in paths.items()})
 
 
 class Unsuitable(Exception):
@@ -60,6 +63,7 @@ def list_clone(root: Path) -> dict[str, Path]:
             fnmatch.fnmatch(part, own) for part in Path(name).parts for own in _EXCLUDED
         )
         exists = path.is_file() or path.is_symlink()
+        is_excluded |= name.startswith(_NOT_NEEDED)
         if exists and not is_excluded and not _has_passwords(path):
             found[name] = path
     return found

@@ -3,88 +3,25 @@
 import contextlib
 import io
 import json
-import os
 import shlex
-import stat
-import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.supervise.file_service import (
     FileInfo,
+    LocalFiles,
     Stream,
-    receive_chunks,
     receive_frame,
+    receive_parts,
     send_frame,
 )
 
-_ANSWER_SECONDS = 120.0  # timeout for an answer: a digest of a long file takes a while
+_ANSWER_SECONDS = 600.0  # timeout for an answer: digests of gigabytes take a while
 _IDLE_SECONDS = 30.0  # seconds after which a channel is not used again: its program may have ended
-_CHUNK = 1 << 18
-
-
-class FileStore(Protocol):
-    """The files of one machine; `launcher.supervise.file_service` documents each call."""
-
-    def list_files(self, folder: str) -> dict[str, FileInfo]:
-        """List every file below a folder, by its relative path."""
-
-    def file_infos(self, paths: Sequence[str]) -> list[FileInfo | None]:
-        """Return the `FileInfo` of each path; None if it does not exist."""
-
-    def leading_out(self, folder: str, paths: Sequence[str]) -> list[str]:
-        """Return the paths that lead out of a folder, as far as that is refused."""
-
-    def digests(self, parts: Sequence[Any]) -> list[str]:
-        """Return the SHA-256 of parts of files."""
-
-    def read(self, parts: Sequence[Any]) -> Iterator[bytes]:
-        """Read parts of files: yield their chunks, and an empty one after each part."""
-
-    def write(self, path: str, offset: int, chunks: Iterable[bytes]) -> None:
-        """Write to a file, from an offset on."""
-
-    def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing one of the new name."""
-
-    def move_aside(self, path: str) -> str:
-        """Rename a file to a free name, and return that."""
-
-    def make_link(self, path: str, to: str) -> None:
-        """Create a symbolic link, replacing a file of that name."""
-
-    def remove(self, path: str) -> None:
-        """Remove a file, a link or a folder."""
-
-
-class _FrameWriter:
-    """A file that sends what is written to it as frames."""
-
-    def __init__(self, out: Stream):
-        self._out = out
-
-    def write(self, data: bytes) -> int:
-        send_frame(self._out, data)
-        return len(data)
-
-
-class _CountedFile:
-    """A file whose bytes are counted as they are read, and must not become fewer meanwhile."""
-
-    def __init__(self, file: IO[bytes], on_read: Callable[[int], None]):
-        self._file, self._on_read = file, on_read
-
-    def read(self, size: int) -> bytes:
-        data = self._file.read(size)
-        if len(data) < size:
-            raise OperationFailed(f"{self._file.name} was shortened while it was sent: try again")
-        self._on_read(len(data))
-        return data
 
 
 class _ChannelWriter(io.RawIOBase):
@@ -127,11 +64,11 @@ class RemoteFiles:
         self._lock = threading.Lock()
 
     def list_files(self, folder: str) -> dict[str, FileInfo]:
-        """See `FileStore`; all calls raise HostUnavailable, OperationFailed."""
+        """See `LocalFiles`; all calls raise HostUnavailable, OperationFailed."""
         return self._call("list_files", folder)
 
     def file_infos(self, paths: Sequence[str]) -> list[FileInfo | None]:
-        """See `FileStore`."""
+        """See `LocalFiles`."""
         return self._call("file_infos", list(paths)) if paths else []
 
     def leading_out(self, folder: str, paths: Sequence[str]) -> list[str]:
@@ -140,73 +77,58 @@ class RemoteFiles:
         return []
 
     def digests(self, parts: Sequence[Any]) -> list[str]:
-        """See `FileStore`."""
+        """See `LocalFiles`."""
         return self._call("digests", list(parts)) if parts else []
 
     def read(self, parts: Sequence[Any]) -> Iterator[bytes]:
-        """See `FileStore`."""
+        """See `LocalFiles`."""
         if not parts:
             return
         with self._exchange():
             self._send_call("read", list(parts))
             for path, _, _, size in parts:
                 received = 0
-                for chunk in receive_chunks(self._input):
+                for chunk in receive_parts(self._input, 1):
                     received += len(chunk)
                     if received > size:  # it must not fill this machine's memory or disk
                         raise ValueError(f"it sent more of {path} than was requested")
                     yield chunk
-                yield b""
 
-    def write(self, path: str, offset: int, chunks: Iterable[bytes]) -> None:
-        """See `FileStore`."""
+    def write(self, parts: Sequence[Any], chunks: Iterator[bytes]) -> None:
+        """See `LocalFiles`."""
         with self._exchange():
-            self._send_call("write", path, offset)
+            self._send_call("write", list(parts))
             for chunk in chunks:
                 send_frame(self._output, chunk)
-            send_frame(self._output, b"")
+                if self._channel.recv_ready():  # an error, such as a full disk
+                    break
             self._output.flush()
-            answer = json.loads(receive_frame(self._input))
-        self._result(answer)
+            self._result(json.loads(receive_frame(self._input)))
 
-    def unpack(
-        self,
-        folder: str,
-        wanted: Mapping[str, str],
-        paths: Mapping[str, Path],
-        compress: bool,
-        on_read: Callable[[int], None],
-    ) -> None:
-        """Send files of this machine, by name, into a folder: all of them or none arrive.
+    def compare_deployed(
+        self, folder: str, wanted: dict[str, str], clone: list[int]
+    ) -> dict[str, Any]:
+        """See `LocalFiles`."""
+        return self._call("compare_deployed", folder, wanted, clone)
 
-        `wanted`: the digests of all files that the folder shall have; others that were deployed are
-        removed. `on_read` is called with numbers of bytes.
-        """
-        with self._exchange():
-            self._send_call("unpack", folder, dict(wanted), list(paths))
-            frames, mode = _FrameWriter(self._output), "w|gz" if compress else "w|"
-            with tarfile.open(fileobj=frames, mode=mode, bufsize=_CHUNK) as archive:  # type: ignore[call-overload]
-                for name, path in paths.items():
-                    _add_to_archive(archive, name, path, on_read)
-            send_frame(self._output, b"")
-            self._output.flush()
-            answer = json.loads(receive_frame(self._input))
-        self._result(answer)
+    def install_deployed(self, folder: str, wanted: dict[str, str], modes: dict[str, int]) -> None:
+        """See `LocalFiles`."""
+        self._call("install_deployed", folder, wanted, modes)
 
     def rename(self, old: str, new: str) -> None:
-        """See `FileStore`."""
+        """See `LocalFiles`."""
         self._call("rename", old, new)
 
     def move_aside(self, path: str) -> str:
-        """See `FileStore`."""
+        """See `LocalFiles`."""
         return self._call("move_aside", path)
 
     def make_link(self, path: str, to: str) -> None:
-        """See `FileStore`."""
+        """See `LocalFiles`."""
         self._call("make_link", path, to)
 
     def remove(self, path: str) -> None:
-        """See `FileStore`."""
+        """See `LocalFiles`."""
         self._call("remove", path)
 
     def close(self) -> None:
@@ -266,6 +188,9 @@ class RemoteFiles:
                 channel.close()
 
 
+FileStore = LocalFiles | RemoteFiles
+
+
 def open_remote_files(hosts: Hosts, host_id: str) -> RemoteFiles:
     """Return the files of a host other than this machine."""
     node = hosts.remote_nodes[host_id]
@@ -274,20 +199,3 @@ def open_remote_files(hosts: Hosts, host_id: str) -> RemoteFiles:
         return node.open_program(shlex.join(node.call("file_service_command")))
 
     return RemoteFiles(host_id, open_channel, lambda: node.error)
-
-
-def _add_to_archive(
-    archive: tarfile.TarFile, name: str, path: Path, on_read: Callable[[int], None]
-) -> None:
-    """Add a file or a link. Raises OperationFailed if it is shortened meanwhile.
-
-    If it changes otherwise, the receiver notices by its digest.
-    """
-    about, status = tarfile.TarInfo(name), path.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        about.type, about.linkname = tarfile.SYMTYPE, os.readlink(path)
-        archive.addfile(about)
-        return
-    about.size, about.mode = status.st_size, status.st_mode & 0o777
-    with path.open("rb") as file:
-        archive.addfile(about, _CountedFile(file, on_read))  # type: ignore[arg-type]

@@ -5,30 +5,27 @@
     {"mark": a random name of this folder, the same on all hosts that share it,
      "files": {name: [digests of the file as it was copied]}}
 
-The files come as a tar archive over `file_service`. All of them are moved into place at the end; if
-the connection breaks or the disk is full, none is.
+A file arrives under `arrival_path`, where a transfer that was cut is continued. `install` moves all
+of them into place once they are complete.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import secrets
 import shutil
 import stat
-import tarfile
-import tempfile
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher.supervise.json_files import fields_fit, read_json
 
 MANIFEST = ".deployed.json"
-_WORK_PREFIX = ".deploying-"
+_ARRIVALS = ".deploying"
 _CHUNK = 1 << 20
+_LINK = "-> "  # begins the digest of a link
 _MAX_NAMED = 3  # files that an error message names
 
 
@@ -42,7 +39,7 @@ def digest(path: Path) -> str:
     except OSError:
         return ""
     if stat.S_ISLNK(status.st_mode):
-        return f"-> {os.readlink(path)}"
+        return f"{_LINK}{os.readlink(path)}"
     if not stat.S_ISREG(status.st_mode):
         return "no file"
     hashed = hashlib.sha256()
@@ -64,20 +61,26 @@ def file_identity(path: Path) -> list[int]:
 def compare(folder: str, wanted: dict[str, str], clone: list[int]) -> dict[str, Any]:
     """Compare a folder with the `wanted` files (digests by name).
 
-    Return the missing files, or under "why" the reason not to change the
-    folder. `clone`: the identity of the first wanted file on the frontend's machine.
+    Return the missing files with the bytes of them that have arrived, or under "why" the reason
+    not to change the folder. `clone`: the identity of the first wanted file on the frontend's
+    machine.
     """
     base = Path(Path.home(), os.path.expanduser(folder))
     present = {name: digest(base / name) for name in wanted}
     if refusal := _refusal(base, present, wanted, clone):
         return {"why": refusal}
     base.mkdir(parents=True, exist_ok=True)
+    (base / _ARRIVALS).mkdir(mode=0o700, exist_ok=True)  # files get their modes by `install`
     manifest = _read_manifest(base) or _create_manifest(base)
     return {
         "why": "",
         "folder": str(base),
         "mark": manifest["mark"],
-        "missing": [name for name in wanted if present[name] != wanted[name]],
+        "missing": {
+            name: _size(arrival_path(str(base), name, whole))
+            for name, whole in wanted.items()
+            if present[name] != whole
+        },
         "settled": manifest["files"] == {name: [each] for name, each in wanted.items()},
         "nvidia": bool(shutil.which("nvidia-smi")),
     }
@@ -140,62 +143,27 @@ def _create_manifest(base: Path) -> dict[str, Any]:
 # -- receiving
 
 
-def unpack(
-    base: Path, wanted: dict[str, str], sent: Sequence[str], chunks: Iterable[bytes]
-) -> None:
-    """Unpack an archive of the files `sent` into the folder `base`; `wanted`: digests of all files.
+def arrival_path(folder: str, name: str, digest: str) -> str:
+    """Return where a file with this digest arrives before `install`."""
+    return f"{folder}/{_ARRIVALS}/{digest[:16]}/{name}"
 
-    Deployed files that are no longer wanted are removed. Raises OSError, and what `chunks` raises;
-    the folder is then unchanged.
+
+def install(folder: str, wanted: dict[str, str], modes: dict[str, int]) -> None:
+    """Move the files of `modes`, which have arrived, into place; `wanted`: digests of all files.
+
+    Deployed files that are no longer wanted are removed. Links come as their digests. Raises
+    OSError if a file is incomplete; no file was moved then.
     """
-    try:
-        with (
-            _work_folder(base) as work,
-            tarfile.open(fileobj=_ChunkReader(chunks), mode="r|*") as archive,  # type: ignore[call-overload]
-        ):
-            received = {}
-            for number, member in enumerate(archive):
-                received[member.name] = work / str(number)
-                _extract(archive, member, received[member.name])
-            for name in sent:
-                if name not in received or digest(received[name]) != wanted[name]:
-                    raise OSError(
-                        0, f"{name} arrived incomplete, or changed while it was sent: try again"
-                    )
-            _install(base, wanted, received)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(base)) from None
-    except (tarfile.TarError, ValueError, zlib.error) as error:  # a damaged archive
-        raise OSError(0, str(error), str(base)) from None
-
-
-class _ChunkReader:
-    """A file that is read from its pieces."""
-
-    def __init__(self, chunks: Iterable[bytes]):
-        self._chunks, self._rest = iter(chunks), b""
-
-    def read(self, size: int) -> bytes:
-        while len(self._rest) < size and (piece := next(self._chunks, b"")):
-            self._rest += piece
-        data, self._rest = self._rest[:size], self._rest[size:]
-        return data
-
-
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    if member.issym():
-        path.symlink_to(member.linkname)
-        return
-    content = archive.extractfile(member)
-    assert content
-    # A receiver's stricter umask is kept.
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, member.mode)
-    with os.fdopen(handle, "wb") as file:
-        shutil.copyfileobj(content, file, _CHUNK)
-
-
-def _install(base: Path, wanted: dict[str, str], received: dict[str, Path]) -> None:
-    """Move the received files into place, and remove deployed files that are no longer wanted."""
+    base = Path(folder)
+    arrived = {
+        name: Path(arrival_path(folder, name, wanted[name]))
+        for name in modes
+        if not wanted[name].startswith(_LINK)
+    }
+    for name, path in arrived.items():
+        if digest(path).removesuffix("x") != wanted[name].removesuffix("x"):
+            path.unlink(missing_ok=True)
+            raise OSError(0, f"{name} changed while it was sent: try again", folder)
     manifest = _read_manifest(base)
     before: dict[str, list[str]] = manifest["files"]
     after = {name: [each] for name, each in wanted.items()}
@@ -205,11 +173,30 @@ def _install(base: Path, wanted: dict[str, str], received: dict[str, Path]) -> N
     for name in before.keys() - wanted.keys():
         if _without_mode(digest(base / name)) in map(_without_mode, before[name]):
             _remove_file(base, name)
-    for name, work in received.items():
-        path = base / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        work.replace(path)
+    for name, mode in modes.items():
+        (base / name).parent.mkdir(parents=True, exist_ok=True)
+        if name in arrived:
+            arrived[name].chmod(mode & ~_umask())
+            arrived[name].replace(base / name)
+        else:
+            link = base / _ARRIVALS / secrets.token_hex(4)
+            link.symlink_to(wanted[name].removeprefix(_LINK))
+            link.replace(base / name)
     _write_manifest(base, manifest | {"files": after})
+    shutil.rmtree(base / _ARRIVALS, ignore_errors=True)  # another deployment may write to it
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def _remove_file(base: Path, name: str) -> None:
@@ -233,28 +220,3 @@ def _write_manifest(base: Path, manifest: dict[str, Any]) -> None:
         work.replace(base / MANIFEST)
     finally:
         work.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _work_folder(base: Path) -> Iterator[Path]:
-    """Provide an empty folder in `base`; remove it afterwards, and those left by others."""
-    for left in base.glob(f"{_WORK_PREFIX}*"):
-        with contextlib.suppress(OSError), _locked(left):
-            shutil.rmtree(left)
-    work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=base))
-    try:
-        with _locked(work):
-            yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder. Raises OSError if another process holds the lock."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(handle)

@@ -15,8 +15,7 @@ import signal
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Protocol
 
 from launcher.supervise import deployed_files
@@ -90,25 +89,34 @@ class LocalFiles:
                     yield from _read_chunks(file, offset, size)
             yield b""
 
-    def write(self, path: str, offset: int, chunks: Iterable[bytes]) -> None:
-        """Write to a file from `offset` on, and make sure that it is on the disk.
+    def write(self, parts: Sequence[Any], chunks: Iterator[bytes]) -> None:
+        """Write parts of files, each [path, offset], from pieces; an empty one ends a part.
 
-        At offset 0 the file is created if it does not exist.
+        Each is on the disk before the next one begins. At offset 0 a file is created if it does
+        not exist.
         """
-        make_folder(os.path.dirname(path))
-        number = os.open(path, os.O_WRONLY | (0 if offset else os.O_CREAT), 0o666)
-        with os.fdopen(number, "wb") as file:
-            file.seek(offset)
-            for chunk in chunks:
-                file.write(chunk)
-            file.flush()
-            os.fsync(number)
+        for path, offset in parts:
+            make_folder(os.path.dirname(path))
+            try:
+                number = os.open(path, os.O_WRONLY | (0 if offset else os.O_CREAT), 0o666)
+                with os.fdopen(number, "wb") as file:
+                    file.seek(offset)
+                    while chunk := next(chunks, b""):
+                        file.write(chunk)
+                    file.flush()
+                    os.fsync(number)
+            except OSError as error:  # that of a full disk names no file
+                raise OSError(error.errno, error.strerror, path) from None
 
-    def unpack(
-        self, folder: str, wanted: dict[str, str], sent: list[str], chunks: Iterable[bytes]
-    ) -> None:
-        """Unpack an archive of deployed files: see `deployed_files.unpack`."""
-        deployed_files.unpack(Path(folder), wanted, sent, chunks)
+    def compare_deployed(
+        self, folder: str, wanted: dict[str, str], clone: list[int]
+    ) -> dict[str, Any]:
+        """Return what a folder lacks of deployed files: see `deployed_files.compare`."""
+        return deployed_files.compare(folder, wanted, clone)
+
+    def install_deployed(self, folder: str, wanted: dict[str, str], modes: dict[str, int]) -> None:
+        """Move deployed files into place: see `deployed_files.install`."""
+        deployed_files.install(folder, wanted, modes)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file; it replaces a file, while a folder in its place is moved aside."""
@@ -261,10 +269,12 @@ def receive_frame(source: Stream) -> bytes:
     return data
 
 
-def receive_chunks(source: Stream) -> Iterator[bytes]:
-    """Yield the pieces of one file."""
-    while piece := receive_frame(source):
-        yield piece
+def receive_parts(source: Stream, count: int) -> Iterator[bytes]:
+    """Yield the pieces of so many parts of files; an empty one ends each."""
+    for _ in range(count):
+        while piece := receive_frame(source):
+            yield piece
+        yield b""
 
 
 def serve(source: Stream, out: Stream) -> None:
@@ -277,25 +287,22 @@ def serve(source: Stream, out: Stream) -> None:
             if op == "read":
                 for chunk in files.read(*arguments):
                     send_frame(out, chunk)
-            else:
-                send_frame(out, json.dumps(_answer_call(files, op, arguments, source)).encode())
+                out.flush()
+                continue
+            sent = receive_parts(source, len(arguments[0])) if op == "write" else iter(())
+            answer = _answer_call(files, op, [*arguments, sent] if op == "write" else arguments)
+            send_frame(out, json.dumps(answer).encode())
             out.flush()
+            for _ in sent:  # skip what an error has left, which is not the next call
+                pass
 
 
-def _answer_call(
-    files: LocalFiles, op: str, arguments: list[Any], source: Stream
-) -> dict[str, Any]:
-    chunks: Iterator[bytes] = iter(())
-    if op in ("write", "unpack"):
-        arguments = [*arguments, chunks := receive_chunks(source)]
+def _answer_call(files: LocalFiles, op: str, arguments: list[Any]) -> dict[str, Any]:
     try:
         method: Callable[..., Any] = getattr(files, op)
-        answer = {"result": method(*arguments)}
+        return {"result": method(*arguments)}
     except OSError as error:
-        answer = {"error": f"{error.filename}: {error.strerror}" if error.filename else str(error)}
-    for _ in chunks:  # skip content that was not read, which is not the next call
-        pass
-    return answer
+        return {"error": f"{error.filename}: {error.strerror}" if error.filename else str(error)}
 
 
 class _TimeoutStream:

@@ -19,7 +19,6 @@ from typing import Any
 from launcher.supervise import (
     bandwidth,
     child_process,
-    deployed_files,
     file_service,
     mpi_agent,
     mpirun,
@@ -115,12 +114,6 @@ class MachineProbe:
         """Kill the programs that are still running: their caller is gone."""
         for program in list(self._programs):
             child_process.kill_group(program)
-
-    def compare_files(
-        self, folder: str, wanted: dict[str, str], clone: list[int]
-    ) -> dict[str, Any]:
-        """Return what a folder lacks of the frontend's files (see `deployed_files.compare`)."""
-        return deployed_files.compare(folder, wanted, clone)
 
     def disk_space(self, path: str) -> tuple[str, int, bool]:
         """Return the nearest existing folder, its free bytes, and whether it can be written to."""

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import hashlib
 import os
+import select
 import shutil
 import socket
 import sys
@@ -16,6 +17,7 @@ import pytest
 from folders import Folder, save, whole
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from supervising import until
 
 from launcher.hosts import checkpoints, fetch
 from launcher.hosts.copy import (
@@ -414,6 +416,9 @@ class Channel:
         file = theirs.makefile("rwb")
         threading.Thread(target=serve, args=(file, file), daemon=True).start()
 
+    def recv_ready(self):
+        return bool(select.select([self._ours], [], [], 0)[0])
+
     def close(self):
         self._ours.shutdown(socket.SHUT_RDWR)
 
@@ -468,17 +473,63 @@ def test_a_host_cannot_fill_the_memory_or_the_disk_of_this_machine(sent, error):
         list(RemoteFiles("host", lambda: Channel(answer)).read([["/x", 1, 0, 5]]))
 
 
-def test_a_file_that_is_shortened_while_it_is_sent_is_named_and_nothing_arrives(tmp_path):
-    path, folder = tmp_path / "a.whl", tmp_path / "there"
-    path.write_bytes(bytes(1_000_000))
-    wanted = {"a.whl": deployed_files.digest(path)}
-    deployed_files.compare(str(folder), wanted, [])
+def test_a_write_that_fails_is_reported_at_once():
+    def chunks():
+        for _ in range(5000):  # 1.3 GB
+            nonlocal sent
+            sent += 1
+            yield bytes(1 << 18)
+        yield b""
+
+    sent = 0
     host = RemoteFiles("host", Channel)
-    with pytest.raises(OperationFailed, match=r"a\.whl was shortened while it was sent: try again"):
-        host.unpack(str(folder), wanted, {"a.whl": path}, False, lambda _: os.truncate(path, 9))
-    wanted = {"a.whl": deployed_files.digest(path)}
-    host.unpack(str(folder), wanted, {"a.whl": path}, True, int)
-    assert (folder / "a.whl").read_bytes() == bytes(9)
+    with pytest.raises(OperationFailed, match="/dev/full: No space left on device"):
+        host.write([["/dev/full", 0]], chunks())
+    assert sent < 100
+    assert host.file_infos(["/dev/none"]) == [None], "the next call has a channel of its own"
+
+
+def test_deployed_files_are_installed_together_and_a_transfer_that_was_cut_goes_on(tmp_path):
+    folder = str(tmp_path / "there")
+    content = {"a.whl": os.urandom(1_000_000), "bin/program": b"#!/bin/sh"}
+    for name, data in content.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "bin/program").chmod(0o755)
+    (tmp_path / "link").symlink_to("bin/program")
+    wanted = {name: deployed_files.digest(tmp_path / name) for name in (*content, "link")}
+    targets = {name: deployed_files.arrival_path(folder, name, wanted[name]) for name in content}
+    modes = {"a.whl": 0o600, "bin/program": 0o755, "link": 0o777}
+    host = RemoteFiles("host", Channel)
+    assert host.compare_deployed(folder, wanted, [])["missing"] == dict.fromkeys(wanted, 0)
+
+    def cut():
+        yield content["a.whl"][:300_000]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        host.write([[targets["a.whl"], 0]], cut())
+    arrived = {"a.whl": 300_000, "bin/program": 0, "link": 0}
+    until(lambda: host.compare_deployed(folder, wanted, [])["missing"] == arrived, 5)
+    parts = [[targets["a.whl"], 300_000], [targets["bin/program"], 0]]
+    sent = [b"wrong", b"", content["bin/program"], b""]
+    host.write(parts, iter(sent))
+    with pytest.raises(OperationFailed, match=r"a\.whl changed while it was sent: try again"):
+        host.install_deployed(folder, wanted, modes)
+    assert sorted(os.listdir(folder)) == [".deployed.json", ".deploying"]
+    arrived = {"a.whl": 0, "bin/program": 9, "link": 0}
+    assert host.compare_deployed(folder, wanted, [])["missing"] == arrived
+    host.write([[targets["a.whl"], 0]], iter([content["a.whl"], b""]))
+    host.install_deployed(folder, wanted, modes)
+    assert sorted(os.listdir(folder)) == [".deployed.json", "a.whl", "bin", "link"]
+    for name, data in content.items():
+        path = tmp_path / "there" / name
+        assert path.read_bytes() == data
+        assert path.stat().st_mode & 0o777 == modes[name]
+    assert os.readlink(tmp_path / "there" / "link") == "bin/program"
+    found = host.compare_deployed(folder, wanted, [])
+    assert found["settled"]
+    assert found["missing"] == {}
 
 
 def test_a_call_on_a_lost_connection_raises_and_prints_nothing_more(monkeypatch):
