@@ -7,7 +7,6 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from impala_mm.config import user_sources
 from launcher.commands.manage import connected, require_record
@@ -21,7 +20,7 @@ from launcher.plan import process_plan
 from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.request import Request, UserError, read_workers
-from launcher.supervise.run_registry import Record, Run
+from launcher.supervise.run_registry import ProcessEntry, Record, Run
 from launcher.supervise.task import LEARNERS
 
 
@@ -70,7 +69,7 @@ def apply_csv(run: Run, request: Request) -> int:
             csvs = [str(Path(config.workers_csv_path).absolute()), *before.csvs]
             record = dataclasses.replace(
                 before,
-                processes=[p for p in processes if p.get("place") not in given_up],
+                processes=[p for p in processes if p.place not in given_up],
                 next_actor=before.next_actor + len(new),
                 targets={h: how for h, how in targets.items() if h not in given_up},
                 pythons=before.pythons | pythons,
@@ -123,7 +122,7 @@ def _note_what_remains(record: Record, wanted: Sequence[Process], flags: Mapping
             was = record.flags.get(name, "its default")
             say(f"note: --{name} remains {was}: --apply does not change flags")
     if sum(p.job == "evaluator" for p in wanted) != sum(
-        p["job"] == "evaluator" for p in record.processes
+        p.job == "evaluator" for p in record.processes
     ):
         say("note: --apply does not add or remove evaluators; --stop the run and restart it")
     if wanted[0].command != record.learners:
@@ -140,10 +139,9 @@ def _find_differences(
     states = run.states()
     present: dict[frozenset[tuple[str, str | int]], list[str]] = collections.defaultdict(list)
     for old in record.processes:
-        is_stopping = (run.folder / old["name"] / "stop").exists()
-        has_ended = states[old["name"]].has_ended
-        if old["job"] == "actor" and not is_stopping and not has_ended:
-            present[frozenset(old["kind"].items())].append(old["name"])
+        is_stopping = (run.folder / old.name / "stop").exists()
+        if old.job == "actor" and not is_stopping and not states[old.name].has_ended:
+            present[frozenset(old.kind.items())].append(old.name)
     added = []
     for process in wanted:
         alike = present[frozenset(process_plan.row_signature(process.worker).items())]
@@ -163,13 +161,13 @@ def _find_differences(
 
 
 def _give_up_hosts(
-    run: Run, record: Record, processes: Sequence[dict[str, Any]], removed: Sequence[str]
+    run: Run, record: Record, processes: Sequence[ProcessEntry], removed: Sequence[str]
 ) -> set[str]:
     """Return unreachable hosts that have no process of the run any more.
 
     Their removed actors are recorded as pending stops: they end once the host can be reached.
     """
-    wanted = {p.get("place", "") for p in processes if p["name"] not in removed}
+    wanted = {p.place for p in processes if p.name not in removed}
     left = {record.host_id_of(name) for name in removed} - wanted - {"", *record.learner_places}
     given_up = {host_id for host_id in left if run.why_away(host_id)}
     for host_id in given_up:

@@ -187,7 +187,7 @@ def fetch_files(run: Run, request: Request) -> int:
 def save_now(run: Run, request: Request) -> int:
     """Let the learners of a running run save a checkpoint."""
     record = require_record(run)
-    log = next(p["log"] for p in record.processes if p["name"] == LEARNERS)
+    log = next(p.log for p in record.processes if p.name == LEARNERS)
     with connected(run, request) as followed:
         if status.run_state(run) != "running":
             raise UserError(f"{run.name} has no learners that are running: --status shows why")

@@ -41,7 +41,7 @@ def find_logs(found: FoundRun, known: Status) -> dict[str, Path]:
 def _processes_here(found: FoundRun) -> set[str]:
     """Return the names of the processes whose supervisors are on this machine."""
     record = found.read_record()
-    return {p["name"] for p in record.processes if not p.get("place")} if record else set()
+    return {p.name for p in record.processes if not p.place} if record else set()
 
 
 def read_part(path: Path, before: int | None = None, after: int | None = None) -> dict[str, Any]:

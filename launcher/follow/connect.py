@@ -107,14 +107,14 @@ def mirrored_files(record: Record, log: str = "") -> dict[str, dict[str, Path]]:
     found: dict[str, dict[str, Path]] = {}
     folder = Path(record.logdir)
     for process in record.processes:
-        name, host_id = process["name"], process.get("place", "")
+        name, host_id = process.name, process.place
         if not host_id or (record.shared and host_id == record.host_id_of(LEARNERS)):
             continue
         if name in (LEARNERS, log):
-            found.setdefault(host_id, {})[process["log"]] = folder / f"{name}.log"
+            found.setdefault(host_id, {})[process.log] = folder / f"{name}.log"
         if name == LEARNERS:
             for rows in ROW_FILES:
-                found[host_id][str(Path(process["log"]).parent / rows)] = folder / rows
+                found[host_id][str(Path(process.log).parent / rows)] = folder / rows
     return found
 
 

@@ -17,7 +17,7 @@ from launcher.plan.process_plan import PlanError, Process
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import file_lock
 from launcher.supervise.process_state import State
-from launcher.supervise.run_registry import Record, RunInUse
+from launcher.supervise.run_registry import ProcessEntry, Record, RunInUse
 from launcher.supervise.task import LEARNERS
 
 # A file in the run's state folder, which the frontend that recovers the run locks.
@@ -72,7 +72,7 @@ class FollowedRun(ConnectedRun):
         return self.run.state_of(LEARNERS, otherwise="stopped")
 
     def change_record(
-        self, learner_entries: Sequence[dict[str, Any]] = (), **changes: Any
+        self, learner_entries: Sequence[ProcessEntry] = (), **changes: Any
     ) -> Record | None:
         """Change fields of the record, and the learners' entries among its processes.
 
@@ -83,8 +83,7 @@ class FollowedRun(ConnectedRun):
             if (record := self.run.record) is None:
                 return None
             if learner_entries:
-                others = [each for each in record.processes if each["job"] != "learner"]
-                changes["processes"] = [*learner_entries, *others]
+                changes["processes"] = [*learner_entries, *record.other_processes]
             record = dataclasses.replace(record, **changes)
             self.run.write_record(record)
         return record
@@ -104,14 +103,14 @@ class FollowedRun(ConnectedRun):
             return []
         rows = [*self.workers, *connect.rows_of(record)]  # --apply may have added rows
         chosen: dict[str, Worker] = {}
-        for entry in [each for each in record.processes if each["name"] in names]:
-            rows_alike = [w for w in rows if process_plan.row_signature(w) == entry["kind"]]
+        for entry in [entry for entry in record.processes if entry.name in names]:
+            rows_alike = [w for w in rows if process_plan.row_signature(w) == entry.kind]
             if rows_alike:
-                chosen[entry["name"]] = dataclasses.replace(rows_alike[0], job=entry["job"])
+                chosen[entry.name] = dataclasses.replace(rows_alike[0], job=entry.job)
         installation_of = connect.find_installations(
             list(chosen.values()), self.hosts, self.config.deploy
         )
-        ports = {each["name"]: each.get("port", 0) for each in record.processes}
+        ports = {entry.name: entry.port for entry in record.processes}
         found = [
             process_plan.make_process(
                 name, row, self.config, record.flags, installation_of, ports[name]
@@ -123,7 +122,7 @@ class FollowedRun(ConnectedRun):
 
     def _with_logs(self, record: Record, processes: Sequence[Process]) -> Record:
         """Return the record with the logs of processes whose host was unreachable when added."""
-        lacking = {each["name"] for each in record.processes if each["log"].startswith("~")}
+        lacking = {entry.name for entry in record.processes if entry.log.startswith("~")}
         found = {process.name: process for process in processes if process.name in lacking}
         if not found:
             return record
@@ -131,10 +130,10 @@ class FollowedRun(ConnectedRun):
         with self.run.locked(wait=True):
             record = self.run.record or record  # --apply may have changed it meanwhile
             entries = [
-                start.record_entry(found[each["name"]], learners, record)
-                if each["name"] in found
-                else each
-                for each in record.processes
+                start.record_entry(found[entry.name], learners, record)
+                if entry.name in found
+                else entry
+                for entry in record.processes
             ]
             record = dataclasses.replace(record, processes=entries)
             self.run.write_record(record)

@@ -153,7 +153,7 @@ class LearnerRecovery:
         except FAILURES as error:
             if self._returning.has_trial:  # the next attempt is made without the returned hosts
                 self._followed.change_record(
-                    _learners_of(record),
+                    record.learner_processes,
                     flags=record.flags,
                     learners=record.learners,
                     shared=record.shared,
@@ -170,9 +170,9 @@ class LearnerRecovery:
         away = self._followed.away_since
         if record.host_id_of(LEARNERS) in away:
             others = [
-                self._run.state_of(each["name"])
-                for each in _learners_of(record)
-                if each["place"] not in away
+                self._run.state_of(process.name)
+                for process in record.learner_processes
+                if process.place not in away
             ]
             return not any(map(_make_progress, others))
         state = self._followed.learners
@@ -236,7 +236,7 @@ class LearnerRecovery:
 
     def _end_learners(self, record: Record) -> None:
         """End all learners that are still running, on every host that is connected."""
-        names = [each["name"] for each in _learners_of(record)]
+        names = [process.name for process in record.learner_processes]
         for name in names:
             self._followed.request_stop("now", name)
         until = time.monotonic() + _END_SECONDS
@@ -298,11 +298,6 @@ class LearnerRecovery:
             self._hosts, first.host_id, local_folder, remote_folder, self._followed.say
         )
         return remote_folder, False
-
-
-def _learners_of(record: Record) -> list[dict[str, Any]]:
-    """Return the record's entries of the learners' processes, that of mpirun first."""
-    return [each for each in record.processes if each["job"] == "learner"]
 
 
 def _make_progress(state: State) -> bool:

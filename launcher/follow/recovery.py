@@ -106,7 +106,7 @@ class Recovery:
             silent = now - self._followed.away_since.setdefault(host_id, now)
             if silent > _AWAY_SECONDS and host_id not in self._reported_away:
                 self._reported_away.add(host_id)
-                names = [p["name"] for p in record.processes if p["place"] == host_id]
+                names = [p.name for p in record.processes if p.place == host_id]
                 self._say(
                     f"{host_id} is unreachable ({why}); processes on it: {join_names(names)}; "
                     f"trying to reconnect"
@@ -157,7 +157,7 @@ class Recovery:
 
     def _end_moved(self, host_id: str, record: Record) -> None:
         """End the learners of a host that were started on others while it was unreachable."""
-        here = {each["name"] for each in record.processes if each["place"] == host_id}
+        here = {process.name for process in record.processes if process.place == host_id}
         for name, state in self._hosts.call(host_id, "states").items():
             if name not in here and state["state"] not in FINAL_STATES:
                 self._hosts.call(host_id, "request_stop", mode="now", name=name)

@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from impala_mm.runtime import certificates
 from launcher.follow import connect, remembered
@@ -18,7 +17,7 @@ from launcher.plan.process_plan import Process
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import tmux
-from launcher.supervise.run_registry import Record, Run, boot_id
+from launcher.supervise.run_registry import ProcessEntry, Record, Run, boot_id
 from launcher.supervise.task import (
     HEARTBEAT,
     LEARNERS,
@@ -97,11 +96,9 @@ def start_actors(
         for each in actors
     ]
     entries = [record_entry(process, record.learner_places[0], record) for process in known]
-    learners = [each for each in record.processes if each["job"] == "learner"]
-    others = record.processes[len(learners) :]
     record = dataclasses.replace(
         record,
-        processes=[*learners, *entries, *others],
+        processes=[*record.learner_processes, *entries, *record.other_processes],
         flags=record.flags | {"learner_hosts": ",".join(addresses)},
         next_actor=len(known),
     )
@@ -154,7 +151,7 @@ def start_processes(connected: ConnectedRun, record: Record, processes: Sequence
     `recovery` starts those on an unreachable host once it is connected.
     """
     run, hosts, config = connected.run, connected.hosts, connected.config
-    entries = {each["name"]: each for each in record.processes}
+    entries = {entry.name: entry for entry in record.processes}
     tasks: dict[str, list[Process]] = {}
     for process in processes:
         tasks.setdefault(process.installation.host_id, []).append(process)
@@ -169,7 +166,10 @@ def start_processes(connected: ConnectedRun, record: Record, processes: Sequence
         for process in tasks[host_id]:  # the copied state of an earlier process of this name
             for file in ("state.json", "stop"):
                 (run.folder / process.name / file).unlink(missing_ok=True)
-        host_entries = [entries[process.name] | {"place": ""} for process in tasks[host_id]]
+        host_entries = [
+            dataclasses.asdict(dataclasses.replace(entries[process.name], place=""))
+            for process in tasks[host_id]
+        ]
         return hosts.remote_nodes[host_id].call(
             "start_processes",
             tasks=some,
@@ -186,25 +186,25 @@ def start_processes(connected: ConnectedRun, record: Record, processes: Sequence
             connected.say(f"note: {host_id or 'this machine'}: {result}")
 
 
-def record_entry(process: Process, learners_host_id: str, record: Record) -> dict[str, Any]:
-    """Return the entry of a process in the format of `Record.processes`."""
+def record_entry(process: Process, learners_host_id: str, record: Record) -> ProcessEntry:
+    """Return the entry of a process in the record."""
     log = Path(process.logdir)
     # On other hosts the learners' folder may not exist or not be writable.
     if process.installation.host_id != learners_host_id:
         log = Path(process.installation.folder).parents[1] / "logs" / f"{record.name}-{record.id}"
-    return {
-        "name": process.name,
-        "job": process.job,
-        "host": process.worker.ip,
-        "place": process.installation.host_id,
-        "kind": process_plan.row_signature(process.worker),
-        "log": str(log / f"{process.name}.log"),
-        **({"port": process.port} if process.port else {}),
-    }
+    return ProcessEntry(
+        name=process.name,
+        job=process.job,
+        host=process.worker.ip,
+        place=process.installation.host_id,
+        kind=process_plan.row_signature(process.worker),
+        log=str(log / f"{process.name}.log"),
+        port=process.port,
+    )
 
 
 def _make_task(process: Process, config: LauncherConfig, record: Record, log_max_mb: float) -> Task:
-    log = next(each["log"] for each in record.processes if each["name"] == process.name)
+    log = next(entry.log for entry in record.processes if entry.name == process.name)
     is_learners = process.name == LEARNERS
     folder = Path(process.installation.folder)
     variables = {

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from impala_mm.runtime.timing import format_duration
 from launcher.hosts import remote_files
@@ -31,7 +30,7 @@ from launcher.hosts.remote_node import OperationFailed
 from launcher.supervise import file_lock
 from launcher.supervise.callbacks import Say
 from launcher.supervise.file_service import LocalFiles
-from launcher.supervise.run_registry import Record, Run, runs_folder
+from launcher.supervise.run_registry import ProcessEntry, Record, Run, runs_folder
 from launcher.supervise.task import LEARNERS
 
 _WAIT_SECONDS = 600.0  # timeout for another download of the same run to finish
@@ -227,17 +226,17 @@ def push_folder(
 def source_host_ids(record: Record) -> list[str]:
     """Return the hosts that have files of a run which are not in its folder on this machine."""
     found = {
-        process["place"] for process in record.processes if not _is_log_in_folder(process, record)
+        process.place for process in record.processes if not _is_log_in_folder(process, record)
     }
     if not record.shared:
         found.add(record.host_id_of(LEARNERS))
     return sorted(found)
 
 
-def _is_log_in_folder(process: dict[str, Any], record: Record) -> bool:
+def _is_log_in_folder(process: ProcessEntry, record: Record) -> bool:
     """Return whether a process writes its log into the learners' folder."""
-    host_id, log = record.host_id_of(LEARNERS), Path(process["log"])
-    return process["place"] == host_id and log.is_relative_to(record.flags["logdir"])
+    host_id, log = record.host_id_of(LEARNERS), Path(process.log)
+    return process.place == host_id and log.is_relative_to(record.flags["logdir"])
 
 
 def copy_all(
@@ -271,9 +270,9 @@ def _list_log_offers(source: FileStore, record: Record, host_id: str) -> dict[st
     """Return the logs on a host that are not in the learners' folder, by name."""
     paths = {}
     for process in record.processes:
-        if process["place"] == host_id and not _is_log_in_folder(process, record):
+        if process.place == host_id and not _is_log_in_folder(process, record):
             for end in ("", ".1"):
-                paths[f"{process['name']}.log{end}"] = f"{process['log']}{end}"
+                paths[f"{process.name}.log{end}"] = f"{process.log}{end}"
     infos = source.file_infos(list(paths.values()))
     return {
         name: OfferedFile(path, info)

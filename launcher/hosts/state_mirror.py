@@ -14,7 +14,7 @@ from typing import Any
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.supervise.json_files import write_json
-from launcher.supervise.process_state import parse_state
+from launcher.supervise.process_state import State, parse_state
 from launcher.supervise.run_registry import Run
 
 
@@ -34,14 +34,17 @@ class StateMirror:
         With `all_states`, processes of the record that the host did not report are "lost".
         """
         record = self._run.record
+        parsed = {name: parse_state(content) for name, content in states.items()}
         if all_states and record:
-            gone = [p for p in record.processes if p.get("place") == host_id]
-            states = {p["name"]: p | {"state": "lost"} for p in gone} | states
-        for name, content in states.items():
+            for gone in record.processes:
+                if gone.place == host_id:
+                    lost = State(gone.name, gone.job, gone.host, "lost", gone.log)
+                    parsed.setdefault(gone.name, lost)
+        for name, state in parsed.items():
             # Learners that were restarted on another host leave a state on this one.
             if record and record.host_id_of(name) != host_id:
                 continue
-            if (state := parse_state(content)) is None:  # of another version of this program
+            if state is None:  # of another version of this program
                 continue
             folder = self._run.folder / name
             with contextlib.suppress(OSError):  # the run was removed, or the disk is full

@@ -20,7 +20,7 @@ from launcher.supervise import child_process, procfs, programs
 from launcher.supervise.json_files import write_json
 from launcher.supervise.process_output import FATAL, write_to_terminal
 from launcher.supervise.process_state import ActorWatch, Failure, State
-from launcher.supervise.run_registry import Record, Run, boot_id, foreground_prefix
+from launcher.supervise.run_registry import ProcessEntry, Record, Run, boot_id, foreground_prefix
 from launcher.supervise.task import (
     FINAL_STATES,
     HEARTBEAT,
@@ -118,7 +118,7 @@ class _Foreground:
         for task in tasks:
             (self._folder / task.name).mkdir(mode=0o700)
             write_json(self._folder / task.name / "task.json", task._asdict())
-            entry = {"name": task.name, "job": task.job, "host": task.host, "log": task.log}
+            entry = ProcessEntry(task.name, task.job, task.host, log=task.log)
             self._record.processes.append(entry)
         self._run.write_record(self._record)
         return [

@@ -16,7 +16,7 @@ from launcher.supervise import (
 )
 from launcher.supervise.json_files import write_json
 from launcher.supervise.leftovers import remove_leftovers
-from launcher.supervise.run_registry import Record, Run, RunInUse, boot_id
+from launcher.supervise.run_registry import ProcessEntry, Record, Run, RunInUse, boot_id
 from launcher.supervise.task import Task
 
 _TMUX_FAILED = "tmux cannot show the processes: {}"
@@ -128,9 +128,10 @@ class LocalNode:
         with self.run.locked(wait=True):  # the same host may be reached by two names
             record = self.run.record
             assert record
-            names = {process["name"] for process in entries}
-            others = [entry for entry in record.processes if entry["name"] not in names]
-            record = dataclasses.replace(record, processes=others + entries)
+            new = [ProcessEntry(**entry) for entry in entries]
+            names = {entry.name for entry in new}
+            others = [entry for entry in record.processes if entry.name not in names]
+            record = dataclasses.replace(record, processes=others + new)
             self.run.write_record(record)
             return self._start_supervisors(tasks, record)
 

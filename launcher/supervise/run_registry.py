@@ -62,6 +62,19 @@ class UnreadableRecord(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
+class ProcessEntry:
+    """A process of a run as it was started."""
+
+    name: str
+    job: str
+    host: str  # in the CSV
+    place: str = ""  # the host's id; empty: this machine
+    kind: dict[str, Any] = dataclasses.field(default_factory=dict)  # equal for identical rows
+    log: str = ""
+    port: int = 0  # of other learners' hosts: where they reach mpirun's agent
+
+
+@dataclasses.dataclass(frozen=True)
 class Record:
     """A run as it was started; callers share it, and change a copy (`dataclasses.replace`)."""
 
@@ -71,9 +84,7 @@ class Record:
     boot: str  # id of the machine's boot: after a reboot no process of the run is left
     logdir: str
     socket: str  # of the tmux server of its session; empty without tmux
-    # For each: name, job, host, place (the host's id), kind (equal for identical rows), log; of
-    # other learners' hosts also port. The processes of learners come first, that of mpirun first.
-    processes: list[dict[str, Any]]
+    processes: list[ProcessEntry]  # those of learners come first, that of mpirun first
     flags: dict[str, str]  # common to all processes; used to add actors
     learners: list[str]  # the learners' command
     next_actor: int  # the number of the next new actor; numbers are not used twice
@@ -97,7 +108,17 @@ class Record:
     @property
     def learner_places(self) -> list[str]:
         """The ids of the hosts of all learners, the first learner's first."""
-        return [p.get("place", "") for p in self.processes if p["job"] == "learner"]
+        return [process.place for process in self.learner_processes]
+
+    @property
+    def learner_processes(self) -> list[ProcessEntry]:
+        """The processes of all learners, that of mpirun first."""
+        return [process for process in self.processes if process.job == "learner"]
+
+    @property
+    def other_processes(self) -> list[ProcessEntry]:
+        """All processes but the learners'."""
+        return [process for process in self.processes if process.job != "learner"]
 
     def for_hosts(self) -> dict[str, Any]:
         """Return what other hosts get of it: no commands, and no flags, which may hold secrets."""
@@ -111,7 +132,7 @@ class Record:
     @functools.cached_property
     def _host_ids(self) -> dict[str, str]:
         """The id of each process's host, by the process's name."""
-        return {p["name"]: p.get("place", "") for p in reversed(self.processes)}
+        return {process.name: process.place for process in reversed(self.processes)}
 
 
 class Run:
@@ -171,25 +192,25 @@ class Run:
         if record is None:
             return {}
         rebooted, why_away = record.boot != boot_id(), functools.cache(self.why_away)
-        return {p["name"]: self._process_state(p, rebooted, why_away) for p in record.processes}
+        return {p.name: self._process_state(p, rebooted, why_away) for p in record.processes}
 
     def state_of(self, name: str, otherwise: str = "lost") -> State:
         """Return the state of a process; `otherwise` if the run, or such a process, is gone."""
         return self.states().get(name) or State(name, "", "", otherwise)
 
     def _process_state(
-        self, process: dict[str, Any], rebooted: bool, why_away: Callable[[str], str]
+        self, process: ProcessEntry, rebooted: bool, why_away: Callable[[str], str]
     ) -> State:
-        name = process["name"]
+        name = process.name
         if (file := self._states.get(name)) is None:
             file = ParsedFile(self.folder / name / "state.json", parse_state)
             self._states[name] = file
-        known, log = file.read(), process.get("log", "")
-        state = known or State(name, process["job"], process["host"], "starting", log)
-        if host_id := process.get("place"):
-            if not state.has_ended and (why := why_away(host_id)):
+        known = file.read()
+        state = known or State(name, process.job, process.host, "starting", process.log)
+        if process.place:
+            if not state.has_ended and (why := why_away(process.place)):
                 state = state._replace(state="away", last=why)
-            return state._replace(place=host_id)
+            return state._replace(place=process.place)
         if known:
             is_lost = not known.has_ended and not procfs.is_alive(known.supervisor)
         else:
@@ -332,10 +353,7 @@ class Run:
 
 def _parse_record(content: dict[str, Any]) -> Record | None:
     """Return the record with this content; None if it is none, or damaged."""
-    record, words = from_json(Record, content), ("name", "job", "host")
-    if record and all(isinstance(p.get(word), str) for p in record.processes for word in words):
-        return record
-    return None
+    return from_json(Record, content)
 
 
 def check_runs_folder() -> None:
@@ -446,7 +464,7 @@ def is_same_folder(path: str, other: str) -> bool:
 
 def _uses(run: Run, record: Record, folder: str) -> bool:
     """Return whether the folder is the run's, on this machine or as its learners' folder."""
-    logs = [p.get("log", "") for p in record.processes if p["name"] == LEARNERS]
+    logs = [process.log for process in record.processes if process.name == LEARNERS]
     # `logdir` is a path on the frontend's machine.
     folders = [record.logdir] * run.has_frontend + [str(Path(log).parent) for log in logs if log]
     return any(is_same_folder(each, folder) for each in folders)

@@ -1,5 +1,7 @@
 """Logs as the page reads them: the end, what follows, what is before, and a search."""
 
+import dataclasses
+
 import pytest
 from large_run import LargeRun
 from run_states import record_foreground
@@ -140,7 +142,7 @@ def test_only_logs_of_the_run_are_found(tmp_path):
 def test_what_a_state_of_another_host_says_names_no_file(tmp_path):
     large = LargeRun("night", tmp_path / "run", actors=2)
     record = large.run.record
-    record.processes[2]["place"] = "node1"
+    record.processes[2] = dataclasses.replace(record.processes[2], place="node1")
     large.run.write_record(record)
     (outside := tmp_path / "elsewhere").mkdir()
     for name in ("actor-0", "actor-1"):

@@ -3,14 +3,15 @@
 from pathlib import Path
 
 from launcher.follow.connect import mirrored_files
-from launcher.supervise.run_registry import Record
+from launcher.supervise.run_registry import ProcessEntry, Record
 
 
 def _record(shared=False):
-    learners = {"name": "learners", "place": "gpu", "log": "/there/learners.log"}
-    actors = [{"name": f"actor-{i}", "place": "cpu", "log": f"/x/actor-{i}.log"} for i in range(2)]
-    here = {"name": "actor-2", "place": "", "log": "/here/actor-2.log"}
-    processes = [learners, *actors, here]
+    places = {"actor-0": "cpu", "actor-1": "cpu", "actor-2": ""}
+    processes = [
+        ProcessEntry("learners", "learner", "gpu", "gpu", log="/there/learners.log"),
+        *(ProcessEntry(name, "actor", at, at, log=f"/x/{name}.log") for name, at in places.items()),
+    ]
     return Record("n", "1", 0.0, "boot", "/here", "", processes, {}, [], 3, shared)
 
 

@@ -7,6 +7,7 @@ from run_states import ShownRun, make_state
 
 from launcher.follow.learner_recovery import LearnerRecovery
 from launcher.plan.workers_csv import Worker
+from launcher.supervise.run_registry import ProcessEntry
 
 _USED, _LOST, _ADDED = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 
@@ -20,12 +21,10 @@ def made(tmp_path, monkeypatch):
     """Return a recovery of a run whose CSV has got another learner row, and what it does."""
     did = []
     record = SimpleNamespace(
-        **{
-            "processes": [{"name": "learners", "job": "learner"}],
-            "flags": {},
-            "learners": ["command"],
-            "shared": False,
-        },
+        learner_processes=[ProcessEntry("learners", "learner", _USED, _USED)],
+        flags={},
+        learners=["command"],
+        shared=False,
         learner_places=[_USED],
         first_learner_places=[_USED, _LOST],
         host_id_of=lambda name: _USED,
@@ -77,7 +76,7 @@ def test_a_restart_with_a_returned_host_that_fails_leaves_the_learners_without_i
     before = made.followed.workers
     _take_back(made)
     entry, changes = made.did[-2]
-    assert entry == made.record.processes, "the hosts of before"
+    assert entry == made.record.learner_processes, "the hosts of before"
     assert changes["learners"] == ["command"]
     assert made.followed.workers is before
     assert made.did[-1] == "could not restart the learners: orders; retry in 30 s"

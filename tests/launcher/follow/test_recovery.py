@@ -13,7 +13,7 @@ from launcher.follow.follow import Follower
 from launcher.follow.followed_run import FollowedRun
 from launcher.follow.learner_recovery import RESTARTING
 from launcher.follow.recovery import Recovery
-from launcher.supervise.run_registry import Record, Run, boot_id
+from launcher.supervise.run_registry import ProcessEntry, Record, Run, boot_id
 
 
 def _recovery(folder, restarts=True):
@@ -44,15 +44,17 @@ def test_a_frontend_that_restarts_nothing_waits_only_for_one_that_does(tmp_path)
 def test_a_restart_of_the_learners_keeps_what_was_applied_meanwhile(tmp_path):
     run = Run("impala", tmp_path)
     run.folder.mkdir()
-    learners = {"name": "learners", "job": "learner", "host": "a", "place": "a", "kind": {}}
-    learners["log"] = "old"
-    actor = learners | {"name": "actor-7", "job": "actor"}
+    learners = ProcessEntry("learners", "learner", "a", place="a", log="old")
+    actor = ProcessEntry("actor-7", "actor", "a", place="a")
     rest = (time.time(), boot_id(), "/l", "", [learners], {}, [], 7)
     run.write_record(Record("impala", "1", *rest))
     followed = FollowedRun(run, None)
     applied = dataclasses.replace(run.record, processes=[learners, actor], next_actor=8)
     run.write_record(applied)
-    moved = [learners | {"log": "new", "place": "b"}, learners | {"name": "learners-1"}]
+    moved = [
+        dataclasses.replace(learners, log="new", place="b"),
+        dataclasses.replace(learners, name="learners-1"),
+    ]
     changed = followed.change_record(moved, shared=True)
     assert changed == run.record
     assert (changed.next_actor, changed.learner_places) == (8, ["b", "a"])

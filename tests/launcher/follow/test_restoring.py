@@ -4,6 +4,7 @@
 """
 
 import collections
+import dataclasses
 import threading
 import time
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from launcher.plan import process_plan
 from launcher.plan.process_plan import PlanError
 from launcher.plan.workers_csv import Worker
 from launcher.supervise.json_files import write_json
-from launcher.supervise.run_registry import Record, Run, boot_id
+from launcher.supervise.run_registry import ProcessEntry, Record, Run, boot_id
 
 HOSTS = [f"192.0.2.{number}" for number in range(1, 13)]  # the first one has the learner
 ANSWERS = {"has_start": True, "facts": {}, "states": {}}
@@ -56,8 +57,7 @@ class Far:
         rows += [Worker(line, "actor", host_id) for line, host_id in enumerate(HOSTS, 1)]
         names = ["learners", *(f"actor-{number}" for number in range(len(HOSTS)))]
         processes = [
-            {"name": name, "job": row.job, "host": row.ip, "place": row.ip, "log": "/l"}
-            | {"kind": process_plan.row_signature(row)}
+            ProcessEntry(name, row.job, row.ip, row.ip, process_plan.row_signature(row), "/l")
             for name, row in zip(names, rows, strict=True)
         ]
         flags = {"learner_hosts": f"{HOSTS[0]}:8001", "logdir": "/r"}
@@ -78,9 +78,9 @@ class Far:
         self.followed.mirror = SimpleNamespace(on_connected=self.connected.append)
 
     def report(self, name, state):
-        [entry] = [each for each in self.run.record.processes if each["name"] == name]
+        [entry] = [each for each in self.run.record.processes if each.name == name]
         path = self.run.folder / name / "state.json"
-        write_json(path, entry | {"state": state, "supervisor": None})
+        write_json(path, dataclasses.asdict(entry) | {"state": state, "supervisor": None})
 
     def recover(self):
         """Let the frontend recover the run once all hosts have answered for a while."""

@@ -36,7 +36,7 @@ def _record(lan, **changes):
         logdir="/root/run",
         socket="",
         processes=[
-            each | {"job": "actor", "host": each["place"], "kind": ""} for each in processes
+            each | {"job": "actor", "host": each["place"], "kind": {}} for each in processes
         ],
         flags={"logdir": _THERE, "learner_hosts": f"{_LEARNER}:8001"},
         learners=[],
@@ -133,7 +133,7 @@ def test_a_link_that_is_cut_during_a_fetch_leaves_no_incomplete_checkpoint(lan):
 
 def test_a_run_on_this_machine_has_nothing_to_fetch(lan):
     one = {"name": "learners", "place": "", "log": "/root/run/learners.log"}
-    one |= {"job": "learner", "host": "localhost", "kind": ""}
+    one |= {"job": "learner", "host": "localhost", "kind": {}}
     _record(lan, processes=[one], targets={}, shared=True, flags={"logdir": "/root/run"})
     assert (
         "nothing to download: all files of impala are on this machine; results: /root/run"
