@@ -90,7 +90,7 @@ def check_bandwidth(run: PlannedRun) -> Iterable[Finding]:
         lambda pair: send(pair, _SEND_SECONDS), to_measure, _MAX_SENDERS
     )
     for host_id in {run.installation_of(run.learners[number]).host_id for number in ports}:
-        with contextlib.suppress(HostUnavailable, OperationFailed):
+        with contextlib.suppress(HostUnavailable, OperationFailed):  # it has ended them
             run.hosts.call(host_id, "stop_bandwidth_servers")
     return findings
 

@@ -43,7 +43,7 @@ class FollowedRun(ConnectedRun):
     def holds_lock(self) -> bool:
         """Return whether this frontend is the one that recovers the run: several may follow it."""
         if self._lock is None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the run was removed, or the disk is full
                 self._lock = file_lock.acquire(self.run.folder / RECOVERS_FILE)
             if self._lock is None:
                 self._stands_by = True

@@ -5,7 +5,6 @@ processes that are not running are restarted. Processes whose supervisor was kil
 any machine. `learner_recovery` restarts the learners' mpirun.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,8 +60,7 @@ class Recovery:
             return
         self._checked = now
         if self._hosts.remote_nodes:  # local processes of remote learners wait for this
-            with contextlib.suppress(OSError):
-                (self._run.folder / "news").touch(mode=0o600)
+            self._run.record_frontend()
         if new := set(record.targets) - set(self._hosts.remote_nodes):
             self._connect_new_hosts(record, new)
         self._check_hosts(record, now)

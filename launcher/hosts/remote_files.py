@@ -184,7 +184,7 @@ class RemoteFiles:
     def _close_channel(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # paramiko's, of a connection that is lost
                 channel.close()
 
 

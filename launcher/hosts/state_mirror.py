@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
-from launcher.supervise.json_files import write_json
+from launcher.supervise.json_files import file_size, write_json
 from launcher.supervise.process_state import State, parse_state
 from launcher.supervise.run_registry import Run
 
@@ -60,7 +60,7 @@ class StateMirror:
             return
         content = base64.b64decode(data)
         with self._writing, contextlib.suppress(OSError):  # the disk is full: it is sent again
-            size = _file_size(copy)
+            size = file_size(copy)
             if offset > size:  # the copy was replaced: ask for the content from its end on
                 self._follow_again(host_id)
                 return
@@ -90,7 +90,7 @@ class StateMirror:
         """Ask a newly connected host for its states and for the files from the copies' ends on."""
         files = self._files.get(host_id, {})
         self._following_again.discard(host_id)
-        sizes = {path: _file_size(copy) for path, copy in files.items()}
+        sizes = {path: file_size(copy) for path, copy in files.items()}
         with contextlib.suppress(HostUnavailable, OperationFailed):  # asked again once it is back
             record = self._run.record
             start = record.id if record else ""
@@ -99,11 +99,4 @@ class StateMirror:
 
 def _is_start_of(content: bytes, copy: Path) -> bool:
     """Return whether `content` begins with the copy: another frontend has replaced it already."""
-    return _file_size(copy) <= len(content) and content.startswith(copy.read_bytes())
-
-
-def _file_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    return file_size(copy) <= len(content) and content.startswith(copy.read_bytes())

@@ -120,9 +120,7 @@ class Agent:
             self._last_received = time.monotonic()
             message = json.loads(line)
             if message["op"] == "ping":
-                # The run may have nothing here, or its disk be full.
-                with contextlib.suppress(OSError):
-                    (self._node.run.folder / "news").touch(mode=0o600)
+                self._node.run.record_frontend()
                 continue
             threading.Thread(target=self._answer_call, args=(message,), daemon=True).start()
 

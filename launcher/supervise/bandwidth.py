@@ -39,12 +39,11 @@ class BandwidthServer:
 
     def close(self) -> None:
         """Stop listening."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.shutdown(socket.SHUT_RDWR)  # which ends `accept`
         self._socket.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # `close` was called
             while True:
                 connection, _ = self._socket.accept()
                 threading.Thread(target=_count_bytes, args=(connection,), daemon=True).start()
@@ -53,7 +52,7 @@ class BandwidthServer:
 def _count_bytes(connection: socket.socket) -> None:
     connection.settimeout(_SECONDS)
     count = 0
-    with contextlib.suppress(OSError), connection:
+    with contextlib.suppress(OSError), connection:  # the sender has gone
         while chunk := connection.recv(1 << 18):
             count += len(chunk)
         connection.sendall(str(count).encode())

@@ -44,14 +44,14 @@ def start(
 def kill_tree(process: subprocess.Popen) -> None:
     """Kill a process and all its descendants."""
     for pid in [process.pid, *procfs.descendants(process.pid)]:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it has just ended, or is another user's
             os.kill(pid, signal.SIGKILL)
 
 
 def kill_group(process: subprocess.Popen) -> None:
     """Kill a process, its descendants and what these have left behind in its process group."""
     kill_tree(process)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # none is left in it
         os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -65,9 +65,9 @@ def kill_orphans() -> None:
     # What such a command has just started may not have its environment yet: all of it is left out.
     while (pids := procfs.descendants(os.getpid(), but=_EVENT)) and time.monotonic() < until:
         for pid in pids:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it has just ended, or is another user's
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
+        with contextlib.suppress(ChildProcessError):  # no child is left
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.02)
@@ -82,7 +82,7 @@ def exit_code(process: subprocess.Popen) -> int:
 def describe_exit(code: int) -> str:
     """Return an exit code in words, without a subject: "exited with code 1"."""
     if code > 128:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # there is no such signal
             return f"was killed by {signal.Signals(code - 128).name}"
     return f"exited with code {code}"
 

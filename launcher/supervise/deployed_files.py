@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.supervise.json_files import fields_fit, read_json
+from launcher.supervise.json_files import fields_fit, file_size, read_json
 
 MANIFEST = ".deployed.json"
 _ARRIVALS = ".deploying"
@@ -77,7 +77,7 @@ def compare(folder: str, wanted: dict[str, str], clone: list[int]) -> dict[str, 
         "folder": str(base),
         "mark": manifest["mark"],
         "missing": {
-            name: _size(arrival_path(str(base), name, whole))
+            name: file_size(arrival_path(str(base), name, whole))
             for name, whole in wanted.items()
             if present[name] != whole
         },
@@ -192,13 +192,6 @@ def _umask() -> int:
     return mask
 
 
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
-
-
 def _remove_file(base: Path, name: str) -> None:
     """Remove a file, its compiled Python code, and folders that are then empty."""
     path = base / name
@@ -209,7 +202,7 @@ def _remove_file(base: Path, name: str) -> None:
     for folder in (compiled, *path.parents):
         if folder == base:
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it has other files
             folder.rmdir()
 
 

@@ -84,6 +84,7 @@ class LocalFiles:
         A file that was truncated since yields less, one that was replaced nothing.
         """
         for path, inode, offset, size in parts:
+            # It may be gone, or its file system fail: the reader gets less than it asked for.
             with contextlib.suppress(OSError), open(path, "rb") as file:
                 if os.fstat(file.fileno()).st_ino == inode:
                     yield from _read_chunks(file, offset, size)
@@ -142,7 +143,7 @@ class LocalFiles:
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it does not exist
                 os.remove(path)
 
 
@@ -280,7 +281,7 @@ def receive_parts(source: Stream, count: int) -> Iterator[bytes]:
 def serve(source: Stream, out: Stream) -> None:
     """Answer calls of `LocalFiles` until the end of the channel."""
     files = LocalFiles()
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the frontend has gone
         while True:
             call = json.loads(receive_frame(source))
             op, arguments = call["op"], call["said"]

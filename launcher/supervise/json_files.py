@@ -1,4 +1,4 @@
-"""Reads and writes JSON files, which may be damaged, of another version, or gone for the moment.
+"""Reads and writes small files, which may be damaged, of another version, or gone for the moment.
 
 A class with annotated fields, a NamedTuple or a dataclass, is the form of a file: `from_json` is
 the only check of what a run's files contain.
@@ -124,11 +124,25 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     work.replace(path)
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a file; empty if there is none, or it cannot be read."""
+    try:
+        return os.fsdecode(path.read_bytes()).strip()
+    except OSError:
+        return ""
+
+
+def file_size(path: str | Path) -> int:
+    """Return the bytes of a file; 0 if there is none, or its file system fails."""
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; empty if there is none, or it cannot be read."""
-    with contextlib.suppress(OSError):  # it is gone, or its file system fails for the moment
-        return parse_object(path.read_bytes())
-    return {}
+    return parse_object(os.fsencode(read_text(path)))
 
 
 def parse_object(text: bytes) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Lease:
         if not self._seconds:
             return False
         touched = None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # no frontend has been connected yet
             touched = self._news.stat().st_mtime_ns
         if (touched, frames) != self._last_seen:
             self._last_seen, self._renewed = (touched, frames), time.monotonic()

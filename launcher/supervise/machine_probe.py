@@ -142,7 +142,7 @@ class MachineProbe:
 
     def resolve(self, host: str) -> list[str]:
         """Return the IPv4 addresses of a host name, looked up on this machine."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # no server of names knows it
             return [str(each[4][0]) for each in socket.getaddrinfo(host, 0, socket.AF_INET)]
         return []
 

@@ -86,7 +86,7 @@ def _run_daemon(connection: ssl.SSLSocket, command: str, prefix: str) -> None:
     while daemon.poll() is None and _pass_on(daemon, connection):
         pass
     daemon.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it is killed
         daemon.wait(_KILL_SECONDS)
     child_process.kill_tree(daemon)
     daemon.wait()

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.supervise import file_lock, procfs
-from launcher.supervise.json_files import ParsedFile, from_json, write_json
+from launcher.supervise.json_files import ParsedFile, from_json, read_text, write_json
 from launcher.supervise.leftovers import remove_shared_parameters
 from launcher.supervise.process_state import State, parse_state, read_state
 from launcher.supervise.task import HEARTBEAT, LEARNERS
@@ -241,6 +241,11 @@ class Run:
         """Record that a host is connected, or the error because of which it is not."""
         with contextlib.suppress(OSError):  # the run was removed, or the disk is full
             (self.folder / "seen" / host_id).write_text(error)
+
+    def record_frontend(self) -> None:
+        """Record that a frontend is connected to the processes here, which wait for one."""
+        with contextlib.suppress(OSError):  # the run has nothing here, or the disk is full
+            (self.folder / "news").touch(mode=0o600)
 
     def is_running(self) -> bool:
         """Return whether any of its processes is running, or may still start."""
@@ -449,11 +454,11 @@ def describe_writer(folder: str, starting: str = "") -> str:
         for path in sorted(runs.glob("*.lock")):
             if path.stem == starting:
                 continue
-            if is_same_folder(_read_text(path), folder) and file_lock.is_held(path):
+            if is_same_folder(read_text(path), folder) and file_lock.is_held(path):
                 return f"another frontend, which is starting the run {path.stem} in it,"
     lock = Path(folder) / "lock"  # of the learner: see impala_mm/records/run_folder.py
     if file_lock.is_held(lock):
-        return f"process {_read_text(lock) or 'of another machine'}"
+        return f"process {read_text(lock) or 'of another machine'}"
     return ""
 
 
@@ -468,10 +473,3 @@ def _uses(run: Run, record: Record, folder: str) -> bool:
     # `logdir` is a path on the frontend's machine.
     folders = [record.logdir] * run.has_frontend + [str(Path(log).parent) for log in logs if log]
     return any(is_same_folder(each, folder) for each in folders)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return os.fsdecode(path.read_bytes()).strip()
-    except OSError:  # it has just been removed
-        return ""

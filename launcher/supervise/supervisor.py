@@ -8,7 +8,6 @@ end of the login that started it ends it; `experiment.py` starts one for each of
 (listed in `task`), so frontends and windows can come and go.
 """
 
-import contextlib
 import errno
 import os
 import select
@@ -19,7 +18,14 @@ import time
 from pathlib import Path
 
 from launcher.supervise import child_process, file_lock, procfs, programs
-from launcher.supervise.json_files import fits, from_json, is_gone, read_json
+from launcher.supervise.json_files import (
+    file_size,
+    fits,
+    from_json,
+    is_gone,
+    read_json,
+    read_text,
+)
 from launcher.supervise.lease import Lease
 from launcher.supervise.leftovers import remove_leftovers, remove_shared_parameters
 from launcher.supervise.liveness import HeartbeatMonitor
@@ -70,8 +76,8 @@ class StopRequests:
         A file requests it, a signal, or the end of the leader or of the parent.
         """
         requests = [
-            _read_text(self._process_folder / "stop"),
-            _read_text(self._run_folder / "stop"),
+            read_text(self._process_folder / "stop"),
+            read_text(self._run_folder / "stop"),
         ]
         if self._task.leader and requests[1] == "save":
             requests[1] = ""  # the learners save first; then this process ends because they ended
@@ -100,12 +106,6 @@ class StopRequests:
             is_late = time.monotonic() - self._created > _LEADER_SECONDS
             return is_late and is_gone(self._run_folder / self._task.leader / "state.json")
         return leader.has_ended or not procfs.is_alive(leader.supervisor)
-
-
-def _read_text(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text().strip()
-    return ""
 
 
 class Supervisor:
@@ -169,7 +169,7 @@ class Supervisor:
         self._heartbeat.reset()
         self._output.lines.clear()
         self._kill_reason = ""
-        self._initial_rows_size = _file_size(self._task.rows)
+        self._initial_rows_size = file_size(self._task.rows)
         task = self._task
         if task.name == LEARNERS:
             remove_leftovers(Path(task.environment.get("TMPDIR") or "/tmp"))
@@ -259,7 +259,7 @@ class Supervisor:
             self._stop_signals = [(signal.SIGTERM, _KILL_SECONDS), (signal.SIGKILL, _KILL_SECONDS)]
             if self._requests.has_parent_ended():
                 del self._stop_signals[0]
-            saves = requested == "save" and _file_size(self._task.rows) > self._initial_rows_size
+            saves = requested == "save" and file_size(self._task.rows) > self._initial_rows_size
             # An evaluator tests the last checkpoint in this time.
             if saves or (requested == "save" and self._task.job == "evaluator"):
                 self._stop_signals.insert(0, (signal.SIGUSR1, self._task.grace_secs))
@@ -369,12 +369,6 @@ def _open_closed_outputs() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_WRONLY)  # it takes the lowest free number
-
-
-def _file_size(path: str) -> int:
-    with contextlib.suppress(OSError):
-        return os.stat(path).st_size if path else 0
-    return 0
 
 
 def main(path: Path) -> int:
