@@ -11,13 +11,13 @@ from pathlib import Path
 from impala_mm.config import user_sources
 from launcher.commands.manage import connected, require_record
 from launcher.follow import connect, start
+from launcher.follow.connect import Installations
 from launcher.follow.connected_run import add_pending_stop
 from launcher.follow.console import say
 from launcher.follow.followed_run import FollowedRun
 from launcher.hosts import deploy
 from launcher.hosts.hosts import find_targets, host_id_of
 from launcher.plan import process_plan
-from launcher.plan.host_environment import InstallationOf
 from launcher.plan.process_plan import Process
 from launcher.plan.request import Request, UserError, read_workers
 from launcher.supervise.run_registry import ProcessEntry, Record, Run
@@ -94,7 +94,7 @@ def _running_record(run: Run) -> Record:
     return record
 
 
-def _find_installations(followed: FollowedRun, request: Request, record: Record) -> InstallationOf:
+def _find_installations(followed: FollowedRun, request: Request, record: Record) -> Installations:
     """Find where the project is; with --deploy, copy it to the hosts that lack it.
 
     Hosts that have it keep it as it is: the run may be using it, also where hosts share a folder.
@@ -112,7 +112,7 @@ def _find_installations(followed: FollowedRun, request: Request, record: Record)
     if deploy.deploy_project(hosts, new, config, say, user_sources.of_run(request.experiment)):
         raise UserError("nothing was changed: --deploy did not succeed on all hosts that lack it")
     after = connect.find_installations(new, hosts, True, say)
-    return lambda row: (before if row in elsewhere else after if row in new else found)(row)
+    return found | before | after
 
 
 def _note_what_remains(record: Record, wanted: Sequence[Process], flags: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """Connects the frontend to the hosts of a run, before it is started or while it is running."""
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +9,37 @@ from launcher.hosts.hosts import Hosts, find_targets, host_id_of
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.hosts.ssh_config import Target
 from launcher.plan import host_environment, workers_csv
-from launcher.plan.host_environment import Installation, InstallationOf
+from launcher.plan.host_environment import Installation
 from launcher.plan.workers_csv import Worker
 from launcher.supervise.callbacks import Say
 from launcher.supervise.run_registry import Record, Run
 from launcher.supervise.task import LEARNERS, ROW_FILES
 
 
+class Installations:
+    """The project folder, Python and mpirun of rows, on their hosts."""
+
+    def __init__(self, local_folder: str, remote: Mapping[str, Installation]):
+        """Hold those of rows on other hosts by their keys; `local_folder`: of the run's state."""
+        self._local_folder, self._remote = local_folder, remote
+
+    def __call__(self, row: Worker) -> Installation:
+        """Return that of a row."""
+        if host_id_of(row):
+            return self._remote[_row_key(row)]
+        return host_environment.local_installation(row, self._local_folder)
+
+    def __or__(self, newer: "Installations") -> "Installations":
+        return Installations(self._local_folder, {**self._remote, **newer._remote})
+
+
 def find_installations(
     rows: Sequence[Worker], hosts: Hosts, deploys: bool, say: Say | None = None
-) -> InstallationOf:
+) -> Installations:
     """Find the project folder, Python and mpirun of each row on its host.
 
     For a host that cannot be reached, the values of the CSV and the defaults are assumed.
     """
-    local_folder = str(hosts.local_node.run.folder)
     wanted = {_row_key(row): row for row in rows if host_id_of(row)}
 
     def ask_facts(key: str) -> Any:
@@ -46,11 +62,7 @@ def find_installations(
             node.address if node else row.ip,
             known if isinstance(known, dict) else {},  # the host could not be reached
         )
-    return lambda row: (
-        installations[_row_key(row)]
-        if host_id_of(row)
-        else host_environment.local_installation(row, local_folder)
-    )
+    return Installations(str(hosts.local_node.run.folder), installations)
 
 
 def _row_key(row: Worker) -> str:
