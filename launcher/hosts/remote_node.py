@@ -10,7 +10,7 @@ import itertools
 import json
 import shlex
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 30.0
 _SILENT_SECONDS = 12.0  # seconds without any message after which a connection counts as lost
+_MAX_LINE = 1 << 26  # bytes of a message: states of all processes, or what a program printed
 _PING_SECONDS = 2.0
 _PAUSE_SECONDS = 15.0  # maximum pause between two attempts to reconnect
 
@@ -225,7 +226,7 @@ class _AgentConnection:
         try:
             self._channel = self.connection.open_program(agent_bundle.start_command(pythons))
             self._channel.sendall(agent_bundle.bundle_header(name) + agent_bundle.bundle())
-            self._lines = self._channel.makefile("rb")
+            self._lines = _read_lines(self._channel.makefile("rb"))
             self._wait_until_ready()
             self._channel.settimeout(_SILENT_SECONDS)
             threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
@@ -238,13 +239,13 @@ class _AgentConnection:
 
     def _wait_until_ready(self) -> None:
         """Skip what the login shell prints, until the agent reports that it is ready."""
-        printed = []
+        printed = "no output"
         for line in self._lines:
-            printed.append(line.decode(errors="replace").strip())
-            if printed[-1] == READY_LINE:
+            printed = line.decode(errors="replace").strip()
+            if printed == READY_LINE:
                 return
         errors = self._channel.makefile_stderr("rb").read(4000).decode(errors="replace")
-        raise HostUnavailable([*(printed or ["no output"]), *errors.splitlines()][-1].strip())
+        raise HostUnavailable([printed, *errors.splitlines()][-1].strip())
 
     def call(
         self,
@@ -318,6 +319,14 @@ class _AgentConnection:
                 call.answer.set_exception(OperationFailed(message["error"]))
             else:
                 call.answer.set_result(message["result"])
+
+
+def _read_lines(file: Any) -> Iterator[bytes]:
+    """Yield lines. Raises ValueError for one that would fill this machine's memory."""
+    while line := file.readline(_MAX_LINE):
+        if len(line) == _MAX_LINE:
+            raise ValueError(f"the host sent a line of more than {_MAX_LINE:,} bytes")
+        yield line
 
 
 def _reason(error: Exception) -> str:

@@ -98,6 +98,20 @@ def test_who_waits_for_a_host_that_is_lost_is_told_and_later_calls_reach_it_agai
         node.call("exists", path="/")
 
 
+@needs_sshd
+def test_a_host_cannot_fill_the_memory_of_this_machine(ssh_user, monkeypatch):
+    monkeypatch.setattr(remote_node, "_MAX_LINE", 100_000)
+    path = ssh_user.key()
+    server = ssh_user.sshd(f"SetEnv XDG_STATE_HOME={ssh_user.folder}", lets_in=[path])
+    target = Target("127.0.0.1", server.port, "", "", str(path))
+    node = RemoteNode("there", target, ssh_user.settings, [])
+    node.connect("impala")
+    assert node.run_program(["head", "-c", "80000", "/dev/zero"])[0] == 255
+    with pytest.raises(HostUnavailable, match="there: the host sent a line of more than 100,000"):
+        node.call("exists", path="/")
+    node.close()
+
+
 def _command(pid):
     try:
         return open(f"/proc/{pid}/cmdline").read()
