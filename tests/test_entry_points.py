@@ -25,7 +25,7 @@ HIDDEN["run_experiment_mm_raw.py"] |= set(LauncherConfig.NOT_TAKEN)
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_help_lists_every_flag_in_its_group_with_its_default(program):
-    code, printed = run(sys.executable, program, "--help")
+    code, printed = run(sys.executable, program, "--help=all")
     text = " ".join(printed.split())
     assert code == 0
     for config in PROGRAMS[program]:
@@ -40,6 +40,30 @@ def test_help_lists_every_flag_in_its_group_with_its_default(program):
             choices = f" Choices: {', '.join(filter(None, choices))}." if choices else ""
             assert f"{info(field).group}:" in text
             assert f"--{field.name} {about}{choices} Default: {default}. " in text
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_begins_with_the_flags_that_most_people_set_a_line_each(program):
+    code, printed = run(sys.executable, program, "--help")
+    assert code == 0
+    assert len(printed.splitlines()) < 100
+    assert max(map(len, printed.splitlines())) <= 100
+    for name, default in (
+        ("level_name", "CartPole-v1"),
+        ("gradients_clipping", "-1.0"),
+        ("batch_size", "8"),
+    ):
+        assert re.search(rf"^  --{name} .* \({default}\)$", printed, re.MULTILINE)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_on_an_algorithm_shows_its_flags_alone_and_its_defaults(program):
+    code, printed = run(sys.executable, program, "--help", "--algorithm=ppo")
+    names = [line.strip() for line in printed.splitlines() if line.startswith("  --")]
+    assert code == 0
+    assert {"--clip", "--gae_lambda", "--epochs"} < set(names)
+    assert not {"--level_name", "--learning_rate", "--workers_csv_path", "--burn_in"} & set(names)
+    assert " --learning_rate=0.0003 " in printed
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -86,7 +110,7 @@ def test_messages_name_the_command_by_which_a_program_was_called():
 def test_help_on_a_word_of_no_flag_says_so():
     assert run(sys.executable, "experiment.py", "--help=teapot") == (
         2,
-        "error: --help=teapot: no flag is about that (`--help` lists them all)\n",
+        "error: --help=teapot: no flag is about that (`--help=all` lists them)\n",
     )
 
 

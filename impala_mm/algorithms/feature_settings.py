@@ -165,6 +165,7 @@ class TeacherSettings(Config):
              "are played to their ends. Several learners share them.")
     teacher: str = flag(
         "", group=_GROUP, learner_only=True,
+        short="policy to learn from: a run, a checkpoint, your function, ...",
         text="Policy that the student learns from: the folder of a run, of one checkpoint or of "
              "an export, the name of a policy of this package, my_package:function for a "
              "function of yours, or a checkpoint of Dopamine's DQN or Rainbow; several, separated "

@@ -17,7 +17,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -83,7 +83,7 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
             if name not in fields
         }
 
-    _print_help(argv, about, shown, old, of_other_algorithms)
+    _print_help(argv, about, shown, old, of_other_algorithms, _all_fields(bases).values())
     # The names of flags by other names that they have; None: an old flag without effect.
     names: dict[str, str | None] = {
         other: name
@@ -175,14 +175,22 @@ def _print_help(
     shown: Sequence[dataclasses.Field],
     old: dict[str, OldName],
     of_other_algorithms: Callable[[], dict[str, Any]],
+    shared: Iterable[dataclasses.Field],
 ) -> None:
-    """Print the page of --help, or its part on some words, and exit if one of them is asked for."""
+    """Print a page of --help, and exit, if one is asked for; `shared`: flags of all algorithms."""
+    program = messages.program("run_experiment" in Path(argv[0]).name)
     for option, _, words in (argument.partition("=") for argument in argv[1:]):
-        if option in _HELP and words:
-            _print_and_exit(help_page.about_words(words, shown, of_other_algorithms()))
-        elif option in _HELP:
-            program = messages.program("run_experiment" in Path(argv[0]).name)
-            _print_and_exit(help_page.whole(program, about, shown, old))
+        if option not in _HELP:
+            continue
+        if words == "all":
+            text = help_page.whole(program, about, shown, old)
+        elif words:
+            text = help_page.about_words(words, shown, of_other_algorithms())
+        elif "algorithm" in _named(argv):
+            text = help_page.of_algorithm(shown, shared)
+        else:
+            text = help_page.first(program, about, shown)
+        _print_and_exit(text)
 
 
 def _print_and_exit(text: str) -> NoReturn:
@@ -205,14 +213,14 @@ def _read_arguments(
     except OSError as error:
         refuse(f"--flagfile: {error}")
     if rest:
-        refuse(f"{rest[0]!r} is no flag: write --name=value (`--help` lists the flags)")
+        refuse(f"{rest[0]!r} is no flag: write --name=value (`--help=all` lists the flags)")
 
 
 def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourced]:
     """Return the settings in the files that the command line names, by the names of flags."""
     for config in configs:
         if hasattr(config, "preset"):
-            named = {argument.lstrip("-").split("=")[0] for argument in _with_flagfiles(argv)}
+            named = _named(argv)
             preset, mode, quick = (
                 peek(argv, config, name) if named & {name, f"no{name}"} else None
                 for name in ("preset", "mode", "quick")
@@ -241,6 +249,11 @@ def _import_modules(argv: Sequence[str], configs: Sequence[type]) -> None:
             except user_modules.BadModule as error:
                 user_modules.show_cause(error)
                 refuse(str(error))
+
+
+def _named(argv: Sequence[str]) -> set[str]:
+    """Return the names of the flags that are typed, or in flag files."""
+    return {argument.lstrip("-").split("=")[0] for argument in _with_flagfiles(argv)}
 
 
 def _with_flagfiles(argv: Sequence[str]) -> Sequence[str]:

@@ -111,6 +111,7 @@ class FlagInfo:
     text: str  # its effect and its unit, for --help
     _: dataclasses.KW_ONLY
     group: str  # the heading of --help under which it is listed
+    short: str = ""  # a line on the first page of --help, which has the flags that most people set
     choices: Sequence[str] = ()  # the only values that a text may have
     least: float = -math.inf  # the smallest and the largest value of a number
     most: float = math.inf

@@ -1,4 +1,4 @@
-"""The page of --help: every flag by group, with its text, choices and default."""
+"""The pages of --help: the flags that most people set, all flags, or those about some words."""
 
 import dataclasses
 import re
@@ -33,12 +33,45 @@ def _rules(f: dataclasses.Field) -> str:
     return only + " A resumed run keeps it." * bool(info(f).kept_by)
 
 
+def first(program: str, about: str, fields: Any) -> str:
+    """Return the page on the flags that most people set, a line for each."""
+    lines, group = [about.strip(), "", f"usage: {program} [--name=value ...]"], ""
+    for f in fields:
+        if not info(f).short:
+            continue
+        if info(f).group != group:
+            group = info(f).group
+            lines += ["", f"{group}:"]
+        default = shown_default(f).strip("'")
+        shown = f" ({default})" * (default not in {"unset", "false"})
+        lines += [f"  --{f.name:<25} {info(f).short}{shown}"]
+    return "\n".join([*lines, "", *_OTHER_PAGES])
+
+
+_OTHER_PAGES = (
+    "--help=all prints all flags with their whole texts, --help=checkpoint those about a word,",
+    "--help --algorithm=ppo those of an algorithm. --flagfile=PATH reads more flags from a file.",
+)
+
+
+def of_algorithm(fields: Any, shared: Any) -> str:
+    """Return the page on an algorithm: its flags besides the shared ones, and its own defaults."""
+    known = {f.name: f for f in shared}
+    others = [
+        f"--{f.name}={shown_default(f)}"
+        for f in fields
+        if f.name in known and shown_default(f) != shown_default(known[f.name])
+    ]
+    lines = _describe([f for f in fields if f.name not in known])[1:]
+    if others:
+        lines += ["", "Its defaults of other flags:", *_wrap(" ".join(others), indent=2)]
+    return "\n".join(lines)
+
+
 def whole(program: str, about: str, fields: Any, old: dict[str, OldName]) -> str:
     """Return the page on all flags."""
-    lines = [about.strip(), "", f"usage: {program} [--name=value ...]", ""]
-    lines += ["--help=WORDS prints only the flags that are about these words: --help=checkpoint."]
-    lines += [*_describe(fields), ""]
-    lines += ["--flagfile=PATH reads more flags from a file, one on each line.", ""]
+    lines = [about.strip(), "", f"usage: {program} [--name=value ...]"]
+    lines += [*_describe(fields), "", *_OTHER_PAGES, ""]
     for name, was in old.items():
         lines += _wrap(f"{old_name(name, was)}.")
     return "\n".join(lines)
@@ -67,7 +100,7 @@ def about_words(
         ours = peer_names.here(words)
         refuse(
             f"--help={words}: no flag is about that"
-            + (f"; here it is {ours}" if ours else " (`--help` lists them all)")
+            + (f"; here it is {ours}" if ours else " (`--help=all` lists them)")
         )
     return "\n".join(_describe(matching, {name: of for name, (_, of) in others.items()})[1:])
 

@@ -22,6 +22,7 @@ class RunSettings:
     # -- Run
     level_name: str = flag(
         "CartPole-v1", group="Run",
+        short="environment: PongNoFrameskip-v4, my_package:MyEnv-v0",
         text="Environment to train on: the id of a gymnasium or classic gym environment, catch, "
              "memory, tmaze, or my_package:MyEnv-v0, for which my_package is imported; or "
              "my_package:make_env, a function or class that makes the environment. Several, "
@@ -29,10 +30,12 @@ class RunSettings:
              "turn.")
     preset: str = flag(
         "", group="Run", own=True, choices=("", *setting_files.preset_names()), scope="start",
+        short="settings of this package: atari-ppo, mujoco-sac, rainbow, ...",
         text="Settings that come with this package; the files of impala_mm/presets/ show them. "
              "Other flags, given here or in the file of config, take precedence.")
     config: str = flag(
         "", group="Run", own=True, scope="command",
+        short="file of settings in TOML, or a run's settings.json",
         text="File of settings: TOML, with lines such as batch_size = 64, or a run's "
              "settings.json. Flags on the command line take precedence. A settings.json does not "
              "set what belongs to a process or a machine: roles, numbers of learners and actors, "
@@ -51,10 +54,12 @@ class RunSettings:
              "the processes that it starts; settings.json records it.")
     logdir: str = flag(
         "", group="Run", own=True, scope="process",
+        short="folder of the run; a run that it holds is resumed",
         text="Folder of the run: settings, metrics, checkpoints and logs. If it holds a run, that "
              "run is resumed. Unset: a new folder, runs/<level>-<algorithm>-<time>.")
     mode: str = flag(
         "train", group="Run", choices=_MODES, scope="start",
+        short="train, train_from, reincarnate, test, record, export, ...",
         text="What to do. train: train a policy, or resume the run in --logdir. train_from: "
              "start a new run from the weights of --checkpoint. reincarnate: train a student of "
              f"teacher in all phases, with {_REINCARNATE} unless these are given. test: play "
@@ -84,6 +89,7 @@ class RunSettings:
              "training, the same check takes at most 2 s. 0: no check.")
     checkpoint: str = flag(
         "", group="Run", own=True, scope="process",
+        short="the weights that train_from, test, record and export read",
         text="Folder of one checkpoint, or of a run, whose newest checkpoint is then used, or the "
              "name of a policy that comes with this package (sandbox/policies.md). train_from "
              "starts from its weights; test, record and export read it instead of the newest one "
@@ -98,6 +104,7 @@ class RunSettings:
              "--checkpoint has saved: each learner with its own, or a share of all.")
     seed: int = flag(
         1, group="Run", least=0,
+        short="seed of weights, actions and environments",
         text="Seed of the initial weights, the actions and the environments. Each process "
              "derives its own seed from it.")
     deterministic_run: bool = flag(
@@ -108,22 +115,26 @@ class RunSettings:
              "inference=actor, and is slower.")
     total_environment_frames: float = flag(
         0, group="Run", infinite=True, least=0,
+        short="frames after which the run ends; 0: 50 million",
         text="Environment frames, summed over all learners, after which the run ends; a step "
              "counts num_action_repeats frames. The learning rate falls over them. "
              "0: 50 million; the run then ends earlier if it reaches the level's reward "
              "threshold (see stop_at_return).")
     stop_at_return: float = flag(
         float("inf"), group="Run",
+        short="mean return over 100 games at which it ends",
         text="Mean return (sum of raw rewards) over 100 complete games at which the run ends. inf: "
              "the level's own reward threshold if there is one level and "
              "total_environment_frames is 0, otherwise never.")
     max_seconds: float = flag(
         float("inf"), group="Run", least=0,
+        short="seconds after which it ends",
         text="Seconds after which the run ends, counted from the first unroll that a learner has "
              "received; a resumed run also counts those of its earlier starts. The metric "
              "`seconds`, and plots over training time, have the wait before it, too. inf: never.")
     save_checkpoint_secs: float = flag(
         60, group="Run", infinite=True, least=0,
+        short="seconds between checkpoints",
         text="Seconds between checkpoints. A checkpoint holds everything that is needed to "
              "resume the run.")
     keep_checkpoints: int = flag(
@@ -163,6 +174,7 @@ class RunSettings:
     # -- Dashboard
     dashboard: bool = flag(
         False, group="Dashboard", own=True,
+        short="show runs on a page in the browser",
         text="Show runs on a page in the browser, and start nothing: those of this user's "
              "frontends on this machine, those in the foreground of terminals, and those in the "
              "folder logdir (unset: runs). It prints the page's address.")
@@ -182,6 +194,7 @@ class RunSettings:
     # -- Test
     test_num_episodes: int = flag(
         10, group="Test", least=1, own=True, needs=in_mode("test", evaluator=True),
+        short="games of --mode=test and of an evaluator",
         text="Number of complete games that --mode=test and an evaluator play on each level.")
     test_levels: str = flag(
         "", group="Test", own=True, needs=in_mode("test", evaluator=True),
@@ -201,6 +214,7 @@ class RunSettings:
         text="Show environment 0 in a window; this needs a display.")
     video_dir: str = flag(
         "", group="Test", own=True, needs=in_mode("test"),
+        short="folder for videos of --mode=test",
         text="Folder for videos (mp4); the first game of each level is recorded. Unset: no "
              "videos.")
     video_overlay: bool = flag(
@@ -251,10 +265,12 @@ class RunSettings:
              "have. Port 0: the port in learner_hosts.")
     num_learners: int = flag(
         1, group="Processes", least=1, own=True,
+        short="learners that this program starts",
         text="Number of learners that a process without job_name starts. If there are several, "
              "it starts them with mpirun.")
     num_actors: int = flag(
         2, group="Processes", least=0, own=True, auto=True,
+        short="actors that it starts, for all learners together",
         text="Number of actors that a process without job_name starts, for all its learners "
              "together. auto: one for each core; with an algorithm that plays in rounds, at least "
              "one for each learner.")
@@ -267,6 +283,7 @@ class RunSettings:
              "this flag says.")
     inference: str = flag(
         "actor", group="Processes", choices=("actor", "learner", "auto"),
+        short="where actions are chosen: actor, learner, auto",
         text="Where actions are chosen. actor: every actor runs the network and fetches new "
              "parameters from its learner. learner: actors only step environments and send "
              "observations; the learner runs the network for all of them together. auto: learner "
@@ -274,6 +291,7 @@ class RunSettings:
              "algorithm does not play in rounds, otherwise actor; actors ask their learner.")
     num_envs: int = flag(
         16, group="Processes", least=1, own=True, auto=True,
+        short="environments per actor",
         text="Environments per actor. Their observations go through the network as one batch. "
              "auto: 32 if an observation holds at least 1,000 numbers, as images do, otherwise "
              "16; with an algorithm that plays in rounds, at most an actor's share of "

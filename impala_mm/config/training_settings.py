@@ -22,9 +22,11 @@ class TrainingSettings:
     # -- Data
     batch_size: int = flag(
         8, group="Data", least=1,
+        short="unrolls per learner and update",
         text="Unrolls that each learner trains on in one update.")
     unroll_length: int = flag(
         20, group="Data", least=1,
+        short="steps in an unroll",
         text="Environment steps in one unroll.")
     queue_capacity: int = flag(
         0, group="Data", least=0, own=True,
@@ -111,6 +113,7 @@ class TrainingSettings:
     # -- Algorithm
     algorithm: str = flag(
         "impala", group="Algorithm", by_run=True, kept_by="weights",
+        short="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, or yours",
         text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, or a module of your own "
              "(package.module); impala_mm/algorithms/interface.py says what it must define. Each "
              "has flags and defaults of its own, which --help --algorithm=NAME shows.")
@@ -122,6 +125,7 @@ class TrainingSettings:
              "nothing to overlap.")
     discounting: float = flag(
         0.99, group="Algorithm", least=0, most=1,
+        short="discount factor per step",
         text="Discount factor (gamma) per step, or per environment frame with "
              "discount_per_frame.")
     discount_per_frame: bool = flag(
@@ -165,6 +169,7 @@ class TrainingSettings:
              "normalize_observations.")
     entropy_cost: float = flag(
         0.005, group="Algorithm", auto=True, with_box=0.0,
+        short="weight of the policy's entropy in the loss",
         text="Weight of the policy's entropy in the loss. A larger weight makes the policy "
              "explore more. auto: what the run in logdir has recorded; for a new run, 0 if an "
              "action contains numbers (Box), whose entropy has no upper limit, otherwise 0.005.")
@@ -211,11 +216,13 @@ class TrainingSettings:
     # -- Network
     agent_name: str = flag(
         "auto", group="Network",
+        short="network: sandbox/networks.md",
         text="Name of the network (sandbox/networks.md). auto: a small network that suits "
              "the shape of the observation: ShallowConvAgent for images of at least 36x36 "
              "pixels, SmallConvAgent for images of at least 5x5, otherwise MLPAgent.")
     precision: str = flag(
         "auto", group="Network", choices=("auto", "float32", "bfloat16"),
+        short="precision of the network: float32, bfloat16, auto",
         text="Numeric precision of the network's torso; variables, recurrent core, heads and "
              "loss are always float32. bfloat16 is faster on processors that compute in it "
              "(NVIDIA A100 and later; CPUs with avx512_bf16 or amx_bf16) and slower on others, "
@@ -257,6 +264,7 @@ class TrainingSettings:
              "IMPALA's published settings assume.")
     learning_rate: float = flag(
         0.0008, group="Optimizer", least=0,
+        short="learning rate at the start",
         text="Learning rate at the start of the run; learning_rate_schedule says how it changes.")
     learning_rate_schedule: str = flag(
         "linear", group="Optimizer", choices=("linear", "constant", "polynomial"),
@@ -285,6 +293,7 @@ class TrainingSettings:
              "(rmsprop) or to the root (adam). Negative: 0.01 for rmsprop, 1e-5 for adam.")
     gradients_clipping: float = flag(
         -1.0, group="Optimizer", infinite=True, by_run=True,
+        short="largest gradient, by norm or value; negative: no clipping",
         text="Largest gradient, as gradients_clipping_mode measures it, after gradients are "
              "averaged over the learners; a larger one is scaled or cut down. Negative: no "
              "clipping.")
@@ -329,6 +338,7 @@ class TrainingSettings:
     # -- Replay
     replay: str = flag(
         "", group="Replay", rewrite=replay_mix.rewrite,
+        short="old unrolls in each batch: queue:0.5,uniform:0.5:10000",
         text="Train on old unrolls besides new ones: the parts of every batch as "
              "KIND:SHARE:CAPACITY, separated by commas, such as "
              "queue:0.5,uniform:0.3:10000,elite:0.2:1000, or a file FILE.toml that contains them. "

@@ -15,11 +15,13 @@ from impala_mm.learner.learner import between_updates
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.train_step import ADVICE
 from impala_mm.records.bottleneck import (
+    UNKNOWN,
     VerdictWriter,
     describe_running_update,
     describe_silence,
     describe_turns,
     describe_without_actors,
+    name_of,
     offline_line,
     progress_line,
 )
@@ -32,6 +34,7 @@ _ROW_SECONDS = 2.0  # seconds between rows of metrics
 _HOSTS_SECONDS = 10.0  # seconds between rows of what hosts use
 # Seconds between progress lines, the first of which is printed with the first update.
 _LINE_SECONDS = 5.0
+_VERDICT_SECONDS = 60.0  # seconds between lines on a bottleneck that stays the same
 _LARGEST_LOSS = 1e12  # per step: the square of an error of a million
 _LARGEST_WEIGHTS = 100.0  # root of their mean square; networks that learn have 0.1 to 3
 _SMALLEST_ENTROPY = 1e-10  # nats
@@ -92,6 +95,7 @@ class RowWriter:
         self._eta: float | None = None  # seconds until a limit, once they can be estimated
         self._verdicts, self._host_rows = VerdictWriter(), HostRows()
         self._verdict = ""  # of the last row with an update; it and the ETA hold until the next one
+        self._said: tuple[str, bool] = ("", False)  # of the last line on the bottleneck
         self._divergence = Divergence()
         self.begin()
 
@@ -100,7 +104,7 @@ class RowWriter:
         self._began, self._updates = time.monotonic(), self._status.learner.updates
         self._first_line_due = True  # until the first update has been printed
         self._row, self._line = Interval(_ROW_SECONDS), Interval(_LINE_SECONDS)
-        self._hosts = Interval(_HOSTS_SECONDS)
+        self._hosts, self._again = Interval(_HOSTS_SECONDS), Interval(_VERDICT_SECONDS)
 
     def look(self, now: float) -> None:
         """Write the rows, lines and histograms that are due."""
@@ -112,6 +116,7 @@ class RowWriter:
                 self._first_line_due = self._first_line_due and not first
                 line = offline_line(row, offline, learner.offline_planned) if offline else ""
                 status.say(line or progress_line(row, self._eta))
+                self._say_verdict(row["verdict"], now)
                 if first and (note := self._note()):
                     status.say(note)
         if self._hosts.due(now):
@@ -149,6 +154,12 @@ class RowWriter:
         for warning in self._divergence.describe(row, learner.weight_size):
             status.say(warning)
         return row
+
+    def _say_verdict(self, verdict: str, now: float) -> None:
+        """Print what the bottleneck is if it is new, or was not said for a while."""
+        if verdict != UNKNOWN and (name_of(verdict) != self._said or self._again.due(now)):
+            self._said, self._again = name_of(verdict), Interval(_VERDICT_SECONDS)
+            self._status.say(verdict)
 
     def _write_hosts(self) -> None:
         """Write a row of what the run uses on each host."""

@@ -1,4 +1,4 @@
-"""A row of metrics in words: the progress line, and the run's bottleneck with advice.
+"""A row of metrics in words: the progress line, and a line on the run's bottleneck with advice.
 
 Each stage of a run waits for the slowest one. A learner that waits for nothing is itself the
 bottleneck. If it waits for unrolls, the actors are, or the network between them if actors wait to
@@ -29,7 +29,7 @@ _FULL = 0.5  # fill level of the queue from which actors have to wait
 _MOST_FACTOR = 5.0
 
 _OF_ACTORS = ("waiting", "acting", "stepping", "policy_wait")
-_UNKNOWN = "bottleneck: not known yet"
+UNKNOWN = "bottleneck: not known yet"
 _FASTER = "a GPU or another learner would help"
 
 # Metrics by which one sees how well a student learns from recorded games.
@@ -37,7 +37,7 @@ _OFFLINE = ("kl_teacher_pi", "cloning_loss")
 
 
 def progress_line(row: dict[str, Any], eta: float | None) -> str:
-    """Return the progress line of a row of metrics.
+    """Return the progress line of a row of metrics, which fits a terminal of 100 columns.
 
     `eta` is the number of seconds until the run reaches its limit, or None if not known yet.
     """
@@ -52,7 +52,7 @@ def progress_line(row: dict[str, Any], eta: float | None) -> str:
         parts.append(f"loss {row['loss_per_step/total']:.3g}")
     if eta is not None:
         parts.append(f"ETA {format_duration(eta)}")
-    return " | ".join([*parts, row["verdict"]])
+    return " | ".join(parts)
 
 
 def offline_line(row: dict[str, Any], left: int, planned: int) -> str:
@@ -62,7 +62,7 @@ def offline_line(row: dict[str, Any], left: int, planned: int) -> str:
     parts += [f"{name} {row[name]:.3g}" for name in _OFFLINE if name in row]
     if rate > 0:
         parts.append(f"ETA {format_duration(left / rate)}")
-    return " | ".join([*parts, row["verdict"]])
+    return " | ".join(parts)
 
 
 def describe_bottleneck(
@@ -83,7 +83,7 @@ def describe_bottleneck(
     if filling[1] and not times.trains:
         return f"bottleneck: actors ({describe_filling(filling)})"
     if "wait_share" not in row:
-        return _UNKNOWN
+        return UNKNOWN
     arrived, columns = round_progress
     if columns and not times.trains:
         return (
@@ -115,7 +115,7 @@ def describe_silence(silent: str) -> str:
 def describe_turns(row: dict[str, Any]) -> str:
     """Return the verdict for a run of --deterministic_run, in which one of two always waits."""
     if "wait_share" not in row:
-        return _UNKNOWN
+        return UNKNOWN
     return (
         f"bottleneck: --deterministic_run (the actor plays while the learner waits, "
         f"{row['wait_share']:.0%} of the time, and waits while it trains)"
@@ -128,7 +128,7 @@ def describe_without_actors(row: dict[str, Any], offline: bool = False) -> str:
     `offline`: from recorded games instead.
     """
     if "wait_share" not in row:
-        return _UNKNOWN
+        return UNKNOWN
     times, what = _Times(row), "recorded games" if offline else "the algorithm's own source"
     if times.wait > _LEARNERS_WAIT:
         return (
@@ -206,7 +206,7 @@ def _overall_bottleneck(times: _Times, actors: int | None) -> str:
             f"they train {times.train:.0%} of their time and wait for each other "
             f"{times.exchange:.0%}"
         )
-    advice = _FASTER
+    advice = f"{_FASTER}{times.busy_cores}"
     if times.replays:
         less = "a smaller --updates_per_step" if times.is_sac else "fewer old unrolls in --replay"
         advice = f"a GPU, another learner or {less} would help"
@@ -334,7 +334,15 @@ def _slow_learner(times: _Times) -> str:
 
 
 _ROWS = 4  # measured rows, one every 2 s, that must name the same bottleneck before advice is given
+# Measured rows in succession that must name others before such a bottleneck is given up: an actor
+# that is restarted, for example, is not one.
+_OTHER_ROWS = 15
 _ADVICE = "); "  # what separates the evidence of a verdict from its advice
+
+
+def name_of(verdict: str) -> tuple[str, bool]:
+    """Return the part of a verdict that says what the bottleneck is, and whether it has advice."""
+    return verdict.partition(" (")[0], _ADVICE in verdict
 
 
 class VerdictWriter:
@@ -342,6 +350,7 @@ class VerdictWriter:
 
     def __init__(self) -> None:
         self._rows: deque[dict[str, Any]] = deque(maxlen=_ROWS)  # those with shares of time
+        self._verdict, self._agreeing, self._others = "", 0, 0  # the last, and rows in succession
 
     def update(
         self,
@@ -354,10 +363,11 @@ class VerdictWriter:
         """Take the next row of metrics; return "bottleneck: NAME (evidence); advice".
 
         The figures are means over the last rows. Without `_ROWS` rows that agree there is no
-        advice. `actors` is the number of connected actors, or None if it is not known;
-        `without_actors`: none is needed, since the algorithm's own source returns all batches.
-        `round_progress` holds, for each learner, the unrolls that have arrived of the round that
-        its actors play, and the round's columns. For `filling` see `describe_bottleneck`.
+        advice; with them, a verdict is held until `_OTHER_ROWS` rows have named others. `actors`
+        is the number of connected actors, or None if it is not known; `without_actors`: none is
+        needed, since the algorithm's own source returns all batches. `round_progress` holds, for
+        each learner, the unrolls that have arrived of the round that its actors play, and the
+        round's columns. For `filling` see `describe_bottleneck`.
         """
         if without_actors:
             return describe_without_actors(row)
@@ -366,11 +376,17 @@ class VerdictWriter:
             return describe_bottleneck(row, actors, (arrived, columns), filling)
         self._rows.append(row)
         verdict = describe_bottleneck(self._mean(row), actors)
-        names = {describe_bottleneck(each, actors).partition(" (")[0] for each in self._rows}
-        if len(self._rows) == _ROWS and len(names) == 1:
-            return verdict
+        if name_of(verdict)[0] == name_of(self._verdict)[0]:
+            self._agreeing, self._others = self._agreeing + 1, 0
+        else:
+            self._others += 1
+            if self._agreeing >= _ROWS and self._others < _OTHER_ROWS:
+                return self._verdict
+            self._agreeing, self._others = 1, 0
         evidence, separator, _ = verdict.partition(_ADVICE)
-        return f"{evidence})" if separator else verdict
+        is_sure = self._agreeing >= _ROWS or not separator
+        self._verdict = verdict if is_sure else f"{evidence})"
+        return self._verdict
 
     def _mean(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the newest row with the mean of each share of time, as far as rows have it."""

@@ -38,9 +38,11 @@ class LauncherConfig:
     # -- Cluster
     workers_csv_path: str = flag(
         "workers.csv.example", group="Cluster",
+        short="CSV of hosts and processes",
         text="CSV file of the run's hosts and processes. workers.csv.example explains its columns.")
     tmux_sess: str = flag(
         "impala", group="Cluster",
+        short="name of the run and of its tmux session",
         text="Name of the run and of its tmux session: `tmux attach -t NAME` shows the processes. "
              "Unset: impala for the first run, then impala-2 and so on.")
     mpirun_args: str = flag(
@@ -57,6 +59,7 @@ class LauncherConfig:
     restart_learners: bool = flag(
         False, group="Cluster", remembered=True,
         no_slurm="`scontrol requeue JOB` restarts learners",
+        short="restart learners that crash from the last checkpoint",
         text="If learners crash, restart them from the last checkpoint while actors wait. Without "
              "it the run ends when learners crash. Actors are always restarted.")
     max_restarts: int = flag(
@@ -85,6 +88,7 @@ class LauncherConfig:
     detach: bool = flag(
         False, group="Cluster",
         no_slurm="sbatch returns at once",
+        short="leave the run running, with a controller that restarts what fails",
         text="Exit once the run is started and leave it running, with a controller that restarts "
              "what fails until the run ends. The key `d` does the same later. With attach: leave a "
              "controller with a run that is running.")
@@ -123,6 +127,7 @@ class LauncherConfig:
              "follows a run, so that they survive the loss of that host.")
     deploy: bool = flag(
         False, group="Other hosts",
+        short="copy the project to the hosts and install it there",
         text="Before starting, copy this project to the hosts and install it there, in the row's "
              "workdir or in ~/impala_mm. Only changed files are copied.")
     wheelhouse: str = flag(
@@ -133,21 +138,25 @@ class LauncherConfig:
     # -- Instead of starting
     dry_run: bool = flag(
         False, group="Instead of starting a run",
+        short="print the commands of all processes",
         text="Print the commands of all processes.")
     emit: str = flag(
         "", group="Instead of starting a run",
         text="slurm: print an sbatch script that starts the CSV's processes on a Slurm cluster.")
     check: bool = flag(
         False, group="Instead of starting a run",
+        short="check the hosts, and print how to fix what failed",
         text="Run the checks that precede every start, and print how to fix what failed.")
     status: bool = flag(
         False, group="Instead of starting a run",
+        short="show the run's processes and its bottleneck",
         text="Show the run's processes and its bottleneck, updated live on a terminal.")
     json: bool = flag(
         False, group="Instead of starting a run",
         text="Print the status once, as JSON.")
     attach: bool = flag(
         False, group="Instead of starting a run",
+        short="follow the run again",
         text="Follow a running run again, with the flags of its start, such as restart_learners "
              "and env, unless they are given now. Give deploy and the flags of SSH again if the "
              "run needs them. Reads the run's CSV.")
@@ -157,19 +166,24 @@ class LauncherConfig:
              "leaves behind: for a service manager. Takes the same flags as attach.")
     logs: str = flag(
         "", group="Instead of starting a run",
+        short="print and follow the log of a process: actor-3, learners",
         text="Print and follow the log of one process, such as actor-3 or learners.")
     fetch: bool = flag(
         False, group="Instead of starting a run",
+        short="download logs and checkpoints from all hosts",
         text="Download new and changed logs and checkpoints from all hosts to the run's folder on "
              "this machine.")
     save: bool = flag(
         False, group="Instead of starting a run",
+        short="save a checkpoint",
         text="Let the learners of the run save a checkpoint now.")
     stop: bool = flag(
         False, group="Instead of starting a run",
+        short="save and stop the run",
         text="Save and stop all processes of the run.")
     apply: bool = flag(
         False, group="Instead of starting a run",
+        short="add and remove actors of a running run as the changed CSV says",
         text="Add and remove actors of a running run, so that they match the changed CSV. With "
              "deploy, hosts that lack the project receive it first.")
     # fmt: on

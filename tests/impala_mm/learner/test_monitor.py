@@ -22,7 +22,8 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
     hook = types.SimpleNamespace(call=lambda *event: called.append(event))
     monkeypatch.setattr(row_writer, "progress_line", lambda row, _: f"{row['frames']} frames")
     rows = row_writer.RowWriter(status, None, lambda: "a note")
-    monkeypatch.setattr(rows, "write", lambda: {"frames": learner.frames})
+    row = {"verdict": row_writer.UNKNOWN}
+    monkeypatch.setattr(rows, "write", lambda: row | {"frames": learner.frames})
     waiting = FirstUnroll(status)
     monkeypatch.setattr(waiting, "describe", lambda: "waits")
     stalls = StallReports(status, waiting, hook)

@@ -35,6 +35,15 @@ def test_while_rows_name_different_bottlenecks_there_is_no_advice():
     assert all(each.endswith(")") for each in verdicts)
 
 
+def test_a_verdict_with_advice_is_held_while_rows_name_another_for_less_than_30_s():
+    before, during = [_row(0.9)] * 6, [_row(0.05)] * 14
+    *_, held = _verdicts(*before, *during)
+    assert held.startswith("bottleneck: actors (the learner waits ")
+    assert held.endswith("actors needed (2 now)")
+    *_, changed = _verdicts(*before, *during, *[_row(0.05)] * 6)
+    assert changed == "balanced: learner and actors keep pace"
+
+
 def test_a_run_that_keeps_pace_or_has_no_actors_says_so_at_once():
     assert _verdicts(_row(0.05)) == ["balanced: learner and actors keep pace"]
     assert _verdicts(_row(1.0), actors=0)[0].startswith("bottleneck: actors (none is connected)")

@@ -321,13 +321,12 @@ def test_of_several_learners_the_one_that_the_others_wait_for_is_named(
 
 
 def test_the_progress_line_has_the_losses_per_step_and_an_eta_once_it_is_known():
-    row = {"frames": 263558.0, "frames_per_second": 6975.2, "verdict": "bottleneck: not known yet"}
-    assert progress_line(row, None) == "263,558 frames | 6,975/s | bottleneck: not known yet"
+    row = {"frames": 263558.0, "frames_per_second": 6975.2}
+    assert progress_line(row, None) == "263,558 frames | 6,975/s"
     row |= {"episode_return": 249.338, "policy_lag": 19.6, "loss/total": 5.0}
     row |= {"loss_per_step/total": 0.03125}
     assert progress_line(row, 720.0) == (
-        "263,558 frames | 6,975/s | return 249.34 | lag 19.6 | loss 0.0312 | ETA 12 min | "
-        "bottleneck: not known yet"
+        "263,558 frames | 6,975/s | return 249.34 | lag 19.6 | loss 0.0312 | ETA 12 min"
     )
 
 
