@@ -12,6 +12,7 @@ import base64
 import html
 import math
 import os
+import runpy
 import sys
 import time
 import urllib.parse
@@ -339,7 +340,5 @@ def _format_time(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    import plot
-
     sys.argv.insert(1, "--report")
-    plot.main()
+    runpy.run_path(str(Path(__file__).with_name("plot.py")), run_name="__main__")
