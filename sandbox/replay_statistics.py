@@ -30,7 +30,7 @@ def make_panels(run: RunSeries) -> list[Panel]:
         if name in _DRAWN and not part.startswith("learner"):
             title = f"{_DRAWN[name]}, {part}" if part else _DRAWN[name]
             found = _METRICS[name]
-            panels.append(Panel(key, key, title, found.unit, share="0 to 1" in found.unit))
+            panels.append(Panel(key, key, title, found.unit, share=found.unit == "share"))
     return panels
 
 

@@ -1,6 +1,8 @@
 """A report of one run, LOGDIR/report.html: one self-contained file to keep, mail or open anywhere.
 
-`plot.py --report` writes it from the run's folder alone: the curves of metrics.jsonl
+    python sandbox/report.py runs/FOLDER
+
+It is `plot.py --report`, which writes it from the run's folder alone: the curves of metrics.jsonl
 (`run_series.py`), sentences and tables (`run_summary.py`). `chart_data.py` puts the curves and the
 dashboard's charts into the page, which loads nothing from elsewhere, except large videos, which
 stay in the folder. All text from the folder is escaped.
@@ -10,6 +12,8 @@ import base64
 import html
 import math
 import os
+import runpy
+import sys
 import time
 import urllib.parse
 from collections.abc import Iterable, Sequence
@@ -333,3 +337,8 @@ def _format_time(value: Any) -> str:
     if isinstance(value, int | float):
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
     return str(value or "")[:16].replace("T", " ")
+
+
+if __name__ == "__main__":
+    sys.argv.insert(1, "--report")
+    runpy.run_path(str(Path(__file__).with_name("plot.py")), run_name="__main__")

@@ -31,15 +31,21 @@ METRICS = {key: described for group in GROUPS.values() for key, described in gro
 _INTRODUCTION = """\
 # Metrics
 
-Learner 0 writes a row of metrics every 2 s: to `metrics.jsonl` in the run's folder, as one JSON
-object per line, and to TensorBoard's event files, with `frames` as the step. A value that is not
-known yet, or that no update measured since the previous row, is absent. Values are averages over
-all updates and all learners since the previous row, unless the table says otherwise. `/learnerN`
-after a key is learner N's own value, in runs of several learners; `/LEVEL` is that of one level, in
-runs of several levels; `/KIND` that of one kind of replay, such as `/uniform`. An algorithm of your
-own adds the metrics that its `update` returns; name its losses as here and they appear in plots.
-Updates that did not measure a metric, and return NaN for it, are left out of its average.
-Evaluators write their results to `evaluations.jsonl` and, as `evaluation/...`, to TensorBoard.
+Learner 0 writes a row of metrics every 2 s, to `metrics.jsonl` in the run's folder and to
+TensorBoard's event files. This page explains each key. Look first at these:
+
+- Does it learn? `episode_return`, and `loss_per_step/entropy` (PPO and its kin, SAC: `entropy`).
+- Are updates healthy? `grad_norm`, `off_policyness` (IMPALA), `approx_kl` and `clip_fraction`
+  (PPO), `explained_variance`, `q/value` (DQN, R2D2, SAC).
+- What limits the speed? `verdict`, and the shares of [time](#where-time-goes).
+- Did anything fail? `environment_faults`, `unrolls_dropped`.
+
+Values are averages over the updates and learners since the previous row, unless the entry says
+otherwise; one that nothing measured is absent. A *share* is from 0 to 1, where nothing else is
+said. `/learnerN` after a key is learner N's own value, `/LEVEL` that of a level, `/KIND` that of a
+kind of replay. Your own algorithm adds what its `update` returns: losses that are named as here
+appear in plots, and NaN is left out of averages. Evaluators write `evaluations.jsonl`, and
+`evaluation/...` to TensorBoard.
 
 This page is generated: `python -m impala_mm.records.metric_descriptions > sandbox/metrics.md`.
 """
@@ -72,11 +78,11 @@ def render_page() -> str:
     lines = [_INTRODUCTION]
     suffixes = {"learner": ", also `/learnerN`", "level": ", also `/LEVEL`"}
     for heading, group in GROUPS.items():
-        lines += [f"## {heading}", "", "| key | unit | meaning | good |", "|---|---|---|---|"]
+        lines += [f"## {heading}", ""]
         for key, (unit, meaning, good, parts) in group.items():
             name = f"`{key}/KIND`" if parts == "kind" else f"`{key}`"
-            name += suffixes.get(parts, "")
-            lines.append(f"| {name} | {unit} | {meaning} | {good} |")
+            about = f"{unit}{suffixes.get(parts, '')}"
+            lines.append(f"- **{name}** ({about}): {meaning}" + f" *Good:* {good}." * bool(good))
         lines.append("")
     return "\n".join(lines)
 

@@ -19,28 +19,26 @@ PAGE = (ROOT / "sandbox" / "moving.md").read_text()
 OURS = {
     f.name: f for config in (LauncherConfig, ImpalaSettings) for f in dataclasses.fields(config)
 }
-# All flags that the predecessor's two programs defined, and one that its README names.
-THEIRS = """
-workers_csv_path tmux_sess logdir mode test_num_episodes learner_host actor_hosts task job_name
-total_environment_frames batch_size unroll_length seed agent_name queue_capacity entropy_cost
-baseline_cost discounting reward_clipping gradients_clipping level_name width height learning_rate
-decay momentum epsilon num_action_repeats
-""".split()
+# All flags that the predecessor's two programs defined with their defaults, and one that its
+# README names.
+THEIRS = {
+    "workers_csv_path": "sandbox/local_workers_example.csv", "tmux_sess": "impala",
+    "logdir": "/tmp/agent/", "mode": "train", "test_num_episodes": "10",
+    "learner_host": "localhost:8001", "actor_hosts": "localhost:9001,localhosts:9002",
+    "task": "-1", "job_name": "learner", "total_environment_frames": "1e9", "batch_size": "2",
+    "unroll_length": "100", "seed": "1", "agent_name": "SimpleConvNetAgent",
+    "queue_capacity": "1", "entropy_cost": "0.00025", "baseline_cost": "0.5",
+    "discounting": "0.99", "reward_clipping": "abs_one", "gradients_clipping": "-1.0",
+    "level_name": "BreakoutNoFrameskip-v4", "width": "84", "height": "84",
+    "learning_rate": "0.00048", "decay": "0.99", "momentum": "0.0", "epsilon": "0.1",
+    "num_action_repeats": "",
+}  # fmt: skip
 THEIR_COLUMNS = "job ip tf_port cuda_visible_devices ssh_port ssh_username ssh_password".split()
 UNSET = ("", 0, -1, "auto")  # defaults that stand for another value, which the page describes
 
 
-def _table(*header):
-    """Return the rows of the table with this header, as lists of cells."""
-    lines = iter(PAGE.splitlines())
-    begin = f"| {' | '.join(header)} |"
-    assert begin in lines, f"there is no table {begin}"
-    next(lines)
-    rows = []
-    while (line := next(lines)).startswith("|"):
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    assert all(len(row) == len(header) for row in rows)
-    return rows
+def _section(heading):
+    return re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)[1]
 
 
 def _blocks(kind):
@@ -55,18 +53,8 @@ def _commands(program):
     return [shlex.split(rank.partition(program)[2]) for rank in ranks]
 
 
-def _literal(cell):
-    """Return the text between backticks if it is the complete cell."""
-    return cell[1:-1] if re.fullmatch(r"`[^`]+`", cell) else ""
-
-
-def _flags():
-    """Yield (old name, old default, new name, new default, difference) of each flag."""
-    for there, before, here, now, difference in _table(
-        "flag", "its default", "impala_mm's flag", "default", "difference"
-    ):
-        name = _literal(here).removeprefix("--")
-        yield _literal(there).removeprefix("--"), _literal(before), name, _literal(now), difference
+def _default(name):
+    return OURS[name].default
 
 
 def _is_accepted(argument):
@@ -82,29 +70,35 @@ def _dry_run(*arguments, folder=ROOT):
 
 
 def test_each_flag_of_the_predecessor_is_what_the_page_says_it_is():
-    rows = list(_flags())
-    assert [row[0] for row in rows] == THEIRS
-    for there, _, here, now, _ in rows:
-        old = Config.OLD_NAMES.get(there)
-        if not here:
-            assert old, f"--{there} is gone, and not accepted as an old flag"
-            assert old.now is None
-            continue
-        assert here in OURS
-        assert there == here or (old and old.now == here)
-        default = OURS[here].default
-        assert OURS[here].type(now) == default if now else default in UNSET, here
+    section = _section("Flags")
+    same, changed, gone = re.split(r"^(?:Another default|Renamed or gone).*?:", section, flags=re.M)
+    rows = re.findall(r"^- `--(\w+)`: (.*?), now (.*?)\.(?: |$)", changed, re.MULTILINE)
+    kept = re.findall(r"`--(\w+)`", same)
+    renamed = ["learner_host", "actor_hosts"]
+    assert sorted([*kept, *(name for name, _, _ in rows), *renamed]) == sorted(THEIRS)
+    for name in kept:
+        assert OURS[name].type(THEIRS[name]) == _default(name), name
+    for name, before, now in rows:
+        assert before.strip("`") == (THEIRS[name] or "not defined"), name
+        if value := re.fullmatch(r"`([^`]+)`", now):
+            assert OURS[name].type(value[1]) == _default(name), name
+        else:
+            assert _default(name) in UNSET, name
+    for name in renamed:
+        assert f"`--{name}`" in gone
+        assert f"(`{THEIRS[name]}`)" in gone
+    assert Config.OLD_NAMES["learner_host"].now == "learner_hosts"
+    assert Config.OLD_NAMES["actor_hosts"].now is None
 
 
 def test_old_values_are_accepted_but_for_those_that_the_page_calls_refused():
-    checked = 0
-    for there, before, _, _, difference in _flags():
-        refused = re.findall(r"`([^`]+)` is refused", difference)
-        checked += len(refused)
-        assert not any(_is_accepted(f"--{there}={value}") for value in refused)
-        if before and before not in refused:
-            assert _is_accepted(f"--{there}={before}"), there
-    assert checked >= 2
+    refused = re.findall(r"^- `--(\w+)`: .*`([^`]+)` is refused", PAGE, re.MULTILINE)
+    assert refused == [("task", "-1"), ("job_name", "ps")]
+    for name, value in refused:
+        assert not _is_accepted(f"--{name}={value}")
+    for name, value in THEIRS.items():
+        if value and (name, value) not in refused:
+            assert _is_accepted(f"--{name}={value}"), name
 
 
 def test_flags_that_are_named_anywhere_on_the_page_exist():
@@ -115,9 +109,9 @@ def test_flags_that_are_named_anywhere_on_the_page_exist():
 
 
 def test_each_column_exists():
-    rows = [_literal(row[0]) for row in _table("column", "impala_horovod_gym", "impala_mm")]
+    rows = re.findall(r"^- `(\w+)`:", _section("The CSV"), re.MULTILINE)
     assert rows == THEIR_COLUMNS
-    new = re.search(r"^New: (.*),? *$", PAGE, re.MULTILINE)[1]
+    new = re.search(r"New: (.*)$", PAGE, re.MULTILINE)[1]
     assert {*rows, *re.findall(r"`(\w+)`", new)} == set(COLUMNS)
 
 

@@ -25,9 +25,9 @@ def write(tmp_path):
     return _write
 
 
-def test_the_example_is_two_learners_and_three_actors():
+def test_the_example_is_two_learners_and_two_actors():
     rows, notes = workers_csv.read(str(ROOT / "workers.csv.example"))
-    assert [r.job for r in rows] == ["learner"] * 2 + ["actor"] * 3
+    assert [r.job for r in rows] == ["learner"] * 2 + ["actor"] * 2
     assert [r.tf_port for r in rows[:2]] == [0, 0], "two runs of the example do not collide"
     assert {r.ip for r in rows} == {"localhost"}
     assert notes == []
