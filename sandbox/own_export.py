@@ -12,5 +12,5 @@ from impala_mm.policy.policy import PolicyCore
 
 def write_arrays(policy: PolicyCore, folder: Path) -> None:
     """Write the policy's variables to an empty folder, numbered."""
-    arrays = [variable.numpy() for variable in policy.algorithm.variables.acting]
+    arrays = [each.numpy() for each in policy.algorithm.variables.acting]
     np.savez(folder / "weights.npz", *arrays)
