@@ -24,7 +24,7 @@ _ONLY_IN_CURVES = ("ppo-invertedpendulum", "ppo-acrobot")
 
 def table(recorded: Recorded) -> list[str]:
     """Return the lines of the README's table, with a row for each of most tasks."""
-    lines = ["| task, algorithm | published | here | seconds |", "|---|---|---|---|"]
+    lines = ["| task, algorithm | published | here | reached after |", "|---|---|---|---|"]
     for name, runs in _complete(recorded):
         if name not in _ONLY_IN_CURVES:
             returns = [run["episode_return"] for run in runs]
@@ -127,8 +127,8 @@ def _when_reached(name: str, runs: list[dict], *, seconds: bool) -> str:
         return f"not in {_steps(name, runs[0])} steps"
     ends = [reached[0], reached[-1]]
     told = [f"{at:,.0f}" if seconds else plot_style.format_number(round(at, -3)) for at in ends]
-    count = "" if len(reached) == len(found) else f" ({len(reached)} of {len(found)})"
-    return " to ".join(dict.fromkeys(told)) + count
+    count = "" if len(reached) == len(found) else f" ({len(reached)} of {len(found)} seeds)"
+    return " to ".join(dict.fromkeys(told)) + (" s" if seconds else "") + count
 
 
 def _published(name: str) -> tuple[float, float]:

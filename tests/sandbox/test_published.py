@@ -32,11 +32,11 @@ def test_a_row_has_each_seeds_result_their_mean_and_deviation():
     planned = _run(5, 9.0, frames=300_000)
     recorded = {"ppo-halfcheetah": [*runs, shorter, planned]}
     row = published.table(recorded)[-1]
-    assert row == "| HalfCheetah, PPO | 1,443 ± 46 | 2,000 ± 1,000 | 73 (1 of 3) |"
+    assert row == "| HalfCheetah, PPO | 1,443 ± 46 | 2,000 ± 1,000 | 73 s (1 of 3 seeds) |"
     row = published.seeds_table(recorded)[-1]
-    assert row == "| HalfCheetah, PPO | 1,000, 2,000, 3,000 | 1,200 ± 141 | 73k (1 of 3) |"
+    assert row == "| HalfCheetah, PPO | 1,000, 2,000, 3,000 | 1,200 ± 141 | 73k (1 of 3 seeds) |"
     recorded = {"ppo-breakout": [_run(1, 390.5, level=8.0, frames=8_000_000)]}
-    assert published.table(recorded)[-1] == "| Breakout, PPO | 415 ± 28 | 390 | 52 |"
+    assert published.table(recorded)[-1] == "| Breakout, PPO | 415 ± 28 | 390 | 52 s |"
     assert published.seeds_table(recorded)[-1] == "| Breakout, PPO | 390 |  | 13k |"
     recorded = {"ppo-pong": [_run(1, 20.1, level=0.1, frames=8_000_000)]}
     row = published.table(recorded)[-1]
@@ -45,7 +45,7 @@ def test_a_row_has_each_seeds_result_their_mean_and_deviation():
 
 def test_seconds_and_steps_reach_from_the_first_seed_to_the_last():
     recorded = {"ppo-halfcheetah": [_run(1, 9.0, level=50.0), _run(2, 9.0, level=20.0)]}
-    assert published.table(recorded)[-1].endswith("| 29 to 73 |")
+    assert published.table(recorded)[-1].endswith("| 29 to 73 s |")
     assert published.seeds_table(recorded)[-1].endswith("| 29k to 73k |")
 
 
