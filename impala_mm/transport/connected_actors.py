@@ -58,6 +58,7 @@ class ConnectedActors:
         self._on_this_host = set[int]()  # including those that have left
         self._host_names = dict[int, str]()  # including those of actors that have left
         self._use = dict[int, Use]()  # by the actors' last messages
+        self._gave_up = set[int]()  # of these a message may still be on its way
         self._movable = set[int]()  # actors that know all learners by the same addresses
         # By the actors' messages: reports that nobody took yet, unrolls that reached no learner,
         # and faults of environments.
@@ -75,11 +76,14 @@ class ConnectedActors:
                 actors.discard(actor)
                 if belongs:
                     actors.add(actor)
+            self._gave_up.discard(actor)
         self.heard_from(actor)
 
     def heard_from(self, actor: int) -> None:
-        """Record that a message of the actor arrived: it is connected."""
+        """Record that a message of the actor arrived: it is connected, unless it gave up."""
         with self._lock:
+            if actor in self._gave_up:
+                return
             if actor not in self.heard:
                 self.changed_at = time.monotonic()
             self.heard[actor] = time.monotonic()
@@ -108,6 +112,7 @@ class ConnectedActors:
         """Remove an actor that gives up."""
         with self._lock:
             self.heard.pop(actor, None)
+            self._gave_up.add(actor)
 
     def forget_silent(self, seconds: float, playing: Collection[int] = ()) -> list[int]:
         """Remove the actors that have sent nothing for `seconds`; return their numbers.

@@ -1,8 +1,18 @@
-"""What a learner prints of its actors' broken environments."""
+"""Which actors count as connected, and what a learner prints of their broken environments."""
 
-from impala_mm.transport.connected_actors import ActorFailures
+from impala_mm.transport.connected_actors import ActorFailures, ConnectedActors
 
 FAILURE = {"text": "E: no map", "kind": "E at a.py:7", "traceback": "Traceback\n  a", "gave_up": ""}
+
+
+def test_a_late_message_of_an_actor_that_gave_up_does_not_connect_it_again():
+    actors = ConnectedActors()
+    actors.join(0, {}, movable=True)
+    actors.leave(0)
+    actors.heard_from(0)
+    assert not actors.heard
+    actors.join(0, {}, movable=True)  # it was started again
+    assert set(actors.heard) == {0}
 
 
 def test_each_kind_of_fault_is_shown_once_with_its_traceback():
