@@ -137,8 +137,7 @@ def draw_references() -> None:
             f"| {run['frames']:,.0f} "
             f"| {run['seconds']:,.0f} s{'' if run.get('alone', True) else '*'} |"
         )
-        seeds = ", ".join(str(run["seed"]) for run in runs)
-        commands.append(f"# {name}, seed{'s' if len(runs) > 1 else ''} {seeds}")
+        commands.append(f"# {name}: {documented.spaces}")
         commands += _broken(shlex.split(run["command"]))
     _replace_table(_PAGE, _TABLE_MARKS, table)
     _replace_table(_PAGE, _COMMAND_MARKS, [*commands, "```"])
