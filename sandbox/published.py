@@ -1,9 +1,10 @@
-"""Recorded curves of several seeds beside the results that others publish: a table and a picture.
+"""Recorded curves of several seeds beside the results that others publish: tables and a picture.
 
-`record.py` writes both. A result is the mean return of the last 100 games of training, as in
-CleanRL's tables. The table has the longest runs, if they were complete; the picture has all.
+`record.py` writes them. A result is the mean return of the last 100 games of training, as in
+CleanRL's tables. The tables have the longest runs, if they were complete; the picture has all.
 """
 
+import re
 import shlex
 import statistics
 from collections.abc import Iterator
@@ -17,27 +18,42 @@ from run_series import Curve, combine_curves
 
 Recorded = dict[str, list[dict]]  # by name: the content of each seed's file in reference/
 _COLUMNS = 3
+# Not in the README's table, which is short: tasks that every program solves.
+_ONLY_IN_CURVES = ("ppo-invertedpendulum", "ppo-acrobot")
 
 
 def table(recorded: Recorded) -> list[str]:
-    """Return the lines of the table, with a row for each task."""
-    lines = [
-        "| algorithm, task | steps | published | here, each seed | mean | most likely actions "
-        "| the published mean was reached after |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, begun in recorded.items():
-        planned = max(map(_planned_frames, begun), default=0.0)
-        if not (runs := [run for run in begun if run["frames"] >= planned]):
-            continue
+    """Return the lines of the README's table, with a row for each of most tasks."""
+    lines = ["| task, algorithm | published | here | reached after |", "|---|---|---|---|"]
+    for name, runs in _complete(recorded):
+        if name not in _ONLY_IN_CURVES:
+            returns = [run["episode_return"] for run in runs]
+            lines.append(
+                f"| {_short_task(name)} | {_published_result(name)} | {_mean(returns)} "
+                f"| {_when_reached(name, runs, seconds=True)} |"
+            )
+    return lines
+
+
+def seeds_table(recorded: Recorded) -> list[str]:
+    """Return the lines of the table of curves.md, with each seed's result."""
+    lines = ["| task, algorithm | each seed | most likely | steps |", "|---|---|---|---|"]
+    for name, runs in _complete(recorded):
         returns = [run["episode_return"] for run in runs]
         tested = [run["deterministic_return"] for run in runs if "deterministic_return" in run]
         lines.append(
-            f"| {_task(name)} | {_steps(name, runs[0])} | {_published_result(name)} "
-            f"| {', '.join(map(_shorten, returns))} | {_mean(returns)} | {_mean(tested)} "
-            f"| {_reached(name, runs)} |"
+            f"| {_short_task(name)} | {', '.join(map(_shorten, returns))} | {_mean(tested)} "
+            f"| {_when_reached(name, runs, seconds=False)} |"
         )
     return lines
+
+
+def _complete(recorded: Recorded) -> Iterator[tuple[str, list[dict]]]:
+    """Yield the complete runs of each name that has any."""
+    for name, begun in recorded.items():
+        planned = max(map(_planned_frames, begun), default=0.0)
+        if runs := [run for run in begun if run["frames"] >= planned]:
+            yield name, runs
 
 
 def draw(recorded: Recorded, path: Path) -> None:
@@ -78,6 +94,12 @@ def _task(name: str) -> str:
     return f"{settings(name).algorithm.upper()}, {_level(name)}"
 
 
+def _short_task(name: str) -> str:
+    """Return the task for narrow columns: without the version of its environment."""
+    level = re.sub(r"(NoFrameskip)?-v\d+$", "", _level(name))
+    return f"{level}, {settings(name).algorithm.upper()}"
+
+
 def _level(name: str) -> str:
     return settings(name).level_name
 
@@ -97,15 +119,16 @@ def _repeats(name: str) -> int:
     return 4 if "NoFrameskip" in _level(name) else 1
 
 
-def _reached(name: str, runs: list[dict]) -> str:
-    """Return after how many steps and seconds each seed reached the published mean."""
+def _when_reached(name: str, runs: list[dict], *, seconds: bool) -> str:
+    """Return when the first and the last seed reached the published mean, and how many did."""
     found = [verify.first_reaching(run["curve"], _published(name)[0]) for run in runs]
-    return ", ".join(
-        f"{plot_style.format_number(round(at[0] / _repeats(name), -3))} steps ({at[1]:,.0f} s)"
-        if at
-        else "never"
-        for at in found
-    )
+    reached = sorted(at[1] if seconds else at[0] / _repeats(name) for at in found if at)
+    if not reached:
+        return f"not in {_steps(name, runs[0])} steps"
+    ends = [reached[0], reached[-1]]
+    told = [f"{at:,.0f}" if seconds else plot_style.format_number(round(at, -3)) for at in ends]
+    count = "" if len(reached) == len(found) else f" ({len(reached)} of {len(found)} seeds)"
+    return " to ".join(dict.fromkeys(told)) + (" s" if seconds else "") + count
 
 
 def _published(name: str) -> tuple[float, float]:

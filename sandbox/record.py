@@ -2,7 +2,7 @@
 
 python sandbox/record.py cartpole --seeds=1,2,3         runs the seeds one after another
 python sandbox/record.py --take=runs/FOLDER              saves a run that this script started
-python sandbox/record.py --draw                          only redraws all figures and the table
+python sandbox/record.py --draw                          only redraws all figures and the tables
 
 A curve is saved as sandbox/reference/NAME-SEED.json: the command, commit, date, machine and
 result, and the return at about 200 points with their frames and seconds. The script writes what
@@ -38,7 +38,9 @@ _CURVE_POINTS = 200
 _PAGE = REFERENCE_FOLDER.parent / "curves.md"
 _README = ROOT / "README.md"
 _TABLE_MARKS = "<!-- table -->", "<!-- end of table -->"
+_COMMAND_MARKS = "<!-- commands -->", "<!-- end of commands -->"
 _PUBLISHED_MARKS = "<!-- published -->", "<!-- end of published -->"
+_LINE = 78  # the longest line of a command, if its words allow
 _RUN_RECORD = "record.json"  # file in a run's folder: what is known before the run starts
 
 
@@ -99,12 +101,9 @@ def save_reference(logdir: Path) -> None:
 
 
 def draw_references() -> None:
-    """Draw a figure per name, over frames and over time, and write the table of curves.md."""
-    table = [
-        "| | observation; actions | command | random policy | mean return "
-        "| environment frames | training time |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    """Draw a figure per name, over frames and over time, and write the tables of both pages."""
+    table = ["| task | return (random) | frames | time |", "|---|---|---|---|"]
+    commands = ["```sh"]
     beside_published = {}
     for name, documented in DOCUMENTED_RUNS.items():
         runs = read_references(name)
@@ -132,16 +131,32 @@ def draw_references() -> None:
         axes[0].legend()
         figure.suptitle(name, x=0.01, ha="left", weight="bold")
         plot_style.save_figure(figure, REFERENCE_FOLDER / f"{name}.svg")
-        table += [
-            f"| {name} | {documented.spaces} | `{run['command']}` | {documented.random:g} "
-            f"| {run['episode_return']:.2f} | {run['frames']:,.0f} "
-            f"| {run['seconds']:,.0f} s{'' if run.get('alone', True) else ', shared'} |"
-            for run in runs
-        ]
+        run = sorted(runs, key=lambda run: run["frames"])[len(runs) // 2]
+        table.append(
+            f"| {name} | {run['episode_return']:.2f} ({documented.random:g}) "
+            f"| {run['frames']:,.0f} "
+            f"| {run['seconds']:,.0f} s{'' if run.get('alone', True) else '*'} |"
+        )
+        commands.append(f"# {name}: {documented.spaces}")
+        commands += _broken(shlex.split(run["command"]))
     _replace_table(_PAGE, _TABLE_MARKS, table)
+    _replace_table(_PAGE, _COMMAND_MARKS, [*commands, "```"])
+    _replace_table(_PAGE, _PUBLISHED_MARKS, published.seeds_table(beside_published))
     _replace_table(_README, _PUBLISHED_MARKS, published.table(beside_published))
     if beside_published:
         published.draw(beside_published, REFERENCE_FOLDER / "published.svg")
+
+
+def _broken(words: list[str]) -> list[str]:
+    """Return the lines of a command, broken between its words."""
+    lines = [" ".join(words[:2])]
+    for word in map(shlex.quote, words[2:]):
+        if len(lines[-1]) + len(word) + 3 <= _LINE:
+            lines[-1] += f" {word}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+    return lines
 
 
 def _replace_table(page: Path, marks: tuple[str, str], table: list[str]) -> None:

@@ -30,18 +30,31 @@ def test_a_row_has_each_seeds_result_their_mean_and_deviation():
     shorter = _run(4, 9.0) | {"frames": 300_000}
     assert len(published.table({"ppo-hopper": [shorter]})) == 2, "no run is complete"
     planned = _run(5, 9.0, frames=300_000)
-    row = published.table({"ppo-halfcheetah": [*runs, shorter, planned]})[-1]
-    assert row == (
-        "| PPO, HalfCheetah-v4 | 1M | 1,443 ± 46 | 1,000, 2,000, 3,000 | 2,000 ± 1,000 "
-        "| 1,200 ± 141 | never, never, 73k steps (73 s) |"
-    )
-    runs = [_run(1, 390.5, level=8.0, frames=8_000_000)]
-    row = published.table({"ppo-breakout": runs})[-1]
-    assert (
-        row == "| PPO, BreakoutNoFrameskip-v4 | 2M | 415 ± 28 | 390 | 390 |  | 13k steps (52 s) |"
-    )
-    row = published.table({"ppo-acrobot": [_run(1, -84.25, frames=500_000)]})[-1]
-    assert row == "| PPO, Acrobot-v1 | 500k | -86 ± 1 | -84.2 | -84.2 |  | 0 steps (0 s) |"
+    recorded = {"ppo-halfcheetah": [*runs, shorter, planned]}
+    row = published.table(recorded)[-1]
+    assert row == "| HalfCheetah, PPO | 1,443 ± 46 | 2,000 ± 1,000 | 73 s (1 of 3 seeds) |"
+    row = published.seeds_table(recorded)[-1]
+    assert row == "| HalfCheetah, PPO | 1,000, 2,000, 3,000 | 1,200 ± 141 | 73k (1 of 3 seeds) |"
+    recorded = {"ppo-breakout": [_run(1, 390.5, level=8.0, frames=8_000_000)]}
+    assert published.table(recorded)[-1] == "| Breakout, PPO | 415 ± 28 | 390 | 52 s |"
+    assert published.seeds_table(recorded)[-1] == "| Breakout, PPO | 390 |  | 13k |"
+    recorded = {"ppo-pong": [_run(1, 20.1, level=0.1, frames=8_000_000)]}
+    row = published.table(recorded)[-1]
+    assert row == "| Pong, PPO | 20.4 ± 0.2 after 10M | 20.1 | not in 2M steps |"
+
+
+def test_seconds_and_steps_reach_from_the_first_seed_to_the_last():
+    recorded = {"ppo-halfcheetah": [_run(1, 9.0, level=50.0), _run(2, 9.0, level=20.0)]}
+    assert published.table(recorded)[-1].endswith("| 29 to 73 s |")
+    assert published.seeds_table(recorded)[-1].endswith("| 29k to 73k |")
+
+
+def test_the_readmes_table_has_ten_rows_at_most_and_that_of_the_curves_all():
+    acrobot = {"ppo-acrobot": [_run(1, -84.25, frames=500_000)]}
+    assert len(published.table(acrobot)) == 2
+    assert published.seeds_table(acrobot)[-1] == "| Acrobot, PPO | -84.2 |  | 0 |"
+    complete = {name: read_references(name) for name, d in DOCUMENTED_RUNS.items() if d.published}
+    assert len(published.table(complete)) <= 2 + 10
 
 
 def test_the_picture_has_a_panel_for_each_task(tmp_path):
@@ -82,8 +95,11 @@ def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, 
 @pytest.mark.parametrize(
     "name", [name for name, documented in DOCUMENTED_RUNS.items() if documented.published]
 )
-def test_the_readme_shows_what_was_recorded(name):
-    rows = published.table({name: read_references(name)})[2:]
-    if not rows:
-        pytest.skip(f"{name} is not recorded")
-    assert rows[0] in (ROOT / "README.md").read_text().splitlines()
+def test_the_pages_show_what_was_recorded(name):
+    recorded = {name: read_references(name)}
+    for page, table in (
+        ("README.md", published.table),
+        ("sandbox/curves.md", published.seeds_table),
+    ):
+        shown = (ROOT / page).read_text().splitlines()
+        assert [row for row in table(recorded)[2:] if row not in shown] == []
