@@ -226,7 +226,7 @@ class AWRSettings(EpochSettings):
 
     # fmt: off
     temperature: float = flag(
-        1.0, group="AWR", learner_only=True, least=1e-3,
+        1.0, group="AWR", infinite=True, learner_only=True, least=1e-3,
         text="Scaled advantage at which an action's weight is e times that of an average one. A "
              "lower temperature learns from fewer actions. inf: all weights are 1, which is "
              "behaviour cloning.")

@@ -234,6 +234,12 @@ def _learn(name, group, columns, **settings):
     return variables, [v.numpy() for v in multipliers]
 
 
+def test_behaviour_cloning_is_an_infinite_temperature():
+    given = ["--algorithm=awr", "--temperature=inf", "--positive_advantages"]
+    (config,), _ = command_line.parse(["experiment.py", *given], "", Config)
+    assert config.temperature == math.inf
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
