@@ -104,11 +104,14 @@ class RecordKeeper:
         self._stalls.look(now)
         self._records.checkpointing.look(now, self._records.folder.path)
 
-    def end(self) -> dict[str, Any]:
-        """Write the last row, and return it; save the last state, if the training did not fail."""
+    def end(self, reason: str) -> dict[str, Any]:
+        """Write the last row, which says why the training has ended, and return it.
+
+        The last state is saved, if the training did not fail.
+        """
         learner = self._status.learner
         self.find_new_folder()
-        row = self._rows.write()
+        row = self._rows.write(ended=reason)
         if learner.failure is None and not learner.is_alive():
             self._records.checkpointing.end()
         return row
@@ -271,7 +274,7 @@ class LearnerMonitor:
         """
         status = self.status
         status.count_time(time.monotonic(), is_training=False)
-        row = self._keeper.end() if self._keeper else {}
+        row = self._keeper.end(lost or self.end_reason) if self._keeper else {}
         status.server.close()
         self._raise_failure(lost, of_reports)
         reasons = [status.no_unroll_comes, *(report.no_unroll_comes for report in status.reports)]

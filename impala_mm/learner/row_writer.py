@@ -15,6 +15,7 @@ from impala_mm.learner.learner import between_updates
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.train_step import ADVICE
 from impala_mm.records.bottleneck import (
+    ENDED,
     UNKNOWN,
     VerdictWriter,
     describe_running_update,
@@ -124,8 +125,11 @@ class RowWriter:
         if learner.actions is not None and self._metrics_writer.wants_histograms(now - self._began):
             self._write_histograms()
 
-    def write(self) -> dict[str, Any]:
-        """Write a row now and return it; print what is wrong in it."""
+    def write(self, ended: str = "") -> dict[str, Any]:
+        """Write a row now and return it; print what is wrong in it.
+
+        `ended`: why the training has ended, in the last row.
+        """
         status, learner, aggregator = self._status, self._status.learner, self._status.aggregator
         # The counts are read first, so that the meter has measured these steps at least.
         frames, steps, updates = learner.frames, learner.steps, learner.updates
@@ -146,7 +150,7 @@ class RowWriter:
         row |= status.actor_counts()
         if learner.offline_updates and learner.offline_updates == updates:
             row["offline_updates"] = learner.offline_updates
-        row["verdict"] = self._judge(row)
+        row["verdict"] = f"{ENDED}{ended}" if ended else self._judge(row)
         if not aggregator.throughput.is_between_updates:
             self._verdict = row["verdict"]
             self._eta = self._eta_estimator.update(row, status.counted)

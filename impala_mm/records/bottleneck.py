@@ -30,6 +30,7 @@ _MOST_FACTOR = 5.0
 
 _OF_ACTORS = ("waiting", "acting", "stepping", "policy_wait")
 UNKNOWN = "bottleneck: not known yet"
+ENDED = "ended: "  # begins the verdict of the last row, which says why the training has ended
 _FASTER = "a GPU or another learner would help"
 
 # Metrics by which one sees how well a student learns from recorded games.

@@ -25,12 +25,15 @@ def read_status(found: FoundRun) -> Status:
     """Return the status of a run; of one without known processes, what its folder tells."""
     if found.run and (known := status.snapshot_without_gpus(found.run)):
         return known
+    state, row = state_of_folder(found), status.last_row(found.logdir / "metrics.jsonl", 0.0)
+    if state in FINAL_STATES:
+        row["verdict"] = status.describe_end(row)
     return {
         "name": found.name,
-        "state": state_of_folder(found),
+        "state": state,
         "logdir": str(found.logdir),
         "seconds": None,
-        **status.last_row(found.logdir / "metrics.jsonl", 0.0),
+        **row,
         "controller": None,
         "processes": [],
     }

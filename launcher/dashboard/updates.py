@@ -19,6 +19,8 @@ from launcher.dashboard.row_history import Row, RowHistory
 from launcher.dashboard.run_finder import FoundRun, RunFinder, describe_settings
 from launcher.dashboard.run_status import KnownRun, describe_error, state_of_folder
 from launcher.dashboard.watched_run import WatchedRun
+from launcher.follow import status
+from launcher.supervise.task import FINAL_STATES
 
 PERIOD_SECONDS = 2.0
 _UNSEEN_SECONDS = 10.0  # between two looks at a run that is running and that no page shows
@@ -278,6 +280,7 @@ class Updates:
         watched = self._watched.get(run.key)
         known = watched.status if watched else {"state": state_of_folder(run), "processes": []}
         settings, row = describe_settings(run.logdir), history.last
+        over = status.describe_end(row) if known["state"] in FINAL_STATES else ""
         numbers = ("frames", "seconds", "frames_per_second", "episode_return", "policy_lag")
         return {
             "key": run.key,
@@ -287,7 +290,7 @@ class Updates:
             "level": str(settings.get("level_name", "")),
             "algorithm": str(settings.get("algorithm", "")),
             "processes": len(known["processes"]),
-            "verdict": str(row.get("verdict", "")),
+            "verdict": str(known.get("verdict") or over or row.get("verdict", "")),
             **{name: row.get(name) for name in numbers},
         }
 

@@ -78,14 +78,20 @@ def snapshot_without_gpus(run: Run) -> dict[str, Any]:
     if record is None:
         return {}
     states = run.states()
+    state = _summarize_state(record, states)
     row = last_row(Path(record.logdir) / "metrics.jsonl", record.time)
     learners = states.get(LEARNERS) or State(LEARNERS, "", "", "lost")
     if learners.state == "away":  # no newer row can come
         where = f"the learners' host {learners.host} is unreachable from this machine"
         row["verdict"] = f"{where}; the figures are the last that it sent"
+    elif state == "failed":
+        failed = next((each for each in states.values() if each.state == "failed"), learners)
+        row["verdict"] = f"failed: {failed.name} {failed.failure.why if failed.failure else ''}"
+    elif state in FINAL_STATES:
+        row["verdict"] = describe_end(row)
     return {
         "name": record.name,
-        "state": _summarize_state(record, states),
+        "state": state,
         "logdir": record.logdir,
         "seconds": round(time.time() - record.time, 1),
         **row,
@@ -248,6 +254,12 @@ def _summarize_state(record: Record, states: dict[str, State]) -> str:
     if learners.state in FINAL_STATES and not all(state.has_ended for state in states.values()):
         return "ending"
     return learners.state
+
+
+def describe_end(row: dict[str, Any]) -> str:
+    """Return how a run has ended, by its last row: a learner that is killed writes no reason."""
+    verdict = str(row.get("verdict", ""))
+    return verdict if verdict.startswith("ended: ") else "ended: the learners gave no reason"
 
 
 def last_row(path: Path, since: float) -> dict[str, Any]:

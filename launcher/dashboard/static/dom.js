@@ -49,6 +49,11 @@ export function stateLabel(state) {
   return LABELS[state] || state;
 }
 
+/** Return whether a run of this state has ended. */
+export function isOver(state) {
+  return ["ended", "failed", "stopped", "stale"].includes(state);
+}
+
 /** Return how a state is coloured: good, warn, bad or idle. */
 export function stateKind(state) {
   return GOOD.has(state) ? "good" : BAD.has(state) ? "bad" : WARN.has(state) ? "warn" : "idle";

@@ -2,7 +2,7 @@
 // processes of each host.
 
 import { formatNumber } from "./charts.js";
-import { h, processKind, setAttribute, setText, stateLabel } from "./dom.js";
+import { h, isOver, processKind, setAttribute, setText, stateLabel } from "./dom.js";
 
 // Which part of the picture the verdict's first words name.
 const HELD_UP = [[/^bottleneck: (actors|cores)/, "actors"], [/^bottleneck: source/, "queue"],
@@ -30,8 +30,9 @@ export class Flow {
     this.links.unrolls.mark(held === "link");
     const actors = processes.filter((p) => p.job === "actor");
     const hosts = new Set(actors.map((p) => p.host));
-    const number = row.actors ?? actors.length;
-    this.stages.actors.show(`${number} connected`, hosts.size ? `of ${actors.length}, on ${hosts.size} ` +
+    const over = isOver(status.state), number = row.actors ?? actors.length;
+    const connected = over ? `${actors.length || number} actors` : `${number} connected`;
+    this.stages.actors.show(connected, hosts.size ? `of ${actors.length}, on ${hosts.size} ` +
       `host${hosts.size === 1 ? "" : "s"}` : "", [["choose actions", row["actor/acting_share"], "a"],
       ["step environments", row["actor/stepping_share"], "b"], ["wait to send", row["actor/waiting_share"], "c"],
       ["wait for a policy", row["actor/policy_wait_share"], "d"]]);

@@ -3,7 +3,7 @@
 import { formatDuration, formatNumber } from "./charts.js";
 import { Control } from "./control.js";
 import { Curves } from "./curves.js";
-import { h, setText, stateKind, stateLabel } from "./dom.js";
+import { h, isOver, setText, stateKind, stateLabel } from "./dom.js";
 import { Events } from "./events.js";
 import { Flow } from "./flow.js";
 import { Hosts } from "./hosts.js";
@@ -108,16 +108,18 @@ export class RunPage {
   }
 
   showTiles() {
-    const row = this.row || {};
+    const row = this.row || {}, over = Boolean(this.about) && isOver(this.about.status.state);
+    const rate = (now, total) => (over && row.seconds ? total / row.seconds : now);
+    const mean = over ? ", on average" : "";
     const tiles = [
       ["mean return", row.episode_return == null ? "–" : row.episode_return.toFixed(2),
         row.games == null || row.games >= 100 ? "last 100 games" : `last ${row.games} games`],
       ["environment frames", formatNumber(row.frames), `${formatDuration(row.seconds)} of training`],
-      ["throughput", formatNumber(row.frames_per_second), "frames/s"],
+      ["throughput", formatNumber(rate(row.frames_per_second, row.frames)), `frames/s${mean}`],
       ["policy lag", row.policy_lag == null ? "–" : row.policy_lag.toFixed(1), "updates"],
       ["loss", formatNumber(row["loss_per_step/total"]), "per step"],
       ["updates", formatNumber(row.updates), row.updates_per_second == null ? "" :
-        `${formatNumber(row.updates_per_second)}/s`],
+        `${formatNumber(rate(row.updates_per_second, row.updates))}/s${mean}`],
     ];
     if (this.tiles.children.length !== tiles.length) {
       this.tiles.replaceChildren(...tiles.map(() => h("div", { class: "card tile" }, h("span"), h("b"), h("small"))));

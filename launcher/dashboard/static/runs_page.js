@@ -1,7 +1,7 @@
 // All runs side by side: a table with each run's curve, and the returns of chosen ones in one chart.
 
 import { Chart, formatDuration, formatNumber, OVER_TIME } from "./charts.js";
-import { fetchJson, h, setText, stateKind, stateLabel, svg } from "./dom.js";
+import { fetchJson, h, isOver, setText, stateKind, stateLabel, svg } from "./dom.js";
 
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#b8860b", "#8a8a8a", "#882255"];
 const REFRESH_MS = 10_000;
@@ -72,15 +72,16 @@ export class RunsPage {
     box.checked = this.chosen.has(run.key);
     const cells = Object.fromEntries(["level", "algorithm", "frames", "rate", "value", "lag"].map((name) =>
       [name, h("td", { class: ["level", "algorithm"].includes(name) ? "" : "number" })]));
-    const state = h("span", {}), spark = h("td", { class: "spark" });
+    const state = h("span", {}), end = h("span", { class: "soft end" }), spark = h("td", { class: "spark" });
     const link = h("a", { href: `#/run/${run.key}` });
-    const element = h("tr", {}, h("td", {}, box), h("td", {}, link), h("td", {}, state),
+    const element = h("tr", {}, h("td", {}, box), h("td", {}, link), h("td", {}, state, end),
       ...Object.values(cells), spark);
     const row = { element, spark, update: (now) => {
       setText(link, now.name);
       link.title = now.logdir;
       setText(state, stateLabel(now.state));
       state.className = `state ${stateKind(now.state)}`;
+      setText(end, isOver(now.state) ? now.verdict.replace(/^(ended|failed): /, "") : "");
       setText(cells.level, now.level);
       setText(cells.algorithm, now.algorithm);
       setText(cells.frames, formatNumber(now.frames));

@@ -203,3 +203,10 @@ def test_a_policy_without_entropy_for_long_is_named_once(key):
     assert "entropy has been 0" in said
     for entropy in (*[0.0] * 9, 0.7, *[0.0] * 20):
         assert not watch.describe({key: entropy}, 1.0)
+
+
+def test_the_last_row_says_why_the_training_has_ended(monkeypatch):
+    run = Run(monkeypatch)
+    run.wait(1.0)
+    run.update(1.0)
+    assert run.writer.write(ended="reached 9 frames")["verdict"] == "ended: reached 9 frames"

@@ -436,3 +436,19 @@ def test_the_verdict_of_an_unreachable_learners_host_is_not_its_last_one(run, tm
     table = _table(run)
     assert "the learners' host 10.1.1.1 is unreachable from this machine; the figures" in table
     assert "keep pace" not in table
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "shown"),
+    [
+        ("ended", "ended: the mean return reached 475", "ended: the mean return reached 475"),
+        ("stopped", "bottleneck: actors (...)", "ended: the learners gave no reason"),
+        ("failed", "bottleneck: actors (...)", "failed: learners exited with code 1"),
+    ],
+)
+def test_a_run_that_is_over_says_how_and_names_no_bottleneck(run, tmp_path, state, verdict, shown):
+    failure = {"time": 1.0, "code": 1, "why": "exited with code 1"} if state == "failed" else None
+    _write(run, tmp_path, LEARNERS | {"state": state, "failure": failure})
+    row = {"frames": 9.0, "frames_per_second": 1.0, "verdict": verdict}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert status.snapshot(run)["verdict"] == shown
