@@ -130,8 +130,8 @@ class RunSettings:
         float("inf"), group="Run", least=0,
         short="seconds after which it ends",
         text="Seconds after which the run ends, counted from the first unroll that a learner has "
-             "received; a resumed run also counts those of its earlier starts. The metric "
-             "`seconds`, and plots over training time, have the wait before it, too. inf: never.")
+             "received, as the metric `seconds` is; a resumed run also counts those of its "
+             "earlier starts. inf: never.")
     save_checkpoint_secs: float = flag(
         60, group="Run", infinite=True, least=0,
         short="seconds between checkpoints",

@@ -106,7 +106,6 @@ class Checkpointing:
         if self._learner.updates == self._newest.updates and not math.isnan(mean_return):
             self._checkpoints.describe_newest(
                 seconds=status.seconds,
-                counted_seconds=status.counted,
                 episode_return=mean_return,
             )
 
@@ -212,7 +211,6 @@ class Checkpointing:
             steps=snapshot.steps,
             frames=frames,
             seconds=self._status.seconds,
-            counted_seconds=self._status.counted,
             episode_return=None if math.isnan(mean_return) else mean_return,
             milestone=frames // self._tenth > self._newest.frames // self._tenth,
             own_states=snapshot.own_states,

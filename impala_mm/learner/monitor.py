@@ -191,7 +191,7 @@ class LearnerMonitor:
         if about:
             learner.updates, learner.steps = about.updates, about.steps
             learner.offline_updates = about.offline_updates
-            status.seconds, status.counted = about.seconds, about.limited_seconds
+            status.seconds = about.seconds
             self.finished = resume.why_finished(about, learner.limits)
         return about is not None
 
@@ -260,7 +260,7 @@ class LearnerMonitor:
         now, status = time.monotonic(), self.status
         self._beat.look(now)
         status.count_time(now)
-        if status.counted >= (most := self._learner.limits.seconds):
+        if status.seconds >= (most := self._learner.limits.seconds):
             self._learner.stop(f"reached --max_seconds={most:g} after the first unroll")
         self._first_unroll.look()
         status.server.forget_silent(_SILENT_SECONDS)
@@ -273,7 +273,6 @@ class LearnerMonitor:
         `lost` says why another learner failed, and `of_reports` is what ended their reports.
         """
         status = self.status
-        status.count_time(time.monotonic(), is_training=False)
         row = self._keeper.end(lost or self.end_reason) if self._keeper else {}
         status.server.close()
         self._raise_failure(lost, of_reports)

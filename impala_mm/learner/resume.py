@@ -188,7 +188,7 @@ def why_finished(about: CheckpointInfo, limits: RunLimits) -> str:
     elif mean_return is not None and mean_return >= limits.episode_return:
         reached = f"mean return of {limits.episode_return:g} ({mean_return:.2f})"
         flag = "stop_at_return"
-    elif about.limited_seconds >= limits.seconds:
+    elif about.seconds >= limits.seconds:
         reached, flag = f"{limits.seconds:g} seconds", "max_seconds"
     else:
         return ""

@@ -153,7 +153,7 @@ class RowWriter:
         row["verdict"] = f"{ENDED}{ended}" if ended else self._judge(row)
         if not aggregator.throughput.is_between_updates:
             self._verdict = row["verdict"]
-            self._eta = self._eta_estimator.update(row, status.counted)
+            self._eta = self._eta_estimator.update(row, status.seconds)
         self._metrics_writer.write(row)
         for warning in self._divergence.describe(row, learner.weight_size):
             status.say(warning)

@@ -52,8 +52,7 @@ class RunStatus:
         self._cores, self._use, self._gpus = IdleCores(), ProcessUse(), GpuWatch()
         if process_rank().local_rank == 0:
             self._gpus.start()
-        self.seconds = 0.0  # of training, including those before a resume
-        self.counted = 0.0  # those since the first unroll of each start, for --max_seconds
+        self.seconds = 0.0  # of training, since the first unroll of each start of the run
         self.begin_time()
 
     def report(self) -> LearnerReport:
@@ -169,15 +168,13 @@ class RunStatus:
 
     def begin_time(self) -> None:
         """Begin to count this start's seconds after those that are known."""
-        self._began, self._before = time.monotonic(), self.seconds
-        self._received_at, self._counted_before = math.inf, self.counted
+        self._began, self._before = math.inf, self.seconds
 
-    def count_time(self, now: float, is_training: bool = True) -> None:
-        """Count the seconds until `now`; none towards --max_seconds once training has ended."""
-        self.seconds = self._before + now - self._began
-        if is_training and self.has_received:
-            self._received_at = min(self._received_at, now)
-            self.counted = self._counted_before + now - self._received_at
+    def count_time(self, now: float) -> None:
+        """Count the seconds until `now`, from the first unroll on."""
+        if self.has_received:
+            self._began = min(self._began, now)
+            self.seconds = self._before + now - self._began
 
 
 def _merged(parts: Iterable[dict[int, str]]) -> dict[int, str]:

@@ -40,21 +40,13 @@ class CheckpointInfo(NamedTuple):
     updates: int = 0
     steps: int = 0  # environment steps of all learners
     frames: float = 0.0  # environment frames of all learners
-    seconds: float = 0.0  # seconds of training
-    # Those since the first unroll of each start; None in checkpoints of earlier versions.
-    counted_seconds: float | None = None
+    seconds: float = 0.0  # of training, since the first unroll of each start
     episode_return: float | None = None  # mean over the last 100 complete games; None before 100
     milestone: bool = False  # the first one after another tenth of the run's frames; it is kept
     # By rank, the digest of each learner's own state, see `learner.own_state`; empty where it could
     # not be saved. () if learners have none.
     own_states: tuple[str, ...] = ()
     offline_updates: int = 0  # those of the updates that were made from recorded games
-
-    @property
-    def limited_seconds(self) -> float:
-        """The seconds that count towards --max_seconds."""
-        return self.seconds if self.counted_seconds is None else self.counted_seconds
-
 
 class Damaged(UserMistake, BadCheckpoint):
     """A folder's files differ from what was written; the message says how."""
@@ -130,8 +122,9 @@ def read(path: Path) -> CheckpointInfo | None:
     """Return a checkpoint's description without verifying it; None if it cannot be read."""
     try:
         content = from_json((path / "about.json").read_text())
-        earlier = {"counted_seconds": None, "own_states": (), "offline_updates": 0}
-        content = earlier | content  # earlier versions wrote none of these
+        # Earlier versions wrote none of these, and `seconds` since the start.
+        content = {"own_states": (), "offline_updates": 0} | content
+        content["seconds"] = content.get("counted_seconds") or content["seconds"]
         content["own_states"] = tuple(content["own_states"])
         about = CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
     except (OSError, ValueError, KeyError, TypeError):
@@ -143,8 +136,6 @@ def _has_possible_values(about: CheckpointInfo) -> bool:
     """Return whether a description has the types and numbers that its readers rely on."""
     counts = (about.learners, about.updates, about.steps, about.offline_updates)
     amounts = [about.frames, about.seconds]
-    if about.counted_seconds is not None:
-        amounts.append(about.counted_seconds)
     return (
         all(type(each) is int and 0 <= each < 2**63 for each in counts)
         and all(type(each) in (int, float) and 0 <= each < math.inf for each in amounts)

@@ -51,12 +51,11 @@ def keep(tmp_path):
     return make
 
 
-def _at(keeper, updates, frames, seconds=0.0, mean_return=math.nan, counted=None):
+def _at(keeper, updates, frames, seconds=0.0, mean_return=math.nan):
     """Return checkpointing whose learner has come this far."""
     learner, status = keeper._learner, keeper._status
     learner.updates, learner.steps, learner.frames = updates, updates * 10, float(frames)
     status.seconds, status.mean_return = seconds, mean_return
-    status.counted = seconds if counted is None else counted
     return keeper
 
 
@@ -79,10 +78,10 @@ def test_it_saves_what_was_learnt_since_with_counts_and_the_mean_return(keep, tm
     _at(keeper, 5, 50, 6.0, 0.7).end()
     assert checkpoint.find(tmp_path)[1].episode_return == 0.5, "it is not of this update"
     keeper._learner.variables_complete = True
-    _at(keeper, 4, 40, 6.0, 0.7, 5.5).end()
+    _at(keeper, 4, 40, 6.0, 0.7).end()
     path, about = checkpoint.find(tmp_path)
     assert (about.updates, about.frames, about.learners) == (4, 40.0, 2)
-    assert (about.seconds, about.limited_seconds, about.episode_return) == (6.0, 5.5, 0.7)
+    assert (about.seconds, about.episode_return) == (6.0, 0.7)
     checkpoint.verify(path)
     _at(keeper, 4, 40, 7.0).end()
     assert checkpoint.find(tmp_path)[1].episode_return == 0.7, "a new process has seen no games"

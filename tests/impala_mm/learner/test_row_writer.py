@@ -63,7 +63,7 @@ class Run:
 
     def write(self):
         """Write a row."""
-        self.status.seconds = self.status.counted = self.now
+        self.status.seconds = self.now
         row = self.writer.write()
         self.lines.append(progress_line(row, self.writer._eta))
 
