@@ -335,8 +335,8 @@ def _slow_learner(times: _Times) -> str:
 
 
 _ROWS = 4  # measured rows, one every 2 s, that must name the same bottleneck before advice is given
-# Measured rows in succession that must name others before such a bottleneck is given up: an actor
-# that is restarted, for example, is not one.
+# Measured rows in succession that must name others before such a bottleneck is given up, or as many
+# as have named it, if these are fewer: an actor that is restarted, for example, is not one.
 _OTHER_ROWS = 15
 _ADVICE = "); "  # what separates the evidence of a verdict from its advice
 
@@ -381,7 +381,7 @@ class VerdictWriter:
             self._agreeing, self._others = self._agreeing + 1, 0
         else:
             self._others += 1
-            if self._agreeing >= _ROWS and self._others < _OTHER_ROWS:
+            if self._agreeing >= _ROWS and self._others < min(self._agreeing, _OTHER_ROWS):
                 return self._verdict
             self._agreeing, self._others = 1, 0
         evidence, separator, _ = verdict.partition(_ADVICE)

@@ -26,7 +26,7 @@ import formulas  # noqa: E402
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()[^)\s#]+")
 _NAME = re.compile(r"\[([\w/.]+\.md)\]\((?=([^)\s#]+))")  # a link that shows a page's name
-_AS_THEY_ARE = {".md", ".png", ".svg"}
+_AS_THEY_ARE = {".md", ".png", ".svg", ".gif"}
 _LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".yaml": "yaml", ".js": "js"}
 _FLAG = re.compile(r"<code>(--(\w+)[\w-]*)([^<]*)</code>")
 _COMMAND = re.compile(r"<code>((?:python|make|impala)[^<]{30,})</code>")

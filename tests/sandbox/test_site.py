@@ -117,11 +117,11 @@ def test_pages_in_markdown_and_from_the_code_are_there(site):
 
 def test_a_formula_is_a_picture_and_a_file_of_code_a_page(site):
     page = (site / "sandbox" / "impala.html").read_text()
-    assert page.count('<div class="formula"><svg') == 3
-    assert 'href="../impala_mm/algorithms/vtrace.py.html"' in page
+    assert page.count('<div class="formula"><svg') == 2
+    assert 'href="../impala_mm/algorithms/parts/vtrace.py.html"' in page
     assert (
         "from_importance_weights"
-        in (site / "impala_mm" / "algorithms" / "vtrace.py.html").read_text()
+        in (site / "impala_mm" / "algorithms" / "parts" / "vtrace.py.html").read_text()
     )
 
 
@@ -171,6 +171,11 @@ def test_a_reader_sees_whole_pages_without_errors(site, address, browser, width,
             "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
         )
         assert not broken, f"{name}: {broken}"
+        too_wide = page.evaluate(
+            "[...document.querySelectorAll('article table:not([class])')].filter(t => "
+            "t.scrollWidth > t.closest('.md-typeset__scrollwrap').clientWidth + 1).length"
+        )
+        assert not too_wide, f"{name} has {too_wide} tables that are wider than the page"
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 384) == (scheme == "dark")
     assert not [url for url in requests if not url.startswith((address, "data:", "blob:"))]
@@ -191,3 +196,44 @@ def test_the_search_finds_flags_and_words(site, address, browser, words, name, s
     found = page.locator(f".md-search-result__link[href*='{name}']")
     found.first.wait_for(timeout=20_000)
     page.close()
+
+
+# What people type, and the page that they look for.
+_SEARCHED = {
+    "install": "sandbox/first_run",
+    "quick start": "sandbox/first_run",
+    "hyperparameters": "sandbox/settings",
+    "presets": "sandbox/settings",
+    "resume": "sandbox/keeping",
+    "checkpoint": "sandbox/keeping",
+    "custom environment": "sandbox/own_environment",
+    "custom algorithm": "sandbox/own_algorithm",
+    "custom network": "sandbox/networks",
+    "gradient clipping": "reference/flags",
+    "replay buffer": "sandbox/replay",
+    "distillation": "sandbox/teachers",
+    "slurm": "sandbox/slurm",
+    "docker": "docker/images",
+    "multi gpu": "sandbox/gpus",
+    "ssh": "sandbox/cluster",
+    "tensorboard": "sandbox/plots",
+    "video": "sandbox/export_and_video",
+    "benchmark": "sandbox/speed",
+    "error message": "sandbox/troubleshooting",
+}
+
+
+def test_words_that_people_search_for_lead_to_their_page(address, browser):
+    page, missed = browser.new_page(viewport={"width": 1400, "height": 900}), {}
+    for words, name in _SEARCHED.items():
+        page.goto(f"{address}/sandbox/concepts.html")
+        page.keyboard.press("/")
+        page.keyboard.type(words)
+        links = page.locator(".md-search-result__link")
+        links.first.wait_for(timeout=20_000)
+        shown = [link.get_attribute("href").split("?")[0] for link in links.all()]
+        first = list(dict.fromkeys(each.split("#")[0].split("/", 3)[-1] for each in shown))[:3]
+        if f"{name}.html" not in first:
+            missed[words] = first
+    page.close()
+    assert not missed, missed

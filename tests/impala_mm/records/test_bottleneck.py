@@ -36,7 +36,7 @@ def test_while_rows_name_different_bottlenecks_there_is_no_advice():
 
 
 def test_a_verdict_with_advice_is_held_while_rows_name_another_for_less_than_30_s():
-    before, during = [_row(0.9)] * 6, [_row(0.05)] * 14
+    before, during = [_row(0.9)] * 20, [_row(0.05)] * 14
     *_, held = _verdicts(*before, *during)
     assert held.startswith("bottleneck: actors (the learner waits ")
     assert held.endswith("actors needed (2 now)")
