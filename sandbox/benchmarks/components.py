@@ -16,7 +16,7 @@ batches, which are then already prepared.
 
 Training computes in --precision. Inference computes in the acting precision
 (`impala_mm/algorithms/agent.py`), which is --precision too, but float32 if the processor cannot
-compute in bfloat16. `wire_costs.py` measures the cost of an unroll for its sender and its receiver,
+compute in bfloat16. `measure_wire` measures the cost of an unroll for its sender and its receiver,
 and the cost of the parameters.
 
     limit = cores / (environment + inference + training)    steps per second, if nothing else ran
@@ -35,8 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from progress import ShowProgress, StatusLine, TimeEstimate
-from wire_costs import WireCosts, measure_wire
-from worker_client import WorkerProcess, measure_concurrently, request_all
+from worker_client import WorkerProcess, measure_both_ends, measure_concurrently, request_all
 
 from impala_mm.config import command_line, flags
 from impala_mm.config.flags import flag
@@ -62,6 +61,19 @@ class Measurement(NamedTuple):
     batch: int  # environments, observations or unrolls at once
     threads: int  # threads of each measuring process; together they keep all cores busy
     seconds: float  # core-seconds per step
+
+
+class WireCosts(NamedTuple):
+    """The bytes between an actor and its learner, and the CPU seconds that they cost either end."""
+
+    unroll_bytes: float  # bytes of one unroll on the wire
+    parameter_bytes: float  # bytes of the acting parameters on the wire
+    pack: float  # actor, per unroll: cutting and encoding it
+    send: float  # actor, per unroll: compressing and sending it, --num_envs per message
+    receive: float  # learner, per unroll: receiving and decoding it, and adding it to a batch
+    pull: float  # actor, per pull of the parameters: downloading them
+    serve: float  # learner, per pull: answering it
+    publish: float  # learner, per update: making the parameters available to actors
 
 
 class ComponentCosts(NamedTuple):
@@ -194,6 +206,32 @@ class ComponentBenchmark:
             return self._seconds
         starts = batch * _EMULATOR_SECONDS if part == "environment" else _TRACE_SECONDS
         return starts + self._seconds
+
+
+def measure_wire(
+    config: Config, seconds: float = 1.0, show_progress: ShowProgress = lambda _: None
+) -> WireCosts:
+    """Measure each cost of the wire for `seconds`."""
+    show_progress("the wire, then the other parts")
+    envs = config.num_envs
+    learner, actor = WorkerProcess(config, 1), WorkerProcess(config, 1)
+
+    try:
+        published = learner.request(prepare="publish_parameters", batch=1)
+        answer = learner.request(measure_seconds=seconds, task="publish_parameters", batch=1)
+        publish = answer["cpu"] / answer["steps"]
+        address = learner.request(prepare="receive_unrolls", batch=envs)["address"]
+        actor.request(prepare="cut_unrolls", batch=envs)
+        pack, _ = measure_both_ends(learner, actor, seconds, "cut_unrolls", envs)
+        sent = actor.request(prepare="send_unrolls", batch=envs, address=address)
+        send, receive = measure_both_ends(learner, actor, seconds, "send_unrolls", envs)
+        actor.request(prepare="pull_parameters", batch=1, address=address)
+        pull, serve = measure_both_ends(learner, actor, seconds, "pull_parameters", 1)
+    finally:
+        learner.kill()
+        actor.kill()
+    size, parameters = sent["unroll_bytes"], published["parameter_bytes"]
+    return WireCosts(size, parameters, pack, send, receive, pull, serve, publish)
 
 
 def measure_growing_batches(

@@ -4,35 +4,30 @@ r"""Predict a cluster's throughput and bottleneck from a CSV of hosts.
     python sandbox/benchmarks/plan.py --workers_csv_path=workers.csv --level_name=... \\
         --measured='gpu*=gpu.json' --measured='*=cpu.json' --gbit=10
 
-The first command measures the cost of a step on the machine on which it runs, for this environment,
-network and run shape; it takes about a minute. The second command predicts for each worker set the
+The first command measures what a step costs on the machine on which it runs, in two short trainings
+with these flags; it takes about a minute. The second command predicts for each worker set the
 steps/s that its actors can supply, its learner can train on and the network can carry; the
 bottleneck; the number of actors that the learner needs; and the steps/s of all sets together. For
 hosts of the CSV that match no --measured, this machine is measured first.
 
 All flags of experiment.py are accepted; those that affect the costs must be the same in both
-commands. sandbox/planning.md compares predictions with real runs.
+commands. sandbox/planning.md has the model, and compares predictions with real runs.
 """
 
 import dataclasses
 import fnmatch
 import json
 import math
-import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import cluster_model
 import components
 import host_costs
-import throughput_model
-from cost_model import ClusterPlan, CostFactors, Host, WorkerSet
+import real_run
+from cluster_model import ClusterPlan, Host, Prediction, RateLimits, WorkerSet
 from host_costs import HostMeasurement
 from progress import print_progress
-from real_run import ROOT
-from throughput_model import Prediction, RateLimits
-from worker_client import to_flags
 
 from impala_mm.config import command_line, flags
 from impala_mm.config.flags import flag
@@ -70,17 +65,13 @@ class PlanFlags:
     gbit: float = flag(
         1.0, group="Plan", least=0.001,
         text="Gbit/s of each host's link in each direction.")
-    fit: str = flag(
-        "", group="Plan",
-        text="File written by plan_check.py with the factors by which steps cost more in real runs "
-             "than measured. Unset: no factors.")
     json: bool = flag(False, group="Plan", text="Print JSON instead of text.")
     save: str = flag(
         "", group="Plan",
         text="Measure this machine, write the costs to this file, and exit.")
     measured_seconds: float = flag(
-        1.0, group="Plan", least=0.01,
-        text="Seconds for which each part is measured.")
+        15.0, group="Plan", least=1,
+        text="Seconds for which each of two runs is measured.")
     # fmt: on
 
 
@@ -94,18 +85,23 @@ def main() -> None:
         flags.refuse(
             "--inference=auto: give actor or learner; a run's first lines print what auto means"
         )
-    if plan_flags.save:
-        host_costs.save(_measure_this_host(config, plan_flags), plan_flags.save)
-        print(f"wrote this machine's costs; use them with --measured=HOST={plan_flags.save}")
-        return
     try:
+        if plan_flags.save:
+            host_costs.save(
+                host_costs.measure(config, plan_flags.measured_seconds), plan_flags.save
+            )
+            print(f"wrote this machine's costs; use them with --measured=HOST={plan_flags.save}")
+            return
         rows, notes = workers_csv.read(plan_flags.workers_csv_path)
+        for note in notes:
+            print_progress(f"note: {note}")
+        plan = make_plan(rows, config, plan_flags)
     except workers_csv.BadCsv as error:
         flags.refuse(str(error).replace("\n", "; "))
-    for note in notes:
-        print_progress(f"note: {note}")
-    plan = make_plan(rows, config, plan_flags, lambda: _measure_this_host(config, plan_flags))
-    prediction = throughput_model.predict(plan)
+    except real_run.RunFailed as error:
+        errors = [line for line in str(error).splitlines() if line.startswith("error: ")]
+        flags.refuse(errors[-1].removeprefix("error: ") if errors else str(error))
+    prediction = cluster_model.predict(plan)
     print(
         json.dumps(to_json(plan, prediction), indent=1)
         if plan_flags.json
@@ -113,75 +109,35 @@ def main() -> None:
     )
 
 
-def make_plan(
-    rows: list[Worker],
-    config: Config,
-    plan_flags: PlanFlags,
-    measure_this_host: Callable[[], HostMeasurement],
-) -> ClusterPlan:
+def make_plan(rows: list[Worker], config: Config, plan_flags: PlanFlags) -> ClusterPlan:
     """Make the plan for these rows; measure this machine if a host has no measurement."""
-    balance = config.learner_assignment == "balance"
-    worker_sets = deal_worker_sets(rows, balance)
+    worker_sets = deal_worker_sets(rows, config.learner_assignment == "balance")
     for number, worker_set in enumerate(worker_sets):
         if not worker_set.actors:
             flags.refuse(
                 f"{plan_flags.workers_csv_path}: learner {number} has no actors, so the other "
                 f"learners would wait for it; add actors until there is one per learner"
             )
-    measurements: dict[str, HostMeasurement] = {}
-    patterns: dict[str, str] = {}
+    measured: dict[str, HostMeasurement] = {}  # by pattern; the first that fits counts
     for each in plan_flags.measured:
-        pattern, equals, path = each.partition("=")
-        if not equals or not pattern or not path:
+        pattern, _, path = each.partition("=")
+        if not pattern or not path:
             flags.refuse(
                 f"--measured={each}: it must have the form HOST=FILE, such as 'gpu*=gpu.json'"
             )
-        patterns.setdefault(pattern, path)
-        measurements[path] = host_costs.load(path, config)
-    names = dict.fromkeys(
-        host_name
-        for worker_set in worker_sets
-        for host_name in (worker_set.learner, *worker_set.actors)
+        measured.setdefault(pattern, host_costs.load(path, config))
+    hosts: dict[str, HostMeasurement] = {}
+    for name in [name for each in worker_sets for name in (each.learner, *each.actors)]:
+        fitting = [p for p in measured if fnmatch.fnmatchcase(name, p)]
+        if not fitting:
+            fitting = ["*"]
+            measured["*"] = host_costs.measure(config, plan_flags.measured_seconds)
+        hosts[name] = measured[fitting[0]]
+    return ClusterPlan(
+        {name: Host(measurement.costs, plan_flags.gbit) for name, measurement in hosts.items()},
+        worker_sets,
+        hosts[worker_sets[0].learner].shape,
     )
-    measurement_by_host: dict[str, HostMeasurement] = {}
-    for host_name in names:
-        paths = [
-            path for pattern, path in patterns.items() if fnmatch.fnmatchcase(host_name, pattern)
-        ]
-        if not paths and "" not in measurements:
-            measurements[""] = measure_this_host()
-        measurement_by_host[host_name] = measurements[paths[0] if paths else ""]
-    inference = getattr(config, "inference", "actor")
-    shape = measurement_by_host[worker_sets[0].learner].shape._replace(
-        inference="learner" if inference == "learner" else "actor"
-    )
-    links = {
-        host_name: Host(measurement.costs, plan_flags.gbit)
-        for host_name, measurement in measurement_by_host.items()
-    }
-    return ClusterPlan(links, worker_sets, shape, _load_cost_factors(plan_flags.fit))
-
-
-def _measure_this_host(config: Config, plan_flags: PlanFlags) -> HostMeasurement:
-    """Measure this machine; exit with the error of experiment.py if it rejects the flags."""
-    command = [sys.executable, str(ROOT / "experiment.py"), "--validate", *to_flags(config)]
-    validation = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    if validation.returncode:
-        errors = [line for line in validation.stderr.splitlines() if line.startswith("error: ")]
-        flags.refuse((errors or [f"error: {validation.stderr}"])[-1].removeprefix("error: "))
-    print_progress("measuring this machine:")
-    return host_costs.measure(config, plan_flags.measured_seconds, print_progress)
-
-
-def _load_cost_factors(path: str) -> CostFactors:
-    if not path:
-        return CostFactors()
-    try:
-        return CostFactors(**json.loads(Path(path).read_text())["fit"])
-    except OSError as error:
-        flags.refuse(f"--fit={path}: {error.strerror}")
-    except (ValueError, KeyError, TypeError):
-        flags.refuse(f"--fit={path} contains no fit; plan_check.py --save={path} writes one")
 
 
 def deal_worker_sets(rows: list[Worker], balance: bool) -> list[WorkerSet]:
@@ -222,7 +178,6 @@ def to_json(plan: ClusterPlan, prediction: Prediction) -> dict[str, Any]:
         "sets": rows,
         "steps_per_second": prediction.total_rate,
         "slowest": prediction.slowest_set,
-        "fit": plan.factors._asdict(),
         "verdict": describe_bottleneck(plan, prediction),
     }
 
@@ -236,7 +191,7 @@ def format_prediction(plan: ClusterPlan, prediction: Prediction) -> str:
     """Return the prediction as text for people."""
     lines = []
     for number, (worker_set, limits) in enumerate(zip(plan.sets, prediction.limits, strict=True)):
-        now, hosts = sum(worker_set.actors.values()), list(worker_set.actors)
+        now, hosts = int(sum(worker_set.actors.values())), list(worker_set.actors)
         where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
         lines.append(
             f"worker set {number}: a learner on {worker_set.learner}, {_format_actors(now)} on "
@@ -258,14 +213,11 @@ def format_prediction(plan: ClusterPlan, prediction: Prediction) -> str:
 
 def describe_bottleneck(plan: ClusterPlan, prediction: Prediction) -> str:
     """Describe the bottleneck in one sentence, with what would help."""
-    limits, worker_set = (
-        prediction.limits[prediction.slowest_set],
-        plan.sets[prediction.slowest_set],
-    )
-    needed, now = prediction.actors_needed[prediction.slowest_set], sum(worker_set.actors.values())
-    several = len(plan.sets) > 1
-    name = _BOTTLENECK_TEXT[limits.bottleneck]
-    bottleneck = f"bottleneck: {name}" + (f" of set {prediction.slowest_set}" if several else "")
+    slowest = prediction.slowest_set
+    limits, needed = prediction.limits[slowest], prediction.actors_needed[slowest]
+    now = int(sum(plan.sets[slowest].actors.values()))
+    bottleneck = f"bottleneck: {_BOTTLENECK_TEXT[limits.bottleneck]}"
+    bottleneck += f" of set {slowest}" if len(plan.sets) > 1 else ""
     if limits.bottleneck == "supply":
         next_one = limits._replace(supply=math.inf)
         return (
@@ -280,6 +232,8 @@ def describe_bottleneck(plan: ClusterPlan, prediction: Prediction) -> str:
             f"{bottleneck}; fewer bytes (--parameter_dtype=float16, a larger "
             f"--min_pull_secs), learners on other hosts or faster links would help"
         )
+    if needed > now:
+        return f"{bottleneck}; {needed} actors ({now} now) would use the cores that are idle"
     return f"{bottleneck}; another host would help, more actors on this one would not"
 
 

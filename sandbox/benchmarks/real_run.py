@@ -1,6 +1,6 @@
 """One real run of experiment.py, measured over a window after its start.
 
-`throughput.py` and `plan_check.py` measure runs with it; `memory.py` starts and stops runs with it.
+`throughput.py` and `plan.py` measure runs with it; `memory.py` starts and stops runs with it.
 """
 
 import contextlib
@@ -22,6 +22,11 @@ import thread_cpu
 from impala_mm.records.run_contents import read_json_lines
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+# Flags of a run that `start_run` or its caller sets, so that no user gives them.
+SET_HERE = {
+    *("logdir", "stop_at_return", "max_seconds", "total_environment_frames"),
+    *("learner_hosts", "num_actors"),
+}
 _START_TIMEOUT = 180.0  # seconds within which a run must begin to train
 _POLL_SECONDS = 0.05  # seconds between two reads of its metrics
 
@@ -32,6 +37,8 @@ class RunMeasurement(NamedTuple):
     steps: float  # per second
     cores: float  # CPU seconds per second of all its processes
     others: float  # CPU seconds per second of all other processes on this machine
+    steps_per_update: float  # new ones
+    by_role: dict[str, float]  # CPU seconds per step of actors and of the learner
     by_stage: dict[str, float]  # CPU seconds per step
     unknown: dict[str, float]  # CPU seconds per step in the stage `other`, by role and thread
     metrics: dict[str, float]  # means over the window: wait_share, policy_lag, ...
@@ -102,7 +109,14 @@ def _measure_window(
     cores = sum(by_stage.values()) / elapsed
     metrics = {}
     for name in (
-        *("wait_share", "policy_lag", "queue_fill", "episode_return"),
+        *(
+            "wait_share",
+            "actor/waiting_share",
+            "actor/policy_wait_share",
+            "policy_lag",
+            "queue_fill",
+            "episode_return",
+        ),
         *("replay_share", "replay_cached_share/elite"),
     ):
         values = [row[name] for row in within if name in row]
@@ -112,6 +126,13 @@ def _measure_window(
         steps=steps,
         cores=cores,
         others=max((end.machine_seconds - begin.machine_seconds) / elapsed - cores, 0.0),
+        steps_per_update=_steps_per_update(begin.row, within[-1]),
+        by_role={
+            name: value / elapsed / steps
+            for name, value in thread_cpu.cpu_seconds_by_role(
+                begin.processes, end.processes
+            ).items()
+        },
         by_stage={name: value / elapsed / steps for name, value in by_stage.items()},
         unknown={name: value / elapsed / steps for name, value in unknown.items()},
         metrics=metrics,
@@ -130,6 +151,10 @@ def _steps_per_second(rows: Sequence[dict]) -> float:
     if not seconds:
         raise RunFailed("no update ended while it was measured: give more --seconds")
     return (rows[-1]["steps"] - rows[0]["steps"]) / seconds
+
+
+def _steps_per_update(first: dict, last: dict) -> float:
+    return (last["steps"] - first["steps"]) / (last["updates"] - first["updates"])
 
 
 def wait_until_training(process: subprocess.Popen, rows: Path) -> None:

@@ -112,6 +112,17 @@ def cpu_seconds_by_stage(
     return by_stage, {name: seconds for name, seconds in unknown.items() if seconds > 0}
 
 
+def cpu_seconds_by_role(
+    before: dict[int, ProcessCpu], after: dict[int, ProcessCpu]
+) -> dict[str, float]:
+    """Return the CPU seconds between two snapshots, by role."""
+    by_role = {"learner": 0.0, "actor": 0.0}
+    for process, cpu in after.items():
+        previous = before[process].total_seconds if process in before else 0.0
+        by_role[cpu.role] += cpu.total_seconds - previous
+    return by_role
+
+
 def stage_of_thread(role: str, name: str, is_main_thread: bool, place: str = "actor") -> str:
     """Return the stage to which a thread's time belongs."""
     if name.startswith(_WIRE_THREADS):

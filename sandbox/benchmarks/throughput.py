@@ -42,8 +42,7 @@ import components
 import peer_programs
 import real_run
 import throughput_tables
-import wire_costs
-from components import ComponentCosts
+from components import ComponentCosts, measure_wire
 from progress import RunProgress, StatusLine
 from throughput_tables import GridPoint, SweepResults, median_run
 
@@ -187,13 +186,9 @@ class ThroughputBenchmark:
 
     def __init__(self, config: Config, given: list[str], sweep: SweepFlags):
         self._config, self._sweep = config, sweep
-        own = {f.name for f in dataclasses.fields(SweepFlags)} | {
-            "num_actors",
-            "num_envs",
-            "inference",
-        }
-        own |= {"logdir", "stop_at_return", "max_seconds", "learner_hosts"}
-        names = ["level_name", *(name for name in given if name not in own | {"level_name"})]
+        own = {f.name for f in dataclasses.fields(SweepFlags)} | real_run.SET_HERE
+        own |= {"level_name", "num_envs", "inference"}
+        names = ["level_name", *(name for name in given if name not in own)]
         self._flags = [f"--{name}={getattr(config, name)}" for name in names]
         self.results: SweepResults | None = None
 
@@ -207,7 +202,7 @@ class ThroughputBenchmark:
             return measured
 
         print("measuring the components: a minute or two if emulators must start", flush=True)
-        measured_wire = wire_costs.measure_wire(self._config, seconds, status_line)
+        measured_wire = measure_wire(self._config, seconds, status_line)
         with components.ComponentBenchmark(
             self._config, seconds, status_line
         ) as component_benchmark:

@@ -2,25 +2,23 @@
 
     python sandbox/benchmarks/worker.py THREADS [flags of experiment.py]
 
-`worker_client.py` starts it. With THREADS of 0 it has the threads and the priority of a learner
-that is alone on its host; otherwise it has the low priority of an actor. It reads one line of JSON
-per request and answers with one line: `{"prepare": "training", "batch": 8}` prepares and warms up a
+`worker_client.py` starts it, with the low priority of an actor. It reads one line of JSON per
+request and answers with one line: `{"prepare": "training", "batch": 8}` prepares and warms up a
 task, unless it is prepared already; `{"measure_seconds": SECONDS, "task": ...}` measures it, so
-that several of these processes can measure side by side and repeatedly; with `"interval": SECONDS`
-the starts of two runs of the task are at least this far apart. `{}` returns the CPU time so far.
-
-`receive_unrolls` with `send_unrolls` and `pull_parameters`, and `serve_inference` with
-`request_actions`, are the two ends of the wire (`wire_ends.py`), each in its own process.
+that several of these processes can measure side by side and repeatedly. `{}` returns the CPU time
+so far. `receive_unrolls` with `send_unrolls` and `pull_parameters` are the two ends of the wire,
+each in its own process.
 """
 
 import dataclasses
 import itertools
 import json
-import math
 import os
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +28,8 @@ _THREADS = int(sys.argv.pop(1)) if __name__ == "__main__" else 1
 lifecycle.load_tensorflow(_THREADS, _THREADS)
 
 import numpy as np
+import real_run
 import tensorflow as tf
-from random_actions import random_actions
-from wire_ends import PreparedTask, WireTasks
 
 from impala_mm.actor.acting import Act
 from impala_mm.actor.actor import UnrollPlayer
@@ -40,27 +37,42 @@ from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Algorithm, defines
 from impala_mm.config import auto, command_line, replay_mix
 from impala_mm.config.settings import Config
+from impala_mm.data.compression import COMPRESSORS
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.distributed import group
+from impala_mm.environments import from_flags
+from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.atari import vector
-from impala_mm.learner import start
-from impala_mm.learner.learner import Learner, RunLimits
+from impala_mm.environments.make import make_environments
 from impala_mm.learner.sources import replay
-from impala_mm.learner.sources.batch_source import BatchSource
+from impala_mm.learner.sources.batch_source import BatchSource, QueueSource
 from impala_mm.learner.sources.own import OwnSource
-from impala_mm.learner.train_step import TrainStep, UpdateProfiler
+from impala_mm.learner.train_step import TrainStep
 from impala_mm.replay.source import ReplaySource
 from impala_mm.runtime import devices
+from impala_mm.runtime.ports import HeldAddress
 from impala_mm.runtime.starter import process_rank
+from impala_mm.transport.client import Client
+from impala_mm.transport.messages import Reply
+from impala_mm.transport.server import Server
+
+PreparedTask = tuple[Callable[[], object], float]  # (function that runs it once, steps of one run)
+_TOKEN = "measured"
 
 
-class WorkerTasks(WireTasks):
-    """All tasks: the ends of the wire, and the computation of actors and learners."""
+class WorkerTasks:
+    """The tasks of actors and learners, and those at both ends of the wire."""
 
     def __init__(self, config: Config, threads: int):
-        super().__init__(config)
+        self._config = config
+        self._acting = agent.make_agent(agent.config_for_acting(config), 0)
+        level = self._level = next(iter(self._acting.levels))
+        self._make_environments = lambda envs, seed: make_environments(
+            level, envs, seed, **from_flags.environment_options(config)
+        )
         self._threads = threads
+        self.details: dict[str, Any] = {}  # what the last prepared task reports
         self._training: agent.Agent | None = None
 
     def environment(self, batch: int) -> PreparedTask:
@@ -72,7 +84,7 @@ class WorkerTasks(WireTasks):
         finally:
             vector.open_vector = open_vector
         environments.reset()
-        actions = itertools.cycle(random_actions(environments.spec.actions, batch, 1000))
+        actions = itertools.cycle(_random_actions(environments.spec.actions, batch, 1000))
 
         def step() -> None:
             environments.step(next(actions))
@@ -107,39 +119,6 @@ class WorkerTasks(WireTasks):
         )
         new = self._new_unrolls(batch) * training_setup.algorithm.unroll.length
         return lambda: update(given, 0.0, 1e9, 0.0), new
-
-    def train_as_learner(self, batch: int) -> PreparedTask:
-        """Make updates as a learner does: they are counted and published to actors.
-
-        With replay, only the new steps of a batch count.
-        """
-        training_setup, batches = self._training_inputs(batch)
-        algorithm, layout, *_ = training_setup
-        config = dataclasses.replace(self._config, total_environment_frames=math.inf)
-        source, limits = _AllowedBatches(batches), RunLimits(config, None)
-        profiler = UpdateProfiler("", Path(), print)
-        learner = Learner(
-            config,
-            algorithm,
-            group.SingleLearner(),
-            source,
-            self._make_server(1),
-            layout,
-            limits,
-            1,
-            profiler,
-        )
-        learner.prepare_training(lambda: math.nan)
-        learner.start()
-        source.allowed.release()  # a batch is prepared during the previous update
-
-        def once() -> None:
-            source.allowed.release()
-            while not source.done.acquire(timeout=0.5):
-                assert not learner.end_reason, learner.end_reason
-
-        self.details = {"new_unrolls": self._new_unrolls(batch)}
-        return once, self._new_unrolls(batch) * algorithm.unroll.length
 
     def _new_unrolls(self, batch: int) -> float:
         """Return the new unrolls of an update: fewer than `batch`, if it replays others."""
@@ -197,29 +176,91 @@ class WorkerTasks(WireTasks):
 
         return once, batch
 
-    def play(self, batch: int) -> PreparedTask:
-        """Do all the work of an actor's main thread, including cutting unrolls."""
-        return self._prepare_player([batch])
-
-    def play_in_turns(self, batch: int) -> PreparedTask:
-        """Do the same with groups that take turns, and with the threads that step them."""
-        return self._prepare_player(auto.split_evenly(batch, min(batch, self._config.env_groups)))
-
-    def _prepare_player(self, sizes: list[int]) -> PreparedTask:
-        algorithm = self._acting.algorithm
-        groups = [
-            (self._make_environments(size, int.from_bytes(os.urandom(3))), size) for size in sizes
-        ]
-        player = UnrollPlayer(algorithm, groups)
-        return lambda: (player.play(), player.episodes()), sum(sizes) * algorithm.unroll.length
-
-    def load_parameters(self, batch: int) -> PreparedTask:
-        """Assign downloaded parameters; one assignment counts as one step."""
+    def publish_parameters(self, batch: int) -> PreparedTask:
+        """Pack the parameters and publish them for actors; one publication counts as one step."""
         del batch
-        layout = self._acting.layout
-        packed = layout.pack(layout.values())
-        self.details = {"trained": self._acting.weights}
-        return lambda: layout.assign_bytes(packed), 1
+        server = self._make_server(1)
+        layout, numbers = self._acting.layout, iter(range(10**9))
+        self.details = {"parameter_bytes": len(layout.pack(layout.values()))}
+
+        def once() -> None:
+            packed = layout.pack(layout.values())  # as for a version that an actor pulls
+            server.publish(next(numbers), lambda: packed)
+
+        return once, 1
+
+    def receive_unrolls(self, batch: int) -> PreparedTask:
+        """Serve actors, publish a policy, and make batches of the unrolls that arrive."""
+        server, layout = self._make_server(batch), self._acting.layout
+        values = layout.values()
+        server.publish(0, lambda: layout.pack(values), values)
+        source = QueueSource(server.queue, UnrollCodec(self._acting.algorithm.unroll), batch)
+
+        def drain() -> None:
+            try:
+                while not server._closed:
+                    source.next(0.2)
+            except Exception:  # of any kind: the sender would wait for ever
+                traceback.print_exc()
+                os._exit(1)
+
+        threading.Thread(target=drain, daemon=True).start()
+        self.details = {"address": self._address}
+        return lambda: server, 1
+
+    def send_unrolls(self, batch: int, address: str) -> PreparedTask:
+        """Compress `batch` unrolls and send them in one message, until the learner has them."""
+        client = self._connect(address)
+        contents, numbers = self._play_unrolls(batch), iter(range(10**9))
+        step = self._acting.algorithm.unroll.step
+        pack = COMPRESSORS[auto.compression(self._config, step.observation)]
+        self.details = {"unroll_bytes": sum(map(len, map(pack, contents))) / batch}
+        header = client.header(actor=0, incarnation=1)
+
+        def once() -> None:
+            packed = [pack(content) for content in contents]
+            reply = client.enqueue(
+                header._replace(number=next(numbers)), packed, np.zeros([0, 3], np.float32)
+            )
+            assert reply == Reply.ACCEPTED, reply
+
+        return once, batch
+
+    def pull_parameters(self, batch: int, address: str) -> PreparedTask:
+        """Download the parameters."""
+        del batch
+        client = self._connect(address)
+
+        def once() -> None:
+            assert client.get_parameters()
+
+        return once, 1
+
+    def _play_unrolls(self, batch: int) -> list[bytes]:
+        """Play unrolls, so that they compress like those of a real run."""
+        environments = self._make_environments(batch, 1)
+        try:
+            return UnrollPlayer(self._acting.algorithm, [(environments, batch)]).play()[:batch]
+        finally:
+            environments.close()
+
+    def _make_server(self, batch: int) -> Server:
+        self._address = real_run.free_address()
+        return Server(
+            self._address,
+            HeldAddress(self._address),
+            _TOKEN,
+            self._acting.identity | {"run_id": "measured", "inference": "actor"},
+            2 * batch,
+            lambda message: None,
+            unroll_bytes=UnrollCodec(self._acting.algorithm.unroll).size,
+        )
+
+    def _connect(self, address: str) -> Client:
+        client = Client(address, _TOKEN)
+        me = {"actor": 0, "level": self._level, "incarnation": 1, "inference": "actor"}
+        client.hello(self._acting.identity | {"run_id": "measured", "host": "here"} | me)
+        return client
 
     def _precision_name(self, config: Config) -> str:
         return devices.resolve_precision(config.precision, self._acting.spec.observation)
@@ -235,6 +276,23 @@ class WorkerTasks(WireTasks):
             return np.zeros(full, spec.dtype.as_numpy_dtype)
 
         return tf.nest.map_structure(make, self._acting.algorithm.unroll.step)
+
+
+def _random_actions(actions: ActionSpec, environments: int, steps: int) -> list[Any]:
+    """Return a policy's random actions, nests of arrays [environments, ...], for each step."""
+    random = np.random.default_rng(0)
+    return [
+        actions.pack([_draw(part, environments, random) for part in actions.leaves])
+        for _ in range(steps)
+    ]
+
+
+def _draw(part: Any, environments: int, random: np.random.Generator) -> np.ndarray:
+    """Return random actions [environments, ...] of one part of a policy's action."""
+    shape = (environments, *part.shape)
+    if not part.choices:
+        return random.uniform(-1, 1, shape).astype(np.float32)
+    return (random.random(shape) * np.reshape(part.choices, part.shape)).astype(np.int32)
 
 
 class _RepeatedBatch(BatchSource):
@@ -260,21 +318,6 @@ class _EndlessUnrolls:
         return [*itertools.islice(self._contents, number)], [0] * number
 
 
-class _AllowedBatches(BatchSource):
-    """The batches of a source, each once it is allowed."""
-
-    def __init__(self, source: BatchSource):
-        self._source = source
-        self.allowed, self.done = threading.Semaphore(0), threading.Semaphore(0)
-
-    def next(self, timeout: float) -> Batch | None:
-        return _next_batch(self._source) if self.allowed.acquire(timeout=timeout) else None
-
-    def feedback(self, keys: tf.Tensor, priorities: tf.Tensor) -> None:
-        self._source.feedback(keys, priorities)
-        self.done.release()
-
-
 def _next_batch(source: BatchSource) -> Batch:
     """Return a source's next batch; a replay takes several batches to be filled."""
     while (batch := source.next(0.1)) is None:
@@ -287,10 +330,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # all other output goes to stderr
     (config,), _ = command_line.parse(sys.argv, __doc__ or "", Config)
-    if _THREADS:
-        lifecycle.lower_priority()
-    else:
-        start.find_levels_and_device(config)
+    lifecycle.lower_priority()
     tasks = WorkerTasks(config, _THREADS)
     ready: dict[tuple[str, int], PreparedTask] = {}
     for line in sys.stdin:
@@ -307,9 +347,6 @@ def main() -> None:
             while time.monotonic() - begin < message["measure_seconds"] or count < 2:
                 once()
                 count += 1
-                remaining = begin + count * message.get("interval", 0.0) - time.monotonic()
-                if remaining > 0:  # even a sleep of zero seconds takes time
-                    time.sleep(remaining)
             answer = {"cpu": time.process_time() - cpu, "steps": count * steps}
         else:
             answer = {"cpu": time.process_time()}

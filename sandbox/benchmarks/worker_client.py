@@ -1,12 +1,11 @@
 """The client side of a measuring process (`worker.py`).
 
-`components.py`, `wire_costs.py` and `host_costs.py` use it.
+`components.py` uses it, and `host_costs.py` its flags.
 """
 
 import contextlib
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,17 +19,12 @@ _WORKER = Path(__file__).resolve().parent / "worker.py"
 class WorkerProcess:
     """A measuring process."""
 
-    def __init__(self, config: Config, threads: int, gpus: bool = True):
-        """Start a process that sees all GPUs of this process, or none if `gpus` is false.
-
-        With 0 threads it has a learner's threads.
-        """
+    def __init__(self, config: Config, threads: int):
         self._process = subprocess.Popen(
             [sys.executable, str(_WORKER), str(threads), *to_flags(config)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | ({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
             start_new_session=True,  # Ctrl-C reaches only the measuring script
         )
 
@@ -77,29 +71,15 @@ def measure_concurrently(
     processes: list[WorkerProcess], seconds: float, task: str, batch: int
 ) -> float:
     """Measure the core-seconds of a step while all processes run the same prepared task."""
-    return core_seconds_per_step(
-        request_all(processes, measure_seconds=seconds, task=task, batch=batch)
-    )
-
-
-def core_seconds_per_step(answers: list[dict[str, Any]]) -> float:
-    """Return the core-seconds per step from the answers of processes that measured a task."""
+    answers = request_all(processes, measure_seconds=seconds, task=task, batch=batch)
     return sum(a["cpu"] for a in answers) / sum(a["steps"] for a in answers)
 
 
 def measure_both_ends(
-    learner: WorkerProcess,
-    actor: WorkerProcess,
-    seconds: float,
-    task: str,
-    batch: int,
-    interval: float = 0.0,
+    learner: WorkerProcess, actor: WorkerProcess, seconds: float, task: str, batch: int
 ) -> tuple[float, float]:
-    """Measure the CPU seconds of actor and learner each time that the actor runs a task.
-
-    The actor runs the task every `interval` seconds, or without a pause if it is 0.
-    """
+    """Measure the CPU seconds of actor and learner each time that the actor runs a task."""
     before = learner.request()["cpu"]
-    answer = actor.request(measure_seconds=seconds, task=task, batch=batch, interval=interval)
+    answer = actor.request(measure_seconds=seconds, task=task, batch=batch)
     after = learner.request()["cpu"]
     return answer["cpu"] / answer["steps"], (after - before) / answer["steps"]

@@ -93,6 +93,8 @@ def test_each_threads_time_is_put_to_what_it_does_and_nothing_is_lost(tmp_path, 
         "Python": 1 + 64 + 128,
         "other": 2048 + 0.5,
     }
+    by_role = thread_cpu.cpu_seconds_by_role(before, thread_cpu.snapshot(10, tmp_path))
+    assert by_role == {"learner": 127, "actor": 2**13 - 128 + 0.5}
     assert unknown == {"actor's a) (b 1 2": 2048, "actor's threads that ended": 0.5}
 
 
@@ -139,7 +141,9 @@ def test_the_stages_are_read_of_a_real_process():
 def made(steps, **more):
     by_stage = dict.fromkeys(thread_cpu.STAGES, 0.0) | {"environment": 4e-4, "other": 1e-5}
     return RunMeasurement(
-        **{"steps": steps, "cores": 1.5, "others": 0.0, "by_stage": by_stage} | more
+        **{"steps": steps, "cores": 1.5, "others": 0.0, "by_stage": by_stage}
+        | {"steps_per_update": 640.0, "by_role": {}}
+        | more
     )
 
 
