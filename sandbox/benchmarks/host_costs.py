@@ -3,7 +3,8 @@
 Both are runs of experiment.py with the flags of the planned one. In the first, one actor for each
 core and the learner share this machine: from it come the CPU seconds of a step, as they are while
 all cores are busy, and how long an update takes. In the second, one actor has the cores that the
-learner leaves: from it comes an actor's own speed. The bytes on the wire are measured last.
+learner leaves: from it comes an actor's own speed, without the time in which it lacked a core. The
+bytes on the wire are measured last.
 """
 
 import dataclasses
@@ -52,6 +53,7 @@ def measure(config: Config, seconds: float) -> HostMeasurement:
     print_progress("measuring the bytes on the wire")
     wire = components.measure_wire(config, _WIRE_SECONDS)
     weights = wire.parameter_bytes / (2 if config.parameter_dtype == "float16" else 4)
+    groups = config.env_groups if config.inference == "actor" else max(config.env_groups, 2)
     shape = RunShape(
         steps_per_update=busy.steps_per_update,
         steps_per_turn=config.num_envs * config.unroll_length,
@@ -61,7 +63,7 @@ def measure(config: Config, seconds: float) -> HostMeasurement:
         min_pull_secs=auto.pull_secs(config.min_pull_secs, wire.parameter_bytes),
     )
     return HostMeasurement(
-        costs_of_runs(cores, busy, single),
+        costs_of_runs(cores, max(groups, config.env_workers), busy, single),
         shape,
         costly_settings(config),
         components.describe_host(),
@@ -81,20 +83,25 @@ def _measure_run(config: Config, actors: int, seconds: float) -> RunMeasurement:
     return run
 
 
-def costs_of_runs(cores: float, busy: RunMeasurement, single: RunMeasurement) -> HostCosts:
-    """Return a step's costs from a run that uses all cores and one with a single actor."""
-    acting, learning = busy.by_role["actor"], busy.by_role["learner"]
-    update = max(1 - busy.metrics["wait_share"], 0.01) / busy.steps
+def costs_of_runs(
+    cores: float, concurrency: int, busy: RunMeasurement, single: RunMeasurement
+) -> HostCosts:
+    """Return a step's costs from a run that uses all cores and one with a single actor.
+
+    An actor computes on `concurrency` cores at most.
+    """
     waiting = single.metrics.get("actor/waiting_share", 0.0)
     waiting += single.metrics.get("actor/policy_wait_share", 0.0)
-    seconds = max(1 - waiting, 0.01) / single.steps
-    # An update took cores from the single actor, too, if it left too few of them (see
-    # `_lacking_share` of cluster_model.py): seconds = own + update * (1 - left * own / acting).
-    left = max(cores - learning / update, 0.0)
-    if acting / seconds > left:
-        seconds = (seconds - update) / (1 - update * left / acting)
-    fastest = acting / cores  # no actor is faster than all cores
-    return HostCosts(cores, max(seconds, fastest), acting, update, learning)
+    # The learner, or another program, took cores from the single actor, too.
+    acting_seconds = max(1 - waiting, 0.01) / single.steps - single.by_role["actor's delay"]
+    fastest = busy.by_role["actor"] / min(concurrency, cores)
+    return HostCosts(
+        cores,
+        acting_seconds=max(acting_seconds, fastest),
+        acting_cores=busy.by_role["actor"],
+        learning_seconds=max(1 - busy.metrics["wait_share"], 0.01) / busy.steps,
+        learning_cores=busy.by_role["learner"],
+    )
 
 
 def costly_settings(config: Config) -> dict[str, Any]:

@@ -72,7 +72,8 @@ def measure_run_memory(argv: list[str], minutes: float) -> dict[str, list[Memory
         while time.monotonic() - began < 60 * minutes or len(seconds) < 10:
             sizes: dict[str, list[MemorySize]] = {role: [] for role in _ROLES}
             for each, threads in thread_cpu.snapshot(process.pid).items():
-                if (found := measure_memory(each)).all:  # it has not exited since the snapshot
+                found = measure_memory(each)
+                if found.all and threads.role in sizes:  # it has not exited since the snapshot
                     sizes[threads.role].append(found)
             # All processes but actors count as the learner's: the largest of them trains.
             sizes["learner"] = sorted(sizes["learner"], key=lambda size: size.own)[-1:]

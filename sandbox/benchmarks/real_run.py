@@ -38,7 +38,7 @@ class RunMeasurement(NamedTuple):
     cores: float  # CPU seconds per second of all its processes
     others: float  # CPU seconds per second of all other processes on this machine
     steps_per_update: float  # new ones
-    by_role: dict[str, float]  # CPU seconds per step of actors and of the learner
+    by_role: dict[str, float]  # CPU seconds per step, of actor and learner; the actor's delay
     by_stage: dict[str, float]  # CPU seconds per step
     unknown: dict[str, float]  # CPU seconds per step in the stage `other`, by role and thread
     metrics: dict[str, float]  # means over the window: wait_share, policy_lag, ...

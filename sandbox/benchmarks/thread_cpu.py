@@ -47,29 +47,39 @@ _ACTOR_FLAG = "--job_name=actor"
 class ProcessCpu(NamedTuple):
     """The CPU seconds of a process since its start."""
 
-    role: str  # learner or actor
+    role: str  # learner, actor, or actor's worker, which an actor started
     main_thread: int  # id of the thread that runs Python
     total_seconds: float  # all its threads, including those that have ended
     threads: dict[int, tuple[str, float]]  # running threads by id: name and seconds
+    # Seconds in which a thread had work but no core; 0 if the kernel does not tell. Those of the
+    # wire do not count, because they work beside the others.
+    delay_seconds: float = 0.0
 
 
 def snapshot(root: int, proc: Path = Path("/proc")) -> dict[int, ProcessCpu]:
     """Read the CPU seconds of a process and of all its descendants, by process id."""
-    found = {}
+    found: dict[int, ProcessCpu] = {}
     for process in process_tree(root, proc):
         try:
             words = (proc / str(process) / "cmdline").read_text().split("\0")
-            total = _parse_cpu_seconds((proc / str(process) / "stat").read_text())
+            process_stat = (proc / str(process) / "stat").read_text()
+            total = _parse_cpu_seconds(process_stat)
             tasks = list((proc / str(process) / "task").iterdir())
         except OSError:  # the process exited while it was read
             continue
-        threads = {}
+        threads, delay = {}, 0.0
+        parent = found.get(int(_parse_fields(process_stat)[1]))
+        belongs_to_actor = parent and parent.role != "learner"
+        other_role = "actor's worker" if belongs_to_actor else "learner"
+        role = "actor" if _ACTOR_FLAG in words else other_role
         for task in tasks:
-            with contextlib.suppress(OSError):  # the thread ended while it was read
+            with contextlib.suppress(OSError):  # the thread ended, or the kernel has no schedstat
                 stat = (task / "stat").read_text()
-                threads[int(task.name)] = _parse_name(stat), _parse_cpu_seconds(stat)
-        role = "actor" if _ACTOR_FLAG in words else "learner"
-        found[process] = ProcessCpu(role, process, total, threads)
+                name = _parse_name(stat)
+                threads[int(task.name)] = name, _parse_cpu_seconds(stat)
+                if stage_of_thread(role, name, int(task.name) == process) != "serialization":
+                    delay += int((task / "schedstat").read_text().split()[1]) / 1e9
+        found[process] = ProcessCpu(role, process, total, threads, delay)
     return found
 
 
@@ -115,11 +125,14 @@ def cpu_seconds_by_stage(
 def cpu_seconds_by_role(
     before: dict[int, ProcessCpu], after: dict[int, ProcessCpu]
 ) -> dict[str, float]:
-    """Return the CPU seconds between two snapshots, by role."""
-    by_role = {"learner": 0.0, "actor": 0.0}
+    """Return the CPU seconds between two snapshots, by role; and the actors' delay."""
+    by_role = {"learner": 0.0, "actor": 0.0, "actor's delay": 0.0}
     for process, cpu in after.items():
-        previous = before[process].total_seconds if process in before else 0.0
-        by_role[cpu.role] += cpu.total_seconds - previous
+        previous = before.get(process, ProcessCpu(cpu.role, cpu.main_thread, 0.0, {}))
+        role = "learner" if cpu.role == "learner" else "actor"
+        by_role[role] += cpu.total_seconds - previous.total_seconds
+        if cpu.role == "actor":
+            by_role["actor's delay"] += cpu.delay_seconds - previous.delay_seconds
     return by_role
 
 

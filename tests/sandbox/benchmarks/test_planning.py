@@ -91,10 +91,12 @@ def test_costs_of_two_runs_predict_these_runs(cores):
     for actors in (cores, 1):
         here = WorkerSet("here", {"here": actors})
         rate = predict(ClusterPlan({"here": Host(true)}, [here], SHAPE)).total_rate
-        shares = {"wait_share": 1 - rate * 0.001, "actor/waiting_share": 0.0}
-        cpu = {"actor": 0.0025, "learner": 0.0015}
+        shares = {"wait_share": 1 - rate * 0.001, "actor/waiting_share": 0.25}
+        cpu = {"actor": 0.0025, "learner": 0.0015, "actor's delay": 0.75 / rate - 0.0020}
         runs.append(RunMeasurement(rate, 2.0, 0.0, 160, cpu, {}, {}, shares))
-    assert host_costs.costs_of_runs(cores, *runs) == pytest.approx(true, rel=1e-3)
+    assert host_costs.costs_of_runs(cores, 2, *runs) == pytest.approx(true, rel=1e-3)
+    found = host_costs.costs_of_runs(cores, 1, *runs)
+    assert found.acting_seconds == pytest.approx(0.0025), "it has one core at a time"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_a_measurement_with_other_flags_of_the_algorithm_or_network_is_refused(
     ("flags", "steps"),
     [
         (("--level_name=catch", "--inference=learner"), 160 * 0.9),  # a tenth begins an episode
-        (("--level_name=CartPole-v1", "--algorithm=dqn", "--replay_ratio=0.5"), 2 * 20),
+        (("--level_name=CartPole-v1", "--algorithm=dqn", "--replay_ratio=0.5"), 2 * 8),
     ],
 )
 def test_this_machine_is_measured_and_a_plan_made_of_it(tmp_path, flags, steps):

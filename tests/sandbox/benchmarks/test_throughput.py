@@ -68,6 +68,7 @@ def write_run(proc, times, ended=0.0):
     write_process(proc, 10, 1, ["python", "experiment.py"], threads)
     threads = [(30 + i, name, times[7 + i]) for i, name in enumerate(actor)]
     write_process(proc, 30, 10, ["python", "experiment.py", "--job_name=actor"], threads, ended)
+    write_process(proc, 40, 30, ["python", "worker"], [(40, "python", 0.0)])
     write_process(proc, 50, 1, ["somebody"], [(50, "python", 99.0)])
 
 
@@ -94,7 +95,7 @@ def test_each_threads_time_is_put_to_what_it_does_and_nothing_is_lost(tmp_path, 
         "other": 2048 + 0.5,
     }
     by_role = thread_cpu.cpu_seconds_by_role(before, thread_cpu.snapshot(10, tmp_path))
-    assert by_role == {"learner": 127, "actor": 2**13 - 128 + 0.5}
+    assert by_role == {"learner": 127, "actor": 2**13 - 128 + 0.5, "actor's delay": 0}
     assert unknown == {"actor's a) (b 1 2": 2048, "actor's threads that ended": 0.5}
 
 
@@ -125,7 +126,18 @@ def test_a_thread_that_ends_while_it_is_read_takes_no_other_along(tmp_path):
     found = thread_cpu.snapshot(10, tmp_path)
     assert found[10].total_seconds == 7.0
     assert sorted(found[10].threads) == [10, 11, 12, 13, 15, 16]
-    assert set(found) == {10, 30}
+    assert set(found) == {10, 30, 40}
+    assert found[40].role == "actor's worker"
+
+
+def test_the_delay_of_an_actor_is_that_of_the_threads_that_play(tmp_path):
+    write_run(tmp_path, [5.0] * 13)
+    before = thread_cpu.snapshot(10, tmp_path)
+    for thread in range(30, 36):  # python, environment, tf_Compute, link, an unknown one, grpc
+        schedstat = tmp_path / "30" / "task" / str(thread) / "schedstat"
+        schedstat.write_text(f"5000000000 {10 ** (thread - 30)}000000000 7\n")
+    by_role = thread_cpu.cpu_seconds_by_role(before, thread_cpu.snapshot(10, tmp_path))
+    assert by_role["actor's delay"] == 1 + 10 + 100 + 10_000
 
 
 def test_the_stages_are_read_of_a_real_process():
