@@ -48,6 +48,7 @@ class CheckpointInfo(NamedTuple):
     own_states: tuple[str, ...] = ()
     offline_updates: int = 0  # those of the updates that were made from recorded games
 
+
 class Damaged(UserMistake, BadCheckpoint):
     """A folder's files differ from what was written; the message says how."""
 
