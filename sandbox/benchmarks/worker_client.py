@@ -1,6 +1,6 @@
 """The client side of a measuring process (`worker.py`).
 
-`components.py`, `wire_costs.py`, `host_costs.py` and `compression.py` use it.
+`components.py`, `wire_costs.py` and `host_costs.py` use it.
 """
 
 import contextlib

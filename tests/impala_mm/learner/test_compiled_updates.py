@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from processes import ROOT, run
+from processes import run
 
 # An update of some seconds in a thread, and a call like those that answer actors.
 PROGRAM = """
@@ -49,11 +49,27 @@ def update(short=False):
 """
 
 SIDE_BY_SIDE = """
-import sac_step
-sac_update = sac_step.make_update(1024, 256, False, ["--level_name=Pendulum-v1"])
+import dataclasses
+import numpy as np
+from impala_mm.algorithms import registry
+from impala_mm.algorithms.interface import Context
+from impala_mm.data import batches
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.group import SingleLearner
+from impala_mm.environments.make import level_spec
+
+sizes = {"minibatch_steps": 1024, "mlp_sizes": "256,256", "batch_size": 8, "unroll_length": 8}
+config = dataclasses.replace(config, compile_updates=False, precision="float32", **sizes)
+algorithm = registry.make_algorithm(config, level_spec(config.level_name))
+count = 64 * algorithm.minibatch_columns  # 64 optimizer steps
+batch = batches.zeros(algorithm.unroll._replace(length=1), count)
+inputs = tf.nest.map_structure(tf.constant, batch._replace(weight=np.ones(count, np.float32)))
+context = Context(tf.constant(0.0), tf.constant(1.0), tf.constant(0.0))
+exchange = GradientReducer(SingleLearner(), config)
+sac_update = tf.function(lambda: algorithm.update(inputs, context, exchange)[0], autograph=False)
 
 def update(short=False):
-    return sac_update()
+    return float(sac_update()["loss/total"])
 """
 
 
@@ -77,15 +93,7 @@ def test_actors_are_answered_before_a_compiled_update_is_over(flags, answered):
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no second thread")
 def test_actors_are_answered_while_two_networks_are_computed_at_a_time():
-    benchmarks = ROOT / "sandbox" / "benchmarks"
-    given = ("--algorithm=sac", "--level_name=Pendulum-v1")
-    code, printed = run(
-        sys.executable,
-        "-c",
-        PROGRAM.format(SIDE_BY_SIDE),
-        *given,
-        limit=120,
-        PYTHONPATH=str(benchmarks),
-    )
+    flags = ["--algorithm=sac", "--level_name=Pendulum-v1"]
+    code, printed = run(sys.executable, "-c", PROGRAM.format(SIDE_BY_SIDE), *flags, limit=120)
     assert code == 0, printed
     assert printed.split()[-1] == "before"
