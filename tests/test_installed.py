@@ -47,7 +47,7 @@ def test_the_commands_train_and_follow_a_cluster(package, tmp_path):
     assert "report.html" in said
     said = package.run("impala-mm-cluster", "--level_name=catch", "--dry_run", cwd=tmp_path)
     assert f"{package.commands.parent}/lib/" in said
-    assert "--job_name=actor --task=2" in said, "the example CSV"
+    assert "--job_name=actor --task=1" in said, "the example CSV"
 
 
 def test_the_help_names_the_pages_and_all_their_links_lead_somewhere(package):
