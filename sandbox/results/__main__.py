@@ -77,8 +77,8 @@ The names:{1}"""
 
 _RECORD = """Record reference curves: run a documented command and save its learning curve.
 
-  {0} record cartpole --seeds=1,2,3    runs the seeds one after another
-  {0} record --take=runs/FOLDER        saves a run that this command started
+  {0} record cartpole --seeds=1,2,3           runs the seeds one after another
+  {0} record cartpole --take=runs/FOLDER      saves a run of the command that is over
 
 A curve is saved as sandbox/reference/NAME-SEED.json, and the pages are written anew. Run nothing
 else on the machine; if you must, give --shared, which is recorded: `verify` then compares frames
@@ -127,7 +127,7 @@ def main() -> None:
     one.add_argument("--of", type=Path, help="folder of an existing run; starts no run")
     one.add_argument("--until", type=float, help="stop at this mean return, and check only this")
     one = add("record", _RECORD, DOCUMENTED_RUNS)
-    one.add_argument("name", nargs="?", choices=DOCUMENTED_RUNS, metavar="name")
+    one.add_argument("name", choices=DOCUMENTED_RUNS, metavar="name")
     _add_seeds(one)
     one.add_argument("--take", type=Path, help="folder of a finished run to save; starts no run")
     one.add_argument("--shared", action="store_true", help="other programs use the machine, too")
@@ -195,14 +195,12 @@ def _run(given: argparse.Namespace, more: list[str]) -> None:
     else:
         from sandbox.results import pages, record
 
-        if bool(given.take) == bool(given.name) or (given.take and more):
-            flags.refuse("give the name of a documented command, or --take=FOLDER alone")
-        if given.take:
-            record.save_reference(given.take)
-        else:
-            for seed in map(int, given.seeds.split(",")):
-                logdir = record.run_seed(given.name, seed, not given.shared, *more)
-                record.save_reference(logdir)
+        folders = [given.take]
+        if not given.take:  # all are made of the same commit, before anything is written
+            seeds = map(int, given.seeds.split(","))
+            folders = [record.run_seed(given.name, seed, *more) for seed in seeds]
+        for folder in folders:
+            record.save_reference(given.name, folder, not given.shared, *more)
         pages.write_pages()
 
 

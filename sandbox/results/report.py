@@ -274,16 +274,9 @@ def _render_checkpoints(folder: Path) -> str:
                 ", ".join(marks),
             ]
         )
-    names = [
-        "checkpoint",
-        "updates",
-        "frames",
-        "mean return",
-        "training time",
-        "learners",
-        "kept as",
-    ]
-    return _render_section("Checkpoints", _render_table(names, rows, numbers={1, 2, 3, 4, 5}))
+    names = ["checkpoint", "updates", "frames", "mean return", "training time", "learners"]
+    table = _render_table([*names, "kept as"], rows, numbers={1, 2, 3, 4, 5})
+    return _render_section("Checkpoints", table)
 
 
 def _render_starts(folder: Path) -> str:
@@ -294,22 +287,19 @@ def _render_starts(folder: Path) -> str:
             _format_time(start.get("time")),
             str(start.get("host", "")),
             str(start.get("machine", "")),
-            _format_count(len(learners) if isinstance(learners, list) else learners),
+            str(len(start.get("learners", []))),
             str(start.get("revision", "")),
-            _format_command(start.get("command")),
+            str(start.get("command", "")),
         ]
         for start in starts
-        for learners in [start.get("learners")]
     ]
     names = ["time", "host", "machine", "learners", "revision", "command"]
     saved = run_contents.read_checkpoints(folder)
-    versions = (starts or saved or [{}])[-1].get("versions")
-    versions_text = ""
-    if isinstance(versions, dict):
-        versions_text = ", ".join(f"{name} {version}" for name, version in versions.items())
-        versions_text = f'<p class="soft">{_escape(versions_text)}</p>'
+    versions = (starts or saved or [{}])[-1].get("versions", {})
+    told = ", ".join(f"{name} {version}" for name, version in versions.items())
+    packages = f'<p class="soft">{_escape(told)}</p>' if told else ""
     return _render_section(
-        "Starts", _render_table(names, rows, numbers={3}, words={2, 5}) + versions_text
+        "Starts", _render_table(names, rows, numbers={3}, words={2, 5}) + packages
     )
 
 
@@ -368,11 +358,5 @@ def _format_count(value: Any) -> str:
     return f"{value:,.0f}" if is_number(value) else "-"
 
 
-def _format_command(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
-
-
 def _format_time(value: Any) -> str:
-    if is_number(value):
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
     return str(value or "")[:16].replace("T", " ")

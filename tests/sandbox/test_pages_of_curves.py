@@ -70,12 +70,15 @@ def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, 
     monkeypatch.setattr(record, "ROOT", tmp_path)
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "record.json").write_text('{"name": "ppo-acrobot", "seed": 1}')
+    start = {"settings": {"seed": 1}, "revision": "abc", "time": "2026-11-23T21:16:47+0000"}
+    (folder / "starts.jsonl").write_text(json.dumps(start))
     row = {"frames": 10.0, "steps": 10.0, "seconds": 2.0, "episode_return": -90.0}
     (folder / "metrics.jsonl").write_text(json.dumps(row))
-    record.save_reference(folder)
+    record.save_reference("ppo-acrobot", folder, True)
     saved = json.loads((tmp_path / "ppo-acrobot-1.json").read_text())
     assert "deterministic_return" not in saved
+    assert saved["command"].endswith(" --level_name=Acrobot-v1 --seed=1")
+    assert (saved["commit"], saved["date"], saved["alone"]) == ("abc", "2026-11-23", True)
 
     tests = [
         {"deterministic": True, "mean": -99.0, "returns": [-99.0]},
@@ -83,7 +86,7 @@ def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, 
         {"deterministic": False, "mean": -120.0, "returns": [-120.0]},
     ]
     (folder / "evaluations.jsonl").write_text("\n".join(map(json.dumps, tests)))
-    record.save_reference(folder)
+    record.save_reference("ppo-acrobot", folder, True)
     saved = json.loads((tmp_path / "ppo-acrobot-1.json").read_text())
     assert (saved["deterministic_return"], saved["deterministic_games"]) == (-80.0, 2)
 

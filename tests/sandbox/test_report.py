@@ -53,13 +53,15 @@ def folder(tmp_path):
         tmp_path / "a run", "pong", 3, level_name="PongNoFrameskip-v4", stop_at_return=20.0
     )
     (folder / "evaluations.jsonl").write_text(
-        json.dumps({"time": 1.8e9, "checkpoint": "/x/0000000251", "frames": 36144.0,
+        json.dumps({"time": "2026-11-23T21:17:04+0000", "checkpoint": "/x/0000000251",
+                    "frames": 36144.0,
                     "level": "Pong", "returns": [18, 20.0], "lengths": [900, 1100],
                     "deterministic": True}) + "\n"
         + '{"level": 5}\n[1]\n{"half'
     )  # fmt: skip
     (folder / "starts.jsonl").write_text(
-        json.dumps({"time": 1.8e9, "command": ["experiment.py", EVIL], "host": "gpu7",
+        json.dumps({"time": "2026-11-23T21:16:47+0000", "command": f"experiment.py {EVIL}",
+                    "host": "gpu7",
                     "machine": "8 cores", "versions": {"python": "3.11.7"},
                     "revision": "abc-dirty", "learners": ["a:1", "b:1"], "settings": {}}) + "\n"
     )  # fmt: skip
