@@ -36,7 +36,7 @@ train: setup  ## solve CartPole with the cluster of workers.csv.example, all on 
 	@logdir=runs/CartPole-v1-$$(date +%Y%m%d-%H%M%S)-$$$$; \
 	$(run) run_experiment_mm_raw.py --level_name=CartPole-v1 --batch_size=4 --max_seconds=160 \
 	  --logdir=$$logdir && \
-	$(run) sandbox/curve.py $$logdir
+	$(run) sandbox/results curve $$logdir
 
 rehearse: setup  ## check the all-reduce with two learners under mpirun (one without Horovod)
 	@if [ -x .venv/bin/horovodrun ]; then \

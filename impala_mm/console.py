@@ -2,6 +2,7 @@
 
 impala-mm --level_name=CartPole-v1              experiment.py
 impala-mm-cluster --workers_csv_path=FILE       run_experiment_mm_raw.py
+impala-mm results plot runs/FOLDER              curves, reports and comparisons of runs
 impala-mm docs                                  prints the folder of the pages and their examples
 impala-mm install-horovod                       builds Horovod for several learners
 impala-mm wheelhouse FOLDER                     downloads packages for hosts without internet
@@ -38,11 +39,13 @@ _SET_UP = {
 
 
 def run_impala_mm() -> NoReturn:
-    """Run experiment.py, print the folder of the pages, or run a program of the set-up."""
+    """Run experiment.py, what shows results, print the pages' folder, or run a set-up program."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if sys.argv[1:] == ["docs"]:
         print(_PROJECT)
         sys.exit()
+    if name == "results":
+        _run(_PROJECT / "sandbox" / "results", sys.argv[2:])
     if name not in _SET_UP:
         _run(_FOLDER / "experiment.py", sys.argv[1:])
     program = _SET_UP[name]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import plot_style
 import tensorflow as tf
-from documented_runs import REFERENCE_FOLDER
 
 from impala_mm.algorithms.features.teacher import Distillation, Returns
 from impala_mm.algorithms.interface import Context, EnvironmentNumber
@@ -29,6 +28,7 @@ from impala_mm.config.settings import Config
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
 
+_REFERENCE = Path(__file__).resolve().parent / "reference"
 _STEPS = 20
 _RANDOM = 21.45  # mean return of a random policy on CartPole
 
@@ -151,7 +151,7 @@ def draw_q_learning() -> Any:
 
 def draw_teacher_cost() -> Any:
     """Draw how a teacher's cost falls, for the returns of a recorded run as the student's."""
-    run = json.loads((REFERENCE_FOLDER / "cartpole-1.json").read_text())
+    run = json.loads((_REFERENCE / "cartpole-1.json").read_text())
     frames, _, returns = map(np.array, zip(*run["curve"], strict=True))
     figure, (left, right) = _panels(
         ["the student's mean return (CartPole)", "share of --teacher_cost"],

@@ -1,6 +1,6 @@
 """The appearance of all figures: matplotlib's settings, the colours, and the formats of numbers.
 
-`plot.py`, `record.py` and `benchmarks/scaling.py` draw with it. The same data produce the same
+`results/`, `algorithm_pictures.py` and `benchmarks/` draw with it. The same data produce the same
 file.
 """
 

@@ -77,7 +77,7 @@ def test_a_video_of_a_folder_elsewhere_is_in_the_report_of_the_run(catch, tmp_pa
     assert code == 0, printed
     assert evaluations(logdir)[-1]["video"] == str(tmp_path / "videos" / "catch-12345.mp4")
     (logdir / "metrics.jsonl").write_text('{"frames": 1.0, "seconds": 1.0}\n')
-    code, printed = run(sys.executable, ROOT / "sandbox" / "plot.py", "--report", logdir)
+    code, printed = run(sys.executable, ROOT / "sandbox" / "results", "report", logdir)
     assert code == 0, printed
     assert '<video controls preload="metadata" src="data:' in (logdir / "report.html").read_text()
 

@@ -41,9 +41,13 @@ def test_the_wheel_holds_the_programs_the_presets_and_what_other_hosts_need(pack
 def test_the_commands_train_and_follow_a_cluster(package, tmp_path):
     said = package.run("impala-mm", "--preset=tictactoe-impala", "--max_seconds=3", cwd=tmp_path)
     assert "results: runs/sandbox.small_games-TicTacToe-v0-impala-" in said
+    said = package.run("impala-mm", "results", "curve", cwd=tmp_path)
+    assert "sandbox.small_games:TicTacToe-v0: mean return of the last 100 games" in said
+    said = package.run("impala-mm", "results", "report", next(tmp_path.glob("runs/*")))
+    assert "report.html" in said
     said = package.run("impala-mm-cluster", "--level_name=catch", "--dry_run", cwd=tmp_path)
     assert f"{package.commands.parent}/lib/" in said
-    assert "--job_name=actor --task=2" in said, "the example CSV"
+    assert "--job_name=actor --task=1" in said, "the example CSV"
 
 
 def test_the_help_names_the_pages_and_all_their_links_lead_somewhere(package):

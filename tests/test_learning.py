@@ -38,7 +38,7 @@ def test_cartpole_in_200000_frames_ends_above_100(tmp_path):
 
 def test_pong_gets_going_in_as_many_frames_and_seconds_as_recorded():
     words = ["pong", "--until=-19.5", f"--learner_hosts=localhost:{free_port()}"]
-    code, printed = run(sys.executable, ROOT / "sandbox" / "verify.py", *words, limit=1700)
+    code, printed = run(sys.executable, ROOT / "sandbox" / "results", "verify", *words, limit=1700)
     assert code == 0, printed
 
 
@@ -58,5 +58,5 @@ def test_a_memory_task_needs_the_lstm(tmp_path, seed):
 def test_a_game_of_other_actions_is_learnt_in_as_many_frames_as_recorded(game, goal):
     """Harvest has MultiDiscrete actions, and tic-tac-toe has a mask."""
     words = [game, f"--until={goal}", f"--learner_hosts=localhost:{free_port()}"]
-    code, printed = run(sys.executable, ROOT / "sandbox" / "verify.py", *words, limit=600)
+    code, printed = run(sys.executable, ROOT / "sandbox" / "results", "verify", *words, limit=600)
     assert code == 0, printed

@@ -62,10 +62,10 @@ def test_it_is_exported_and_the_export_plays(older):
 
 @pytest.mark.slow
 def test_it_is_plotted_and_reported(older):
-    code, printed = run(sys.executable, "sandbox/plot.py", older)
+    code, printed = run(sys.executable, "sandbox/results", "plot", older)
     assert code == 0, printed
     assert (older / "curves.png").stat().st_size > 10_000
-    code, printed = run(sys.executable, "sandbox/plot.py", "--report", older)
+    code, printed = run(sys.executable, "sandbox/results", "report", older)
     assert code == 0, printed
     assert "250,128" in (older / "report.html").read_text()
 

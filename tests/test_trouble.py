@@ -51,7 +51,8 @@ def test_a_learning_rate_that_is_far_too_large_saves_nothing_infinite_and_is_nam
     if rate == "3e38":
         assert code == 1, printed
         assert re.search(
-            r"error: update \d+ made variables infinite, NaN or larger than 1e19: .*:0", printed
+            r"error: update \d+ made variables infinite, NaN or larger than 1e19: network/\S+",
+            printed,
         )
         assert not saved
     else:

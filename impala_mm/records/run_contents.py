@@ -115,7 +115,7 @@ def drop_replaced(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 class Panel(NamedTuple):
     """A quantity that is drawn."""
 
-    name: str  # its name in `plot.py --only`
+    name: str  # its name in `impala-mm results plot --only`
     key: str  # its key in metrics.jsonl
     title: str
     unit: str

@@ -48,7 +48,8 @@ save-now            created by somebody, it lets learner 0 save a checkpoint; re
 on_event.log        the output of the command of --on_event
 evaluations.jsonl   results of --mode=test and of evaluators
 videos/, export/, report.html
-                    made from this run by --video_dir, --mode=export and sandbox/plot.py --report
+                    made from this run by --video_dir, --mode=export and
+                    `impala-mm results report THIS_FOLDER`
 lock                locked while a process writes to this folder
 """
 

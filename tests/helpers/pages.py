@@ -59,7 +59,7 @@ class Package:
 
 
 def _lines_of_readme():
-    (block,) = [text for under, text in blocks("README.md", "sh") if under == "As a package"]
+    (block,) = [text for _, text in blocks("README.md", "sh") if "pip install 'dist/" in text]
     return block.splitlines()
 
 

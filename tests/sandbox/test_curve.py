@@ -1,4 +1,4 @@
-"""Tests of sandbox/curve.py, which `make train` runs at its end."""
+"""Tests of `results curve`, which `make train` runs at its end."""
 
 import json
 import re
@@ -8,7 +8,9 @@ from processes import ROOT, run
 
 
 def drawn(folder):
-    return run(sys.executable, ROOT / "sandbox" / "curve.py", folder, TF_CPP_MIN_LOG_LEVEL="3")
+    return run(
+        sys.executable, ROOT / "sandbox" / "results", "curve", folder, TF_CPP_MIN_LOG_LEVEL="3"
+    )
 
 
 def test_a_runs_curve_is_drawn_beside_a_random_policys_and_nothing_else_is_said(tmp_path):

@@ -1,4 +1,4 @@
-"""Tests of sandbox/plot.py: seeds form a line, replaced rows are left out, errors are sentences."""
+"""Tests of `results plot`: seeds form a line, replaced rows are left out, errors are sentences."""
 
 import dataclasses
 import json
@@ -11,12 +11,9 @@ from processes import ROOT, run
 
 from impala_mm.config.settings import Config
 from impala_mm.records.run_contents import PANELS
-
-sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their short names
-
-import plot as plotting
-import plot_style
-import run_series
+from sandbox import plot_style
+from sandbox.results import documented, pages, runs
+from sandbox.results import plot as plotting
 
 REFERENCE = ROOT / "sandbox" / "reference"
 
@@ -49,7 +46,7 @@ def row(frames, seconds, value=0.0):
 
 
 def plot(*words, cwd=ROOT):
-    return run(sys.executable, ROOT / "sandbox" / "plot.py", *words, cwd=cwd, limit=60)
+    return run(sys.executable, ROOT / "sandbox" / "results", "plot", *words, cwd=cwd, limit=60)
 
 
 def _words(svg):
@@ -104,7 +101,7 @@ def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path):
     # The first row after the resume follows one that the kill cut off, on the same line.
     first = '{"frames": 400, "seco' + json.dumps(row(150, 1.5, 5))
     write(tmp_path, [*before, first, row(250, 2.5, 6), row(350, 3.5, 7), '{"frames": 450, "s'])
-    found = run_series.read_run(tmp_path)
+    found = runs.read_run(tmp_path)
     assert found.columns["frames"].tolist() == [0, 100, 150, 250, 350]
     assert found.columns["episode_return"].tolist() == [1, 2, 5, 6, 7]
     assert (found.superseded_rows, found.resumed_at) == (2, [150.0])
@@ -118,11 +115,11 @@ def test_losses_of_older_rows_are_drawn_per_step(tmp_path):
     rows = [row(0, 0) | {"loss/total": 160.0, "loss/shift": 8.0}]
     rows += [row(9, 9) | {"loss/total": 80.0, "loss_per_step/total": 7.0}]
     write(tmp_path, rows, batch_size=16, unroll_length=5)
-    found = run_series.read_run(tmp_path).columns
+    found = runs.read_run(tmp_path).columns
     assert found["loss_per_step/total"].tolist() == [2.0, 7.0]
     assert found["off_policyness"][0] == pytest.approx(0.1)
     write(tmp_path, rows, batch_size=16, unroll_length=5, loss_reduction="mean")
-    found = run_series.read_run(tmp_path).columns
+    found = runs.read_run(tmp_path).columns
     assert found["loss_per_step/total"].tolist() == [160.0, 7.0]
     code, printed = plot(tmp_path, "--only=loss")
     assert code == 0, printed
@@ -132,19 +129,19 @@ def test_losses_of_older_rows_are_drawn_per_step(tmp_path):
 def test_a_missing_or_infinite_value_is_no_point(tmp_path):
     missing = {"frames": 20, "seconds": 2}
     write(tmp_path, [row(10, 1, float("nan")), missing, row(30, 3, 5.0), row(40, 4, float("inf"))])
-    drawn = run_series.make_curve(run_series.read_run(tmp_path), "frames", "episode_return")
+    drawn = runs.make_curve(runs.read_run(tmp_path), "frames", "episode_return")
     assert (drawn.x.tolist(), drawn.mean.tolist()) == ([30.0], [5.0])
-    assert run_series.make_curve(run_series.read_run(tmp_path), "frames", "policy_lag") is None
+    assert runs.make_curve(runs.read_run(tmp_path), "frames", "policy_lag") is None
 
 
 def test_a_long_run_is_thinned_between_its_lowest_and_highest_and_ends_as_it_did(tmp_path):
     values = np.random.default_rng(0).normal(size=30_000).cumsum()
     frames = np.arange(30_000.0)
     columns = {"frames": frames, "seconds": frames, "episode_return": values}
-    drawn = run_series.make_curve(
-        run_series.RunSeries(tmp_path, {}, columns, 0, []), "frames", "episode_return"
+    drawn = runs.make_curve(
+        runs.RunSeries(tmp_path, {}, columns, 0, []), "frames", "episode_return"
     )
-    assert drawn.x.size == run_series.MAX_BINS + 1
+    assert drawn.x.size == runs.MAX_BINS + 1
     assert (drawn.low.min(), drawn.high.max()) == (values.min(), values.max())
     assert (drawn.x[-1], drawn.mean[-1]) == (frames[-1], values[-1])
     assert np.all((drawn.low <= drawn.mean) & (drawn.mean <= drawn.high))
@@ -154,35 +151,33 @@ def test_a_long_run_is_thinned_between_its_lowest_and_highest_and_ends_as_it_did
 def test_seeds_are_put_together_only_where_all_have_values():
     def straight(begin, end, slope):
         x = np.linspace(begin, end, 7)
-        return run_series.Curve(x, slope * x, slope * x, slope * x)
+        return runs.Curve(x, slope * x, slope * x, slope * x)
 
-    whole = run_series.combine_curves(
-        [straight(0, 100, 1), straight(10, 80, 2), straight(5, 200, 3)]
-    )
+    whole = runs.combine_curves([straight(0, 100, 1), straight(10, 80, 2), straight(5, 200, 3)])
     assert (whole.x[0], whole.x[-1]) == (10, 80)
     np.testing.assert_allclose(whole.mean, 2 * whole.x)
     np.testing.assert_allclose(whole.low, whole.x)
     np.testing.assert_allclose(whole.high, 3 * whole.x)
-    assert run_series.combine_curves([straight(0, 10, 1), straight(20, 30, 1)]) is None
+    assert runs.combine_curves([straight(0, 10, 1), straight(20, 30, 1)]) is None
 
 
 def _runs(tmp_path, *many):
     for name, settings in many:
         write(tmp_path / name, [row(1, 1)], **settings)
-    return [run_series.read_run(tmp_path / name) for name, _ in many]
+    return [runs.read_run(tmp_path / name) for name, _ in many]
 
 
 def test_what_does_not_change_the_experiment_makes_no_other_line(tmp_path):
     same = {"seed": 2, "learner_hosts": "localhost:9", "keep_checkpoints": 9, "track": True}
     same |= {"track_tags": "seed-2", "replay_spill": "/fast/b"}
-    groups = run_series.group_runs(_runs(tmp_path, ("a", {"seed": 1}), ("b", same)))
-    assert [group.label for group in groups] == ["CartPole-v1 (2 seeds)"]
+    groups = runs.group_runs(_runs(tmp_path, ("a", {"seed": 1}), ("b", same)))
+    assert [group.legend for group in groups] == ["CartPole-v1 (2 seeds)"]
 
 
 def test_of_many_differences_those_from_the_defaults_are_named(tmp_path):
     other = {"batch_size": 32, "unroll_length": 40, "learning_rate": 0.01, "level_name": "catch"}
-    groups = run_series.group_runs(_runs(tmp_path, ("a", {"seed": 1}), ("b", other)))
-    assert [group.label for group in groups] == [
+    groups = runs.group_runs(_runs(tmp_path, ("a", {"seed": 1}), ("b", other)))
+    assert [group.legend for group in groups] == [
         "CartPole-v1",
         "catch, batch_size=32, unroll_length=40, learning_rate=0.01",
     ]
@@ -190,23 +185,25 @@ def test_of_many_differences_those_from_the_defaults_are_named(tmp_path):
 
 def test_a_flag_that_a_run_did_not_have_yet_counts_as_its_algorithms_default(tmp_path):
     ppo = dataclasses.asdict(Config.of_algorithm("ppo")()) | {"algorithm": "ppo"}
-    runs = _runs(tmp_path, ("new", ppo), ("old", ppo | {"seed": 2}), ("other", ppo | {"clip": 0.3}))
+    found = _runs(
+        tmp_path, ("new", ppo), ("old", ppo | {"seed": 2}), ("other", ppo | {"clip": 0.3})
+    )
     for name in ("loss_reduction", "epochs"):
-        del runs[1].settings[name]
-    labels = [group.label for group in run_series.group_runs(runs)]
+        del found[1].settings[name]
+    labels = [group.legend for group in runs.group_runs(found)]
     assert labels == ["clip=0.2 (2 seeds)", "clip=0.3"]
 
 
 def test_a_column_of_few_rows_is_kept(tmp_path):
     rows = [row(i, i) | ({"loss_per_step/total": 1.0} if i == 3 else {}) for i in range(1, 500)]
     write(tmp_path, rows)
-    assert run_series.read_run(tmp_path).last("loss_per_step/total") == 1.0
+    assert runs.read_run(tmp_path).last("loss_per_step/total") == 1.0
 
 
 def test_runs_without_settings_go_by_name_or_by_the_pattern_that_is_given(tmp_path):
-    runs = _runs(tmp_path, ("pong-1-ab12", {}), ("pong-2-ab12", {}), ("catch_seed3", {}))
-    assert [g.label for g in run_series.group_runs(runs)] == ["pong-ab12 (2 runs)", "catch"]
-    assert [g.label for g in run_series.group_runs(runs, "^.")] == ["p (2 runs)", "c"]
+    found = _runs(tmp_path, ("pong-1-ab12", {}), ("pong-2-ab12", {}), ("catch_seed3", {}))
+    assert [g.legend for g in runs.group_runs(found)] == ["pong-ab12 (2 runs)", "catch"]
+    assert [g.legend for g in runs.group_runs(found, "^.")] == ["p (2 runs)", "c"]
 
 
 def test_what_cannot_be_drawn_is_said_in_a_sentence(tmp_path):
@@ -224,7 +221,7 @@ def test_what_cannot_be_drawn_is_said_in_a_sentence(tmp_path):
         ): "error: --only=returns: unknown panel 'returns'; choose from return,",
         (good, "--only=rate"): "error: none of the runs has learning_rate yet",
         (good, "--group=("): "error: --group=( is not a regular expression: ",
-        (good, f"--out={good / 'metrics.jsonl' / 'x'}"): "cannot be written",
+        (good, f"--out={good / 'metrics.jsonl' / 'x'}"): "cannot be read or written",
     }
     for words, sentence in sentences.items():
         code, printed = plot(*words)
@@ -243,21 +240,19 @@ def test_a_run_that_cannot_be_drawn_is_left_out_beside_others(tmp_path):
 def test_the_recorded_pictures_are_what_their_script_draws_each_time_the_same(
     tmp_path, monkeypatch
 ):
-    import record  # noqa: PLC0415
-
     page = tmp_path / "curves.md"
     page.write_text((ROOT / "sandbox" / "curves.md").read_text())
     readme = tmp_path / "README.md"
     readme.write_text((ROOT / "README.md").read_text())
     for path in REFERENCE.glob("catch-*.json"):
         (tmp_path / path.name).write_text(path.read_text())
-    monkeypatch.setattr("documented_runs.REFERENCE_FOLDER", tmp_path)
-    monkeypatch.setattr(record, "REFERENCE_FOLDER", tmp_path)
-    monkeypatch.setattr(record, "_PAGE", page)
-    monkeypatch.setattr(record, "_README", readme)
-    record.draw_references()
+    monkeypatch.setattr(documented, "REFERENCE_FOLDER", tmp_path)
+    monkeypatch.setattr(pages, "REFERENCE_FOLDER", tmp_path)
+    monkeypatch.setattr(pages, "CURVES_PAGE", page)
+    monkeypatch.setattr(pages, "README", readme)
+    pages.write_pages()
     drawn = (tmp_path / "catch.svg").read_text()
-    record.draw_references()
+    pages.write_pages()
     assert (tmp_path / "catch.svg").read_text() == drawn
     assert _words(tmp_path / "catch.svg") == _words(REFERENCE / "catch.svg")
 
@@ -272,7 +267,7 @@ def test_all_labels_lie_within_the_figure_and_ticks_differ(tmp_path):
         for n in range(10)
     ]
     write(tmp_path, rows, level_name="catch")
-    groups = run_series.group_runs([run_series.read_run(tmp_path)])
+    groups = runs.group_runs([runs.read_run(tmp_path)])
     figure = plotting.draw_runs(groups, PANELS, "title")
     figure.canvas.draw()
     width, height = figure.bbox.width, figure.bbox.height

@@ -1,4 +1,4 @@
-"""Tests of sandbox/plot.py --report: the page is self-contained, whatever the folder contains."""
+"""Tests of `results report`: the page is self-contained, whatever the folder contains."""
 
 import base64
 import html.parser
@@ -10,16 +10,9 @@ import numpy as np
 import pytest
 from processes import ROOT, run
 
-from tests.sandbox.test_plot import recorded, row, write
-
-sys.path.append(str(ROOT / "sandbox"))
-
-import chart_data
-import report
-import run_series
-import run_summary
-
 from impala_mm.records.run_contents import Panel
+from sandbox.results import report, runs, summary
+from tests.sandbox.test_plot import recorded, row, write
 
 EVIL = "<script>alert('x')</script>&\""
 
@@ -47,7 +40,7 @@ class _Page(html.parser.HTMLParser):
 
 
 def _page(folder):
-    text = report.render_page(run_series.read_run(folder))
+    text = report.render_page(runs.read_run(folder))
     page = _Page(text)
     assert not page.open, "every tag is closed"
     return text, page, " ".join(page.words)
@@ -60,13 +53,15 @@ def folder(tmp_path):
         tmp_path / "a run", "pong", 3, level_name="PongNoFrameskip-v4", stop_at_return=20.0
     )
     (folder / "evaluations.jsonl").write_text(
-        json.dumps({"time": 1.8e9, "checkpoint": "/x/0000000251", "frames": 36144.0,
+        json.dumps({"time": "2026-11-23T21:17:04+0000", "checkpoint": "/x/0000000251",
+                    "frames": 36144.0,
                     "level": "Pong", "returns": [18, 20.0], "lengths": [900, 1100],
                     "deterministic": True}) + "\n"
         + '{"level": 5}\n[1]\n{"half'
     )  # fmt: skip
     (folder / "starts.jsonl").write_text(
-        json.dumps({"time": 1.8e9, "command": ["experiment.py", EVIL], "host": "gpu7",
+        json.dumps({"time": "2026-11-23T21:16:47+0000", "command": f"experiment.py {EVIL}",
+                    "host": "gpu7",
                     "machine": "8 cores", "versions": {"python": "3.11.7"},
                     "revision": "abc-dirty", "learners": ["a:1", "b:1"], "settings": {}}) + "\n"
     )  # fmt: skip
@@ -189,28 +184,28 @@ def test_the_sentences_say_what_bound_it_and_whether_it_still_learnt(tmp_path):
     more = {"frames_per_second": 100.0, "wait_share": 0.5, "queue_fill": 0.0, "train_share": 0.4}
     more["verdict"] = "of that row alone"
     write(tmp_path, [row(i, i, value=i) | more for i in range(100)])
-    rising = run_series.read_run(tmp_path)
+    rising = runs.read_run(tmp_path)
     assert (
         "The return was still rising: +5.00 in the last twentieth of the frames."
-        in run_summary.summarise(rising)
+        in summary.summarise(rising)
     )
     said = (
         "bottleneck: actors (the learner waits 50% of its time); about 2.0 times as many actors "
         "needed"
     )
-    assert run_summary.describe_late_bottleneck(rising) == said
+    assert summary.describe_late_bottleneck(rising) == said
     write(tmp_path, [row(i, i, value=i) | more | {"actors": 0} for i in range(100)])
-    own_source = run_series.read_run(tmp_path)
-    assert run_summary.describe_late_bottleneck(own_source) == "", "it has no actors to add to"
+    own_source = runs.read_run(tmp_path)
+    assert summary.describe_late_bottleneck(own_source) == "", "it has no actors to add to"
     write(tmp_path, [row(i, i, value=min(i, 50)) for i in range(100)])
-    level = run_series.read_run(tmp_path)
-    assert "The return had levelled off" in " ".join(run_summary.summarise(level))
-    assert run_summary.describe_late_bottleneck(level) == ""
+    level = runs.read_run(tmp_path)
+    assert "The return had levelled off" in " ".join(summary.summarise(level))
+    assert summary.describe_late_bottleneck(level) == ""
 
 
 def test_the_commands_to_go_on_with_are_quoted_for_the_shell(tmp_path):
     folder = recorded(tmp_path / "a run", "catch", 1, level_name="catch", on_event="echo hi")
-    commands = [command for _, command in run_summary.next_commands(run_series.read_run(folder))]
+    commands = [command for _, command in summary.next_commands(runs.read_run(folder))]
     assert commands[0] == (
         f"python experiment.py --config='{folder}/settings.json' --logdir='{folder}'"
     )
@@ -235,8 +230,8 @@ def test_a_curve_has_its_values_and_a_sentence_for_readers_without_scripts(tmp_p
 
 def test_a_long_curve_has_the_lowest_and_highest_values_of_its_bins():
     x = np.arange(3.0)
-    curve = run_series.Curve(x, x, x - 1, x + np.array([1.0, np.nan, 1.0]))
-    (data,) = _curves(chart_data.render_chart(curve, Panel("a", "a", "</script>", "u"), False))
+    curve = runs.Curve(x, x, x - 1, x + np.array([1.0, np.nan, 1.0]))
+    (data,) = _curves(report.render_chart(curve, Panel("a", "a", "</script>", "u"), False))
     assert (data["title"], data["low"], data["high"]) == ("</script>", [-1, 0, 1], [1, None, 3])
 
 
@@ -249,7 +244,7 @@ def test_the_page_has_the_charts_of_the_dashboard_and_their_licence(folder):
 
 def test_the_command_writes_the_page_and_replaces_the_one_before(folder):
     for _ in range(2):
-        code, printed = run(sys.executable, ROOT / "sandbox" / "plot.py", "--report", folder)
+        code, printed = run(sys.executable, ROOT / "sandbox" / "results", "report", folder)
         assert code == 0, printed
         assert f"wrote {folder / 'report.html'}" in printed
     assert (folder / "report.html").read_text().startswith("<!doctype html>")

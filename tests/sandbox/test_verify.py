@@ -1,4 +1,4 @@
-"""Tests of sandbox/verify.py: a curve like the recorded ones is within the band, others are not."""
+"""Tests of `results verify`: a curve like the recorded ones is within the band, others are not."""
 
 import json
 import sys
@@ -6,24 +6,20 @@ import sys
 import pytest
 from processes import ROOT, run
 
-sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their short names
-
-import documented_runs
-import verify
+from sandbox.results import documented, runs, verify
 
 REFERENCE = ROOT / "sandbox" / "reference"
 WITHOUT_PACKAGES = """
 import sys
 sys.path.insert(0, sys.argv[1])
 sys.modules["minigrid"] = None
-import verify
-sys.argv[1:] = ["minigrid"]
-verify.main()
+from sandbox.results import verify
+verify.verify("minigrid", 1, None, None, [])
 """
 
 
 def _verify(*words):
-    return run(sys.executable, ROOT / "sandbox" / "verify.py", *words, limit=30)
+    return run(sys.executable, ROOT / "sandbox" / "results", "verify", *words, limit=30)
 
 
 def _run_folder(folder, name, *, late=1.0, most=float("inf"), since=0):
@@ -58,7 +54,7 @@ def test_what_a_resume_has_replaced_is_no_part_of_a_curve(tmp_path):
     rows = [dict(zip(("frames", "seconds", "episode_return"), v, strict=True)) for v in values]
     rows.insert(4, {"frames": 3, "seconds": 4.5})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [row["episode_return"] for row in documented_runs.read_curve(tmp_path)] == [5, 6, 7, 8]
+    assert [row["episode_return"] for row in runs.read_returns(tmp_path)] == [5, 6, 7, 8]
 
 
 def test_one_that_comes_too_late_is_not(tmp_path):
@@ -101,9 +97,8 @@ def test_a_return_that_a_recorded_seed_never_reached_is_said_not_to_be_compared(
     monkeypatch.setattr(verify, "read_references", lambda name: recorded)
     rows = [{"frames": f, "seconds": s, "episode_return": r} for f, s, r in curves[0]]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    monkeypatch.setattr(sys, "argv", ["verify.py", "catch", f"--of={tmp_path}"])
     with pytest.raises(SystemExit) as ended:
-        verify.main()
+        verify.verify("catch", 1, tmp_path, None, [])
     printed = capsys.readouterr().out
     assert ended.value.code == 0
     assert "0.68 is not compared: 1 of 3 seeds never reached it" in printed
@@ -125,19 +120,17 @@ def test_seconds_of_a_machine_that_was_shared_are_not_compared(tmp_path):
 
 def test_a_package_that_is_missing_is_named_with_its_installation():
     """A folder of packages that PYTHONPATH names must not count: -I ignores it."""
-    code, printed = run(
-        sys.executable, "-I", "-c", WITHOUT_PACKAGES, str(ROOT / "sandbox"), limit=30
-    )
+    code, printed = run(sys.executable, "-I", "-c", WITHOUT_PACKAGES, str(ROOT), limit=30)
     assert code == 2, printed
     assert printed.startswith("error: minigrid needs a package that is not installed; install it")
     assert "`uv pip install --target extra -c constraints.lock 'minigrid'`" in printed
 
 
 def test_other_files_that_begin_with_a_runs_name_are_no_recorded_curves(tmp_path, monkeypatch):
-    monkeypatch.setattr(documented_runs, "REFERENCE_FOLDER", tmp_path)
+    monkeypatch.setattr(documented, "REFERENCE_FOLDER", tmp_path)
     for name in ("pong-1", "pong-12", "pong-students", "ppo-pong-1"):
         (tmp_path / f"{name}.json").write_text(f'{{"name": "{name}"}}')
-    assert [each["name"] for each in documented_runs.read_references("pong")] == [
+    assert [each["name"] for each in documented.read_references("pong")] == [
         "pong-1",
         "pong-12",
     ]

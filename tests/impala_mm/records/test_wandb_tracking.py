@@ -244,7 +244,7 @@ def test_wandb_itself_keeps_a_resumed_run_offline_with_all_that_belongs_to_it(tm
         if frames == 2_000:  # what the second start finds in the folder
             games = ("--test_num_episodes=1", f"--video_dir={logdir / 'videos'}")
             call("experiment.py", "--mode=test", f"--logdir={logdir}", *games)
-            call("sandbox/plot.py", "--report", logdir)
+            call("sandbox/results", "report", logdir)
     identity = (logdir / "wandb-id").read_text().strip()
     kept = sorted((logdir / "wandb").glob(f"offline-run-*-{identity}/run-{identity}.wandb"))
     assert len(kept) == 2

@@ -1,20 +1,15 @@
-"""Draw a run's learning curve in the terminal and compare the run with a random policy.
+"""A run's learning curve as text for the terminal, beside the return of a random policy."""
 
-python sandbox/curve.py [LOGDIR]        without LOGDIR: the newest folder in runs/
-"""
-
-import argparse
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from documented_runs import read_curve
 
-from impala_mm.config import command_line
+from impala_mm.config import flags
 from impala_mm.runtime import lifecycle
-from impala_mm.runtime.safe_files import from_json
+from sandbox.results.runs import read_returns, read_settings
 
 lifecycle.import_tensorflow()  # the modules below need only TensorFlow's types
 
@@ -82,27 +77,19 @@ def random_policy_return(level_name: str, options: dict) -> float:
     return float(np.mean(returns)) if all(len(each) == _GAMES for each in returns) else np.nan
 
 
-def main() -> None:
+def show(logdir: Path | None) -> None:
     """Print the chart, the result and suggestions for what to do next."""
-    command_line.escape_unknown_characters()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `| head` ends it quietly
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("logdir", nargs="?", type=Path, help="the run's folder")
-    logdir = parser.parse_args().logdir
     if logdir is None:
         logdirs = sorted(Path("runs").glob("*/metrics.jsonl"), key=lambda p: p.stat().st_mtime)
         if not logdirs:
-            sys.exit("error: runs/ contains no run; `make train` starts one")
+            flags.refuse("runs/ contains no run: name a run's folder, its --logdir")
         logdir = logdirs[-1].parent
     elif not (logdir / "metrics.jsonl").exists():
-        parser.error(f"{logdir} is not the folder of a run: it has no metrics.jsonl")
-    known = read_curve(logdir)
-    try:
-        settings = from_json((logdir / "settings.json").read_text())
-    except (OSError, ValueError):
-        parser.error(f"{logdir} has no settings.json that can be read, which names the level")
+        flags.refuse(f"{logdir} is not the folder of a run: it has no metrics.jsonl")
+    known, settings = read_returns(logdir), read_settings(logdir)
+    if not settings:
+        flags.refuse(f"{logdir} has no settings.json that can be read, which names the level")
     if not known:
         sys.exit(f"error: no game of the run in {logdir} has ended yet")
     level = settings["level_name"]
@@ -122,7 +109,3 @@ def main() -> None:
     print(f"  {place}/impala-mm --level_name=catch        another environment")
     print(f"  {place}/impala-mm --help                    every setting")
     print(f"  {place}/tensorboard --logdir={logdir}    this run in a browser, with more metrics")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,18 +1,37 @@
-"""A run's folder as sentences and as records for tables.
+"""A run's folder as sentences and as rows of tables, for its report.
 
-`report.py` puts them into a page. A folder may lack any of the files read here, or contain files
-that an earlier version wrote; what is missing is omitted.
+A folder may lack any of the files read here, or contain files that an earlier version wrote; what
+is missing is omitted.
 """
 
 import shlex
 
 import numpy as np
-from run_series import RunSeries
 
+from impala_mm.config import messages
 from impala_mm.records import run_contents
 from impala_mm.records.bottleneck import describe_bottleneck
-from impala_mm.records.run_contents import SettingRow, game_values, read_records
+from impala_mm.records.metric_descriptions import GROUPS
+from impala_mm.records.run_contents import Panel, SettingRow, game_values, is_number, read_records
 from impala_mm.runtime.timing import format_duration
+from sandbox.results.runs import RunSeries
+
+_REPLAY = GROUPS["Replay"]
+# The statistics of replay that are drawn, with their titles.
+_DRAWN = {
+    "replay_age": "Age of replayed unrolls",
+    "replay_uses": "Earlier draws of replayed unrolls",
+    "replay_unrolls": "Unrolls held",
+    "replay_priority_spread": "Spread of priorities",
+    "replay_distance": "Distance of drawn unrolls",
+    "replay_cached_share": "Distances that were known",
+}
+
+
+def command() -> str:
+    """Return how the user calls this program."""
+    program = messages.program()
+    return "impala-mm results" if program == "impala-mm" else "python sandbox/results"
 
 
 def summarise(run: RunSeries) -> list[str]:
@@ -44,7 +63,7 @@ def summarise(run: RunSeries) -> list[str]:
             f"Last evaluation: mean return {mean:.2f} over {len(played)} complete games."
         )
     goal = run.settings.get("stop_at_return")
-    if isinstance(goal, int | float) and np.isfinite(goal):
+    if is_number(goal) and np.isfinite(goal):
         reached = "reached" if best >= goal else "did not reach"
         sentences.append(f"The run {reached} its goal, a mean return of {goal:g}.")
     return sentences
@@ -90,18 +109,60 @@ def next_commands(run: RunSeries) -> list[tuple[str, str]]:
     settings = shlex.quote(str(run.folder / "settings.json"))
     learners = run.settings.get("num_learners", 1)
     several = f" --num_learners={learners}" if learners > 1 else ""
-    train = f"python experiment.py --config={settings} --logdir={folder}{several}"
+    program = messages.program()
     return [
-        ("Continue the run, or train with other flags in another folder", train),
+        (
+            "Continue the run, or train with other flags in another folder",
+            f"{program} --config={settings} --logdir={folder}{several}",
+        ),
         (
             "Evaluate the policy on complete games, and record a video",
-            f"python experiment.py --mode=test --logdir={folder} --video_dir={folder}/videos",
+            f"{program} --mode=test --logdir={folder} --video_dir={folder}/videos",
         ),
-        ("Export the policy", f"python experiment.py --mode=export --logdir={folder}"),
-        ("Draw these curves as a figure", f"python sandbox/plot.py {folder}"),
+        ("Export the policy", f"{program} --mode=export --logdir={folder}"),
+        ("Draw these curves as a figure", f"{command()} plot {folder}"),
         ("Show more curves in a browser", f"tensorboard --logdir={folder}"),
-        ("Write this report again", f"python sandbox/plot.py --report {folder}"),
+        ("Write this report again", f"{command()} report {folder}"),
     ]
+
+
+def replay_panels(run: RunSeries) -> list[Panel]:
+    """Return a panel for each statistic of replay that is drawn and that the run has."""
+    panels = []
+    for key in _replay_keys(run):
+        name, _, part = key.partition("/")
+        if name in _DRAWN and not part.startswith("learner"):
+            title = f"{_DRAWN[name]}, {part}" if part else _DRAWN[name]
+            unit = _REPLAY[name].unit
+            panels.append(Panel(key, key, title, unit, share=unit == "share"))
+    return panels
+
+
+def list_replay(run: RunSeries) -> list[list[str]]:
+    """Return a row for each statistic: key, mean of the run's second half, last, unit, meaning."""
+    late = run.columns["frames"] >= (run.last("frames") or 0.0) / 2
+    rows = []
+    for key in _replay_keys(run):
+        column, found = run.columns[key], _REPLAY[_replay_name(key)]
+        known = np.isfinite(column)
+        mean = column[late & known].mean() if (late & known).any() else np.nan
+        rows.append([key, f"{mean:.4g}", f"{column[known][-1]:.4g}", found.unit, found.meaning])
+    return rows
+
+
+def _replay_keys(run: RunSeries) -> list[str]:
+    """Return the keys of the statistics that the run has, those of one name together."""
+    if "replay_share" not in run.columns:
+        return []
+    names = list(_REPLAY)
+    keys = [key for key in run.columns if _replay_name(key) in _REPLAY]
+    keys = [key for key in keys if run.last(key) is not None]
+    return sorted(keys, key=lambda key: (names.index(_replay_name(key)), key))
+
+
+def _replay_name(key: str) -> str:
+    """Return a key without the kind of replay or the learner that it may end in."""
+    return key if key in _REPLAY else key.partition("/")[0]
 
 
 def _describe_trend(run: RunSeries) -> str:

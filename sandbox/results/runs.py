@@ -1,47 +1,34 @@
 """Runs as series of numbers: read from their folders, thinned, and combined over seeds.
 
-`plot.py` and `report.py` draw what this module returns. A run that was killed resumes from its
-last checkpoint, so its next rows have fewer frames and seconds than its last ones. The rows
-after the resume count; the rows that they replace are left out.
+A run that was killed resumes from its last checkpoint, so its next rows have fewer frames and
+seconds than its last ones. The rows after the resume count; those that they replace are left out.
 """
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from documented_runs import read_metrics
-from plot_style import format_number
 
-from impala_mm.records.run_contents import default_settings, find_current
+from impala_mm.config import flags
+from impala_mm.config.settings import Config
+from impala_mm.records.run_contents import (
+    default_settings,
+    drop_replaced,
+    find_current,
+    is_number,
+    read_json_lines,
+)
 from impala_mm.runtime.safe_files import from_json
+from sandbox.plot_style import format_number
 
 MAX_BINS = 300  # points of a long run's curve; more could not be told apart
 _COMBINED_POINTS = 120  # points of the curve that combines several seeds
-# Settings in which runs of the same experiment may differ.
-_IRRELEVANT_SETTINGS = {
-    *("seed", "logdir", "job_name", "task", "learner", "learner_hosts", "bind_address"),
-    *("token_file", "save_checkpoint_secs", "keep_checkpoints", "log_max_mb", "on_event"),
-    *(
-        "checkpoint_max_gb",
-        "preset",
-        "config",
-        "show_config",
-        "origins",
-        "validate",
-        "check_env_secs",
-        "profile",
-        "track",
-        "test_num_episodes",
-        "test_levels",
-        "deterministic",
-    ),
-    *("render", "video_dir", "video_overlay", "export_dir", "updates", "episodes", "record_dir"),
-    *("track_tags", "replay_spill", "quick", "dashboard", "dashboard_port"),
-    *("dashboard_token_file", "dashboard_control"),
-}
+# Groups of flags that do not change what is learnt.
+_OTHER_GROUPS = ("Dashboard", "Test", "Rehearsal")
 # The usual names of folders of several seeds: name-1-rest, name_seed3, name-s3.
 _SEED_IN_NAME = re.compile(r"[-_ ](?:seed|s)?[-_]?\d{1,3}(?=$|[-_ ])")
 
@@ -86,18 +73,25 @@ class RunGroup(NamedTuple):
     label: str
     runs: list[RunSeries]
 
+    @property
+    def legend(self) -> str:
+        """The label with the number of runs, if there are several."""
+        seeds = {run.settings.get("seed") for run in self.runs}
+        many = "seeds" if len(seeds) == len(self.runs) else "runs"
+        return f"{self.label} ({len(self.runs)} {many})" if len(self.runs) > 1 else self.label
+
 
 def read_run(folder: Path) -> RunSeries:
     """Read a run's folder; raise UnreadableRun if there is nothing to draw."""
     if not folder.is_dir():
         raise UnreadableRun(f"{folder} is not a folder: give a run's folder, its --logdir")
     try:
-        rows = read_metrics(folder)
+        rows = read_json_lines(folder / "metrics.jsonl")
     except OSError:
         raise UnreadableRun(
             f"{folder} contains no readable metrics.jsonl: give a run's folder, its --logdir"
         ) from None
-    rows = [row for row in rows if isinstance(row, dict) and {"frames", "seconds"} <= row.keys()]
+    rows = [row for row in rows if {"frames", "seconds"} <= row.keys()]
     if not rows:
         raise UnreadableRun(
             f"{folder / 'metrics.jsonl'} has no row yet: a run writes the first within seconds of "
@@ -105,7 +99,7 @@ def read_run(folder: Path) -> RunSeries:
         )
     keys = dict.fromkeys(key for row in rows for key in row)
     columns = {key: np.array([_to_float(row.get(key)) for row in rows]) for key in keys}
-    settings = _read_settings(folder)
+    settings = read_settings(folder)
     _add_losses_per_step(columns, settings)
     is_current = np.array(find_current(columns["frames"], columns["seconds"]))
     resumes = np.flatnonzero(np.diff(columns["frames"]) < 0) + 1
@@ -116,6 +110,43 @@ def read_run(folder: Path) -> RunSeries:
         superseded_rows=int(np.sum(~is_current)),
         resumed_at=[float(columns["frames"][i]) for i in resumes if is_current[i]],
     )
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Read the settings of a run; empty if they cannot be read."""
+    try:
+        settings = from_json((folder / "settings.json").read_text())
+    except (OSError, ValueError):  # missing, or cut off
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def read_returns(folder: Path) -> list[dict[str, Any]]:
+    """Read the rows that have a mean return, but those that were replaced after a resume."""
+    rows = drop_replaced(read_json_lines(folder / "metrics.jsonl"))
+    return [row for row in rows if "episode_return" in row]
+
+
+def read_all(folders: Sequence[Path]) -> list[RunSeries]:
+    """Read the runs that can be drawn.
+
+    Prints why a run is left out; exits if it is the only one or if none is left.
+    """
+    runs = []
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except UnreadableRun as error:
+            if len(folders) == 1:
+                flags.refuse(str(error))
+            print(f"left out: {error}", file=sys.stderr)
+            continue
+        if superseded := runs[-1].superseded_rows:
+            rows = "1 row was" if superseded == 1 else f"{superseded} rows were"
+            print(f"{folder}: {rows} replaced after a resume; the newer values are drawn")
+    if not runs:
+        flags.refuse("none of these folders contains a run that can be drawn")
+    return runs
 
 
 def make_curve(run: RunSeries, x: str, y: str) -> Curve | None:
@@ -179,23 +210,18 @@ def group_runs(runs: Iterable[RunSeries], pattern: str = "") -> list[RunGroup]:
     names = list(dict.fromkeys(name for each in all_settings for name in each))
     differing = [n for n in names if len({str(each.get(n)) for each in all_settings}) > 1]
     return [
-        RunGroup(_make_label(key, members, differing if len(groups) > 1 else []), members)
+        RunGroup(_make_label(key, members[0], differing if len(groups) > 1 else []), members)
         for key, members in groups.items()
     ]
 
 
-def _make_label(key: Any, members: list[RunSeries], differing: list[str]) -> str:
-    """Return a group's label for the legend."""
-    settings = _experiment_settings(members[0].settings)
+def _make_label(key: Any, run: RunSeries, differing: list[str]) -> str:
+    """Return the label of a run's group."""
     if key[:1] == ("name",):
-        label = key[1]
-    elif differing:
-        label = _describe_differences(settings, differing)
-    else:
-        label = str(settings.get("level_name", members[0].folder.resolve().name))
-    seeds = {run.settings.get("seed") for run in members}
-    many = "seeds" if len(seeds) == len(members) else "runs"
-    return f"{label} ({len(members)} {many})" if len(members) > 1 else label
+        return key[1]
+    if differing:
+        return _describe_differences(_experiment_settings(run.settings), differing)
+    return run.level or run.folder.resolve().name
 
 
 def _describe_differences(settings: dict[str, Any], differing: list[str]) -> str:
@@ -229,16 +255,13 @@ def _experiment_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """
     if not settings:
         return {}
+    irrelevant = {"seed", "save_checkpoint_secs", "replay_spill"} | {
+        name
+        for name, known in flags.infos(Config).items()
+        if known.scope or known.group in _OTHER_GROUPS or (known.own and known.group == "Run")
+    }
     known = default_settings(settings) | settings
-    return {k: v for k, v in known.items() if k not in _IRRELEVANT_SETTINGS}
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    try:
-        settings = from_json((folder / "settings.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
+    return {k: v for k, v in known.items() if k not in irrelevant}
 
 
 def _add_losses_per_step(columns: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
@@ -257,4 +280,4 @@ def _add_losses_per_step(columns: dict[str, np.ndarray], settings: dict[str, Any
 
 
 def _to_float(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
+    return float(value) if is_number(value) else math.nan

@@ -1,38 +1,35 @@
 """A report of one run, LOGDIR/report.html: one self-contained file to keep, mail or open anywhere.
 
-    python sandbox/report.py runs/FOLDER
-
-It is `plot.py --report`, which writes it from the run's folder alone: the curves of metrics.jsonl
-(`run_series.py`), sentences and tables (`run_summary.py`). `chart_data.py` puts the curves and the
-dashboard's charts into the page, which loads nothing from elsewhere, except large videos, which
-stay in the folder. All text from the folder is escaped.
+It is written from the run's folder alone: the curves of metrics.jsonl, and the sentences and tables
+of `summary.py`. The page has the dashboard's charts and loads nothing from elsewhere, except large
+videos, which stay in the folder. All text from the folder is escaped.
 """
 
 import base64
 import html
+import json
 import math
 import os
-import runpy
-import sys
 import time
 import urllib.parse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import chart_data
-import replay_statistics
-import run_series
-import run_summary
-from plot_style import format_number
-from run_series import RunSeries
+import numpy as np
 
+import launcher.dashboard
 from impala_mm.records import run_contents
-from impala_mm.records.run_contents import PANELS, Panel
+from impala_mm.records.run_contents import PANELS, Panel, is_number
 from impala_mm.runtime import provenance
 from impala_mm.runtime.timing import format_duration
+from sandbox.plot_style import format_number
+from sandbox.results import summary
+from sandbox.results.runs import Curve, RunSeries, make_curve
 
 _HERE = Path(__file__).resolve().parent
+_STATIC = Path(launcher.dashboard.__file__).parent / "static"
+_STYLES = _STATIC / "uplot" / "uPlot.min.css", _STATIC / "charts.css", _HERE / "report.css"
 _MAX_VIDEO_MB = 5  # MiB; a larger video is linked, not embedded
 _MAX_VIDEOS_MB = 20  # MiB of all embedded videos together
 
@@ -66,9 +63,9 @@ def render_page(run: RunSeries) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_escape(title)}</title>"
-        f"<style>{chart_data.style()}{(_HERE / 'report.css').read_text()}</style></head>"
+        f"<style>{''.join(map(_read, _STYLES))}</style></head>"
         f"<body><main>{''.join(parts)}<footer><p>{_escape(made)}</p></footer></main>"
-        f"{chart_data.scripts((_HERE / 'report.js').read_text())}</body></html>\n"
+        f"{_render_scripts()}</body></html>\n"
     )
 
 
@@ -83,12 +80,12 @@ def _render_head(run: RunSeries, name: str) -> str:
         (_format_count(frames / seconds) if seconds else "-", "environment frames/s"),
         (_format_count(run.last("updates")), "updates"),
     ]
-    best = run_summary.best_return(run)[0]
+    best = summary.best_return(run)[0]
     if math.isfinite(best):
         tiles.insert(1, (f"{best:.2f}", "best mean return"))
-    summary = " ".join(run_summary.summarise(run))
+    verdict = " ".join(summary.summarise(run))
     what = ", ".join(str(run.settings[k]) for k in ("algorithm", "agent_name") if k in run.settings)
-    bottleneck = run_summary.describe_late_bottleneck(run)
+    bottleneck = summary.describe_late_bottleneck(run)
     written = time.strftime(
         "%Y-%m-%d %H:%M", time.localtime((run.folder / "metrics.jsonl").stat().st_mtime)
     )
@@ -96,7 +93,7 @@ def _render_head(run: RunSeries, name: str) -> str:
     return (
         f"<header><h1>{_escape(run.level or name)}</h1>"
         f'<p class="soft">{_escape(" · ".join(filter(None, facts)))}</p>'
-        f'<p class="verdict">{_escape(summary)}</p></header><div class="tiles">'
+        f'<p class="verdict">{_escape(verdict)}</p></header><div class="tiles">'
         + "".join(
             f'<div class="card tile{" first" * (i == 0)}"><b>{_escape(value)}</b>'
             f"<span>{_escape(label)}</span></div>"
@@ -117,13 +114,13 @@ def _render_curves(run: RunSeries) -> str:
     def card(panel: Panel, ways: Sequence[str]) -> str:
         pictures = []
         for way in ways:
-            if curve := run_series.make_curve(run, axes[way], panel.key):
-                picture = chart_data.render_chart(curve, panel, way == "time")
+            if curve := make_curve(run, axes[way], panel.key):
+                picture = render_chart(curve, panel, way == "time")
                 pictures.append(f'<div class="by-{way}">{picture}</div>')
         return "".join(pictures)
 
     returns = "".join(card(PANELS[0], [way]) for way in axes)
-    drawn = [*PANELS[1:], *replay_statistics.make_panels(run)]
+    drawn = [*PANELS[1:], *summary.replay_panels(run)]
     others = "".join(card(panel, list(axes)) for panel in drawn)
     notes = []
     if run.resumed_at:
@@ -145,10 +142,54 @@ def _render_curves(run: RunSeries) -> str:
     )
 
 
+def render_chart(curve: Curve, panel: Panel, is_time: bool) -> str:
+    """Return a curve over frames, or over seconds of training, as HTML.
+
+    Where no script runs, a sentence about the curve remains.
+    """
+    content: dict[str, Any] = {
+        "title": panel.title,
+        "unit": panel.unit,
+        "share": panel.share,
+        "isTime": is_time,
+        "x": _numbers(curve.x),
+        "mean": _numbers(curve.mean),
+    }
+    if (curve.high > curve.low).any():
+        content |= {"low": _numbers(curve.low), "high": _numbers(curve.high)}
+    first, last = format_number(float(curve.mean[0])), format_number(float(curve.mean[-1]))
+    text = f"{panel.title}: {first} at the start, {last} at the end"
+    data = json.dumps(content).replace("<", "\\u003c")
+    return (
+        f'<div class="curve"><script type="application/json">{data}</script>'
+        f"<p>{_escape(text)}</p></div>"
+    )
+
+
+def _numbers(values: Iterable[Any]) -> list[float | None]:
+    """Return numbers with the digits that a chart can show; None for one that is not finite."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]
+
+
+def _render_scripts() -> str:
+    """Render the scripts that draw the charts."""
+    uplot = _STATIC / "uplot"
+    plain = _read(uplot / "uPlot.iife.min.js").partition("\n")[2]  # the first line has its address
+    module = f"{_read(_STATIC / 'charts.js')}\n{_read(_HERE / 'report.js')}"
+    return (
+        f"<script>/* uPlot\n{_read(uplot / 'LICENSE')}*/\n{plain}</script>"
+        f'<script type="module">{module}</script>'
+    )
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
 def _render_replay(run: RunSeries) -> str:
     """Render a table of the statistics of replay, where the run has one."""
     names = ["statistic", "mean of the second half", "last", "unit", "meaning"]
-    rows = replay_statistics.list_rows(run)
+    rows = summary.list_replay(run)
     return _render_section("Replay", _render_table(names, rows, numbers={1, 2}, words={4}))
 
 
@@ -199,14 +240,14 @@ def _render_commands(run: RunSeries) -> str:
         "Next",
         "".join(
             f'<p class="soft">{_escape(what)}</p><pre>{_escape(command)}</pre>'
-            for what, command in run_summary.next_commands(run)
+            for what, command in summary.next_commands(run)
         ),
     )
 
 
 def _render_settings(run: RunSeries) -> str:
     """Render the changed flags, and the others in a section that can be opened."""
-    rows = run_summary.list_settings(run)
+    rows = summary.list_settings(run)
     changed = [[f"--{name}", value, default] for name, value, default, is_new in rows if is_new]
     same = [[f"--{name}", value] for name, value, _, is_new in rows if not is_new]
     if not rows:
@@ -227,24 +268,15 @@ def _render_checkpoints(folder: Path) -> str:
                 about["path"],
                 _format_count(about.get("updates")),
                 _format_count(about.get("frames")),
-                f"{value:.2f}" if isinstance(value, int | float) else "-",
-                format_duration(about["seconds"])
-                if isinstance(about.get("seconds"), int | float)
-                else "-",
+                f"{value:.2f}" if is_number(value) else "-",
+                format_duration(about["seconds"]) if is_number(about.get("seconds")) else "-",
                 _format_count(about.get("learners")),
                 ", ".join(marks),
             ]
         )
-    names = [
-        "checkpoint",
-        "updates",
-        "frames",
-        "mean return",
-        "training time",
-        "learners",
-        "kept as",
-    ]
-    return _render_section("Checkpoints", _render_table(names, rows, numbers={1, 2, 3, 4, 5}))
+    names = ["checkpoint", "updates", "frames", "mean return", "training time", "learners"]
+    table = _render_table([*names, "kept as"], rows, numbers={1, 2, 3, 4, 5})
+    return _render_section("Checkpoints", table)
 
 
 def _render_starts(folder: Path) -> str:
@@ -255,22 +287,19 @@ def _render_starts(folder: Path) -> str:
             _format_time(start.get("time")),
             str(start.get("host", "")),
             str(start.get("machine", "")),
-            _format_count(len(learners) if isinstance(learners, list) else learners),
+            str(len(start.get("learners", []))),
             str(start.get("revision", "")),
-            _format_command(start.get("command")),
+            str(start.get("command", "")),
         ]
         for start in starts
-        for learners in [start.get("learners")]
     ]
     names = ["time", "host", "machine", "learners", "revision", "command"]
     saved = run_contents.read_checkpoints(folder)
-    versions = (starts or saved or [{}])[-1].get("versions")
-    versions_text = ""
-    if isinstance(versions, dict):
-        versions_text = ", ".join(f"{name} {version}" for name, version in versions.items())
-        versions_text = f'<p class="soft">{_escape(versions_text)}</p>'
+    versions = (starts or saved or [{}])[-1].get("versions", {})
+    told = ", ".join(f"{name} {version}" for name, version in versions.items())
+    packages = f'<p class="soft">{_escape(told)}</p>' if told else ""
     return _render_section(
-        "Starts", _render_table(names, rows, numbers={3}, words={2, 5}) + versions_text
+        "Starts", _render_table(names, rows, numbers={3}, words={2, 5}) + packages
     )
 
 
@@ -326,19 +355,8 @@ def _escape(text: Any) -> str:
 
 
 def _format_count(value: Any) -> str:
-    return f"{value:,.0f}" if isinstance(value, int | float) else "-"
-
-
-def _format_command(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
+    return f"{value:,.0f}" if is_number(value) else "-"
 
 
 def _format_time(value: Any) -> str:
-    if isinstance(value, int | float):
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
     return str(value or "")[:16].replace("T", " ")
-
-
-if __name__ == "__main__":
-    sys.argv.insert(1, "--report")
-    runpy.run_path(str(Path(__file__).with_name("plot.py")), run_name="__main__")

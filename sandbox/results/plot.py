@@ -1,32 +1,23 @@
-"""Draw the learning curves of runs over frames and over time, or write a report of one run.
+"""The learning curves of runs as a figure, over frames and over time."""
 
-    python sandbox/plot.py runs/FOLDER                 FOLDER/curves.png and .svg
-    python sandbox/plot.py runs/a-* runs/b-*           ./curves.png and .svg
-    python sandbox/plot.py runs/* --out=pictures/all --only=return,speed
-    python sandbox/plot.py --report runs/FOLDER        FOLDER/report.html
-
-Runs whose settings differ only in the seed form one group: a line for their mean and a band from
-the lowest to the highest value. Other settings form other groups, and the legend names the
-settings in which they differ. A return is the mean over the last 100 complete games; frames are
-environment frames; seconds are training time, with the wait for the first unroll (which
---max_seconds does not count), and continue when a run is resumed.
-"""
-
-import argparse
-import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plot_style
-import report
-import run_series
-from run_series import Curve, RunGroup, RunSeries, UnreadableRun
 
-from impala_mm.config import command_line, flags
+from impala_mm.config import flags
 from impala_mm.records.run_contents import PANELS, Panel
+from sandbox import plot_style
+from sandbox.results.runs import (
+    Curve,
+    RunGroup,
+    UnreadableRun,
+    combine_curves,
+    group_runs,
+    make_curve,
+    read_all,
+)
 
 # Inches: the figure's width, the height of a return's row, the height of another row.
 _WIDTH, _TALL, _LOW = 10.0, 3.0, 1.5
@@ -62,7 +53,7 @@ def draw_runs(groups: list[RunGroup], panels: Sequence[Panel], title: str) -> An
             _draw_panel(axis, [(g, colours[groups.index(g)]) for g in here], x, panel, last)
     figure.align_ylabels()
     if len(groups) > 1:
-        _add_legend(figure, [group.label for group in groups], colours, title)
+        _add_legend(figure, [group.legend for group in groups], colours, title)
     else:
         figure.suptitle(title, x=0.01, ha="left", weight="bold")
     return figure
@@ -101,7 +92,7 @@ def _draw_panel(
         name = f"training time with the start ({short})"
     ends = []
     for group, colour in groups:
-        curves = [c for run in group.runs if (c := run_series.make_curve(run, x, panel.key))]
+        curves = [c for run in group.runs if (c := make_curve(run, x, panel.key))]
         _draw_group(axis, [c._replace(x=c.x / unit) for c in curves], colour)
         at = max(float(c.x[-1]) for c in curves) / unit
         ends.append((at, float(np.mean([c.mean[-1] for c in curves])), colour))
@@ -124,7 +115,7 @@ def _draw_group(axis: Any, curves: list[Curve], colour: str) -> None:
     for each in curves:
         dot = {"marker": "o", "markersize": 4} if each.x.size == 1 else {}
         axis.plot(each.x, each.mean, color=colour, linewidth=width, alpha=alpha, **dot)
-    combined = curves[0] if len(curves) == 1 else run_series.combine_curves(curves)
+    combined = curves[0] if len(curves) == 1 else combine_curves(curves)
     if combined and (combined.high > combined.low).any():
         axis.fill_between(
             combined.x, combined.low, combined.high, color=colour, alpha=0.18, linewidth=0
@@ -158,30 +149,8 @@ def _make_title(groups: list[RunGroup]) -> str:
         name = runs[0].folder.resolve().name
         return f"{levels}  ({name})" if levels and levels != name else name
     if len(groups) == 1:
-        return f"{groups[0].label}: mean and range"
+        return f"{groups[0].legend}: mean and range"
     return levels or f"{len(runs)} runs"
-
-
-def _read_runs(folders: Sequence[Path]) -> list[RunSeries]:
-    """Read the runs that can be drawn.
-
-    Prints why a run is left out; exits if it is the only one or if none is left.
-    """
-    runs = []
-    for folder in folders:
-        try:
-            runs.append(run_series.read_run(folder))
-        except UnreadableRun as error:
-            if len(folders) == 1:
-                flags.refuse(str(error))
-            print(f"left out: {error}", file=sys.stderr)
-            continue
-        if superseded := runs[-1].superseded_rows:
-            rows = "1 row was" if superseded == 1 else f"{superseded} rows were"
-            print(f"{folder}: {rows} replaced after a resume; the newer values are drawn")
-    if not runs:
-        flags.refuse("none of these folders contains a run that can be drawn")
-    return runs
 
 
 def _choose_panels(names: str) -> list[Panel]:
@@ -196,54 +165,19 @@ def _choose_panels(names: str) -> list[Panel]:
     return [by_name[name] for name in chosen]
 
 
-def main() -> None:
-    """Parse the command line and draw the curves or write the reports."""
-    command_line.escape_unknown_characters()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("logdir", nargs="+", type=Path, help="folder of a run")
-    parser.add_argument(
-        "--report", action="store_true", help="write LOGDIR/report.html instead of a figure"
-    )
-    parser.add_argument("--out", type=Path, help="path of the figures, without .png or .svg")
-    parser.add_argument(
-        "--only",
-        default="",
-        help=f"panels, separated by commas: {', '.join(panel.name for panel in PANELS)}",
-    )
-    parser.add_argument(
-        "--group",
-        default="",
-        help="regular expression; runs whose names match with the same text are one group",
-    )
-    args = parser.parse_args()
-    panels = _choose_panels(args.only)
+def write_curves(folders: Sequence[Path], out: Path | None, only: str, pattern: str) -> None:
+    """Write the figure as .png and .svg, and print their paths and the groups of runs."""
+    panels, runs = _choose_panels(only), read_all(folders)
+    groups = group_runs(runs, pattern)
+    out = out or (runs[0].folder if len(runs) == 1 else Path()) / "curves"
+    out = out.with_suffix("") if out.suffix in (".png", ".svg") else out
+    paths = [out.with_name(out.name + ending) for ending in (".png", ".svg")]
     try:
-        re.compile(args.group)
-    except re.error as error:
-        flags.refuse(f"--group={args.group} is not a regular expression: {error}")
-    runs = _read_runs(args.logdir)
-    try:
-        if args.report:
-            for run in runs:
-                print(f"wrote {report.write_report(run)}")
-            return
-        groups = run_series.group_runs(runs, args.group)
-        out = args.out or (runs[0].folder if len(runs) == 1 else Path()) / "curves"
-        out = out.with_suffix("") if out.suffix in (".png", ".svg") else out
         figure = draw_runs(groups, panels, _make_title(groups))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        paths = [out.with_name(out.name + ending) for ending in (".png", ".svg")]
-        plot_style.save_figure(figure, *paths)
     except UnreadableRun as error:
         flags.refuse(str(error))
-    except OSError as error:
-        flags.refuse(f"{error.filename} cannot be written: {error.strerror}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    plot_style.save_figure(figure, *paths)
     print(f"wrote {paths[0]} and {paths[1].name}")
     for group in groups:
-        print(f"  {group.label}: {', '.join(run.folder.name for run in group.runs)}")
-
-
-if __name__ == "__main__":
-    main()
+        print(f"  {group.legend}: {', '.join(run.folder.name for run in group.runs)}")

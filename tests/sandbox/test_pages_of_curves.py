@@ -1,17 +1,13 @@
-"""Tests of sandbox/published.py and record.py: results stand beside those that others publish."""
+"""Tests of `results record` and `pages`: results stand beside those that others publish."""
 
 import json
-import sys
 import xml.etree.ElementTree
 
 import pytest
 from processes import ROOT
 
-sys.path.append(str(ROOT / "sandbox"))  # the scripts import each other by their short names
-
-import published
-import record
-from documented_runs import DOCUMENTED_RUNS, read_references
+from sandbox.results import pages, record
+from sandbox.results.documented import DOCUMENTED_RUNS, read_references
 
 
 def _run(seed, result, *, level=2.0, frames=1_000_000, **known):
@@ -28,33 +24,33 @@ def test_a_row_has_each_seeds_result_their_mean_and_deviation():
         _run(3, 3000.0, level=20.0),
     ]
     shorter = _run(4, 9.0) | {"frames": 300_000}
-    assert len(published.table({"ppo-hopper": [shorter]})) == 2, "no run is complete"
+    assert len(pages.published_table({"ppo-hopper": [shorter]})) == 2, "no run is complete"
     planned = _run(5, 9.0, frames=300_000)
     recorded = {"ppo-halfcheetah": [*runs, shorter, planned]}
-    row = published.table(recorded)[-1]
+    row = pages.published_table(recorded)[-1]
     assert row == "| HalfCheetah, PPO | 1,443 ± 46 | 2,000 ± 1,000 | 73 s (1 of 3 seeds) |"
-    row = published.seeds_table(recorded)[-1]
+    row = pages.seeds_table(recorded)[-1]
     assert row == "| HalfCheetah, PPO | 1,000, 2,000, 3,000 | 1,200 ± 141 | 73k (1 of 3 seeds) |"
     recorded = {"ppo-breakout": [_run(1, 390.5, level=8.0, frames=8_000_000)]}
-    assert published.table(recorded)[-1] == "| Breakout, PPO | 415 ± 28 | 390 | 52 s |"
-    assert published.seeds_table(recorded)[-1] == "| Breakout, PPO | 390 |  | 13k |"
+    assert pages.published_table(recorded)[-1] == "| Breakout, PPO | 415 ± 28 | 390 | 52 s |"
+    assert pages.seeds_table(recorded)[-1] == "| Breakout, PPO | 390 |  | 13k |"
     recorded = {"ppo-pong": [_run(1, 20.1, level=0.1, frames=8_000_000)]}
-    row = published.table(recorded)[-1]
+    row = pages.published_table(recorded)[-1]
     assert row == "| Pong, PPO | 20.4 ± 0.2 after 10M | 20.1 | not in 2M steps |"
 
 
 def test_seconds_and_steps_reach_from_the_first_seed_to_the_last():
     recorded = {"ppo-halfcheetah": [_run(1, 9.0, level=50.0), _run(2, 9.0, level=20.0)]}
-    assert published.table(recorded)[-1].endswith("| 29 to 73 s |")
-    assert published.seeds_table(recorded)[-1].endswith("| 29k to 73k |")
+    assert pages.published_table(recorded)[-1].endswith("| 29 to 73 s |")
+    assert pages.seeds_table(recorded)[-1].endswith("| 29k to 73k |")
 
 
 def test_the_readmes_table_has_ten_rows_at_most_and_that_of_the_curves_all():
     acrobot = {"ppo-acrobot": [_run(1, -84.25, frames=500_000)]}
-    assert len(published.table(acrobot)) == 2
-    assert published.seeds_table(acrobot)[-1] == "| Acrobot, PPO | -84.2 |  | 0 |"
+    assert len(pages.published_table(acrobot)) == 2
+    assert pages.seeds_table(acrobot)[-1] == "| Acrobot, PPO | -84.2 |  | 0 |"
     complete = {name: read_references(name) for name, d in DOCUMENTED_RUNS.items() if d.published}
-    assert len(published.table(complete)) <= 2 + 10
+    assert len(pages.published_table(complete)) <= 2 + 10
 
 
 def test_the_picture_has_a_panel_for_each_task(tmp_path):
@@ -62,7 +58,7 @@ def test_the_picture_has_a_panel_for_each_task(tmp_path):
         "ppo-halfcheetah": [_run(1, 200.0), _run(2, 300.0, level=3.0)],
         "ppo-acrobot": [_run(1, 5.0)],
     }
-    published.draw(recorded, tmp_path / "drawn.svg")
+    pages.draw_published(recorded, tmp_path / "drawn.svg")
     drawn = (tmp_path / "drawn.svg").read_text()
     xml.etree.ElementTree.fromstring(drawn)
     for text in ("PPO, HalfCheetah-v4", "PPO, Acrobot-v1", "published", "2 seeds"):
@@ -74,12 +70,15 @@ def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, 
     monkeypatch.setattr(record, "ROOT", tmp_path)
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "record.json").write_text('{"name": "ppo-acrobot", "seed": 1}')
+    start = {"settings": {"seed": 1}, "revision": "abc", "time": "2026-11-23T21:16:47+0000"}
+    (folder / "starts.jsonl").write_text(json.dumps(start))
     row = {"frames": 10.0, "steps": 10.0, "seconds": 2.0, "episode_return": -90.0}
     (folder / "metrics.jsonl").write_text(json.dumps(row))
-    record.save_reference(folder)
+    record.save_reference("ppo-acrobot", folder, True)
     saved = json.loads((tmp_path / "ppo-acrobot-1.json").read_text())
     assert "deterministic_return" not in saved
+    assert saved["command"].endswith(" --level_name=Acrobot-v1 --seed=1")
+    assert (saved["commit"], saved["date"], saved["alone"]) == ("abc", "2026-11-23", True)
 
     tests = [
         {"deterministic": True, "mean": -99.0, "returns": [-99.0]},
@@ -87,7 +86,7 @@ def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, 
         {"deterministic": False, "mean": -120.0, "returns": [-120.0]},
     ]
     (folder / "evaluations.jsonl").write_text("\n".join(map(json.dumps, tests)))
-    record.save_reference(folder)
+    record.save_reference("ppo-acrobot", folder, True)
     saved = json.loads((tmp_path / "ppo-acrobot-1.json").read_text())
     assert (saved["deterministic_return"], saved["deterministic_games"]) == (-80.0, 2)
 
@@ -98,8 +97,8 @@ def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, 
 def test_the_pages_show_what_was_recorded(name):
     recorded = {name: read_references(name)}
     for page, table in (
-        ("README.md", published.table),
-        ("sandbox/curves.md", published.seeds_table),
+        ("README.md", pages.published_table),
+        ("sandbox/curves.md", pages.seeds_table),
     ):
         shown = (ROOT / page).read_text().splitlines()
         assert [row for row in table(recorded)[2:] if row not in shown] == []

@@ -1,7 +1,8 @@
-"""Recorded curves of several seeds beside the results that others publish: tables and a picture.
+"""The tables and pictures of recorded curves in README.md and curves.md.
 
-`record.py` writes them. A result is the mean return of the last 100 games of training, as in
-CleanRL's tables. The tables have the longest runs, if they were complete; the picture has all.
+Curves of several seeds stand beside the results that others publish. A result is the mean return of
+the last 100 games of training, as in CleanRL's tables. The tables have the longest runs, if they
+were complete; the picture has all.
 """
 
 import re
@@ -11,18 +12,101 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import plot_style
-import verify
-from documented_runs import DOCUMENTED_RUNS, settings, settings_of
-from run_series import Curve, combine_curves
 
+from sandbox import plot_style
+from sandbox.results import verify
+from sandbox.results.documented import (
+    DOCUMENTED_RUNS,
+    REFERENCE_FOLDER,
+    ROOT,
+    read_references,
+    settings,
+    settings_of,
+)
+from sandbox.results.runs import Curve, combine_curves
+
+CURVES_PAGE = REFERENCE_FOLDER.parent / "curves.md"
+README = ROOT / "README.md"
+_LINE = 78  # the longest line of a command, if its words allow
 Recorded = dict[str, list[dict]]  # by name: the content of each seed's file in reference/
 _COLUMNS = 3
 # Not in the README's table, which is short: tasks that every program solves.
 _ONLY_IN_CURVES = ("ppo-invertedpendulum", "ppo-acrobot")
 
 
-def table(recorded: Recorded) -> list[str]:
+def write_pages() -> None:
+    """Draw a figure per name, over frames and over time, and write the tables of both pages."""
+    table = ["| task | return (random) | frames | time |", "|---|---|---|---|"]
+    commands = ["```sh"]
+    beside_published = {}
+    for name, documented in DOCUMENTED_RUNS.items():
+        runs = read_references(name)
+        if not runs:
+            continue
+        if documented.published:
+            beside_published[name] = runs
+            continue
+        _draw_task(name, runs, documented.beside)
+        run = sorted(runs, key=lambda run: run["frames"])[len(runs) // 2]
+        table.append(
+            f"| {name} | {run['episode_return']:.2f} ({documented.task.random:g}) "
+            f"| {run['frames']:,.0f} "
+            f"| {run['seconds']:,.0f} s{'' if run.get('alone', True) else '*'} |"
+        )
+        commands.append(f"# {name}: {documented.task.spaces}")
+        commands += _broken(shlex.split(run["command"]))
+    _replace(CURVES_PAGE, "table", table)
+    _replace(CURVES_PAGE, "commands", [*commands, "```"])
+    _replace(CURVES_PAGE, "published", seeds_table(beside_published))
+    _replace(README, "published", published_table(beside_published))
+    if beside_published:
+        draw_published(beside_published, REFERENCE_FOLDER / "published.svg")
+
+
+def _draw_task(name: str, runs: list[dict], beside: str) -> None:
+    """Draw the recorded runs of a task over frames and over time."""
+    figure, axes = plot_style.pyplot().subplots(
+        1, 2, figsize=(9, 3), sharey=True, layout="constrained"
+    )
+    unit, short = plot_style.time_unit(max(run["seconds"] for run in runs))
+    for number, run in enumerate(read_references(beside) if beside else []):
+        frames, _, returns = zip(*run["curve"], strict=True)
+        label = "" if number else beside
+        axes[0].plot(frames, returns, color="#999999", label=label, zorder=1)
+    for run in runs:
+        frames, seconds, returns = zip(*run["curve"], strict=True)
+        axes[0].plot(frames, returns, label=f"seed {run['seed']}")
+        axes[1].plot([second / unit for second in seconds], returns)
+    axes[0].set(xlabel="environment frames", ylabel="mean return of the last 100 games")
+    axes[1].set(xlabel=f"training time ({short})")
+    for panel in axes:
+        plot_style.label_axis(panel.xaxis)
+    axes[0].legend()
+    figure.suptitle(name, x=0.01, ha="left", weight="bold")
+    plot_style.save_figure(figure, REFERENCE_FOLDER / f"{name}.svg")
+
+
+def _broken(words: list[str]) -> list[str]:
+    """Return the lines of a command, broken between its words."""
+    lines = [" ".join(words[:2])]
+    for word in map(shlex.quote, words[2:]):
+        if len(lines[-1]) + len(word) + 3 <= _LINE:
+            lines[-1] += f" {word}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+    return lines
+
+
+def _replace(page: Path, name: str, lines: list[str]) -> None:
+    """Put the lines between two comments of a page that have this name."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, rest = page.read_text().split(begin)
+    after = rest.split(end)[1]
+    page.write_text("\n".join([before + begin, *lines, end + after]))
+
+
+def published_table(recorded: Recorded) -> list[str]:
     """Return the lines of the README's table, with a row for each of most tasks."""
     lines = ["| task, algorithm | published | here | reached after |", "|---|---|---|---|"]
     for name, runs in _complete(recorded):
@@ -56,7 +140,7 @@ def _complete(recorded: Recorded) -> Iterator[tuple[str, list[dict]]]:
             yield name, runs
 
 
-def draw(recorded: Recorded, path: Path) -> None:
+def draw_published(recorded: Recorded, path: Path) -> None:
     """Draw the curves of all seeds, their mean and range, and the published result, by task."""
     rows = -(-len(recorded) // _COLUMNS)
     figure, panels = plot_style.pyplot().subplots(
@@ -111,7 +195,9 @@ def _steps(name: str, run: dict) -> str:
 
 def _planned_frames(run: dict) -> float:
     """Return the frames that a run's own command plans; the documented one may have changed."""
-    return settings_of(shlex.split(run["command"])[1:]).total_environment_frames
+    return settings_of(
+        run["command"].removeprefix("python experiment.py ")
+    ).total_environment_frames
 
 
 def _repeats(name: str) -> int:

@@ -1,35 +1,27 @@
-"""Check whether this machine reproduces a published learning curve.
+"""The check that a run learns as fast as the recorded curves, sandbox/reference/NAME-SEED.json.
 
-    python sandbox/verify.py cartpole            runs the command and compares its curve
-    python sandbox/verify.py cartpole --of=runs/FOLDER     compares a run that already exists
-    python sandbox/verify.py pong --until=-19.5            only up to this return: takes minutes
-
-The reference curves are sandbox/reference/NAME-*.json, one file per recorded seed. A run must reach
-a quarter, half, three quarters and all of the way from the first return to the goal within SLACK
-times the frames that the slowest recorded seed needed; on the same kind of machine also within
-SLACK times its seconds, if nothing else ran on the machine while the curves were recorded. Every
-return may take a quarter of what is allowed for the goal, since the first games are mostly chance.
-A return that a recorded seed never reached is not compared, and the output says so.
-Exit code 0: the run is within this band. 1: it is not, and the table shows where. 2: the check was
-impossible, for example because a package is not installed.
+A run must reach a quarter, half, three quarters and all of the way from the first return to the
+goal within SLACK times the frames that the slowest recorded seed needed; on the same kind of
+machine also within SLACK times its seconds, if nothing else ran on the machine while the curves
+were recorded. Every return may take a quarter of what is allowed for the goal, since the first
+games are mostly chance. A return that a recorded seed never reached is not compared.
 """
 
-import argparse
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from documented_runs import (
+from impala_mm.config import flags
+from impala_mm.records.run_contents import read_json_lines
+from sandbox.results.documented import (
     DOCUMENTED_RUNS,
     describe_machine,
-    read_curve,
     read_references,
     run_documented,
 )
-
-from impala_mm.records.run_contents import read_json_lines
+from sandbox.results.runs import read_returns
 
 SLACK = 1.5
 # The share of the goal's frames and seconds within which every earlier return may be reached: the
@@ -98,58 +90,47 @@ def check_deadlines(run: CurvePoints, deadlines: list[Deadline], compare_seconds
     return all_met
 
 
-def main() -> None:
-    """Parse the command line, run the command, compare its curve and print the result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("name", choices=DOCUMENTED_RUNS)
-    parser.add_argument("--seed", type=int, default=1, help="seed of the run (1)")
-    parser.add_argument(
-        "--of", type=Path, help="folder of an existing run to compare; starts no run"
-    )
-    parser.add_argument(
-        "--until", type=float, help="stop at this mean return, and check only this one"
-    )
-    args, more = parser.parse_known_args()
-    if args.of and (more or not (args.of / "metrics.jsonl").exists()):
-        parser.error(more[0] if more else f"{args.of / 'metrics.jsonl'} does not exist")
-    documented = DOCUMENTED_RUNS[args.name]
-    if not args.of and not documented.is_possible():
-        print(
-            f"error: {args.name} needs a package that is not installed; install it into a folder "
-            f"by `uv pip install --target extra -c constraints.lock '{documented.needs}'`, and "
-            f"set PYTHONPATH=extra"
+def verify(name: str, seed: int, of: Path | None, until: float | None, more: Sequence[str]) -> None:
+    """Run the command, or take the run in a folder, and print how its curve compares.
+
+    Exits with 0 if it is within the band, with 1 if not, and with 2 if it cannot be said.
+    """
+    if of and (more or not (of / "metrics.jsonl").exists()):
+        flags.refuse(
+            f"--of starts no run, which could have {' '.join(more)}"
+            if more
+            else f"{of / 'metrics.jsonl'} does not exist"
         )
-        sys.exit(2)
-    recorded = read_references(args.name)
+    documented = DOCUMENTED_RUNS[name]
+    if not of and documented.missing:
+        flags.refuse(
+            f"{name} needs a package that is not installed; install it into a folder by `uv pip "
+            f"install --target extra -c constraints.lock '{documented.missing}'`, and set "
+            f"PYTHONPATH=extra"
+        )
+    recorded = read_references(name)
     curves = [one["curve"] for one in recorded]
-    goal, until = documented.goal, args.until
     returns: list[float] = []
     if curves:
-        returns = target_returns(curves, goal) if until is None else [until]
+        returns = target_returns(curves, documented.goal) if until is None else [until]
     deadlines = list(make_deadlines(curves, returns))
     if not deadlines:
-        print(
-            f"error: no recorded curve of {args.name} reaches this return; sandbox/record.py "
-            f"records curves"
-        )
-        sys.exit(2)
+        flags.refuse(f"no recorded curve of {name} reaches this return; `record` records curves")
     alone = all(one.get("alone", True) for one in recorded)
     machine = describe_machine()
-    if args.of and (starts := args.of / "starts.jsonl").exists():
+    if of and (starts := of / "starts.jsonl").exists():
         machine = read_json_lines(starts)[-1]["machine"]
     compare_seconds = alone and any(one["machine"].startswith(machine) for one in recorded)
+    stops = []
     if until is not None:
-        more.append(f"--stop_at_return={until}")
-        more += [f"--max_seconds={deadlines[0].seconds + 1:.0f}"] if compare_seconds else []
+        stops = [f"--stop_at_return={until}"]
+        stops += [f"--max_seconds={deadlines[0].seconds + 1:.0f}"] if compare_seconds else []
     with tempfile.TemporaryDirectory() as folder:
-        logdir = args.of or Path(folder)
-        if not args.of and run_documented(args.name, args.seed, logdir, *more):
-            print("error: the run failed")
-            sys.exit(2)
-        rows = read_curve(logdir)
-    print(f"{args.name}: allowed: {SLACK} times what the slowest of {len(recorded)} seeds needed")
+        logdir = of or Path(folder)
+        if not of and run_documented(name, seed, logdir, *more, *stops):
+            flags.refuse("the run failed")
+        rows = read_returns(logdir)
+    print(f"{name}: allowed: {SLACK} times what the slowest of {len(recorded)} seeds needed")
     run = [(row["frames"], row["seconds"], row["episode_return"]) for row in rows]
     all_met = check_deadlines(run, deadlines, compare_seconds)
     for level in returns[len(deadlines) :]:  # the highest ones
@@ -162,7 +143,3 @@ def main() -> None:
         print(f"seconds are not compared: this is {machine}, the reference {where}")
     print("within the band" if all_met else "outside the band")
     sys.exit(0 if all_met else 1)
-
-
-if __name__ == "__main__":
-    main()

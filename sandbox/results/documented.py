@@ -1,0 +1,204 @@
+"""The commands whose learning curves this project publishes, and what was recorded of them.
+
+Each command is `python experiment.py` with a preset or an algorithm, some flags and a seed. It
+depends on no other configuration: every setting stands in impala_mm/presets/, or is its algorithm's
+default.
+"""
+
+import importlib.util
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from impala_mm.config import command_line
+from impala_mm.config.settings import Config
+from impala_mm.runtime import machine, provenance
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE_FOLDER = ROOT / "sandbox" / "reference"
+
+
+class Package(NamedTuple):
+    """A package that an environment needs besides this project."""
+
+    name: str  # as pip reads it
+    module: str  # by which it is recognised
+
+
+class Task(NamedTuple):
+    """An environment."""
+
+    random: float  # mean return of a policy that draws evenly among the allowed actions
+    spaces: str  # what it shows and which actions it takes, in words
+    package: Package | None = None
+
+
+class Run(NamedTuple):
+    """A documented command and the mean return that it must reach."""
+
+    task: Task
+    goal: float  # mean unclipped return of the last 100 games
+    flags: str
+    published: tuple[float, float] | None = None  # mean and deviation that CleanRL publishes
+    published_steps: str = ""  # after how many steps, where this run has another number
+    beside: str = ""  # the run whose curves this one's are drawn beside, in grey
+
+    @property
+    def missing(self) -> str:
+        """The package that the command needs and that is not installed, or an empty string."""
+        package = self.task.package
+        is_there = not package or importlib.util.find_spec(package.module)
+        return "" if is_there or not package else package.name
+
+
+_MUJOCO = Package("gymnasium[mujoco]", "mujoco")
+_MINIGRID = Package("minigrid", "minigrid")
+
+_CATCH = Task(-0.61, "numbers [10, 5]; Discrete(3)")
+_CARTPOLE = Task(21.77, "numbers [4]; Discrete(2)")
+_ACROBOT = Task(-500, "numbers [6]; Discrete(3)")
+_MEMORY = Task(0.5, "numbers [4]; Discrete(2)")
+_PONG = Task(-20.7, "images [84, 84, 4]; Discrete(6)")
+_BREAKOUT = Task(1.7, "images [84, 84, 4]; Discrete(4)")
+_BEAMRIDER = Task(364, "images [84, 84, 4]; Discrete(9)")
+_HARVEST = Task(0.57, "numbers [4]; MultiDiscrete([3, 3])")
+_TICTACTOE = Task(-0.01, "numbers [9]; Discrete(9) with a mask")
+_TAXI = Task(-187, "a choice among 500; Discrete(6) with a mask")
+_PENDULUM = Task(-1192, "numbers [3]; Box [1]")
+_EMPTY = Task(
+    0.17, "an image [7, 7, 3], a direction and a mission of words; Discrete(7)", _MINIGRID
+)
+_DOORKEY = Task(0.02, "an image [7, 7, 3]; Discrete(7)", _MINIGRID)
+_HIGHWAY = Task(7.8, "numbers [5, 5]; Discrete(5)", Package("highway-env", "highway_env"))
+_LANDER = Task(-181, "numbers [8]; Discrete(4)", Package("gymnasium[box2d]", "Box2D"))
+_INVERTED = Task(5.1, "numbers [4]; Box [1]", _MUJOCO)
+_HOPPER = Task(18, "numbers [11]; Box [3]", _MUJOCO)
+_WALKER = Task(1.9, "numbers [17]; Box [6]", _MUJOCO)
+_CHEETAH = Task(-281, "numbers [17]; Box [6]", _MUJOCO)
+
+# The defaults of policy gradients, without a preset.
+_DEFAULTS = "--level_name=CartPole-v1 --total_environment_frames=500000"
+_CATEGORICAL = "--value_distribution=categorical --v_min=0 --v_max=100"
+_PPO_GAME = "--preset=atari-ppo --agent_name=ShallowConvAgent"
+_SAC = "--preset=mujoco-sac --num_actors=1 --intra_op_threads=2"
+_SOLVED = "--stop_at_return=475 --num_actors=1"
+_TWO = "--num_learners=2 --batch_size=8 --minibatches=32"
+_FOUR = "--num_learners=4 --batch_size=4 --minibatches=32 --num_actors=4 --num_envs=4"
+
+DOCUMENTED_RUNS = {
+    # catch, CartPole-v1, Harvest, tic-tac-toe and InvertedPendulum-v5 stop at their own reward
+    # threshold; tic-tac-toe may not reach it.
+    "catch": Run(_CATCH, 0.9, "--preset=catch-impala"),
+    "cartpole": Run(_CARTPOLE, 475, "--preset=classic-impala"),
+    # The agent must remember the first observation until the last step.
+    "memory": Run(_MEMORY, 0.95, "--preset=memory-impala"),
+    # The run ends at a mean return of 20 (the maximum is 21), or after 8 million frames.
+    "pong": Run(
+        _PONG,
+        18,
+        "--preset=atari-impala --total_environment_frames=8000000 --stop_at_return=20 "
+        "--entropy_cost=0.003",
+    ),
+    "breakout": Run(_BREAKOUT, 200, "--preset=breakout-impala"),
+    "harvest": Run(_HARVEST, 13.5, "--preset=harvest-impala"),
+    "tictactoe": Run(_TICTACTOE, 0.7, "--preset=tictactoe-impala"),
+    "pendulum": Run(_PENDULUM, -200, "--preset=pendulum-impala"),
+    # Learning values of actions, with replay. Pendulum's 100 games are all that the run plays.
+    "dqn-cartpole": Run(_CARTPOLE, 440, f"--preset=classic-dqn {_SOLVED}"),
+    "c51-cartpole": Run(_CARTPOLE, 400, f"--preset=classic-dqn {_CATEGORICAL} {_SOLVED}"),
+    "r2d2-memory": Run(_MEMORY, 0.8, "--preset=memory-r2d2"),
+    # The mean is that of all environments, of which a few explore; the policy is better.
+    "r2d2-pong": Run(_PONG, 10, "--preset=atari-r2d2 --num_actors=1"),
+    "sac-pendulum": Run(_PENDULUM, -450, "--preset=pendulum-sac"),
+    "a2c-cartpole": Run(_CARTPOLE, 475, f"--algorithm=a2c {_DEFAULTS}"),
+    "vpg-cartpole": Run(_CARTPOLE, 475, f"--algorithm=vpg {_DEFAULTS}"),
+    "awr-cartpole": Run(_CARTPOLE, 400, f"--algorithm=awr {_DEFAULTS}"),
+    "vmpo-cartpole": Run(_CARTPOLE, 475, f"--algorithm=vmpo {_DEFAULTS}"),
+    "taxi": Run(_TAXI, 5, "--preset=taxi-impala"),
+    # Environments of other packages.
+    "minigrid": Run(_EMPTY, 0.9, "--preset=minigrid-impala"),
+    "doorkey": Run(_DOORKEY, 0.9, "--preset=doorkey-ppo"),
+    "highway": Run(_HIGHWAY, 17, "--preset=highway-ppo"),
+    "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),
+    "invertedpendulum": Run(
+        _INVERTED,
+        900,
+        "--preset=mujoco-impala --level_name=InvertedPendulum-v5 --total_environment_frames=0",
+    ),
+    "hopper": Run(_HOPPER, 600, "--preset=mujoco-impala --level_name=Hopper-v5"),
+    "halfcheetah": Run(_CHEETAH, 1000, "--preset=mujoco-impala --level_name=HalfCheetah-v5"),
+    # With the results that CleanRL publishes for as many steps of the same levels:
+    # https://docs.cleanrl.dev/rl-algorithms/ppo
+    "ppo-halfcheetah": Run(_CHEETAH, 2500, "--preset=mujoco-ppo", (1443, 46)),
+    # As many steps and optimizer steps of as many environments, divided between learners.
+    "two-learners": Run(_CHEETAH, 2500, f"--preset=mujoco-ppo {_TWO}", beside="ppo-halfcheetah"),
+    "four-learners": Run(_CHEETAH, 2500, f"--preset=mujoco-ppo {_FOUR}", beside="ppo-halfcheetah"),
+    "ppo-walker2d": Run(_WALKER, 1716, "--preset=mujoco-ppo --level_name=Walker2d-v4", (2288, 572)),
+    "ppo-hopper": Run(_HOPPER, 2111, "--preset=mujoco-ppo --level_name=Hopper-v4", (2383, 272)),
+    "ppo-invertedpendulum": Run(
+        _INVERTED, 900, "--preset=mujoco-ppo --level_name=InvertedPendulum-v4", (963, 22)
+    ),
+    "ppo-cartpole": Run(_CARTPOLE, 475, "--preset=classic-ppo", (490, 6)),
+    "ppo-acrobot": Run(_ACROBOT, -90, "--preset=classic-ppo --level_name=Acrobot-v1", (-86, 1)),
+    "ppo-pong": Run(
+        _PONG,
+        19,
+        f"{_PPO_GAME} --total_environment_frames=8000000 --entropy_cost=0.005",
+        (20.4, 0.2),
+        "10M",
+    ),
+    "ppo-breakout": Run(
+        _BREAKOUT,
+        300,
+        "--preset=atari-ppo --level_name=BreakoutNoFrameskip-v4 --subtract_mean_image=false",
+        (415, 28),
+    ),
+    "ppo-beamrider": Run(
+        _BEAMRIDER, 1431, f"{_PPO_GAME} --level_name=BeamRiderNoFrameskip-v4", (1916, 485)
+    ),
+    # https://docs.cleanrl.dev/rl-algorithms/sac
+    "sac-halfcheetah": Run(_CHEETAH, 8211, _SAC, (9635, 1424)),
+    "sac-hopper": Run(_HOPPER, 1967, f"{_SAC} --level_name=Hopper-v4", (2310, 343)),
+    "sac-walker2d": Run(_WALKER, 2680, f"{_SAC} --level_name=Walker2d-v4", (3591, 911)),
+}
+
+
+def full_command(name: str, seed: int, *more: str) -> list[str]:
+    """Return the arguments of the command; pages and recorded files contain them, quoted."""
+    flags = [*DOCUMENTED_RUNS[name].flags.split(), f"--seed={seed}", *more]
+    return ["python", "experiment.py", *flags]
+
+
+def settings(name: str) -> Config:
+    """Return the settings of a command."""
+    return settings_of(DOCUMENTED_RUNS[name].flags)
+
+
+def settings_of(arguments: str) -> Config:
+    """Return the settings that experiment.py has with these arguments."""
+    (config,), _ = command_line.parse(["experiment.py", *shlex.split(arguments)], "", Config)
+    return config
+
+
+def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
+    """Run the command, with its output on this terminal, and return its exit code."""
+    arguments = full_command(name, seed, *more, f"--logdir={logdir}")
+    print(f"$ {shlex.join(arguments)}", flush=True)
+    program = importlib.util.find_spec("experiment")  # of the clone, or of the installed package
+    assert program
+    assert program.origin
+    return subprocess.run([sys.executable, program.origin, *arguments[2:]], check=False).returncode
+
+
+def read_references(name: str) -> list[dict]:
+    """Read what was recorded of each seed of a command."""
+    return [json.loads(p.read_text()) for p in sorted(REFERENCE_FOLDER.glob(f"{name}-[0-9]*.json"))]
+
+
+def describe_machine() -> str:
+    """Describe this machine in the words that recorded curves contain."""
+    names = [use.name for use in machine.measure_gpus()]
+    return f"{provenance.machine()}, {', '.join(names) or 'no GPU'}"

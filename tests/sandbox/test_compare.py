@@ -1,0 +1,142 @@
+"""Ways to train are compared by interquartile means over seeds; recorded comparisons repeat."""
+
+import json
+import shlex
+import sys
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import ROOT, run
+
+from impala_mm.config import command_line
+from impala_mm.config.settings import Config
+from sandbox import scripted_teacher
+from sandbox.results import compare
+from sandbox.results.runs import read_run
+from tests.helpers.scripted import catcher
+from tests.sandbox.test_plot import row, write
+
+
+def _compare(*words, cwd=ROOT):
+    return run(sys.executable, ROOT / "sandbox" / "results", "compare", *words, cwd=cwd, limit=60)
+
+
+def _write_run(folder, kind, seed, final, level="catch", **settings):
+    """Write a run whose return rises in a line to `final` over 40,000 frames, in 50 s."""
+    rows = [row(4000.0 * at, 5.0 * at, final * at / 10) | {"games": 100} for at in range(11)]
+    rows.insert(1, row(2000.0, 2.5, 99.0) | {"games": 2})  # the short games end first
+    logdir = folder / level / f"{kind}-{seed}"
+    logdir.parent.mkdir(exist_ok=True)
+    write(logdir, rows, seed=seed, level_name=level, **settings)
+    words = f"python experiment.py --level_name={level} --seed={seed} --logdir={logdir}"
+    (logdir / "starts.jsonl").write_text(json.dumps({"command": words, "revision": "abc"}) + "\n")
+    return logdir
+
+
+def test_kinds_are_told_with_their_interquartile_mean(tmp_path):
+    runs = [
+        _write_run(tmp_path, kind, seed, 0.1 * number + 0.01 * seed, level)
+        for level in ("catch", "memory")
+        for number, kind in enumerate(("no-replay", "uniform"))
+        for seed in (1, 2, 3, 4)
+    ]
+    code, printed = _compare(*runs, "--group=(.*)-", "--out=pictures/replay", cwd=tmp_path)
+    assert code == 0, printed
+    assert "| catch | uniform | 4 | 0.125 (" in printed, "of 0.11, 0.12, 0.13, 0.14"
+    assert "| memory | no-replay | 4 | 0.025 (" in printed
+    found = json.loads((tmp_path / "pictures" / "replay.json").read_text())
+    assert found["commits"] == ["abc"]
+    kind = found["levels"]["catch"]["no-replay"]
+    assert kind["seeds"] == [1, 2, 3, 4]
+    assert kind["command"] == "python experiment.py --level_name=catch --seed={seed}"
+    np.testing.assert_allclose(kind["frames"]["returns"][0][-1], 0.01)
+    assert (kind["frames"]["at"][-1], kind["seconds"]["at"][-1]) == (40_000, 50)
+    drawn = "".join(ElementTree.parse(tmp_path / "pictures" / "replay.svg").getroot().itertext())
+    assert "catch, 4 seeds" in drawn
+    assert "uniform" in drawn
+
+
+def test_without_a_pattern_kinds_are_settings_and_one_seed_has_no_interval(tmp_path):
+    runs = [
+        read_run(_write_run(tmp_path, f"run{rate}", 1, 1.0, learning_rate=rate))
+        for rate in (0.01, 0.02)
+    ]
+    rows = compare.table(compare.summarise(runs)).splitlines()[2:]
+    assert rows == [
+        "| catch | learning_rate=0.01 | 1 | 1.000 | 0.508 | 50 |",
+        "| catch | learning_rate=0.02 | 1 | 1.000 | 0.508 | 50 |",
+    ]
+
+
+def test_a_run_without_a_return_is_refused(tmp_path):
+    write(tmp_path / "a", [{"frames": 1.0, "seconds": 1.0}], level_name="catch")
+    code, printed = _compare(tmp_path / "a")
+    assert (code, printed) == (2, "error: catch: a run has no mean return yet\n")
+
+
+@pytest.mark.parametrize("name", compare.recorded_names())
+def test_a_recorded_comparison_is_drawn_and_each_of_its_commands_is_valid(name, tmp_path):
+    found = compare.read(name)
+    compare.draw(found, tmp_path / "drawn.svg")
+    pictures = (tmp_path / "drawn.svg", compare.REFERENCE_FOLDER / f"{name}.svg")
+    drawn, kept = (list(ElementTree.parse(each).getroot().itertext()) for each in pictures)
+    assert drawn == kept, f"results compare {name} --out=sandbox/reference/{name}"
+    count = sum(map(len, found["levels"].values()))
+    assert len(compare.table(found).splitlines()) == 2 + count
+    made = []
+    for command in compare.repeat(name, [3]):
+        (config,), _ = command_line.parse(shlex.split(command)[1:], "", Config)
+        needed = config.teacher_data.removesuffix("/teacher_data/learner-0") or config.teacher
+        assert "runs/" not in needed or needed in made, "what it needs is made before"
+        made.append(config.logdir)
+    assert len(set(made)) == len(made) == count + len(found.get("before", {}))
+
+
+def test_the_rule_for_catch_is_the_tests_own():
+    shown = np.random.default_rng(0).random([50, 10, 5])
+    np.testing.assert_array_equal(scripted_teacher.catch_the_ball(shown), catcher(shown))
+
+
+@pytest.mark.parametrize(
+    ("scores", "mean"),
+    [
+        ([2, 2, 1, 1, 2, 1, 1, 2], 1.5),  # the tests of rliable
+        # Wikipedia's article on the interquartile mean.
+        ([5, 8, 4, 38, 8, 6, 9, 7, 7, 3, 1, 6], 6.5),
+        ([1, 3, 5, 7, 9, 11, 13, 15, 17], 9),
+    ],
+)
+def test_published_examples_of_the_interquartile_mean(scores, mean):
+    assert compare.interquartile_mean(np.array(scores, float)) == pytest.approx(mean)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.integers(1, 4))
+def test_it_is_the_mean_of_the_scores_without_a_quarter_at_either_end(numbers, points):
+    scores = np.resize(np.array(numbers), (len(numbers), points))
+    found = compare.interquartile_mean(scores)
+    for point in range(points):
+        ordered = sorted(scores[:, point].tolist())
+        kept = ordered[len(ordered) // 4 : len(ordered) - len(ordered) // 4]
+        assert found[point] == pytest.approx(sum(kept) / len(kept), abs=1e-6)
+
+
+def test_the_band_is_the_same_each_time_and_holds_the_mean():
+    scores = np.random.default_rng(1).normal(size=(10, 5))
+    band, mean = compare.bootstrap_band(scores), compare.interquartile_mean(scores)
+    assert (band.low < mean).all()
+    assert (mean < band.high).all()
+    np.testing.assert_array_equal(band.low, compare.bootstrap_band(scores).low)
+    wide, narrow = (compare.bootstrap_band(scores, level=level) for level in (0.99, 0.5))
+    assert (wide.high - wide.low > narrow.high - narrow.low).all()
+
+
+def test_the_band_of_repeated_experiments_holds_the_true_mean_about_as_often_as_it_says():
+    random, hits, trials = np.random.default_rng(0), 0, 300
+    for trial in range(trials):
+        scores = random.normal(size=20)
+        band = compare.bootstrap_band(scores, samples=300, level=0.9, seed=trial)
+        hits += band.low <= 0.0 <= band.high
+    assert 0.82 < hits / trials < 0.96
