@@ -1,4 +1,4 @@
-"""What a step costs on this host, measured in two short trainings; `plan.py` predicts from it.
+"""The costs of a step on this host, measured in two short trainings; `plan.py` predicts from them.
 
 Both are runs of experiment.py with the flags of the planned one. In the first, one actor for each
 core and the learner share this machine: from it come the CPU seconds of a step, as they are while
