@@ -19,7 +19,7 @@ _ENOUGH = 0.99  # share of the rate of very many actors with which fewer are eno
 
 
 class HostCosts(NamedTuple):
-    """What a step costs on a kind of host, in a run of one environment, network and shape."""
+    """The costs of a step on a kind of host, in a run of one environment, network and shape."""
 
     cores: float
     acting_seconds: float  # elapsed seconds of an actor that waits neither for cores nor a learner
@@ -29,7 +29,7 @@ class HostCosts(NamedTuple):
 
 
 class RunShape(NamedTuple):
-    """What the run's flags determine, and the resulting bytes on the wire."""
+    """The sizes that the flags of a run determine, and the bytes on the wire."""
 
     steps_per_update: float  # new steps: not those of a replay
     steps_per_turn: float  # of an actor, between two messages to its learner
