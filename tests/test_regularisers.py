@@ -48,7 +48,8 @@ def test_a_policy_stays_near_its_reference(tmp_path):
     length = ("--total_environment_frames=60000", "--stop_at_return=2")
     rows = _train(tmp_path / "two", "--level_name=catch", *reference, *length)
     assert _mean(rows, "kl_ref_pi") < 0.06
-    assert _mean(rows, "kl_ref_pi_cost") > 1e-4
+    costs = [row["kl_ref_pi_cost"] for row in rows if "kl_ref_pi_cost" in row]
+    assert max(costs) > 1e-4, "it falls again once the policy is near"
     assert rows[-1]["episode_return"] > 0.4, "random actions return -0.6"
 
 

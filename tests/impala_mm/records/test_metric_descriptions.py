@@ -48,19 +48,24 @@ def _aggregator_keys():
         **{"sync_checks": 1, "sync_repairs": 0},
         meter=metrics.Meter(),
         has_received=True,
+        limits=types.SimpleNamespace(frames=1e9, seconds=1e9),
+        weight_size=0.1,
+        variables_complete=True,
     )
-    rows = RowWriter(
-        types.SimpleNamespace(check_sync_every=1, deterministic_run=False),
-        types.SimpleNamespace(size=2),
-        learner,
-        types.SimpleNamespace(rounds=True, has_received=True),
-        types.SimpleNamespace(
-            reports=[], actor_counts=lambda: {"actors": 2}, filling=lambda: (0, 0)
-        ),
-        aggregator,
-        types.SimpleNamespace(frames=1e9, seconds=1e9),
+    status = types.SimpleNamespace(
+        config=types.SimpleNamespace(check_sync_every=1, deterministic_run=False),
+        group=types.SimpleNamespace(size=2),
+        learner=learner,
+        server=types.SimpleNamespace(rounds=True, has_received=True),
+        aggregator=aggregator,
+        seconds=1.0,
+        reports=[],
+        actor_counts=lambda: {"actors": 2},
+        filling=lambda: (0, 0),
+        silence=str,
+        say=print,
     )
-    return set(rows.write(types.SimpleNamespace(write=lambda row: None), 1.0, 1.0))
+    return set(RowWriter(status, types.SimpleNamespace(write=lambda row: None)).write())
 
 
 def test_the_page_is_the_table():
