@@ -193,14 +193,14 @@ def _run(given: argparse.Namespace, more: list[str]) -> None:
 
         pages.write_pages()
     else:
-        from sandbox.results import pages, record
+        from sandbox.results import documented, pages
 
         folders = [given.take]
         if not given.take:  # all are made of the same commit, before anything is written
             seeds = map(int, given.seeds.split(","))
-            folders = [record.run_seed(given.name, seed, *more) for seed in seeds]
+            folders = [documented.run_seed(given.name, seed, *more) for seed in seeds]
         for folder in folders:
-            record.save_reference(given.name, folder, not given.shared, *more)
+            documented.save_reference(given.name, folder, not given.shared, *more)
         pages.write_pages()
 
 

@@ -2,7 +2,8 @@
 
 Each command is `python experiment.py` with a preset or an algorithm, some flags and a seed. It
 depends on no other configuration: every setting stands in impala_mm/presets/, or is its algorithm's
-default.
+default. A recorded curve is sandbox/reference/NAME-SEED.json: the command, commit, date, machine
+and result, and the return at about 200 points with their frames and seconds.
 """
 
 import importlib.util
@@ -11,14 +12,17 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from impala_mm.config import command_line
+from impala_mm.config import command_line, flags
 from impala_mm.config.settings import Config
+from impala_mm.records.run_contents import read_json_lines
 from impala_mm.runtime import machine, provenance
+from sandbox.results.runs import read_returns
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE_FOLDER = ROOT / "sandbox" / "reference"
+_CURVE_POINTS = 200
 
 
 class Package(NamedTuple):
@@ -168,8 +172,8 @@ DOCUMENTED_RUNS = {
 
 def full_command(name: str, seed: int, *more: str) -> list[str]:
     """Return the arguments of the command; pages and recorded files contain them, quoted."""
-    flags = [*DOCUMENTED_RUNS[name].flags.split(), f"--seed={seed}", *more]
-    return ["python", "experiment.py", *flags]
+    words = [*DOCUMENTED_RUNS[name].flags.split(), f"--seed={seed}", *more]
+    return ["python", "experiment.py", *words]
 
 
 def settings(name: str) -> Config:
@@ -191,6 +195,63 @@ def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
     assert program
     assert program.origin
     return subprocess.run([sys.executable, program.origin, *arguments[2:]], check=False).returncode
+
+
+def run_seed(name: str, seed: int, *more: str) -> Path:
+    """Run the command with this seed to its end, and return the run's folder.
+
+    A run of the same code that was interrupted continues.
+    """
+    logdir = ROOT / "runs" / f"{name}-{seed}-{provenance.revision()}"
+    if code := run_documented(name, seed, logdir, *more):
+        flags.refuse(f"the run exited with code {code}; nothing was recorded")
+    return logdir
+
+
+def save_reference(name: str, logdir: Path, alone: bool, *more: str) -> None:
+    """Write the run in `logdir` as the reference for its name and seed."""
+    rows = read_returns(logdir)
+    if not rows:
+        flags.refuse(f"no game of the run in {logdir} has ended; nothing was recorded")
+    start = read_json_lines(logdir / "starts.jsonl")[-1]
+    seed = start["settings"]["seed"]
+    last = rows[-1]
+    thinned = [*rows[:: max(1, len(rows) // _CURVE_POINTS)], last]
+    reference: dict[str, Any] = {
+        "name": name,
+        "command": shlex.join(full_command(name, seed, *more)),
+        "seed": seed,
+        "commit": start["revision"],
+        "date": start["time"][:10],
+        "machine": describe_machine(),
+        "alone": alone,
+        "episode_return": last["episode_return"],
+        "frames": last["frames"],
+        "steps": last["steps"],
+        "seconds": last["seconds"],
+        "steps_per_second": last["steps"] / last["seconds"],
+        **_read_test(logdir),
+        "curve": [
+            [row["frames"], row["seconds"], round(row["episode_return"], 3)] for row in thinned
+        ],
+    }
+    path = REFERENCE_FOLDER / f"{name}-{seed}.json"
+    lines = [f'"{key}": {json.dumps(value)}' for key, value in reference.items()]
+    path.write_text("{" + ",\n ".join(lines).replace("], [", "],\n  [") + "}\n")
+    reached, frames = reference["episode_return"], reference["frames"]
+    print(f"{path.relative_to(ROOT)}: mean return {reached:.2f} after {frames:,.0f} frames")
+
+
+def _read_test(logdir: Path) -> dict[str, float]:
+    """Return the result of the run's last test with the most likely actions, if it has one."""
+    path = logdir / "evaluations.jsonl"
+    tests = [t for t in read_json_lines(path) if t["deterministic"]] if path.exists() else []
+    if not tests:
+        return {}
+    return {
+        "deterministic_return": tests[-1]["mean"],
+        "deterministic_games": len(tests[-1]["returns"]),
+    }
 
 
 def read_references(name: str) -> list[dict]:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree
 import pytest
 from processes import ROOT
 
-from sandbox.results import pages, record
+from sandbox.results import documented, pages
 from sandbox.results.documented import DOCUMENTED_RUNS, read_references
 
 
@@ -66,15 +66,15 @@ def test_the_picture_has_a_panel_for_each_task(tmp_path):
 
 
 def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "REFERENCE_FOLDER", tmp_path)
-    monkeypatch.setattr(record, "ROOT", tmp_path)
+    monkeypatch.setattr(documented, "REFERENCE_FOLDER", tmp_path)
+    monkeypatch.setattr(documented, "ROOT", tmp_path)
     folder = tmp_path / "run"
     folder.mkdir()
     start = {"settings": {"seed": 1}, "revision": "abc", "time": "2026-11-23T21:16:47+0000"}
     (folder / "starts.jsonl").write_text(json.dumps(start))
     row = {"frames": 10.0, "steps": 10.0, "seconds": 2.0, "episode_return": -90.0}
     (folder / "metrics.jsonl").write_text(json.dumps(row))
-    record.save_reference("ppo-acrobot", folder, True)
+    documented.save_reference("ppo-acrobot", folder, True)
     saved = json.loads((tmp_path / "ppo-acrobot-1.json").read_text())
     assert "deterministic_return" not in saved
     assert saved["command"].endswith(" --level_name=Acrobot-v1 --seed=1")
@@ -86,7 +86,7 @@ def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, 
         {"deterministic": False, "mean": -120.0, "returns": [-120.0]},
     ]
     (folder / "evaluations.jsonl").write_text("\n".join(map(json.dumps, tests)))
-    record.save_reference("ppo-acrobot", folder, True)
+    documented.save_reference("ppo-acrobot", folder, True)
     saved = json.loads((tmp_path / "ppo-acrobot-1.json").read_text())
     assert (saved["deterministic_return"], saved["deterministic_games"]) == (-80.0, 2)
 
