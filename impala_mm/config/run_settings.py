@@ -213,12 +213,12 @@ class RunSettings:
         False, group="Test", own=True, needs=in_mode("test"),
         text="Show environment 0 in a window; this needs a display.")
     video_dir: str = flag(
-        "", group="Test", own=True, needs=in_mode("test"),
-        short="folder for videos of --mode=test",
-        text="Folder for videos (mp4); the first game of each level is recorded. Unset: no "
-             "videos.")
+        "", group="Test", own=True, needs=in_mode("test", evaluator=True),
+        short="folder for videos of --mode=test and of an evaluator",
+        text="Folder for videos (mp4) of the first game of each level; an evaluator records one "
+             "of each checkpoint. Unset: no videos.")
     video_overlay: bool = flag(
-        False, group="Test", own=True, needs=in_mode("test"),
+        False, group="Test", own=True, needs=in_mode("test", evaluator=True),
         text="Write the action, the value estimate (of the action, for dqn and r2d2) and the "
              "return into each picture of the video.")
     episodes: int = flag(

@@ -4,21 +4,29 @@
 time, and a checkpoint may be damaged: such ones are logged and skipped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.environments.types import OPTION_FLAGS
+from impala_mm.environments.types import OPTION_FLAGS, Environments
 from impala_mm.evaluation import games, results
-from impala_mm.evaluation.games import KeepPlaying
+from impala_mm.evaluation.games import KeepPlaying, Viewer
 from impala_mm.evaluation.results import Evaluation
+from impala_mm.evaluation.video_writer import VideoFailed
 from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Damaged, Mismatch
 from impala_mm.runtime.log import Say
+
+
+class Film(NamedTuple):
+    """The video of a level's first game, and what writes it."""
+
+    path: Path
+    viewers: Callable[[Environments], Sequence[Viewer]] | None
 
 
 class CheckpointTester:
@@ -31,12 +39,15 @@ class CheckpointTester:
         changes: dict[str, Any],
         meanwhile: KeepPlaying,
         say: Say,
+        film: Callable[[PolicyCore, str], Film] | None = None,
         **how: Any,
     ):
         """Take a function that returns a checkpoint's levels, and arguments.
 
-        `changes` are those of `PolicyCore`, `how` those of `evaluate_level`.
+        `changes` are those of `PolicyCore`, `how` those of `evaluate_level`. `film` returns the
+        video of a policy's game on a level.
         """
+        self._film = film
         self._logdir, self._choose, self._changes = logdir, choose, changes
         self._levels: list[str] = []
         self._how, self._meanwhile, self._say = how, meanwhile, say
@@ -91,20 +102,32 @@ class CheckpointTester:
             if (level, about.updates) in self._tested:
                 continue
             tested = True
-            result = games.evaluate_level(
-                self._policy, level, meanwhile=self._meanwhile, say=self._say, **self._how
-            )
+            film = self._film(self._policy, level) if self._film else None
+            try:
+                result = self._play(self._policy, level, film)
+            except VideoFailed as error:
+                self._say(f"--video_dir: {error}; the tests go on without videos")
+                self._film = film = None
+                result = self._play(self._policy, level, None)
             self.frames += sum(result.lengths) * self._policy.spec.action_repeats
             if len(result.returns) < self._how["num_episodes"]:
                 return False
-            self._record(result)
+            self._record(result, film.path if film else None)
         self.newest = about
         return tested
 
-    def _record(self, result: Evaluation) -> None:
+    def _play(self, policy: PolicyCore, level: str, film: Film | None) -> Evaluation:
+        viewers = film.viewers if film else None
+        return games.evaluate_level(
+            policy, level, meanwhile=self._meanwhile, say=self._say, viewers=viewers, **self._how
+        )
+
+    def _record(self, result: Evaluation, video: Path | None) -> None:
         """Write an evaluation to evaluations.jsonl and TensorBoard, and log it."""
         self._tested.add((result.level, result.updates))
         row = results.make_row(result, "evaluator")
+        if video and video.exists():
+            row["video"] = results.describe_video(video, self._logdir)
         try:
             results.append_row(self._logdir, row)
             self._draw(result, row)

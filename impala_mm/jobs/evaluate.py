@@ -33,7 +33,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     ending: list[int] = []  # signals received
     lifecycle.remember_end_signals(ending)
     refuse_bad_flags(config)
-    _check_display(config)
+    check_display(config)
     load_tensorflow_to_play(config, intra=0)
     from impala_mm.evaluation import video_writer  # noqa: PLC0415
 
@@ -133,7 +133,7 @@ class _Test:
             deterministic=config.deterministic,
             seed=config.seed,
             no_reward_steps=given,
-            viewers=_viewers(config, policy, level, self._unwritten.append),
+            viewers=make_viewers(config, policy, level, self._unwritten.append),
             meanwhile=meanwhile,
             say=self._say,
         )
@@ -165,7 +165,7 @@ class _Test:
             self._say(f"recorded in {where}")
 
 
-def _check_display(config: Config) -> None:
+def check_display(config: Config) -> None:
     """Refuse --render where there is no display."""
     shown = any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
     if config.render and not shown:
@@ -176,7 +176,7 @@ def _check_display(config: Config) -> None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws without a display
 
 
-def _viewers(
+def make_viewers(
     config: Config, policy: "PolicyCore", level: str, failed: Callable[[str], None]
 ) -> "Callable[[Environments], Sequence[Viewer]] | None":
     """Return a function that makes the viewers of the first environment; None if there are none."""

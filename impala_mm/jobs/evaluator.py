@@ -32,6 +32,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 
     lifecycle.remember_end_signals(ending, end)
     refuse_bad_flags(config)
+    evaluate.check_display(config)
     evaluate.load_tensorflow_to_play(config, intra=1)  # leaves the other cores to the run
     try:
         _follow(config, given, stop, lambda: ending != [signal.SIGUSR1])
@@ -53,7 +54,7 @@ def _follow(
 ) -> None:
     """Test checkpoints until `stop`; unless it is to be `at_once`, test the last one then."""
     from impala_mm.evaluation import games  # noqa: PLC0415
-    from impala_mm.evaluation.checkpoint_tester import CheckpointTester  # noqa: PLC0415
+    from impala_mm.evaluation.checkpoint_tester import CheckpointTester, Film  # noqa: PLC0415
 
     say, alive = log.ProcessLogger("evaluator"), heartbeat.of_this_process()
 
@@ -61,12 +62,17 @@ def _follow(
         alive.beat()
         return not stop.is_set() or (not at_once() and evaluator.plays_newest())
 
+    def film(policy: Any, level: str) -> Film:
+        viewers = evaluate.make_viewers(config, policy, level, say)
+        return Film(evaluate.video_path(config, policy, level), viewers)
+
     evaluator = CheckpointTester(
         Path(config.logdir),
         lambda about: games.choose_levels(config, given, about, say),
         games.changed_flags(config, given),
         meanwhile=keep_playing,
         say=say,
+        film=film if config.video_dir else None,
         num_episodes=config.test_num_episodes,
         num_envs=auto.num_test_envs(config),
         deterministic=config.deterministic,

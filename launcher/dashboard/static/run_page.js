@@ -104,6 +104,7 @@ export class RunPage {
     this.notes.replaceChildren(...notes.filter(Boolean).map((text) => h("p", { class: "soft" }, text)));
     this.showTiles();
     this.parts.curves.setKeys(content.keys);
+    this.parts.videos.setFolder(status.logdir);
     this.control?.update(status);
   }
 

@@ -1,16 +1,22 @@
 // The videos of evaluations, the newest first. A video is only loaded when it is played.
 
-import { formatTime, h } from "./dom.js";
+import { formatTime, h, setText } from "./dom.js";
 
 export class Videos {
   constructor(key) {
     this.key = key;
     this.player = h("video", { controls: true, preload: "metadata", muted: true, playsinline: true });
     this.picker = h("select", { "aria-label": "Video", change: () => this.play(this.picker.value) });
-    this.empty = h("p", { class: "soft" }, "No evaluation has recorded a video (--video_dir).");
+    this.empty = h("p", { class: "soft" }, "There is no video yet.");
     this.elsewhere = h("p", { class: "soft" });
     this.element = h("div", { class: "videos" }, this.empty, this.picker, this.player, this.elsewhere);
     this.update([], 0);
+  }
+
+  /** Show the command that records a video of a run in this folder. */
+  setFolder(logdir) {
+    setText(this.empty, `There is no video yet. This records one: python experiment.py --mode=test ` +
+      `--logdir=${logdir} --video_dir=${logdir}/videos`);
   }
 
   update(videos, elsewhere) {

@@ -7,11 +7,12 @@ import tensorflow as tf
 from saved_run import evaluations, save
 from tensorboard.backend.event_processing import event_accumulator
 
-from impala_mm.evaluation.checkpoint_tester import CheckpointTester
+from impala_mm.evaluation import game_video
+from impala_mm.evaluation.checkpoint_tester import CheckpointTester, Film
 from impala_mm.records import checkpoint
 
 
-def _evaluator(logdir, said, levels=("catch",), **changed):
+def _evaluator(logdir, said, levels=("catch",), film=None, **changed):
     how = {"num_episodes": 3, "num_envs": 2, "deterministic": False, "seed": 1} | changed
     return CheckpointTester(
         logdir,
@@ -19,6 +20,7 @@ def _evaluator(logdir, said, levels=("catch",), **changed):
         {"seed": 1},
         meanwhile=lambda games, steps: True,
         say=said.append,
+        film=film,
         **how,
     )
 
@@ -47,6 +49,26 @@ def test_each_newest_checkpoint_is_tested_once_and_those_between_are_not(tmp_pat
     assert again.test_newest()
     assert _had(tmp_path) == [3, 4, 5]
     assert _evaluator(tmp_path, said, deterministic=True).test_newest(), "that is another test"
+
+
+def test_a_video_of_each_checkpoint_is_recorded_until_one_cannot_be(tmp_path):
+    said, film = [], tmp_path / "videos" / "x.mp4"
+
+    def make_film(policy, level):
+        name_of = game_video.action_namer(policy, level)
+        return Film(film, lambda playing: [game_video.GameVideo(film, 10.0, name_of)])
+
+    evaluator = _evaluator(tmp_path, said, film=make_film)
+    save(tmp_path, 1, level_name="catch")
+    assert evaluator.test_newest()
+    assert evaluations(tmp_path)[-1]["video"] == "videos/x.mp4"
+    assert film.stat().st_size > 1000
+    shutil.rmtree(film.parent)
+    film.parent.touch()
+    save(tmp_path, 2, level_name="catch")
+    assert evaluator.test_newest()
+    assert "the tests go on without videos" in said[-2]
+    assert "video" not in evaluations(tmp_path)[-1]
 
 
 @pytest.mark.parametrize(
