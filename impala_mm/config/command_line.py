@@ -56,8 +56,8 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     flags in these files count as given.
 
     A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
-    `about` and all flags, `--help=WORDS` those that are about these words, `--show_config` their
-    values, and all three end the program with exit code 0.
+    `about` and flags (`help_page`), `--show_config` their values, and both end the program with
+    exit code 0.
     """
     escape_unknown_characters()
     read = _read_files(argv, configs)
@@ -182,7 +182,7 @@ def _print_help(
     for option, _, words in (argument.partition("=") for argument in argv[1:]):
         if option not in _HELP:
             continue
-        if words == "all":
+        if words == "all" or option == "--helpfull":
             text = help_page.whole(program, about, shown, old)
         elif words:
             text = help_page.about_words(words, shown, of_other_algorithms())

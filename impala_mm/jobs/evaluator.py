@@ -63,8 +63,9 @@ def _follow(
         return not stop.is_set() or (not at_once() and evaluator.plays_newest())
 
     def film(policy: Any, level: str) -> Film:
-        viewers = evaluate.make_viewers(config, policy, level, say)
-        return Film(evaluate.video_path(config, policy, level), viewers)
+        path = evaluate.video_path(config, policy, level)
+        path.unlink(missing_ok=True)  # of an earlier test
+        return Film(path, evaluate.make_viewers(config, policy, level, say))
 
     evaluator = CheckpointTester(
         Path(config.logdir),

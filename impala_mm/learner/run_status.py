@@ -171,9 +171,10 @@ class RunStatus:
         self._began, self._before = math.inf, self.seconds
 
     def count_time(self, now: float) -> None:
-        """Count the seconds until `now`, from the first unroll on."""
-        if self.has_received:
+        """Count the seconds until `now`, from the first unroll or offline update on."""
+        if self.has_received or self.learner.offline_left:
             self._began = min(self._began, now)
+        if math.isfinite(self._began):
             self.seconds = self._before + now - self._began
 
 

@@ -351,7 +351,9 @@ class VerdictWriter:
 
     def __init__(self) -> None:
         self._rows: deque[dict[str, Any]] = deque(maxlen=_ROWS)  # those with shares of time
-        self._verdict, self._agreeing, self._others = "", 0, 0  # the last, and rows in succession
+        self._verdict = self._name = ""  # the last one, and what it names
+        # Rows with which all of the last `_ROWS` named it, and rows in succession that did not.
+        self._agreeing = self._others = 0
 
     def update(
         self,
@@ -377,16 +379,17 @@ class VerdictWriter:
             return describe_bottleneck(row, actors, (arrived, columns), filling)
         self._rows.append(row)
         verdict = describe_bottleneck(self._mean(row), actors)
-        if name_of(verdict)[0] == name_of(self._verdict)[0]:
-            self._agreeing, self._others = self._agreeing + 1, 0
-        else:
-            self._others += 1
-            if self._agreeing >= _ROWS and self._others < min(self._agreeing, _OTHER_ROWS):
+        name = name_of(verdict)[0]
+        names = {name_of(describe_bottleneck(each, actors))[0] for each in self._rows}
+        agree = len(self._rows) == _ROWS and names == {name}
+        self._others = 0 if name == self._name else self._others + 1
+        if self._others:
+            if self._others < min(self._agreeing, _OTHER_ROWS):
                 return self._verdict
-            self._agreeing, self._others = 1, 0
+            self._name, self._agreeing, self._others = name, 0, 0
+        self._agreeing += agree
         evidence, separator, _ = verdict.partition(_ADVICE)
-        is_sure = self._agreeing >= _ROWS or not separator
-        self._verdict = verdict if is_sure else f"{evidence})"
+        self._verdict = verdict if self._agreeing or not separator else f"{evidence})"
         return self._verdict
 
     def _mean(self, row: dict[str, Any]) -> dict[str, Any]:

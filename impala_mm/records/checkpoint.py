@@ -123,9 +123,7 @@ def read(path: Path) -> CheckpointInfo | None:
     """Return a checkpoint's description without verifying it; None if it cannot be read."""
     try:
         content = from_json((path / "about.json").read_text())
-        # Earlier versions wrote none of these, and `seconds` since the start.
-        content = {"own_states": (), "offline_updates": 0} | content
-        content["seconds"] = content.get("counted_seconds") or content["seconds"]
+        content = {"own_states": (), "offline_updates": 0} | content  # of earlier versions
         content["own_states"] = tuple(content["own_states"])
         about = CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
     except (OSError, ValueError, KeyError, TypeError):

@@ -86,8 +86,9 @@ def snapshot_without_gpus(run: Run) -> dict[str, Any]:
         row["verdict"] = f"{where}; the figures are the last that it sent"
     elif state == "failed":
         failed = next((each for each in states.values() if each.state == "failed"), learners)
-        row["verdict"] = f"failed: {failed.name} {failed.failure.why if failed.failure else ''}"
-    elif state in FINAL_STATES:
+        why = failed.failure.why if failed.failure else "has failed"
+        row["verdict"] = f"failed: {failed.name} {why}"
+    elif state in (*FINAL_STATES, "stale"):
         row["verdict"] = describe_end(row)
     return {
         "name": record.name,
@@ -257,9 +258,9 @@ def _summarize_state(record: Record, states: dict[str, State]) -> str:
 
 
 def describe_end(row: dict[str, Any]) -> str:
-    """Return how a run has ended, by its last row: a learner that is killed writes no reason."""
+    """Return how a run has ended, if its last row says so: a learner that is killed does not."""
     verdict = str(row.get("verdict", ""))
-    return verdict if verdict.startswith("ended: ") else "ended: the learners gave no reason"
+    return verdict if verdict.startswith("ended: ") else "ended"
 
 
 def last_row(path: Path, since: float) -> dict[str, Any]:

@@ -28,8 +28,9 @@ from launcher.plan import host_environment, process_plan, project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.supervise.callbacks import Say
-from launcher.supervise.deployed_files import arrival_path, file_identity
+from launcher.supervise.deployed_files import Comparison, arrival_path, arrivals, file_identity
 from launcher.supervise.file_service import LocalFiles
+from launcher.supervise.json_files import from_json
 
 WHEELHOUSE_FOLDER = "~/.cache/impala_mm/wheelhouse"  # on each host
 _MAX_THREADS = 48
@@ -48,6 +49,7 @@ done
 echo "[set-up] this host has no Python: apt-get install python3 python3-venv"
 exit 1
 """
+_FULL = re.compile("no space left|quota", re.IGNORECASE)
 # Remedies by a pattern in the output of set-up.
 _REMEDIES = (
     (
@@ -200,7 +202,7 @@ class Deployment:
         for destination in joined:
             marks = [
                 destination.host_id,
-                *(look["mark"] for look in comparisons[destination.key].values()),
+                *(look.mark for look in comparisons[destination.key].values()),
             ]
             waits_for[destination.key] = [first[mark] for mark in marks if mark in first]
             for mark in marks:
@@ -242,7 +244,7 @@ class Deployment:
             pool.shutdown(cancel_futures=True)
         return found
 
-    def _compare_all(self, destination: Destination) -> dict[str, dict[str, Any]]:
+    def _compare_all(self, destination: Destination) -> dict[str, Comparison]:
         """Return the comparison of the host's files with ours, by "project" and "wheels"."""
         look = self._compare_folder(destination, destination.folder, self._project)
         comparisons = {"project": look}
@@ -251,17 +253,16 @@ class Deployment:
             comparisons["wheels"] = look
         return comparisons
 
-    def _compare_folder(
-        self, destination: Destination, folder: str, files: FileSet
-    ) -> dict[str, Any]:
+    def _compare_folder(self, destination: Destination, folder: str, files: FileSet) -> Comparison:
         clone = file_identity(next(iter(files.paths.values())))
         with contextlib.closing(open_remote_files(self._hosts, destination.host_id)) as store:
             comparison = store.compare_deployed(folder, files.digests, clone)
-        if comparison["why"]:
-            raise OperationFailed(comparison["why"])
-        if not comparison["missing"].keys() <= files.paths.keys():  # it may have been taken over
-            raise OperationFailed("it asks for files that are not the project's")
-        return comparison
+        found = from_json(Comparison, comparison) if isinstance(comparison, dict) else None
+        if not found or not found.missing.keys() <= files.paths.keys():  # it may lie
+            raise OperationFailed("its answer about the project's files has another form")
+        if found.why:
+            raise OperationFailed(found.why)
+        return found
 
     def _with_shared_role(
         self,
@@ -273,12 +274,10 @@ class Deployment:
 
         They share one environment, which must suit all of them.
         """
-        mark = comparisons[destination.key]["project"]["mark"]
-        same = [
-            other for other in destinations if comparisons[other.key]["project"]["mark"] == mark
-        ]
+        mark = comparisons[destination.key]["project"].mark
+        same = [other for other in destinations if comparisons[other.key]["project"].mark == mark]
         learners = any(other.role == "learner" for other in same)
-        nvidia = any(o.gpus and comparisons[o.key]["project"]["nvidia"] for o in same)
+        nvidia = any(o.gpus and comparisons[o.key]["project"].nvidia for o in same)
         return destination._replace(role="learner" if learners else "actor", gpus=nvidia)
 
     def _check_wheelhouse(self, role: str, device: str) -> None:
@@ -316,10 +315,10 @@ class Deployment:
             options = [f"--role={destination.role}", f"--device={destination.device}"]
             if self._wheels.paths:
                 self._copy_files(destination, comparisons["wheels"], self._wheels, "packages")
-                options.append(f"--wheelhouse={comparisons['wheels']['folder']}")
+                options.append(f"--wheelhouse={comparisons['wheels'].folder}")
             self._copy_files(destination, comparisons["project"], self._project, "the project")
             if destination.needs_setup:
-                self._set_up(destination, comparisons["project"]["folder"], options)
+                self._set_up(destination, comparisons["project"].folder, options)
         finally:
             self._finished[destination.key].set()
         self._progress.finish(name, "")
@@ -327,22 +326,23 @@ class Deployment:
     def _copy_files(
         self,
         destination: Destination,
-        comparison: dict[str, Any],
+        comparison: Comparison,
         files: FileSet,
         what: str,
     ) -> None:
-        if comparison["settled"] and not comparison["missing"]:
+        if comparison.settled and not comparison.missing:
             return
-        folder, modes = comparison["folder"], {}
-        reads, writes = [], []
-        for name, arrived in comparison["missing"].items():
+        folder, modes = comparison.folder, {}
+        reads, writes, size = [], [], 0
+        for name, arrived in comparison.missing.items():
             path, state, digest = files.paths[name], files.states[name], files.digests[name]
-            modes[name] = stat.S_IMODE(state.st_mode)
+            modes[name] = state.st_mode & 0o777
             if stat.S_ISREG(state.st_mode):
-                offset = min(arrived, state.st_size)
+                offset = max(0, min(arrived, state.st_size))
+                size += state.st_size - offset
                 reads.append([str(path), state.st_ino, offset, state.st_size - offset])
                 writes.append([arrival_path(folder, name, digest), offset])
-        total, sent = _megabytes(sum(size for *_, size in reads)), 0
+        total, sent = _megabytes(size), 0
 
         def chunks() -> Iterator[bytes]:
             nonlocal sent
@@ -354,7 +354,12 @@ class Deployment:
 
         try:
             with contextlib.closing(open_remote_files(self._hosts, destination.host_id)) as store:
-                store.write(writes, chunks())
+                try:
+                    store.write(writes, chunks(), durable=False)  # digests are compared each time
+                except OperationFailed as error:
+                    if _FULL.search(str(error)):  # others need the disk
+                        store.remove(arrivals(folder))
+                    raise
                 store.install_deployed(folder, files.digests, modes)
         except OperationFailed as error:
             raise OperationFailed(f"{error}{_find_remedy(str(error))}") from None

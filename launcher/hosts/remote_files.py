@@ -19,6 +19,7 @@ from launcher.supervise.file_service import (
     receive_parts,
     send_frame,
 )
+from launcher.supervise.json_files import parse_object
 
 _ANSWER_SECONDS = 600.0  # timeout for an answer: digests of gigabytes take a while
 _IDLE_SECONDS = 30.0  # seconds after which a channel is not used again: its program may have ended
@@ -94,16 +95,16 @@ class RemoteFiles:
                         raise ValueError(f"it sent more of {path} than was requested")
                     yield chunk
 
-    def write(self, parts: Sequence[Any], chunks: Iterator[bytes]) -> None:
+    def write(self, parts: Sequence[Any], chunks: Iterator[bytes], durable: bool = True) -> None:
         """See `LocalFiles`."""
         with self._exchange():
-            self._send_call("write", list(parts))
+            self._send_call("write", list(parts), durable)
             for chunk in chunks:
                 send_frame(self._output, chunk)
                 if self._channel.recv_ready():  # an error, such as a full disk
                     break
             self._output.flush()
-            self._result(json.loads(receive_frame(self._input)))
+            self._result(self._receive_answer())
 
     def compare_deployed(
         self, folder: str, wanted: dict[str, str], clone: list[int]
@@ -139,8 +140,15 @@ class RemoteFiles:
     def _call(self, op: str, *arguments: Any) -> Any:
         with self._exchange():
             self._send_call(op, *arguments)
-            answer = json.loads(receive_frame(self._input))
+            answer = self._receive_answer()
         return self._result(answer)
+
+    def _receive_answer(self) -> dict[str, Any]:
+        """Return the answer to a call. Raises ValueError for what is none: a host may lie."""
+        answer = parse_object(receive_frame(self._input))
+        if not answer.keys() & {"result", "error"}:
+            raise ValueError("its answer has another form")
+        return answer
 
     def _result(self, answer: dict[str, Any]) -> Any:
         if "error" in answer:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 30.0
 _SILENT_SECONDS = 12.0  # seconds without any message after which a connection counts as lost
 _MAX_LINE = 1 << 26  # bytes of a message: states of all processes, or what a program printed
+_READ_BYTES = 1 << 16
 _PING_SECONDS = 2.0
 _PAUSE_SECONDS = 15.0  # maximum pause between two attempts to reconnect
 
@@ -226,7 +227,7 @@ class _AgentConnection:
         try:
             self._channel = self.connection.open_program(agent_bundle.start_command(pythons))
             self._channel.sendall(agent_bundle.bundle_header(name) + agent_bundle.bundle())
-            self._lines = _read_lines(self._channel.makefile("rb"))
+            self._lines = _read_lines(self._channel)
             self._wait_until_ready()
             self._channel.settimeout(_SILENT_SECONDS)
             threading.Thread(target=self._read, name=f"read {name}", daemon=True).start()
@@ -321,12 +322,14 @@ class _AgentConnection:
                 call.answer.set_result(message["result"])
 
 
-def _read_lines(file: Any) -> Iterator[bytes]:
+def _read_lines(channel: "Channel") -> Iterator[bytes]:
     """Yield lines. Raises ValueError for one that would fill this machine's memory."""
-    while line := file.readline(_MAX_LINE):
-        if len(line) == _MAX_LINE:
+    rest = b""
+    while data := channel.recv(_READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+        if len(rest) > _MAX_LINE:
             raise ValueError(f"the host sent a line of more than {_MAX_LINE:,} bytes")
-        yield line
 
 
 def _reason(error: Exception) -> str:

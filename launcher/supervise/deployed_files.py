@@ -10,6 +10,7 @@ of them into place once they are complete.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -58,6 +59,24 @@ def file_identity(path: Path) -> list[int]:
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What `compare` tells a frontend."""
+
+    why: str = ""
+    folder: str = ""
+    mark: str = ""
+    # With the bytes that have arrived.
+    missing: dict[str, int] = dataclasses.field(default_factory=dict)
+    settled: bool = False
+    nvidia: bool = False
+
+
+def arrivals(folder: str) -> str:
+    """Return the folder in which files arrive."""
+    return f"{folder}/{_ARRIVALS}"
+
+
 def compare(folder: str, wanted: dict[str, str], clone: list[int]) -> dict[str, Any]:
     """Compare a folder with the `wanted` files (digests by name).
 
@@ -70,16 +89,18 @@ def compare(folder: str, wanted: dict[str, str], clone: list[int]) -> dict[str, 
     if refusal := _refusal(base, present, wanted, clone):
         return {"why": refusal}
     base.mkdir(parents=True, exist_ok=True)
-    (base / _ARRIVALS).mkdir(mode=0o700, exist_ok=True)  # files get their modes by `install`
+    missing = [name for name in wanted if present[name] != wanted[name]]
+    if missing:
+        (base / _ARRIVALS).mkdir(mode=0o700, exist_ok=True)  # files get their modes by `install`
+    else:  # left by a transfer that was cut, of files that are not wanted any more
+        shutil.rmtree(base / _ARRIVALS, ignore_errors=True)
     manifest = _read_manifest(base) or _create_manifest(base)
     return {
         "why": "",
         "folder": str(base),
         "mark": manifest["mark"],
         "missing": {
-            name: file_size(arrival_path(str(base), name, whole))
-            for name, whole in wanted.items()
-            if present[name] != whole
+            name: file_size(arrival_path(str(base), name, wanted[name])) for name in missing
         },
         "settled": manifest["files"] == {name: [each] for name, each in wanted.items()},
         "nvidia": bool(shutil.which("nvidia-smi")),
@@ -145,7 +166,7 @@ def _create_manifest(base: Path) -> dict[str, Any]:
 
 def arrival_path(folder: str, name: str, digest: str) -> str:
     """Return where a file with this digest arrives before `install`."""
-    return f"{folder}/{_ARRIVALS}/{digest[:16]}/{name}"
+    return f"{arrivals(folder)}/{digest[:16]}/{name}"
 
 
 def install(folder: str, wanted: dict[str, str], modes: dict[str, int]) -> None:
@@ -163,7 +184,9 @@ def install(folder: str, wanted: dict[str, str], modes: dict[str, int]) -> None:
     for name, path in arrived.items():
         if digest(path).removesuffix("x") != wanted[name].removesuffix("x"):
             path.unlink(missing_ok=True)
-            raise OSError(0, f"{name} changed while it was sent: try again", folder)
+            raise OSError(
+                0, f"{name} is incomplete, or changed while it was sent: try again", folder
+            )
     manifest = _read_manifest(base)
     before: dict[str, list[str]] = manifest["files"]
     after = {name: [each] for name, each in wanted.items()}
@@ -183,7 +206,10 @@ def install(folder: str, wanted: dict[str, str], modes: dict[str, int]) -> None:
             link.symlink_to(wanted[name].removeprefix(_LINK))
             link.replace(base / name)
     _write_manifest(base, manifest | {"files": after})
-    shutil.rmtree(base / _ARRIVALS, ignore_errors=True)  # another deployment may write to it
+    for name in arrived:  # another deployment may write to others
+        shutil.rmtree(base / _ARRIVALS / wanted[name][:16], ignore_errors=True)
+    with contextlib.suppress(OSError):  # it has other files
+        (base / _ARRIVALS).rmdir()
 
 
 def _umask() -> int:

@@ -90,11 +90,11 @@ class LocalFiles:
                     yield from _read_chunks(file, offset, size)
             yield b""
 
-    def write(self, parts: Sequence[Any], chunks: Iterator[bytes]) -> None:
+    def write(self, parts: Sequence[Any], chunks: Iterator[bytes], durable: bool = True) -> None:
         """Write parts of files, each [path, offset], from pieces; an empty one ends a part.
 
-        Each is on the disk before the next one begins. At offset 0 a file is created if it does
-        not exist.
+        If `durable`, each is on the disk before the next one begins. At offset 0 a file is created
+        if it does not exist.
         """
         for path, offset in parts:
             make_folder(os.path.dirname(path))
@@ -105,7 +105,8 @@ class LocalFiles:
                     while chunk := next(chunks, b""):
                         file.write(chunk)
                     file.flush()
-                    os.fsync(number)
+                    if durable:
+                        os.fsync(number)
             except OSError as error:  # that of a full disk names no file
                 raise OSError(error.errno, error.strerror, path) from None
 
@@ -291,7 +292,9 @@ def serve(source: Stream, out: Stream) -> None:
                 out.flush()
                 continue
             sent = receive_parts(source, len(arguments[0])) if op == "write" else iter(())
-            answer = _answer_call(files, op, [*arguments, sent] if op == "write" else arguments)
+            if op == "write":
+                arguments.insert(1, sent)
+            answer = _answer_call(files, op, arguments)
             send_frame(out, json.dumps(answer).encode())
             out.flush()
             for _ in sent:  # skip what an error has left, which is not the next call
@@ -329,7 +332,7 @@ class _TimeoutStream:
 
 
 def _give_up(*_: object) -> None:
-    """End what is being received, of which nothing is left behind; the exit follows."""
+    """End what is being received; the exit follows."""
     raise EOFError
 
 

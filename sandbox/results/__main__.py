@@ -40,8 +40,8 @@ _PLOT = """Draw the learning curves of runs over frames and over time.
 Runs whose settings differ only in the seed form one group: a line for their mean and a band from
 the lowest to the highest value. Other settings form other groups, and the legend names the
 settings in which they differ. A return is the mean over the last 100 complete games; frames are
-environment frames; seconds are training time, with the wait for the first unroll (which
---max_seconds does not count), and continue when a run is resumed."""
+environment frames; seconds are training time since the first unroll, and continue when a run
+is resumed."""
 
 _REPORT = """Write LOGDIR/report.html for each run: one file to keep, mail or open anywhere.
 

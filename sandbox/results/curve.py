@@ -107,5 +107,5 @@ def show(logdir: Path | None) -> None:
     programs, here = Path(sys.executable).parent, Path.cwd()
     place = programs.relative_to(here) if programs.is_relative_to(here) else programs
     print(f"  {place}/impala-mm --level_name=catch        another environment")
-    print(f"  {place}/impala-mm --help                    every setting")
+    print(f"  {place}/impala-mm --help                    the settings")
     print(f"  {place}/tensorboard --logdir={logdir}    this run in a browser, with more metrics")

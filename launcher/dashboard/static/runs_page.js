@@ -81,7 +81,7 @@ export class RunsPage {
       link.title = now.logdir;
       setText(state, stateLabel(now.state));
       state.className = `state ${stateKind(now.state)}`;
-      setText(end, isOver(now.state) ? now.verdict.replace(/^(ended|failed): /, "") : "");
+      setText(end, isOver(now.state) ? now.verdict.replace(/^(ended|failed)(: )?/, "") : "");
       setText(cells.level, now.level);
       setText(cells.algorithm, now.algorithm);
       setText(cells.frames, formatNumber(now.frames));

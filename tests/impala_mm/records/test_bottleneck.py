@@ -44,6 +44,11 @@ def test_a_verdict_with_advice_is_held_while_rows_name_another_for_less_than_30_
     assert changed == "balanced: learner and actors keep pace"
 
 
+def test_one_row_that_differs_is_no_reason_for_advice():
+    for waits in ((0.8, 0.0, 0.0, 0.0), (0.0, 0.0, 0.8, 0.0, 0.0, 0.0)):
+        assert not any("needed" in each for each in _verdicts(*map(_row, waits)))
+
+
 def test_a_run_that_keeps_pace_or_has_no_actors_says_so_at_once():
     assert _verdicts(_row(0.05)) == ["balanced: learner and actors keep pace"]
     assert _verdicts(_row(1.0), actors=0)[0].startswith("bottleneck: actors (none is connected)")

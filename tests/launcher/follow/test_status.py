@@ -442,7 +442,7 @@ def test_the_verdict_of_an_unreachable_learners_host_is_not_its_last_one(run, tm
     ("state", "verdict", "shown"),
     [
         ("ended", "ended: the mean return reached 475", "ended: the mean return reached 475"),
-        ("stopped", "bottleneck: actors (...)", "ended: the learners gave no reason"),
+        ("stopped", "bottleneck: actors (...)", "ended"),
         ("failed", "bottleneck: actors (...)", "failed: learners exited with code 1"),
     ],
 )

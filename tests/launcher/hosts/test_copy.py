@@ -31,7 +31,7 @@ from launcher.hosts.copy import (
 from launcher.hosts.remote_files import RemoteFiles
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.supervise import deployed_files
-from launcher.supervise.file_service import LocalFiles, receive_frame, serve
+from launcher.supervise.file_service import LocalFiles, receive_frame, send_frame, serve
 
 _NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
 _WORDS = st.binary(max_size=6)
@@ -473,6 +473,17 @@ def test_a_host_cannot_fill_the_memory_or_the_disk_of_this_machine(sent, error):
         list(RemoteFiles("host", lambda: Channel(answer)).read([["/x", 1, 0, 5]]))
 
 
+@pytest.mark.parametrize("sent", [b"5", b"[]", b"{}", b"[" * 200_000])
+def test_an_answer_of_another_form_ends_that_hosts_transfer_alone(sent):
+    def answer(source, out):
+        receive_frame(source)
+        send_frame(out, sent)
+        out.flush()
+
+    with pytest.raises(HostUnavailable, match="host: its answer has another form"):
+        RemoteFiles("host", lambda: Channel(answer)).compare_deployed("/x", {}, [])
+
+
 def test_a_write_that_fails_is_reported_at_once():
     def chunks():
         for _ in range(5000):  # 1.3 GB
@@ -514,7 +525,7 @@ def test_deployed_files_are_installed_together_and_a_transfer_that_was_cut_goes_
     parts = [[targets["a.whl"], 300_000], [targets["bin/program"], 0]]
     sent = [b"wrong", b"", content["bin/program"], b""]
     host.write(parts, iter(sent))
-    with pytest.raises(OperationFailed, match=r"a\.whl changed while it was sent: try again"):
+    with pytest.raises(OperationFailed, match=r"a\.whl is incomplete, or changed while it"):
         host.install_deployed(folder, wanted, modes)
     assert sorted(os.listdir(folder)) == [".deployed.json", ".deploying"]
     arrived = {"a.whl": 0, "bin/program": 9, "link": 0}
