@@ -31,7 +31,7 @@ _RUN = (
 _SECONDS = 60.0
 _LEARNING = ("--level_name=CartPole-v1", "--num_learners=2", "--batch_size=4", "--max_seconds=160")
 _FRAME_SECONDS, _SHOWN_SECONDS, _LAST_SECONDS = 1.0, 0.1, 4.0
-_COLOURS, _WIDTH = 64, 880  # of the moving picture
+_COLOURS, _WIDTH = 64, 800  # of the moving picture
 
 
 def _start(*flags: str, folder: str) -> subprocess.Popen:
@@ -91,7 +91,7 @@ def draw_page() -> None:
 def draw_learning() -> None:
     """Draw the page while CartPole is learnt, until the run has ended."""
     frames = []
-    with _shown_run(_LEARNING, height=800) as (page, _, run):
+    with _shown_run(_LEARNING, height=1180) as (page, _, run):
         page.wait_for_selector("canvas", timeout=60_000)
         while run.poll() is None:
             began = time.monotonic()
