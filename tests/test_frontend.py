@@ -489,7 +489,7 @@ def test_a_tmux_session_that_no_run_created_is_left_alone(cluster):
 def test_without_horovod_the_example_csv_is_one_learner_with_all_actors(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     asked = Request(LauncherConfig())
-    assert [worker.job for worker in read_workers(asked)] == ["learner", "actor", "actor", "actor"]
+    assert [worker.job for worker in read_workers(asked)] == ["learner", "actor", "actor"]
     assert "Horovod is not installed (`make horovod` builds it): one learner trains" in (
         capsys.readouterr().out
     )

@@ -61,7 +61,7 @@ def file_identity(path: Path) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What `compare` tells a frontend."""
+    """The answer of `compare` to a frontend."""
 
     why: str = ""
     folder: str = ""
