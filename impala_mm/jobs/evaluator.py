@@ -1,5 +1,6 @@
 """The job of --job_name=evaluator: tests each new checkpoint of a run."""
 
+import contextlib
 import signal
 import threading
 import time
@@ -64,7 +65,8 @@ def _follow(
 
     def film(policy: Any, level: str) -> Film:
         path = evaluate.video_path(config, policy, level)
-        path.unlink(missing_ok=True)  # of an earlier test
+        with contextlib.suppress(OSError):  # there is none of an earlier test, or no such folder
+            path.unlink()
         return Film(path, evaluate.make_viewers(config, policy, level, say))
 
     evaluator = CheckpointTester(

@@ -182,7 +182,7 @@ def install(folder: str, wanted: dict[str, str], modes: dict[str, int]) -> None:
         if not wanted[name].startswith(_LINK)
     }
     for name, path in arrived.items():
-        if digest(path).removesuffix("x") != wanted[name].removesuffix("x"):
+        if _without_mode(digest(path)) != _without_mode(wanted[name]):
             path.unlink(missing_ok=True)
             raise OSError(
                 0, f"{name} is incomplete, or changed while it was sent: try again", folder
