@@ -1,4 +1,4 @@
-"""Levels whose rewards become too large, or NaN, in the environments of actor 1 alone."""
+"""A level whose rewards become too large in the environments of actor 1 alone."""
 
 import sys
 
@@ -10,8 +10,8 @@ HUGE = float(np.finfo(np.float32).max)
 STEPS = 200  # steps of an environment before its rewards are bad
 
 
-class Sound(gymnasium.Env):
-    """A level without a fault, whose episodes take 20 steps."""
+class HugeReward(gymnasium.Env):
+    """A level whose episodes take 20 steps."""
 
     observation_space = Box(-np.inf, np.inf, (3,), np.float32)
     action_space = Discrete(2)
@@ -23,28 +23,11 @@ class Sound(gymnasium.Env):
 
     def step(self, action):
         self.steps += 1
-        return self.see(), self.reward(), self.steps % 20 == 0, False, {}
+        is_bad = self.steps >= STEPS and "--task=1" in sys.argv
+        return self.see(), HUGE if is_bad else 1.0, self.steps % 20 == 0, False, {}
 
     def see(self):
         return self.np_random.random(3, np.float32)
 
-    def reward(self):
-        return 1.0
 
-    @property
-    def is_bad(self):
-        return self.steps >= STEPS and "--task=1" in sys.argv
-
-
-class HugeReward(Sound):
-    def reward(self):
-        return HUGE if self.is_bad else 1.0
-
-
-class NaNReward(Sound):
-    def reward(self):
-        return np.nan if self.is_bad else 1.0
-
-
-for _level in (HugeReward, NaNReward):
-    gymnasium.register(f"{_level.__name__}-v0", _level)
+gymnasium.register("HugeReward-v0", HugeReward)
