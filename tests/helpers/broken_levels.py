@@ -34,16 +34,6 @@ class BreaksInReset(Works):
         raise OSError("no map")
 
 
-class ReturnsThree(Works):
-    def step(self, action):
-        return np.zeros(2, np.float32), 1.0, False
-
-
-class ReturnsNaN(Works):
-    def step(self, action):
-        return np.full(2, np.nan, np.float32), 1.0, False, False, {}
-
-
 class BreaksSometimes(Works):
     def step(self, action):
         if np.random.default_rng().random() < 1 / 500:
@@ -92,7 +82,7 @@ class StepHangs(Works):
 
 
 for _level in (
-    *(Works, BreaksInStep, BreaksInReset, ReturnsThree, ReturnsNaN, BreaksSometimes),
+    *(Works, BreaksInStep, BreaksInReset, BreaksSometimes),
     *(OnlyOne, StartsLate, StepHangs, ClosesFiles),
 ):
     gymnasium.register(f"{_level.__name__}-v0", _level)
