@@ -1,4 +1,4 @@
-"""What the real Dopamine wrote, and frames and games that its writers and the tests compute."""
+"""Frames and games that the writers of Dopamine's files and the tests compute, and those files."""
 
 import lzma
 from pathlib import Path
