@@ -107,7 +107,7 @@ def _train_with_one_bad_actor(tmp_path, level):
     raw = ("--normalize_observations=false", "--normalize_rewards=false", "--batch_size=8")
     return Training(
         tmp_path,
-        *("--algorithm=ppo", f"--level_name=tests.helpers.overflowing:{level}-v0", *SHORT),
+        *("--algorithm=ppo", f"--level_name=tests.helpers.broken_levels:{level}-v0", *SHORT),
         *(*TWO, "--num_actors=2", "--learner_assignment=fixed", *raw, "--save_checkpoint_secs=0.2"),
         "--total_environment_frames=20000",
     )

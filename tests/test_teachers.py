@@ -8,7 +8,7 @@ import time
 
 import pytest
 from deadlines import Deadline
-from dopamine_runs import unpack
+from dopamine_stacks import unpack
 from processes import EXPERIMENT, ROOT, Process, catch_command, needs_horovod, run
 from rows import read_rows
 from saved_run import save

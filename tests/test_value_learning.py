@@ -15,7 +15,7 @@ IQN = (
     "--value_distribution=quantiles",
     *(f"--num_{which}quantiles=8" for which in ("", "target_", "policy_")),
 )
-PICTURES = ("--algorithm=dqn", "--level_name=tests.helpers.picture_catch:PictureCatch")
+PICTURES = ("--algorithm=dqn", "--level_name=tests.helpers.games:PictureCatch")
 RUNS = {
     "dqn": CARTPOLE,
     "c51": (*CARTPOLE, *C51, "--duelling", "--noisy", "--n_steps=3"),

@@ -1,6 +1,7 @@
 """Levels that break, as users' own environments do: each by its id in this module."""
 
 import os
+import sys
 import threading
 import time
 
@@ -91,8 +92,28 @@ class StepHangs(Works):
         return super().step(action)
 
 
+class _TooLarge(Works):
+    """A level whose rewards are bad after 200 steps, in the environments of actor 1 alone."""
+
+    taken = 0
+
+    def step(self, action):
+        self.taken += 1
+        seen, reward, *rest = super().step(action)
+        is_bad = self.taken >= 200 and "--task=1" in sys.argv
+        return seen, self.bad if is_bad else reward, *rest
+
+
+class HugeReward(_TooLarge):
+    bad = float(np.finfo(np.float32).max)
+
+
+class NaNReward(_TooLarge):
+    bad = np.nan
+
+
 for _level in (
     *(Works, BreaksInStep, BreaksInReset, ReturnsThree, ReturnsNaN, BreaksSometimes),
-    *(OnlyOne, StartsLate, StepHangs, ClosesFiles),
+    *(OnlyOne, StartsLate, StepHangs, ClosesFiles, HugeReward, NaNReward),
 ):
     gymnasium.register(f"{_level.__name__}-v0", _level)
