@@ -20,7 +20,7 @@ MPIRUN = (
     *(str(Path(sys.executable).parent / "mpirun"), "--allow-run-as-root", "--oversubscribe"),
     *("--mca", "mpi_yield_when_idle", "1"),
 )
-SLOW = "--level_name=tests.helpers.sleeping:Sleeping-v0"  # bottleneck: the environment, not the CPU
+SLOW = "--level_name=tests.helpers.games:Sleeping-v0"  # bottleneck: the environment, not the CPU
 
 
 def _steps_per_second(logdir, seconds):

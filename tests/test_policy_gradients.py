@@ -108,7 +108,7 @@ def test_numbers_too_large_on_one_learner_end_all_and_are_applied_on_none(tmp_pa
     raw = ("--normalize_observations=false", "--normalize_rewards=false", "--batch_size=8")
     training = Training(
         tmp_path,
-        *("--algorithm=ppo", "--level_name=tests.helpers.overflowing:HugeReward-v0", *SHORT),
+        *("--algorithm=ppo", "--level_name=tests.helpers.broken_levels:HugeReward-v0", *SHORT),
         *(*TWO, "--num_actors=2", "--learner_assignment=fixed", *raw, "--save_checkpoint_secs=0.2"),
         "--total_environment_frames=20000",
     )

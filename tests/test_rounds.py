@@ -90,8 +90,6 @@ def test_a_round_larger_than_the_environments_is_filled_by_several_unrolls_of_ea
 def test_while_slow_environments_play_a_round_the_progress_line_says_so(tmp_path):
     """A round takes 16 s here, and 4 of its unrolls arrive at a time."""
     flags = (ROUNDS, "--num_envs=4", "--num_actors=1", "--batch_size=16", "--unroll_length=500")
-    run = Process(
-        *catch_command(tmp_path, *flags, "--level_name=tests.helpers.sleeping:Sleeping-v0")
-    )
+    run = Process(*catch_command(tmp_path, *flags, "--level_name=tests.helpers.games:Sleeping-v0"))
     run.until(r"a round is being played: (4|8|12) of its 16 unrolls have arrived\)", 200)
     assert "no unrolls arrive" not in run.printed()

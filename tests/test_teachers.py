@@ -8,7 +8,7 @@ import time
 
 import pytest
 from deadlines import Deadline
-from dopamine_runs import unpack
+from dopamine_stacks import unpack
 from processes import ROOT, Process, catch_command, run
 from rows import read_rows
 

@@ -92,7 +92,7 @@ def test_dqn_and_the_parts_of_rainbow_learn_cartpole(tmp_path, parts, goal):
 def test_drq_learns_from_pictures(tmp_path):
     """A random policy has a mean return of -0.6."""
     flags = (
-        *("--algorithm=dqn", "--level_name=tests.helpers.picture_catch:PictureCatch"),
+        *("--algorithm=dqn", "--level_name=tests.helpers.games:PictureCatch"),
         *("--random_shift=2", "--value_shifts=1", "--target_shifts=1"),
         *("--n_steps=3", "--duelling", "--batch_size=16"),
         *("--epsilon_frames=4000", "--epsilon_end=0.02", "--learning_rate=0.001"),

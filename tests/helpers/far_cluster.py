@@ -76,6 +76,8 @@ class FarCluster(FrontendUser):
         ran = self.lan.laptop.run(*FRONTEND, *flags, check=False, timeout=timeout)
         return ran.returncode, ran.stdout + ran.stderr
 
+    ask = run
+
     def until_all(self, state, seconds=30):
         """Wait until all processes are in this state, and return the seconds it took."""
         begin = time.monotonic()
