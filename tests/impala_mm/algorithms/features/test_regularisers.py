@@ -72,7 +72,7 @@ def _nested_masks(actions, masks):
     return actions.pack(np.split(masks, np.cumsum(sizes)[:-1], -1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     kind=st.sampled_from(list(CHOICES)),
     masked=st.booleans(),
@@ -107,12 +107,18 @@ def _check_gradient(compute, parameters):
     np.testing.assert_allclose(found.ravel(), (up - down) / 2e-5, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("kind", CHOICES)
-def test_gradients_of_divergences_of_choices_are_those_by_differences(kind, masked):
-    rng, actions = np.random.default_rng(0), ActionSpec(CHOICES[kind])
-    chosen = action_policies.choose(actions)
-    mine, theirs = rng.normal(0, 1.5, (2, 2, chosen.num_parameters))
+@pytest.mark.parametrize(
+    ("kind", "box", "masked"),
+    [
+        *((kind, "clipped", masked) for kind in ("several", "nest") for masked in (False, True)),
+        ("decisions", "clipped", False),
+        *((kind, box, False) for kind in NUMBERS for box in action_policies.BOX_POLICIES),
+    ],
+)
+def test_gradients_of_divergences_are_those_by_differences(kind, box, masked):
+    rng, actions = np.random.default_rng(0), ActionSpec((CHOICES | NUMBERS)[kind])
+    chosen = action_policies.choose(actions, box)
+    mine, theirs = rng.normal(0, 1.2, (2, 2, chosen.num_parameters))
     masks = rng.random((2, sum(_ns(actions)))) < 0.6 if masked else None
     nested = _nested_masks(actions, masks)
 
@@ -126,29 +132,14 @@ def test_gradients_of_divergences_of_choices_are_those_by_differences(kind, mask
 
 @pytest.mark.parametrize("box", action_policies.BOX_POLICIES)
 @pytest.mark.parametrize("kind", NUMBERS)
-def test_gradients_of_divergences_of_numbers_are_those_by_differences(kind, box):
-    rng, actions = np.random.default_rng(0), ActionSpec({"x": NUMBERS[kind], "y": Discrete(2)})
-    chosen = action_policies.choose(actions, box)
-    mine, theirs = rng.normal(0, 1.0, (2, 3, chosen.num_parameters))
-
-    def other(x):
-        return chosen.make(tf.broadcast_to(theirs, x.shape))
-
-    _check_gradient(lambda x: chosen.make(x).kl(other(x)), mine)
-    _check_gradient(lambda x: other(x).kl(chosen.make(x)), mine)
-    _check_gradient(lambda x: chosen.make(x).entropy(), mine)
-
-
-@pytest.mark.parametrize("box", action_policies.BOX_POLICIES)
-@pytest.mark.parametrize("kind", NUMBERS)
 def test_the_divergence_of_numbers_is_the_expected_difference_of_log_probabilities(kind, box):
-    """Sampled 200,000 times; the standard error of the mean is the yardstick."""
+    """Sampled 50,000 times; the standard error of the mean is the yardstick."""
     tf.random.set_seed(3)
     actions = ActionSpec(NUMBERS[kind])
     chosen = action_policies.choose(actions, box)
     mine = tf.constant([[0.4, -0.9, 0.3, 0.1]], tf.float64)
     theirs = tf.constant([[0.1, -0.2, 0.8, 0.2]], tf.float64)
-    many = tf.repeat(mine, 200_000, 0)
+    many = tf.repeat(mine, 50_000, 0)
     drawn = chosen.make(many).sample()
     gaps = chosen.make(many).log_prob(drawn) - chosen.make(theirs).log_prob(drawn)
     error = np.std(gaps) / np.sqrt(len(gaps))
@@ -157,7 +148,7 @@ def test_the_divergence_of_numbers_is_the_expected_difference_of_log_probabiliti
     assert kl > 0.05
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     kind=st.sampled_from([*CHOICES, *NUMBERS]),
     box=st.sampled_from(action_policies.BOX_POLICIES),
@@ -212,7 +203,7 @@ def _measure(made, batch, reduction="sum", fresh=None):
     return made.measure(policy, make, *given, reduction, fresh)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     costs=st.tuples(*[st.sampled_from([0.0, 0.3, 2.0])] * 4),
     reduction=st.sampled_from(losses.REDUCTIONS),
@@ -239,15 +230,6 @@ def test_the_loss_is_the_sum_of_the_terms_times_their_costs(costs, reduction, se
     assert set(measured.totals) == used | {"entropy"}
 
 
-def test_the_entropy_alone_is_the_loss_that_it_was():
-    """IMPALA's results stay the same, bit for bit, unless a flag asks for more."""
-    pi, *_, live, weight = batch = _batch(0)
-    measured = _measure(Regularised(RegulariserSettings(entropy_cost=0.005), ACTIONS), batch)
-    policy = action_policies.categorical(tf.constant(pi))
-    before = 0.005 * losses.reduce(-policy.entropy(), live, weight, "sum")
-    assert measured.loss.numpy() == before.numpy()
-
-
 def test_gradients_flow_into_the_policy_alone_and_dead_columns_may_hold_anything():
     config = RegulariserSettings(kl_pi_mu_cost=1.0, kl_mu_pi_cost=1.0, kl_ref_pi_cost=1.0)
     made, batch = Regularised(config, ACTIONS), _batch(1)
@@ -260,16 +242,14 @@ def test_gradients_flow_into_the_policy_alone_and_dead_columns_may_hold_anything
         return made.measure(make(pi), make, mu, reference, live, weight, "sum")
 
     variables = [tf.Variable(x) for x in batch[:3]]
-    with tf.GradientTape() as tape:
-        loss = measure(*variables).loss
-    pi, *_ = tape.gradient(loss, variables)
+    with tf.GradientTape(persistent=True) as tape:
+        measured = measure(*variables)
+    pi, *_ = tape.gradient(measured.loss, variables)
     assert (np.abs(pi).sum(-1) > 0)[live].all()
     assert not np.asarray(pi)[~live].any()
     dead = [np.where(live[..., None], x, np.nan) for x in batch[:3]]
-    assert measure(*dead).loss.numpy() == loss.numpy()
-    with tf.GradientTape() as tape:
-        total = measure(*variables).totals["kl_mu_pi"]
-    assert tape.gradient(total, variables) == [None] * 3
+    assert measure(*dead).loss.numpy() == measured.loss.numpy()
+    assert tape.gradient(measured.totals["kl_mu_pi"], variables) == [None] * 3
 
 
 def test_replayed_columns_do_not_draw_the_policy_back_to_what_played_them():
@@ -292,45 +272,6 @@ def test_replayed_columns_do_not_draw_the_policy_back_to_what_played_them():
     assert np.isfinite([variable.numpy() for variable in made.variables]).all()
 
 
-def test_without_a_target_there_are_no_variables_and_only_what_is_used_is_measured():
-    made = Regularised(RegulariserSettings(kl_mu_pi_cost=0.1), ACTIONS)
-    assert made.variables == []
-    batch = _batch(2)
-    metrics = made.update(_measure(made, batch), ALONE)
-    assert set(metrics) == {"kl_mu_pi"}
-    live = batch[3]
-    expected = _expected(batch)["kl_mu_pi"][live].mean()
-    assert float(metrics["kl_mu_pi"]) == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize("name", ["entropy", *KINDS])
-@pytest.mark.parametrize("side", [-1, 1])
-def test_a_cost_moves_towards_its_target_from_either_side(name, side):
-    """The mean over live steps counts, whatever the columns weigh."""
-    batch = _batch(3)
-    mean = _expected(batch)[name][batch[3]].mean()
-    target = mean + side * 0.1
-    config = RegulariserSettings(**{f"target_{name}": target})
-    made = Regularised(config, ACTIONS)
-    metrics = made.update(_measure(made, batch), ALONE)
-    before = float(metrics[f"{name}_cost"])
-    assert before == pytest.approx(0.005 if name == "entropy" else 1.0)
-    (log,) = made.variables
-    expected = np.clip((mean - target) / target, -1, 1) * (-1 if name == "entropy" else 1)
-    expected *= config.multiplier_speed
-    assert log.numpy() - math.log(before) == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.mark.parametrize("name", ["entropy", *KINDS])
-def test_a_target_of_0_counts_as_one(name):
-    made = Regularised(RegulariserSettings(**{f"target_{name}": 0.0}), ACTIONS)
-    assert len(made.variables) == 1
-    before = made.variables[0].numpy()
-    made.update(_measure(made, _batch(4)), ALONE)
-    grows = made.variables[0].numpy() > before
-    assert grows == (name != "entropy")  # the entropy is above 0, and divergences are, too
-
-
 @pytest.mark.parametrize(
     ("settings", "initial"),
     [
@@ -345,34 +286,44 @@ def test_a_multiplier_starts_at_the_fixed_cost(settings, initial):
     assert math.exp(log.numpy()) == pytest.approx(initial, rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["entropy", *KINDS])
+@pytest.mark.parametrize("side", [-0.1, 0.1, None])
+def test_a_cost_moves_towards_its_target_from_either_side(name, side):
+    """The mean over live steps counts, whatever the columns weigh; a target of 0 is one."""
+    batch = _batch(3)
+    mean = _expected(batch)[name][batch[3]].mean()
+    target = 0.0 if side is None else mean + side
+    config = RegulariserSettings(**{f"target_{name}": target})
+    made = Regularised(config, ACTIONS)
+    metrics = made.update(_measure(made, batch), ALONE)
+    if name != "entropy":
+        assert float(metrics[name]) == pytest.approx(mean, rel=1e-4)
+    before = float(metrics[f"{name}_cost"])
+    assert before == pytest.approx(0.005 if name == "entropy" else 1.0)
+    (log,) = made.variables
+    expected = np.clip((mean - target) / (target or 1.0), -1, 1) * (-1 if name == "entropy" else 1)
+    expected *= config.multiplier_speed
+    assert log.numpy() - math.log(before) == pytest.approx(expected, rel=1e-3)
+
+
 def test_several_learners_move_their_costs_by_the_mean_over_all_steps():
     config = RegulariserSettings(target_kl_mu_pi=0.3, target_entropy=1.2, multiplier_speed=0.5)
     batch = _batch(5)
 
-    def columns(of):
-        return [x[..., of, :] if x.ndim == 3 else x[..., of] for x in batch]
+    def learn(group):
+        mine = np.split(np.arange(4), [1])[group.rank] if group.size > 1 else np.arange(4)
+        made, exchange = Regularised(config, ACTIONS), GradientReducer(group, Config())
+        for _ in range(3):
+            exchange.begin(0)
+            columns = [x[:, mine] for x in batch[:4]] + [batch[4][mine]]
+            made.update(_measure(made, columns), exchange)
+        return in_threads.arrays(made.variables)
 
-    def act(learners, slices):
-        def one(of):
-            made, exchange = Regularised(config, ACTIONS), GradientReducer(of, Config())
-            for _ in range(5):
-                exchange.begin(0)
-                made.update(_measure(made, columns(slices[of.rank])), exchange)
-            return [v.numpy() for v in made.variables]
-
-        return in_threads.together(learners, one)
-
-    (alone,) = act(1, [slice(None)])
-    first, second = act(2, [slice(0, 1), slice(1, 4)])
-    assert first == second
-    np.testing.assert_allclose(first, alone, rtol=1e-5)
+    in_threads.assert_several_are_one(learn, tolerance=1e-5)
 
 
 def test_an_entropy_that_no_policy_reaches_is_refused():
     with pytest.raises(UserMistake, match="--target_entropy=2: no policy of Discrete"):
         Regularised(RegulariserSettings(target_entropy=2.0), ACTIONS)
-
-
-def test_an_infinite_entropy_is_refused():
     with pytest.raises(ValueError, match="--target_entropy=inf"):
         RegulariserSettings(target_entropy=math.inf)
