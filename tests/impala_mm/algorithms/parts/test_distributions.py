@@ -16,7 +16,7 @@ from impala_mm.algorithms.parts.distributions import (
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     leading=st.lists(st.integers(1, 3), max_size=3),
@@ -52,13 +52,6 @@ def test_samples_come_as_often_as_they_are_likely():
     np.testing.assert_allclose(shares, probs, atol=0.015)
 
 
-@pytest.mark.parametrize("leading", [[], [4], [2, 3], [2, 1, 3]])
-def test_a_sample_has_the_leading_shape(leading):
-    policy = Categorical(tf.zeros([*leading, 5]))
-    assert policy.sample().shape == leading
-    assert tf.function(policy.sample, autograph=False)().shape == leading
-
-
 @pytest.mark.parametrize("forbidden", [-np.inf, -1e30])
 def test_a_forbidden_action_leaves_entropy_and_gradients_finite(forbidden):
     """One of three actions is forbidden and two are equal: entropy log 2, gradient 0."""
@@ -73,23 +66,13 @@ def test_a_forbidden_action_leaves_entropy_and_gradients_finite(forbidden):
     assert set(np.unique(Categorical(tf.repeat(logits, 200, axis=0)).sample())) == {0, 2}
 
 
-def test_the_entropys_gradient_is_the_definitions():
-    """dH/dz_i = -p_i (log p_i + H)."""
-    logits = tf.Variable([0.5, -1.0, 2.0])
-    with tf.GradientTape() as tape:
-        entropy = Categorical(tf.convert_to_tensor(logits)).entropy()
-    probs = np.exp(logits.numpy()) / np.exp(logits.numpy()).sum()
-    expected = -probs * (np.log(probs) + entropy.numpy())
-    np.testing.assert_allclose(tape.gradient(entropy, logits), expected, rtol=1e-5)
-
-
 def _sums(logits, n):
     """Return the log-probabilities of each of K choices, [..., n_k]."""
     parts = np.split(logits, np.cumsum(n)[:-1], -1)
     return [special.log_softmax(part, -1) for part in parts]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     leading=st.lists(st.integers(1, 3), max_size=2),
@@ -118,7 +101,7 @@ def test_several_choices_are_the_sum_of_each(seed, leading, n, spread):
     assert (drawn.numpy() < n).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     leading=st.lists(st.integers(1, 3), max_size=2),
@@ -146,15 +129,6 @@ def test_decisions_come_as_often_as_they_are_likely():
     drawn = Bernoulli(tf.fill([20_000, 2], tf.constant(np.log(3.0), tf.float32))).sample()
     assert drawn.dtype == tf.int32
     np.testing.assert_allclose(tf.reduce_mean(tf.cast(drawn, tf.float32), 0), [0.75] * 2, atol=0.02)
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), num_actions=st.integers(1, 6))
-def test_the_divergence_of_choices_is_scipys(seed, num_actions):
-    logits, others = np.random.default_rng(seed).normal(0, 2, (2, 3, num_actions))
-    found = Categorical(tf.constant(logits)).kl(Categorical(tf.constant(others)))
-    exact = stats.entropy(special.softmax(logits, -1), special.softmax(others, -1), axis=-1)
-    np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-12)
 
 
 def test_a_nest_is_the_sum_of_its_parts():

@@ -98,15 +98,6 @@ def test_a_nest_has_the_mask_of_each_part():
     np.testing.assert_allclose(spread, [np.log(3) + np.log(2) + np.log(3)], rtol=1e-5)
 
 
-def test_without_masks_the_graph_is_what_it_was():
-    """Environments without masks pay nothing."""
-    kind = action_policies.choose(ActionSpec(Discrete(4)))
-    logits = tf.random.normal([3, 4])
-    assert kind.make(logits).logits is logits
-    assert masking.allowed_only(logits, ()) is logits
-    assert masking.before(()) == masking.allow_all(tf.constant([True]), ()) == ()
-
-
 def test_values_are_compared_among_what_is_allowed():
     tf.random.set_seed(0)
     values = tf.constant([[5.0, 1.0, 2.0], [5.0, 1.0, 2.0]])
