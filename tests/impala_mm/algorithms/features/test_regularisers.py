@@ -1,4 +1,4 @@
-"""Regularisers against NumPy and SciPy in float64: masked, joint, with costs and multipliers."""
+"""Regularisers against SciPy in float64: their sum over a batch, with costs and multipliers."""
 
 import math
 
@@ -16,162 +16,12 @@ from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed import group
 from impala_mm.distributed.gradients import GradientReducer
-from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
+from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from tests.helpers.regularised import Regularised
 
 ALONE = GradientReducer(group.SingleLearner(), Config())
 KINDS = ("kl_pi_mu", "kl_mu_pi", "kl_ref_pi")
-CHOICES = {
-    "discrete": Discrete(5),
-    "several": MultiDiscrete((3,), (2, 4, 3), (0, 0, 0)),
-    "decisions": MultiBinary((2, 2)),
-    "nest": {"a": (Discrete(3),), "b": MultiDiscrete((2,), (3, 2), (0, 0)), "c": MultiBinary((2,))},
-}
-NUMBERS = {
-    "free": Box((2,), (-np.inf,) * 2, (np.inf,) * 2),
-    "bounded": Box((2,), (-1.0, 0.0), (1.0, 5.0)),
-    "one bound": Box((2,), (0.0, -np.inf), (np.inf, 0.5)),
-}
-
-
-def _ns(actions):
-    """Return the numbers of choices of everything that is chosen at once."""
-    return [n for part in actions.leaves for n in part.choices]
-
-
-def _logits(actions, parameters):
-    """Return the logits [..., n] of everything that is chosen at once, float64."""
-    given, found = 0, []
-    for part in actions.leaves:
-        for n in part.choices:
-            if isinstance(part, MultiBinary):
-                one = parameters[..., given : given + 1]
-                found.append(np.concatenate([np.zeros_like(one), one], -1))
-                given += 1
-            else:
-                found.append(parameters[..., given : given + n])
-                given += n
-    return found
-
-
-def _probabilities(actions, parameters, masks):
-    """Return the probabilities of everything that is chosen at once, [..., n] each."""
-    found = _logits(actions, parameters)
-    if masks is None:
-        return [special.softmax(x, -1) for x in found]
-    each = np.split(masks, np.cumsum(_ns(actions))[:-1], -1)
-    each = [m | ~m.any(-1, keepdims=True) for m in each]
-    return [special.softmax(np.where(m, x, -np.inf), -1) for x, m in zip(found, each, strict=True)]
-
-
-def _nested_masks(actions, masks):
-    if masks is None:
-        return ()
-    sizes = [sum(part.choices) for part in actions.leaves]
-    return actions.pack(np.split(masks, np.cumsum(sizes)[:-1], -1))
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    kind=st.sampled_from(list(CHOICES)),
-    masked=st.booleans(),
-    spread=st.sampled_from([0.1, 2.0, 20.0]),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_divergences_and_entropy_of_choices_are_scipys(kind, masked, spread, seed):
-    rng, actions = np.random.default_rng(seed), ActionSpec(CHOICES[kind])
-    chosen = action_policies.choose(actions)
-    mine, theirs = rng.normal(0, spread, (2, 4, 3, chosen.num_parameters))
-    masks = rng.random((4, 3, sum(_ns(actions)))) < 0.6 if masked else None
-    nested = _nested_masks(actions, masks)
-    policy, other = (chosen.make(tf.constant(x), nested) for x in (mine, theirs))
-    p, q = (_probabilities(actions, x, masks) for x in (mine, theirs))
-    kl = sum(stats.entropy(a, b, axis=-1) for a, b in zip(p, q, strict=True))
-    np.testing.assert_allclose(policy.kl(other), kl, rtol=1e-6, atol=1e-9)
-    entropy = sum(stats.entropy(a, axis=-1) for a in p)
-    np.testing.assert_allclose(policy.entropy(), entropy, rtol=1e-6, atol=1e-9)
-
-
-def _check_gradient(compute, parameters):
-    """Assert that the gradient is the one by central differences, in float64."""
-    given = tf.constant(parameters)
-    with tf.GradientTape() as tape:
-        tape.watch(given)
-        total = tf.reduce_sum(compute(given))
-    found = tape.gradient(total, given).numpy()
-    assert np.isfinite(found).all()
-    moves = 1e-5 * np.eye(parameters.size).reshape(-1, *parameters.shape)
-    moved = compute(tf.constant(parameters + np.stack([moves, -moves]))).numpy()
-    up, down = moved.reshape(2, parameters.size, -1).sum(-1)
-    np.testing.assert_allclose(found.ravel(), (up - down) / 2e-5, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("kind", "box", "masked"),
-    [
-        *((kind, "clipped", masked) for kind in ("several", "nest") for masked in (False, True)),
-        ("decisions", "clipped", False),
-        *((kind, box, False) for kind in NUMBERS for box in action_policies.BOX_POLICIES),
-    ],
-)
-def test_gradients_of_divergences_are_those_by_differences(kind, box, masked):
-    rng, actions = np.random.default_rng(0), ActionSpec((CHOICES | NUMBERS)[kind])
-    chosen = action_policies.choose(actions, box)
-    mine, theirs = rng.normal(0, 1.2, (2, 2, chosen.num_parameters))
-    masks = rng.random((2, sum(_ns(actions)))) < 0.6 if masked else None
-    nested = _nested_masks(actions, masks)
-
-    def other(x):
-        return chosen.make(tf.broadcast_to(theirs, x.shape), nested)
-
-    _check_gradient(lambda x: chosen.make(x, nested).kl(other(x)), mine)
-    _check_gradient(lambda x: other(x).kl(chosen.make(x, nested)), mine)
-    _check_gradient(lambda x: chosen.make(x, nested).entropy(), mine)
-
-
-@pytest.mark.parametrize("box", action_policies.BOX_POLICIES)
-@pytest.mark.parametrize("kind", NUMBERS)
-def test_the_divergence_of_numbers_is_the_expected_difference_of_log_probabilities(kind, box):
-    """Sampled 50,000 times; the standard error of the mean is the yardstick."""
-    tf.random.set_seed(3)
-    actions = ActionSpec(NUMBERS[kind])
-    chosen = action_policies.choose(actions, box)
-    mine = tf.constant([[0.4, -0.9, 0.3, 0.1]], tf.float64)
-    theirs = tf.constant([[0.1, -0.2, 0.8, 0.2]], tf.float64)
-    many = tf.repeat(mine, 50_000, 0)
-    drawn = chosen.make(many).sample()
-    gaps = chosen.make(many).log_prob(drawn) - chosen.make(theirs).log_prob(drawn)
-    error = np.std(gaps) / np.sqrt(len(gaps))
-    kl = float(chosen.make(mine).kl(chosen.make(theirs))[0])
-    assert abs(np.mean(gaps) - kl) < 4 * error
-    assert kl > 0.05
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    kind=st.sampled_from([*CHOICES, *NUMBERS]),
-    box=st.sampled_from(action_policies.BOX_POLICIES),
-    spread=st.sampled_from([1e-3, 1.0, 30.0]),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_in_float32_no_divergence_is_negative_or_infinite(kind, box, spread, seed):
-    rng, actions = np.random.default_rng(seed), ActionSpec((CHOICES | NUMBERS)[kind])
-    chosen = action_policies.choose(actions, box)
-    mine, theirs = rng.normal(0, spread, (2, 50, chosen.num_parameters)).astype("f")
-    with tf.GradientTape() as tape:
-        given = tf.constant(mine)
-        tape.watch(given)
-        policy, other = chosen.make(given), chosen.make(tf.constant(theirs))
-        forwards, backwards = policy.kl(other), other.kl(policy)
-    for divergence in (forwards, backwards):
-        assert np.isfinite(divergence).all()
-        assert (divergence.numpy() >= -2e-4 * (1 + np.abs(divergence))).all()
-    np.testing.assert_allclose(policy.kl(policy), np.zeros(50), atol=1e-5)
-    assert np.isfinite(tape.gradient([forwards, backwards], given)).all()
-
-
-# The sum over a batch.
 
 ACTIONS = ActionSpec(Discrete(4))
 
