@@ -20,7 +20,7 @@ class Files:
     def __init__(self, folder):
         self.folder = folder
         self.sessions = {}  # by file: the updates of a learner process
-        self.rows, self.checkpoints, self.left, self.exited = [], {}, "", ""
+        self.rows, self.checkpoints, self.left = [], {}, ""
         self._chains, self._now = itertools.count(1000), 0.0
         self._played = [0, 0]  # steps of each environment
         self._after = {0: (0, 0)}  # by number of updates, the newest: (chain, steps)
@@ -69,7 +69,6 @@ class Files:
         events = [evidence.Event(*event)._asdict() for event in self.events]
         self._write("events.jsonl", events)
         (self.folder / "left.txt").write_text(self.left)
-        (self.folder / "exited.txt").write_text(self.exited)
         for update, (about, chain) in self.checkpoints.items():
             work = self.folder / "learner1" / "run" / "checkpoints" / "saving"
             work.mkdir(parents=True)
