@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from deadlines import Deadline
 from processes import (
     EXPERIMENT,
     Process,
@@ -19,7 +18,8 @@ from processes import (
     run,
     started,
 )
-from rows import read_rows
+from rows import read_rows, until_row
+from supervising import until
 
 from launcher.supervise.procfs import descendants
 
@@ -39,18 +39,8 @@ SLOW = "--level_name=tests.helpers.games:Sleeping-v0"  # bottleneck: the environ
 def _steps_per_second(logdir, seconds):
     """Measure the steps/s over the next `seconds`."""
     begin = read_rows(logdir)[-1]
-    deadline = Deadline(seconds + 30)
-    while (end := read_rows(logdir)[-1])["seconds"] < begin["seconds"] + seconds:
-        assert not deadline.is_over()
-        time.sleep(0.2)
+    end = until_row(logdir, lambda row: row["seconds"] >= begin["seconds"] + seconds, seconds + 30)
     return (end["steps"] - begin["steps"]) / (end["seconds"] - begin["seconds"])
-
-
-def _until_gone(pids, seconds=10):
-    deadline = Deadline(seconds)
-    while alive := [pid for pid in pids if is_running(pid)]:
-        assert not deadline.is_over(), alive
-        time.sleep(0.1)
 
 
 def _ranks(mpirun):
@@ -83,15 +73,11 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
     cluster = Process(*catch_command(tmp_path, *TWO, *flags))
     cluster.until(r"catch, tests.helpers.dqn_like with .* weights on 2 learners")
     cluster.until(r"\[learner 0\] [1-9][0-9,]* frames \|")
-    deadline = Deadline(200)
-    while read_rows(tmp_path)[-1].get("episode_return", -2) < 0.5:
-        assert not deadline.is_over(), read_rows(tmp_path)[-1]
-        time.sleep(0.2)
+    until_row(tmp_path, lambda row: row.get("episode_return", -2) >= 0.5, 200)
     processes = descendants(cluster.process.pid)
     assert len(processes) >= 8, "mpirun, two learners, two actors, and three supervisors"
-    cluster.process.send_signal(signal.SIGINT)
-    assert cluster.wait(20) == 130
-    _until_gone(processes)
+    cluster.interrupt(20)
+    until(lambda: not any(map(is_running, processes)))
     printed = cluster.printed()
     assert "finished: a stop was requested" in printed
     assert "error" not in printed
@@ -214,7 +200,7 @@ def test_with_balance_the_actors_that_are_left_feed_all_learners_until_one_is_ki
     ranks = _ranks(learners)
     os.kill(ranks[1], signal.SIGKILL)
     assert learners.wait(10) != 0
-    _until_gone(ranks)
+    until(lambda: not any(map(is_running, ranks)))
     assert re.search(r"exited on\s+signal 9", learners.printed())
 
 
@@ -255,16 +241,13 @@ def test_one_ulp_of_difference_is_repaired_and_counted_and_a_bare_mpirun_obeys_c
         learners.until(r"\[learner 1\] was bound to 1 core\(s\) by its launcher; it uses all")
     learners.until(r"checkpoint at update [1-9]")
     learners.until(r"[1-9][0-9,]* frames \|")
-    deadline = Deadline(60)
-    while (row := read_rows(logdir)[-1])["updates"] < 31:
-        assert not deadline.is_over(), row
-        time.sleep(0.1)
+    row = until_row(logdir, lambda row: row["updates"] >= 31, 60)
     assert row["sync_repairs"] == 1
     assert row["sync_checks"] >= 3
     processes = descendants(learners.process.pid)
     learners.process.send_signal(signal.SIGINT)
     assert learners.wait(10) != 0
-    _until_gone(processes)
+    until(lambda: not any(map(is_running, processes)))
 
 
 @pytest.mark.slow

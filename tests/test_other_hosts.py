@@ -64,8 +64,7 @@ def test_processes_on_other_hosts_run_in_tmux_are_restarted_and_end_with_the_run
     assert told["flags"]["learner_hosts"] == "10.77.1.11:8001"
     reader = lan.laptop.start(*far.frontend("--logs=actor-1"))
     reader.until("told", 20)
-    reader.process.send_signal(signal.SIGINT)
-    assert reader.wait(10) == 130
+    reader.interrupt(10)
     for host in lan.hosts.values():  # not even /etc/shadow contains the password
         found = files_with(host.root, [lan.actor2.password.replace('"', '""').encode()])
         assert [path.name for path in found] == ["workers.csv"] * (host.name == "laptop")

@@ -77,8 +77,7 @@ def test_an_all_reduce_that_takes_long_on_all_learners_is_the_bottleneck(tmp_pat
         "--total_environment_frames=1e9",
     )
     learners.until(r"bottleneck: all-reduce \(\d\d% of the learners' time\); a larger", 90)
-    learners.process.send_signal(signal.SIGINT)
-    assert learners.wait(20) == 130
+    learners.interrupt(20)
 
 
 @pytest.fixture(scope="module")
