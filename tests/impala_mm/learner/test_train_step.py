@@ -118,7 +118,7 @@ class Overflowing(Skipping):
     """An algorithm that measures one thing never, and another while the frames are finite."""
 
     def update(self, batch, context, exchange):
-        metrics, priorities = super().update(BATCH, context, exchange)
+        metrics, priorities = super().update(batch, context, exchange)
 
         def fail():
             gradients = [self._weight * context.frames * float("nan")]
