@@ -269,7 +269,7 @@ def test_actions_in_another_order(run):
 
 def test_a_teacher_with_fewer_actions_never_takes_the_others():
     """CartPole's has two; the student's level has three actions and the same observations."""
-    level = "tests.helpers.two_or_three:Three-v0"
+    level = "tests.helpers.games:Three-v0"
     with pytest.raises(NoTeacher, match="--teacher_actions says which of the teacher's actions"):
         _load("cartpole", level)
     (teacher,) = _load("cartpole", level, teacher_actions="1,-,0")
