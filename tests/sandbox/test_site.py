@@ -79,7 +79,10 @@ def test_the_command_opens_the_site_or_says_where_it_is(site, tmp_path):
     code = "from impala_mm import console; console.run_impala_mm()"
     command = [sys.executable, "-c", code, "docs", "--open"]
     page = tmp_path / "build" / "site" / "index.html"
-    for browser, said in (("/bin/echo opened %s", f"opened {page.as_uri()}"), ("/bin/false %s", "no browser")):
+    for browser, said in (
+        ("/bin/echo opened %s", f"opened {page.as_uri()}"),
+        ("/bin/false %s", "no browser"),
+    ):
         environment = os.environ | {"BROWSER": browser, "PATH": str(tmp_path), "DISPLAY": ""}
         ran = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
