@@ -9,6 +9,7 @@ import html.parser
 import http.server
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
