@@ -18,30 +18,25 @@ from impala_mm.environments import types
 from impala_mm.policy.core import CannotTeach
 from impala_mm.records import checkpoint
 
-KINDS = {
-    "MLPAgent": {"level_name": "CartPole-v1"},
-    "MLPLSTMAgent": {"level_name": "memory"},
-    "ShallowConvLSTMAgent": {"level_name": "PongNoFrameskip-v4"},
-}
-
-
-LARGE = "ShallowConvLSTMAgent"  # whose graphs are traced in seconds, for each test
+LARGE = "ShallowConvLSTMAgent"  # whose graphs are traced in seconds
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param(n, marks=[pytest.mark.slow] if n == LARGE else []) for n in KINDS],
+    scope="module", params=["MLPLSTMAgent", pytest.param(LARGE, marks=pytest.mark.slow)]
 )
 def logdir(request, tmp_path_factory):
     """Write a run with a checkpoint whose policy prefers some actions."""
-    if "Pong" in KINDS[request.param]["level_name"]:
+    level = "memory"
+    if request.param == LARGE:
         pytest.importorskip("ale_py")
+        level = "PongNoFrameskip-v4"
     path = tmp_path_factory.mktemp("run")
-    save(path, agent_name=request.param, **KINDS[request.param])
+    save(path, agent_name=request.param, level_name=level)
     return path
 
 
-def _policy(logdir):
+@pytest.fixture(scope="module")
+def policy(logdir):
     """Load the policy, which prefers different actions for different observations."""
     policy = impala_mm.load_policy(logdir)
     tf.random.set_seed(3)
@@ -68,8 +63,7 @@ def _play(policy, observations, rewards):
     return [policy(o, r) for o, r in zip(observations, rewards, strict=True)]
 
 
-def test_reset_forgets_what_was_before(logdir):
-    policy = _policy(logdir)
+def test_reset_forgets_what_was_before(policy):
     observations, rewards = _observations(policy, 12), [0, 1, -1] * 4
     fresh = _play(policy, observations, rewards)
     _play(policy, observations[::-1], rewards)
@@ -77,8 +71,7 @@ def test_reset_forgets_what_was_before(logdir):
     assert len(set(fresh)) > 1, "else nothing was seen"
 
 
-def test_a_batch_acts_as_each_of_it_alone(logdir):
-    policy = _policy(logdir)
+def test_a_batch_acts_as_each_of_it_alone(policy):
     length, batch = 8, 3
     observations = _observations(policy, length * batch)
     observations = observations.reshape(length, batch, *observations.shape[1:])
@@ -94,9 +87,8 @@ def test_a_batch_acts_as_each_of_it_alone(logdir):
         assert value.shape == [batch]
 
 
-def test_an_unroll_is_judged_as_its_entries_one_by_one(logdir):
+def test_an_unroll_is_judged_as_its_entries_one_by_one(policy):
     """A student may ask its teacher within its own graph; an episode may begin in the unroll."""
-    policy = _policy(logdir)
     length, batch = 6, 2
     observations = _observations(policy, length * batch)
     observations = observations.reshape(length, batch, *observations.shape[1:])
@@ -138,9 +130,8 @@ def test_a_teacher_that_cannot_teach_is_refused_when_it_is_loaded(tmp_path, monk
         impala_mm.load_policy(tmp_path, as_teacher=True)
 
 
-def test_the_action_and_the_reward_before_are_read(logdir):
+def test_the_action_and_the_reward_before_are_read(policy):
     """Every network reads the observation, the last reward and the last action."""
-    policy = _policy(logdir)
     observation = _observations(policy, 1)
 
     def logits(reward, action, first):
@@ -153,8 +144,7 @@ def test_the_action_and_the_reward_before_are_read(logdir):
     assert (logits(1.0, 1, True) == logits(0.0, 0, True)).all(), "not where an episode begins"
 
 
-def test_the_call_feeds_its_own_last_action(logdir):
-    policy = _policy(logdir)
+def test_the_call_feeds_its_own_last_action(policy):
     observations = _observations(policy, 12)
     second = observations[0]
     for first in observations:  # until one calls for an action that is not 0
@@ -209,9 +199,8 @@ def test_the_newest_the_best_or_one_that_is_named(tmp_path):
     assert impala_mm.load_policy(path.with_name("0000000001")).about.updates == 1
 
 
-def test_environments_of_a_batch_begin_their_episodes_apart(logdir):
+def test_environments_of_a_batch_begin_their_episodes_apart(policy):
     """A batch acts as single policies that are reset when their own episode begins."""
-    policy = _policy(logdir)
     seen = _observations(policy, 12).reshape(4, 3, *policy.spec.observation.shape)
     rewards = np.array([[0, 0, 0], [1, -1, 0], [0, 2, 1], [1, 1, 0]], np.float32)
     starts = np.array([[0, 0, 0], [0, 0, 1], [1, 0, 0], [0, 0, 1]], bool)
@@ -225,8 +214,7 @@ def test_environments_of_a_batch_begin_their_episodes_apart(logdir):
             assert policy(seen[t, i], rewards[t, i]) == together[t][i], (t, i)
 
 
-def test_values_are_those_of_what_act_reads_next_and_change_nothing(logdir):
-    policy = _policy(logdir)
+def test_values_are_those_of_what_act_reads_next_and_change_nothing(policy):
     seen = _observations(policy, 4)
     policy.reset()
     first = policy.values(seen)
@@ -237,8 +225,7 @@ def test_values_are_those_of_what_act_reads_next_and_change_nothing(logdir):
     np.testing.assert_allclose(first, judged, rtol=1e-5, atol=1e-6)
 
 
-def test_predict_is_called_as_in_stable_baselines3(logdir):
-    policy = _policy(logdir)
+def test_predict_is_called_as_in_stable_baselines3(policy):
     seen = _observations(policy, 6)
     action, state = policy.predict(seen[0], deterministic=True)
     assert action == _play(policy, seen[:1], [0])[0]
@@ -304,8 +291,7 @@ def test_code_for_stable_baselines3_evaluates_a_policy():
     assert starts.all()
 
 
-def test_wrong_lengths_are_refused(logdir):
-    policy = _policy(logdir)
+def test_wrong_lengths_are_refused(policy):
     seen = _observations(policy, 3)
     with pytest.raises(ValueError, match="3 observations, but 2 rewards"):
         policy.act(seen, [0.0, 1.0])
