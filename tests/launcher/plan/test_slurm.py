@@ -286,4 +286,3 @@ def test_the_frontend_prints_nothing_but_the_script(cluster):
     assert ran.stderr.count("note: ") == 3
     assert subprocess.run(["bash", "-n"], input=ran.stdout, text=True, check=False).returncode == 0
     assert not (cluster.folder / "runs").exists()
-    assert cluster.run(rows, "--emit=pbs") == (2, "error: --emit=pbs: the only choice is slurm\n")
