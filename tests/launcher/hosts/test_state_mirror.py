@@ -163,6 +163,7 @@ def test_reports_of_hosts_parse_the_record_once_until_another_frontend_replaces_
     monkeypatch.setattr(
         run_registry, "_parse_record", lambda content: parsed.append(1) or parse(content)
     )
+    run = Run(run.name, run.folder.parent)  # as another program does
     path, state = run.folder / "run.json", ACTOR | {"state": "running"}
     os.utime(path, (1.0, 1.0))
     mirror = StateMirror(run, Hosts(), {})
