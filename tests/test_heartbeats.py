@@ -32,7 +32,7 @@ def test_an_actor_whose_environment_hangs_stops_beating_and_those_who_wait_go_on
         return Process(
             *(
                 *EXPERIMENT,
-                "--level_name=tests.helpers.hanging:Hanging-v0",
+                "--level_name=tests.helpers.games:Hanging-v0",
                 f"--learner_hosts={address}",
             ),
             *(f"--token_file={tmp_path / 'token'}", "--num_envs=4", *flags),

@@ -20,7 +20,7 @@ MPIRUN = (
     *(str(Path(sys.executable).parent / "mpirun"), "--allow-run-as-root", "--oversubscribe"),
     *("--mca", "mpi_yield_when_idle", "1"),
 )
-SLOW = "--level_name=tests.helpers.sleeping:Sleeping-v0"  # bottleneck: the environment, not the CPU
+SLOW = "--level_name=tests.helpers.games:Sleeping-v0"  # bottleneck: the environment, not the CPU
 
 
 def _steps_per_second(logdir, seconds):
@@ -202,8 +202,11 @@ def test_with_fixed_actors_a_learner_whose_actors_die_is_named_and_all_stop_whil
 
 @pytest.mark.slow
 @pytest.mark.parametrize("two", [("balance", 4)], indirect=True)
-def test_with_balance_the_actors_that_are_left_feed_all_learners(two):
-    """If all actors of learner 1 are killed, total steps/s drop by at most their share."""
+def test_with_balance_the_actors_that_are_left_feed_all_learners_until_one_is_killed(two):
+    """If all actors of learner 1 are killed, total steps/s drop by at most their share.
+
+    If that learner is killed, the other one ends within seconds.
+    """
     learners, actors, logdir = two
     time.sleep(10)
     before = _steps_per_second(logdir, 15)
@@ -222,18 +225,11 @@ def test_with_balance_the_actors_that_are_left_feed_all_learners(two):
     left = [actors[actor] for actor in feeds if actor not in gone]
     assert after > 0.9 * before * len(left) / len(actors)
     assert not any("unrolls dropped" in actor.printed() for actor in left)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("two", [("balance", 2)], indirect=True)
-def test_a_learner_killed_in_the_middle_ends_the_others_within_seconds(two):
-    learners, _, logdir = two
     ranks = _ranks(learners)
     os.kill(ranks[1], signal.SIGKILL)
     assert learners.wait(10) != 0
     _until_gone(ranks)
     assert re.search(r"exited on\s+signal 9", learners.printed())
-    assert read_rows(logdir)
 
 
 @pytest.fixture(scope="module")
@@ -332,12 +328,6 @@ def test_without_mpi_two_learners_train_under_horovodrun(tmp_path):
     assert min(row["steps/learner0"], row["steps/learner1"]) > 0
 
 
-def _start(tmp_path, count, *flags):
-    """Run this many learners under mpirun to their end."""
-    common = [*EXPERIMENT, "--job_name=learner", "--level_name=catch", f"--logdir={tmp_path}"]
-    return run(*MPIRUN, "-np", count, *common, *flags)
-
-
 def test_learners_that_are_given_different_flags_are_refused_by_flag_and_rank(tmp_path):
     ports = [free_port(), free_port()]
     common = [*EXPERIMENT, "--job_name=learner", "--level_name=catch", f"--logdir={tmp_path}"]
@@ -354,12 +344,10 @@ def test_learners_that_are_given_different_flags_are_refused_by_flag_and_rank(tm
 
 def test_more_learners_than_addresses_are_refused(tmp_path):
     addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
-    code, printed = _start(tmp_path, 3, f"--learner_hosts={addresses}")
+    common = [*EXPERIMENT, "--job_name=learner", "--level_name=catch", f"--logdir={tmp_path}"]
+    code, printed = run(*MPIRUN, "-np", 3, *common, f"--learner_hosts={addresses}")
     assert code == 2, printed
-    assert (
-        "3 learners were started, but --learner_hosts names 2: give one address for each learner"
-        in printed
-    )
+    assert "3 learners were started, but --learner_hosts names 2: " in printed
     assert "Traceback" not in printed
 
 

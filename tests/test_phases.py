@@ -32,12 +32,11 @@ def _wait_for_row(logdir, is_right, seconds=120):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
-def test_a_student_clones_recorded_games_before_it_plays(tmp_path, algorithm):
+def test_a_student_clones_recorded_games_before_it_plays(tmp_path):
     record_catch(tmp_path / "games", 60, 9, catcher)
     logdir = tmp_path / "run"
     flags = (f"--teacher_data={tmp_path / 'games'}", "--offline_updates=300", "--stop_at_return=9")
-    length = ("--total_environment_frames=3000", f"--algorithm={algorithm}", "--batch_size=8")
+    length = ("--total_environment_frames=3000", "--algorithm=ppo", "--batch_size=8")
     code, printed = run(*catch_command(logdir, *flags, *length), limit=200)
     assert code == 0, printed
     assert "offline: 300 updates from 1,797 recorded steps (" in printed
@@ -85,7 +84,7 @@ STUDENTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", STUDENTS)
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
 def test_a_student_of_values_learns_recorded_games_before_it_plays_and_keeps_them(
     tmp_path, algorithm
 ):
@@ -115,29 +114,28 @@ def test_a_student_of_values_learns_recorded_games_before_it_plays_and_keeps_the
     assert read_rows(logdir)[-1]["recorded_share"] == pytest.approx(0.25, abs=0.03)
 
 
-def _run_preset(logdir, preset, *flags):
-    """Return what a short run of a preset printed, and its rows."""
-    end = ("--total_environment_frames=4000", "--stop_at_return=inf", f"--logdir={logdir}")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("preset", "flags", "said", "least"),
+    [
+        # At random the mean return is about 20; few games of a policy that can play end so soon.
+        ("dqfd", ("--teacher_steps=4000", "--offline_updates=600"), "offline: 600 updates", 40),
+        ("reload", (), "training starts with the weights of ", 300),
+    ],
+)
+def test_a_preset_that_begins_with_what_others_have_learnt_plays_well_soon(
+    tmp_path, preset, flags, said, least
+):
+    end = ("--total_environment_frames=4000", "--stop_at_return=inf", f"--logdir={tmp_path}")
     address = f"--learner_hosts=127.0.0.1:{free_port()}"
     code, printed = run(*EXPERIMENT, f"--preset={preset}", address, *flags, *end, limit=300)
     assert code == 0, printed
-    return printed, read_rows(logdir)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", ["dqfd", "cql"])
-def test_a_preset_of_recorded_actions_learns_them_before_it_plays(tmp_path, preset):
-    printed, rows = _run_preset(tmp_path, preset, "--teacher_steps=4000", "--offline_updates=600")
-    assert "offline: 600 updates from " in printed
-    returns = [row["episode_return"] for row in rows if "episode_return" in row]
-    assert max(returns) > 40, "at random it is about 20"
-
-
-@pytest.mark.slow
-def test_the_preset_of_reloading_goes_on_with_a_policy_that_can_play(tmp_path):
-    printed, rows = _run_preset(tmp_path, "reload")
-    assert "training starts with the weights of " in printed
-    assert all(row.get("episode_return", 500) > 300 for row in rows), "few games end so soon"
+    assert said in printed
+    returns = [row["episode_return"] for row in read_rows(tmp_path) if "episode_return" in row]
+    if preset == "reload":
+        assert min(returns, default=500) > least
+    else:
+        assert max(returns) > least
 
 
 @pytest.mark.slow
@@ -160,12 +158,11 @@ def test_data_that_does_not_fit_is_refused_in_a_sentence(tmp_path):
     record_catch(tmp_path / "games", 2, 9)
     flags = (f"--teacher_data={tmp_path / 'games'}", "--offline_updates=3")
     other = catch_command(tmp_path / "run", *flags, "--level_name=CartPole-v1")
-    for command in ((*other, "--job_name=learner"), (*other, "--validate")):
-        code, printed = run(*command)
-        assert code == 2, printed
-        (error,) = re.findall(r"error: (.*)", printed)
-        assert error.startswith(f"--teacher_data: {tmp_path / 'games'} was recorded on catch with")
-        assert "Traceback" not in printed
+    code, printed = run(*other, "--job_name=learner")
+    assert code == 2, printed
+    (error,) = re.findall(r"error: (.*)", printed)
+    assert error.startswith(f"--teacher_data: {tmp_path / 'games'} was recorded on catch with")
+    assert "Traceback" not in printed
 
 
 @pytest.mark.slow
@@ -239,7 +236,7 @@ def _wait_for_save(logdir, updates=1):
 
 @pytest.mark.slow
 @needs_horovod
-@pytest.mark.parametrize("algorithm", ["impala", "ppo", *STUDENTS])
+@pytest.mark.parametrize("algorithm", ["impala", "r2d2", "sac"])
 def test_two_learners_to_whom_recorded_games_are_dealt_out_hold_the_same_bits(tmp_path, algorithm):
     """The digests of all variables are compared after each update."""
     record_catch(tmp_path / "games", 30, 9, catcher)
@@ -261,17 +258,20 @@ def test_two_learners_to_whom_recorded_games_are_dealt_out_hold_the_same_bits(tm
 
 @pytest.mark.slow
 @needs_horovod
-@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
-def test_two_learners_learn_from_their_own_games_and_hold_the_same_variables(tmp_path, algorithm):
+def test_two_learners_learn_from_their_own_games_and_hold_the_same_variables_and_cost(tmp_path):
     two = ("--num_learners=2", "--num_actors=2", "--batch_size=8", "--check_sync_every=5")
     length = ("--total_environment_frames=8000", "--unroll_length=32", "--stop_at_return=9")
     phases = ("--teacher_steps=1000", "--offline_updates=60")
-    flags = (f"--algorithm={algorithm}", CATCHER, *QDAGGER, *two, *length, *phases)
+    flags = ("--algorithm=ppo", CATCHER, *QDAGGER, *two, *length, *phases)
     code, printed = run(*catch_command(tmp_path, *flags), limit=300)
     assert code == 0, printed
     assert printed.count("collect: the teacher plays 500 steps") == 1, "rank 0 says so"
+    assert printed.count("plays 16 games") == 1, "rank 0 measures, and the others learn it"
     assert len(list((tmp_path / "teacher_data").iterdir())) == 2
     rows = read_rows(tmp_path)
     assert rows[-1]["sync_checks"] > 0
     assert rows[-1]["sync_repairs"] == 0
     assert rows[-1]["frames"] >= 8000
+    scored = [row for row in rows if {"student_score", "teacher_cost"} <= row.keys()]
+    assert scored
+    assert all(0 <= row["teacher_cost"] <= 1 for row in scored)

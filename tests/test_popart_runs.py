@@ -28,16 +28,15 @@ class Training(Process):
         return read_rows(self.logdir)
 
 
-@pytest.mark.parametrize("algorithm", [(), PPO], ids=["impala", "ppo"])
-def test_it_learns_large_rewards_and_is_resumed_and_exported(tmp_path, algorithm):
-    first = Training(tmp_path, *algorithm, "--save_checkpoint_secs=5", "--stop_at_return=450")
+def test_ppo_learns_large_rewards_and_is_resumed_and_exported(tmp_path):
+    first = Training(tmp_path, *PPO, "--save_checkpoint_secs=5", "--stop_at_return=450")
     first.until(r"return (?:[4-9]\d|\d\d\d)\.\d", 500)
     first.process.send_signal(signal.SIGINT)
     assert first.wait(60) == 130, first.printed()
     before = [row for row in read_rows(first.logdir) if "value_deviation" in row][-1]
     assert before["value_deviation"] > 1000
     goal = max(150, before.get("episode_return", 0) + 50)  # it may have learnt while it was stopped
-    rows = Training(tmp_path, *algorithm, f"--stop_at_return={goal}").end()
+    rows = Training(tmp_path, *PPO, f"--stop_at_return={goal}").end()
     after = next(row for row in rows if row["updates"] > before["updates"] and "value_mean" in row)
     assert after["value_mean"] == pytest.approx(before["value_mean"], rel=0.5), "it was restored"
     assert rows[-1]["episode_return"] >= goal
@@ -54,11 +53,10 @@ def test_it_learns_large_rewards_and_is_resumed_and_exported(tmp_path, algorithm
 
 
 @needs_horovod
-@pytest.mark.parametrize("algorithm", [(), PPO], ids=["impala", "ppo"])
-def test_two_learners_hold_the_same_mean_and_deviation(tmp_path, algorithm):
+def test_two_learners_hold_the_same_mean_and_deviation(tmp_path):
     """The learners compare all their variables, bit for bit, every 20 updates."""
     flags = ("--num_learners=2", "--check_sync_every=20", "--batch_size=8")
-    rows = Training(tmp_path, *algorithm, *flags, "--total_environment_frames=40000").end()
+    rows = Training(tmp_path, *flags, "--total_environment_frames=40000").end()
     assert rows[-1]["sync_checks"] > 0
     assert rows[-1]["sync_repairs"] == 0
     assert [row["value_deviation"] for row in rows if "value_deviation" in row][-1] > 1000

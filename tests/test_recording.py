@@ -38,14 +38,8 @@ def test_lost_lives_end_episodes_in_recorded_games_as_they_do_in_training(tmp_pa
     assert terminations(tmp_path / "games") > 1
 
 
-def test_what_cannot_be_recorded_is_refused_in_a_sentence(tmp_path):
+def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "letter.txt").write_text("dear")
     code, printed = run(*RECORD, f"--record_dir={tmp_path}")
     assert code == 2
     assert f"error: --record_dir: {tmp_path} is not empty, and no data set lies there" in printed
-    code, printed = run(*RECORD, "--validate")
-    assert code == 2, printed
-    assert "--checkpoint=cartpole is not in the folder of a run: give --record_dir" in printed
-    code, printed = run(*EXPERIMENT, "--mode=record")
-    assert code == 2
-    assert "--mode=record plays with a run's trained policy: give the run's --logdir" in printed

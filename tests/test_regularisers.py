@@ -53,27 +53,20 @@ def test_a_policy_stays_near_its_reference(tmp_path):
     assert rows[-1]["episode_return"] > 0.4, "random actions return -0.6"
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--algorithm=awr",),
-        ("--algorithm=vmpo",),
-        ("--algorithm=awr", "--temperature=inf", "--positive_advantages"),
-    ],
-)
-def test_it_learns_cartpole(tmp_path, flags):
-    goal = ("--stop_at_return=200", "--max_seconds=300", "--total_environment_frames=1e6")
-    rows = _train(tmp_path, "--level_name=CartPole-v1", *SHORT, *flags, *goal)
+GOAL = ("--stop_at_return=200", "--max_seconds=300", "--total_environment_frames=1e6")
+
+
+def test_awr_learns_cartpole(tmp_path):
+    rows = _train(tmp_path, "--level_name=CartPole-v1", *SHORT, "--algorithm=awr", *GOAL)
     assert rows[-1]["episode_return"] >= 200
 
 
 @needs_horovod
-@pytest.mark.parametrize("algorithm", ["awr", "vmpo"])
-def test_two_learners_hold_the_same_variables_and_multipliers(tmp_path, algorithm):
-    two = ("--num_learners=2", "--batch_size=8", "--check_sync_every=10", *SHORT)
-    more = ("--target_entropy=0.5", "--total_environment_frames=30000")
-    flags = (f"--algorithm={algorithm}", "--level_name=CartPole-v1", *two, *more)
-    rows = _train(tmp_path, *flags)
+def test_vmpo_learns_cartpole_on_two_learners_with_the_same_variables_and_multipliers(tmp_path):
+    two = ("--num_learners=2", "--batch_size=8", "--check_sync_every=10", "--target_entropy=0.5")
+    flags = ("--algorithm=vmpo", "--level_name=CartPole-v1", *SHORT, *two)
+    rows = _train(tmp_path, *flags, *GOAL)
+    assert rows[-1]["episode_return"] >= 200
     assert rows[-1]["sync_checks"] > 0
     assert rows[-1]["sync_repairs"] == 0
     assert rows[-1]["entropy_cost"] != pytest.approx(0.01, rel=0.01)

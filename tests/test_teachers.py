@@ -1,4 +1,4 @@
-"""Students in real runs: metrics, kill -9 and resume, a teacher that is gone, two learners."""
+"""Students in real runs: metrics, kill -9 and resume, and a teacher that is gone."""
 
 import os
 import re
@@ -8,10 +8,9 @@ import time
 
 import pytest
 from deadlines import Deadline
-from dopamine_runs import unpack
-from processes import EXPERIMENT, ROOT, Process, catch_command, needs_horovod, run
+from dopamine_stacks import unpack
+from processes import ROOT, Process, catch_command, run
 from rows import read_rows
-from saved_run import save
 
 from launcher.supervise.procfs import descendants
 
@@ -53,33 +52,13 @@ def test_a_student_of_values_takes_the_teachers_best_actions_and_needs_it_no_mor
     assert "resumed at" in printed
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (
-            [CATCHER, "--algorithm=dqn", "--distill=value"],
-            "the teacher is a policy, which has none",
-        ),
-        (["--teacher=tests.helpers.scripted:broken"], "it raises ValueError: no idea"),
-        # The learner refuses these in the same way; test_load and test_teaching have the sentences.
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
-                (["--teacher=cartpole"], "catch has 3 actions and observations float32 [10, 5], "),
-                (
-                    [CATCHER, "--teacher_return=-5", "--random_return=-1", QDAGGER[0]],
-                    "which is not above",
-                ),
-            )
-        ),
-    ],
-)
-def test_what_cannot_teach_ends_the_run_in_a_sentence(tmp_path, flags, said):
-    code, printed = run(*catch_command(tmp_path, "--job_name=learner", *flags))
+def test_what_cannot_teach_ends_the_run_in_a_sentence(tmp_path):
+    flags = ("--job_name=learner", "--teacher=tests.helpers.scripted:broken")
+    code, printed = run(*catch_command(tmp_path, *flags))
     assert code == 2, printed
     (error,) = re.findall(r"error: (.*)", printed)
     assert error.startswith("--teacher=")
-    assert said in error
+    assert "it raises ValueError: no idea" in error
     assert "Traceback" not in printed
 
 
@@ -126,50 +105,20 @@ def test_a_student_that_is_killed_goes_on_with_its_scores_and_cost_and_needs_no_
 
     frames = read_rows(folder)[-1]["frames"]
     over = (*flags, f"--teacher_frames={frames + 1000:.0f}")
-    end = f"--total_environment_frames={frames + 5000:.0f}"
-    code, printed = run(*catch_command(folder, *over, end))
-    assert code == 0, printed
-    shutil.rmtree(teacher)
-    end = f"--total_environment_frames={frames + 9000:.0f}"
-    code, printed = run(*catch_command(folder, *over, end))
-    assert code == 0, printed
+    for more in (5000, 9000):
+        end = f"--total_environment_frames={frames + more:.0f}"
+        code, printed = run(*catch_command(folder, *over, end))
+        assert code == 0, printed
+        shutil.rmtree(teacher, ignore_errors=True)
     assert "has fallen to 0: no learner reads it again" in printed
-    code, printed = run(*EXPERIMENT, f"--logdir={folder}", "--mode=test", "--test_num_episodes=2")
-    assert code == 0, printed
-
-
-def test_a_teacher_for_a_run_that_had_none_is_refused_with_the_remedy(tmp_path):
-    save(tmp_path, level_name="catch")
-    code, printed = run(*catch_command(tmp_path, "--job_name=learner", CATCHER))
-    assert code == 2, printed
-    assert f"the run in {tmp_path} had no teacher: leave it out, or start another run" in printed
-
-
-@pytest.mark.slow
-@needs_horovod
-@pytest.mark.parametrize("algorithm", ["impala", "ppo", "dqn"])
-def test_two_learners_hold_the_same_variables_and_cost(tmp_path, algorithm):
-    two = ("--num_learners=2", "--num_actors=2", "--batch_size=8", "--check_sync_every=5")
-    length = ("--total_environment_frames=40000", "--unroll_length=32", "--stop_at_return=1e9")
-    flags = (f"--algorithm={algorithm}", CATCHER, *QDAGGER, *two, *length)
-    code, printed = run(*catch_command(tmp_path, *flags), limit=300)
-    assert code == 0, printed
-    rows = read_rows(tmp_path)
-    assert rows[-1]["sync_checks"] > 0
-    assert rows[-1]["sync_repairs"] == 0
-    assert printed.count("plays 16 games") == 1, "rank 0 measures, and the others learn it"
-    scored = [row for row in rows if {"student_score", "teacher_cost"} <= row.keys()]
-    assert scored
-    for row in scored:
-        assert 0 <= row["teacher_cost"] <= (3 if algorithm == "dqn" else 1)  # as published
 
 
 @pytest.mark.slow
 def test_a_student_whose_teacher_acted_at_first_plays_alone_in_the_end(tmp_path):
     """In one run its mean return was 93 while it was guided, and 204 after 150,000 frames."""
     flags = ("--preset=jsrl", "--level_name=CartPole-v1", "--stop_at_return=1e9")
-    length = "--total_environment_frames=250000"  # a row may have 60,000 of them
-    code, printed = run(*catch_command(tmp_path, *flags, length), limit=900)
+    length = ("--teacher_frames=80000", "--total_environment_frames=180000")
+    code, printed = run(*catch_command(tmp_path, *flags, *length), limit=900)
     assert code == 0, printed
     shares = [row["guidance"] for row in read_rows(tmp_path) if "guidance" in row]
     assert shares == sorted(shares, reverse=True)

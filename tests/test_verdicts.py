@@ -29,7 +29,7 @@ def test_actors_with_a_slow_environment_are_said_to_be_too_few(tmp_path):
     """16 environments need 0.64 s for 20 steps, the learner some hundredths of a second."""
     learner = Process(
         *EXPERIMENT,
-        "--level_name=tests.helpers.sleeping:Sleeping-v0",
+        "--level_name=tests.helpers.games:Sleeping-v0",
         f"--learner_hosts=localhost:{free_port()}",
         f"--logdir={tmp_path}",
         "--num_actors=1",

@@ -1,5 +1,6 @@
 """A user of the frontend on a laptop whose processes run on hosts reached by SSH."""
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -75,11 +76,19 @@ class FarCluster(FrontendUser):
         ran = self.lan.laptop.run(*FRONTEND, *flags, check=False, timeout=timeout)
         return ran.returncode, ran.stdout + ran.stderr
 
+    ask = run
+
     def until_all(self, state, seconds=30):
         """Wait until all processes are in this state, and return the seconds it took."""
         begin = time.monotonic()
         until(lambda: {p["state"] for p in self.status()["processes"]} == {state}, seconds)
         return time.monotonic() - begin
+
+    def stop(self, frontend):
+        """Stop a run by Ctrl-C in its frontend, which leaves nothing on any host."""
+        frontend.process.send_signal(signal.SIGINT)
+        assert frontend.wait(90) == 130, frontend.printed()
+        assert self.left() == {}, frontend.printed()
 
     def left(self):
         """Return by host the processes that run, except tmux, sshd and the frontend's agent.

@@ -21,8 +21,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from host import NAMESPACES, Host
-from machine import PROGRAMS, Machine, make_disk, network, router, write_init
+from host import (
+    NAMESPACES,
+    PROGRAMS,
+    Host,
+    Machine,
+    make_disk,
+    network,
+    router,
+    write_init,
+)
 
 MACHINES = (
     Machine("laptop", {"wlan0": "10.77.1.2"}, port=0),

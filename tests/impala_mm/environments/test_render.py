@@ -71,7 +71,7 @@ def test_a_picture_that_cannot_be_drawn_is_a_fault_of_the_level(drawn, said):
     [
         ("gym:CartPole-v1", (400, 600, 3)),
         ("catch", (320, 160, 3)),
-        ("picture_catch:PictureCatch", (320, 160, 3)),  # a class of wrappers
+        ("games:PictureCatch", (320, 160, 3)),  # a class of wrappers
         ("ALE/Breakout-v5", (210, 160, 3)),  # its sticky actions are random
     ],
 )

@@ -9,8 +9,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from dopamine_runs import WRITTEN, unpack
-from dopamine_stacks import stacks
+from dopamine_stacks import WRITTEN, stacks, unpack
 
 from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.q_learning import settings as dqn_settings

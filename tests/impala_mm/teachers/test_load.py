@@ -219,7 +219,7 @@ def test_functions_teach_by_actions_and_by_probabilities():
 
 def test_a_teacher_with_fewer_actions_never_takes_the_others():
     """CartPole's has two; the student's level has three actions and the same observations."""
-    level = "tests.helpers.two_or_three:Three-v0"
+    level = "tests.helpers.games:Three-v0"
     with pytest.raises(NoTeacher, match="--teacher_actions says which of the teacher's actions"):
         _load("cartpole", level)
     (teacher,) = _load("cartpole", level, teacher_actions="1,-,0")

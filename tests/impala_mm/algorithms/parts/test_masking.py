@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from impala_by_numpy import impala_loss
 from scipy import special
-from whole_loss import impala_loss
 
 from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import registry

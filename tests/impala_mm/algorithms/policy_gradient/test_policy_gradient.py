@@ -20,8 +20,8 @@ from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.make import level_spec
 from tests.helpers import in_threads
-from tests.helpers.compiled import by_xla
 from tests.helpers.double_network import Double
+from tests.helpers.in_process import by_xla
 
 T, B, ACTIONS = 6, 4, 2
 GAMMA, LAMBDA = 0.9, 0.8

@@ -24,7 +24,12 @@ from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 from impala_mm.environments.make import level_spec
 from impala_mm.replay.steps import SavedStepReplay
 from tests.helpers import in_threads
-from tests.helpers.double_sac import DoubleCritic, DoublePolicy, RecurrentCritic, RecurrentPolicy
+from tests.helpers.double_network import (
+    DoubleCritic,
+    DoublePolicy,
+    RecurrentCritic,
+    RecurrentPolicy,
+)
 
 PROGRESS = Context(tf.constant(300.0), tf.constant(1000.0), tf.constant(0.0))
 # Two new unrolls of two steps, and four optimizer steps with four columns each.
