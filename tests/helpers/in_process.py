@@ -122,3 +122,9 @@ def outputs(algorithm, batch):
     logits = snt.BatchApply(algorithm._policy_head)(features)
     values = tf.squeeze(snt.BatchApply(algorithm._baseline_head)(features), -1)
     return Outputs(logits, values)
+
+
+def by_xla(function):
+    """Return whether the only trace of a tf.function calls a part that XLA must compile."""
+    calls = function.get_concrete_function().graph.get_operations()
+    return any(call.node_def.attr["_XlaMustCompile"].b for call in calls)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sonnet as snt
 import tensorflow as tf
-from compiled import by_xla
+from in_process import by_xla
 from in_threads import together
 
 from impala_mm.config.settings import Config

@@ -1,19 +1,16 @@
 """Every metric is described once, and sandbox/metrics.md is that description."""
 
 import json
-import sys
 import types
 
 import numpy as np
 import pytest
-from processes import ROOT, free_port, needs_horovod, run
+from processes import EXPERIMENT, ROOT, free_port, needs_horovod, run
 
 from impala_mm.config import replay_mix
 from impala_mm.learner.row_writer import RowWriter
 from impala_mm.records import metrics
 from impala_mm.records.metric_descriptions import METRICS, find_description, render_page
-
-EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
 
 
 def _run_keys(logdir, *flags):
@@ -42,10 +39,8 @@ def _aggregator_keys():
             meter.add_episodes(level, np.array([(1, 1.0, 9), (0, 1.0, 9)], np.float32))
         aggregator.merge(rank, meter.take_reading())
     learner = types.SimpleNamespace(
-        offline_updates=0,
-        offline_left=0,
-        **{"frames": 8.0, "steps": 8, "updates": 1, "updated_at": 1.0},
-        **{"sync_checks": 1, "sync_repairs": 0},
+        **{"frames": 8.0, "steps": 8, "updates": 1, "updated_at": 1.0, "sync_checks": 1},
+        **{"sync_repairs": 0, "offline_updates": 0, "offline_left": 0},
         meter=metrics.Meter(),
         has_received=True,
         limits=types.SimpleNamespace(frames=1e9, seconds=1e9),
@@ -88,12 +83,8 @@ def test_every_key_that_runs_write_is_described_and_every_description_is_of_such
     cloning = ("--policy_cloning_cost=0.01", "--value_cloning_cost=0.005")
     keys |= _run_keys(tmp_path / "replay", *flags, *replay, *cloning)
     phases = (teacher, "--offline_updates=20", "--teacher_steps=1000", "--guide_steps=3")
-    of_values = (
-        "--distill=best_action",
-        "--cql_cost=1",
-        "--margin_cost=1",
-        "--teacher_data_share=0.25",
-    )
+    of_values = ("--distill=best_action", "--cql_cost=1", "--margin_cost=1")
+    of_values += ("--teacher_data_share=0.25",)
     keys |= _run_keys(tmp_path / "dqn", *flags, "--algorithm=dqn", *phases, *of_values)
     games = f"--teacher_data={tmp_path / 'dqn' / 'teacher_data/learner-0'}"
     keys |= _run_keys(tmp_path / "cloning", *flags, games, "--offline_updates=20")

@@ -49,12 +49,7 @@ def test_idle_connections_before_its_start_do_not_keep_a_learner_from_starting()
         for _ in range(front.BURST + 20):
             idle.enter_context(socket.create_connection(split_address(held.address)))
         with Learner(held) as learner:
-            assert any(
-                line.startswith(
-                    f"warning: this learner got no answer from itself at {held.address}"
-                )
-                for line in learner.said
-            )
+            assert any(f"no answer from itself at {held.address}" in line for line in learner.said)
             assert learner.join(from_outside=False).hello({"probe": True})["nonce"]
             until(lambda: _can_join(learner), 2 * front.HANDSHAKE_SECONDS)
 
@@ -153,11 +148,8 @@ def test_a_flood_of_strangers_costs_little_and_actors_calls_go_on(learner):
     client, pid = learner.join(), learner.front.process.pid
     slowest_call(client)
     program = ROOT / "tests" / "helpers" / "flood.py"
-    flood = subprocess.Popen(
-        [sys.executable, str(program), learner.address, "1000", "12"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, str(program), learner.address, "1000", "12"]
+    flood = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     time.sleep(2)
     memory, used, since = _resident(pid), _cpu_seconds(pid), time.monotonic()
     slowest = 0.0

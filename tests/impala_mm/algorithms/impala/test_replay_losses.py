@@ -18,7 +18,7 @@ from impala_mm.algorithms.parts import action_policies, targets
 from impala_mm.algorithms.parts.advantages import VTrace
 from impala_mm.distributed import gradients, group
 from tests.helpers import impala_by_numpy
-from tests.helpers.whole_loss import impala_loss
+from tests.helpers.impala_by_numpy import impala_loss
 from tests.impala_mm.algorithms.parts.test_losses import unrolls
 from tests.impala_mm.algorithms.parts.test_recorded import _played
 from tests.impala_mm.algorithms.parts.test_vtrace import paper

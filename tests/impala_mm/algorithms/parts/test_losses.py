@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from whole_loss import impala_loss
+from impala_by_numpy import impala_loss
 
 from impala_mm.algorithms.impala import algorithm as impala
 from impala_mm.algorithms.parts import losses

@@ -4,7 +4,7 @@ import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
-from whole_loss import impala_loss
+from impala_by_numpy import impala_loss
 
 from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import registry

@@ -307,7 +307,7 @@ def test_an_algorithm_trains_acts_and_publishes_with_statistics_of_both_kinds():
 def test_an_algorithm_trains_and_acts_with_the_mean_of_the_images_that_it_was_trained_on(
     name, flags
 ):
-    level = "tests.helpers.picture_catch:PictureCatch"
+    level = "tests.helpers.games:PictureCatch"
     kind = Config.of_algorithm(name)
     config = kind(
         algorithm=name, level_name=level, batch_size=4, unroll_length=8,

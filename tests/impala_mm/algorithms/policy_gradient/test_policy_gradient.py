@@ -21,9 +21,8 @@ from impala_mm.distributed import minibatches
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import SingleLearner
 from tests.helpers import in_process, in_threads
-from tests.helpers.compiled import by_xla
 from tests.helpers.double_network import Double
-from tests.helpers.in_process import tensors
+from tests.helpers.in_process import by_xla, tensors
 from tests.helpers.in_threads import arrays
 
 T, B, ACTIONS = 6, 4, 2

@@ -20,7 +20,12 @@ from impala_mm.environments.action_parts import Box
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.replay.steps import SavedStepReplay
 from tests.helpers import in_process, in_threads
-from tests.helpers.double_sac import DoubleCritic, DoublePolicy, RecurrentCritic, RecurrentPolicy
+from tests.helpers.double_network import (
+    DoubleCritic,
+    DoublePolicy,
+    RecurrentCritic,
+    RecurrentPolicy,
+)
 from tests.helpers.in_process import tensors
 from tests.helpers.in_threads import arrays
 

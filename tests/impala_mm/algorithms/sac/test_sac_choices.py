@@ -13,7 +13,7 @@ from impala_mm.environments.action_parts import Discrete, MultiBinary, MultiDisc
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 from impala_mm.environments.make import level_spec
 from tests.helpers import in_process, in_threads
-from tests.helpers.double_sac import DoubleChoiceCritic, DoublePolicy
+from tests.helpers.double_network import DoubleChoiceCritic, DoublePolicy
 from tests.helpers.in_process import tensors
 
 B, N = 12, (3, 2)  # columns, and the numbers of choices of a MultiDiscrete
