@@ -13,12 +13,10 @@ from impala_mm import load_policy
 
 pytestmark = pytest.mark.slow
 
-# By chance Locks returns 3.6, Harbour 4.3 and Signals 3.9 of 10, and an agent that takes one action
-# for ever gets no more from Locks and Signals. Actions only matter for the next reward.
-GOALS = {"Locks": 7.0, "Harbour": 6.0, "Signals": 7.0}
-# Masked games raise an error if a forbidden action arrives. A policy that draws evenly among what
-# is allowed returns 3.9 of 10 in Doors, 6.0 in Rooms and 6.6 in Stalls.
-GOALS |= {"Doors": 8.0, "Rooms": 8.5, "Stalls": 8.5}
+# By chance Harbour returns 4.3 of 10. Stalls raises an error if a forbidden action arrives, and a
+# policy that draws evenly among what is allowed returns 6.6. Only the next reward depends on an
+# action.
+GOALS = {"Harbour": 6.0, "Stalls": 8.5}
 LEARNING = "--discounting=0.5", "--learning_rate=0.001", "--total_environment_frames=1e6"
 
 
@@ -30,16 +28,8 @@ def _train(logdir, *flags, limit=300):
 @pytest.mark.parametrize(
     ("game", "learners", "inference"),
     [
-        ("Locks", 1, "actor"),
-        pytest.param("Locks", 2, "learner", marks=needs_horovod),
-        pytest.param("Harbour", 2, "actor", marks=needs_horovod),
         ("Harbour", 1, "learner"),
-        ("Signals", 1, "actor"),
-        pytest.param("Signals", 2, "learner", marks=needs_horovod),
-        ("Doors", 1, "learner"),
-        ("Rooms", 1, "actor"),
-        pytest.param("Rooms", 2, "learner", marks=needs_horovod),
-        ("Stalls", 1, "learner"),
+        pytest.param("Stalls", 2, "actor", marks=needs_horovod),
     ],
 )
 def test_a_game_with_other_actions_than_discrete_ones_or_with_masks_is_learnt(
@@ -55,7 +45,7 @@ def test_a_game_with_other_actions_than_discrete_ones_or_with_masks_is_learnt(
     assert f"the mean return reached {goal:g}" in printed
     assert "is rebuilt" not in printed, printed
     assert read_rows(tmp_path)[-1]["episode_return"] >= goal
-    if game == "Harbour" and learners == 1:
+    if game == "Harbour":
         _is_resumed_tested_and_exported(tmp_path, goal)
 
 

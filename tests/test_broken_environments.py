@@ -18,43 +18,15 @@ def _command(folder, level, *more):
     )
 
 
-def _line(function):
-    return function.__code__.co_firstlineno
-
-
-@pytest.mark.parametrize(
-    ("level", "error", "place"),
-    [
-        (
-            "BreaksInStep",
-            "AttributeError: 'BreaksInStep' object has no attribute 'no_such_map'",
-            f"line {_line(broken_levels.BreaksInStep._walk) + 1}, in _walk",
-        ),
-        (
-            "BreaksInReset",
-            "OSError: no map",
-            f"line {_line(broken_levels.BreaksInReset.reset) + 1}, in reset",
-        ),
-        (
-            "ReturnsThree",
-            "step must return (observation, reward, terminated, truncated, info): ValueError: not "
-            "enough values to unpack (expected 5, got 3)",
-            f"line {_line(broken_levels.ReturnsThree.step)}, in step",
-        ),
-        (
-            "ReturnsNaN",
-            "ValueError: observation with NaN or infinity",
-            f"line {_line(broken_levels.ReturnsNaN.step)}, in step",
-        ),
-    ],
-)
-def test_a_run_that_can_never_succeed_ends_with_code_1(tmp_path, level, error, place):
-    code, printed = run(*_command(tmp_path, level, "--max_seconds=60"), limit=240)
+def test_a_run_that_can_never_succeed_ends_with_code_1(tmp_path):
+    code, printed = run(*_command(tmp_path, "BreaksInStep", "--max_seconds=60"), limit=240)
     assert code == 1, printed
     log = (tmp_path / "actor-0.log").read_text()
+    error = "AttributeError: 'BreaksInStep' object has no attribute 'no_such_map'"
+    line = broken_levels.BreaksInStep._walk.__code__.co_firstlineno + 1
     for shown in (printed, log):
-        assert f"environment 0 of {LEVELS}:{level}-v0: {error}" in shown
-        assert f'File "{ROOT}/tests/helpers/broken_levels.py", {place}' in shown
+        assert f"environment 0 of {LEVELS}:BreaksInStep-v0: {error}" in shown
+        assert f'File "{ROOT}/tests/helpers/broken_levels.py", line {line}, in _walk' in shown
     assert "more faults of this kind: environment 15 " in log.replace("15, when", "15 when")
     assert "[learner] actor 1 on " in printed
     assert f"error: all 2 actors gave up (actor 0: {NO_STEP}; the first fault: " in printed
@@ -65,7 +37,7 @@ def test_a_run_that_can_never_succeed_ends_with_code_1(tmp_path, level, error, p
 def test_environments_that_cannot_be_made_are_tried_five_times(tmp_path):
     code, printed = run(*_command(tmp_path, "OnlyOne"), limit=240)
     assert code == 1, printed
-    assert "cannot be made: OSError: no licence\n  [learner]".split("\n", maxsplit=1)[0] in printed
+    assert "cannot be made: OSError: no licence" in printed
     assert '      raise OSError("no licence")\n' in printed
     assert "the environments of this actor could not be made in 5 attempts" in printed
 
@@ -81,10 +53,9 @@ def test_an_environment_that_closes_the_files_of_its_process_ends_the_run(tmp_pa
         assert "the run ends, since no actor is left" in printed
 
 
-@pytest.mark.parametrize("inference", ["actor", "learner"])
-def test_by_hand_the_actor_ends_with_code_1_and_the_learner_shows_why(tmp_path, inference):
+def test_by_hand_the_actor_ends_with_code_1_and_the_learner_shows_why(tmp_path):
     address = f"--learner_hosts=localhost:{free_port()}"
-    where = f"--inference={inference}"
+    where = "--inference=learner"
     learner = Process(*_command(tmp_path, "BreaksInStep", address, where, "--job_name=learner"))
     learner.until("listening at")
     code, printed = run(*_command("", "BreaksInStep", address, where, "--job_name=actor"))

@@ -81,63 +81,33 @@ def test_two_runs_of_one_csv_that_start_in_the_same_second_both_train(cluster):
 
 
 @needs_horovod
-def test_a_student_of_a_csv_learns_its_teachers_games_and_then_its_own_on_two_learners(cluster):
-    rows = cluster.csv(
-        *[f"learner,localhost,{free_port()}," for _ in range(2)], *["actor,localhost,,"] * 2
-    )
-    asked = ("--mode=reincarnate", "--teacher=cartpole", "--quick")
-    code, printed = cluster.run(rows, *asked, f"--logdir={cluster.logdir}", limit=300)
-    assert code == 0, printed
-    games = cluster.logdir / "teacher_data"
-    assert sorted(path.name for path in games.iterdir()) == ["learner-0", "learner-1"]
-    rows = read_rows(cluster.logdir)
-    assert rows[0]["teacher_return"] > 400
-    assert [row for row in rows if row["updates"] and not row["frames"]], "the offline phase"
-    assert rows[-1]["frames"] > 0
-
-
-def _start_until_saved(cluster):
-    """Start two learners that may be restarted, and two actors; return the frontend."""
+def test_crashed_learners_and_those_of_a_killed_supervisor_resume_while_actors_wait(cluster):
     rows = cluster.csv(
         *[f"learner,localhost,{free_port()}," for _ in range(2)], *["actor,localhost,,"] * 2
     )
     flags = ("--level_name=catch", "--stop_at_return=2", "--save_checkpoint_secs=3")
     frontend = cluster.start(rows, *flags, "--restart_learners")
     frontend.until(r"checkpoint at update", 90)
-    return frontend
-
-
-@needs_horovod
-def test_crashed_learners_restart_from_the_last_checkpoint_while_actors_wait(cluster):
-    frontend = _start_until_saved(cluster)
     frontend.until(r"checkpoint at update", 30)
     actors = [cluster.state / name / "state.json" for name in ("actor-0", "actor-1")]
     before = [read_json(path)["process"] for path in actors]
-    mpirun = read_json(cluster.state / "learners" / "state.json")["process"][0]
+    state = cluster.state / "learners" / "state.json"
+    mpirun = read_json(state)["process"][0]
     rank = next(pid for pid in descendants(mpirun) if "--job_name=learner" in _command(pid))
     os.kill(rank, signal.SIGKILL)
     frontend.until(r"learners on localhost failed: .*\n(.*\n)*  it will be restarted in 0.5 s", 20)
     frontend.until(r"resumed at [1-9][\d,]* frames", 60)
     frontend.until(r"checkpoint at update", 60)
-    assert [read_json(path)["process"] for path in actors] == before
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(60) == 130
-    last = read_rows(cluster.logdir)[-1]
-    newest = sorted((cluster.logdir / "checkpoints").iterdir())[-1]
-    assert json.loads((newest / "about.json").read_text())["updates"] == last["updates"]
-
-
-@needs_horovod
-def test_learners_whose_supervisor_is_killed_resume_from_the_last_checkpoint(cluster):
-    frontend = _start_until_saved(cluster)
-    state = read_json(cluster.state / "learners" / "state.json")
-    os.kill(state["supervisor"][0], signal.SIGKILL)
+    os.kill(read_json(state)["supervisor"][0], signal.SIGKILL)
     frontend.until("the learners on this machine are not running any more: restarting", 20)
     frontend.until(r"resumed at [1-9][\d,]* frames", 90)
     frontend.until(r"checkpoint at update", 90)
     until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"running"}, 30)
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(60) == 130
+    assert [read_json(path)["process"] for path in actors] == before
+    frontend.interrupt()
+    last = read_rows(cluster.logdir)[-1]
+    newest = sorted((cluster.logdir / "checkpoints").iterdir())[-1]
+    assert json.loads((newest / "about.json").read_text())["updates"] == last["updates"]
 
 
 def test_an_actor_whose_supervisor_is_killed_is_restarted(cluster):
@@ -152,8 +122,7 @@ def test_an_actor_whose_supervisor_is_killed_is_restarted(cluster):
     after = [read_json(path)["process"] for path in states]
     assert [old == new for old, new in zip(before, after, strict=True)] == [False, True, False]
     assert not any(is_running(before[i][0]) for i in (0, 2))
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(60) == 130
+    frontend.interrupt()
 
 
 def test_an_actor_that_hangs_is_restarted(cluster):
@@ -193,8 +162,7 @@ def test_the_documented_command_of_the_predecessor_works_unchanged(cluster):
     assert {p["name"] for p in cluster.status()["processes"]} == {
         *("learners", "actor-0", "actor-1", "actor-2"),
     }
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(90) == 130
+    frontend.interrupt(90)
     assert "mean return" in frontend.printed() or "no finished episodes" in frontend.printed()
 
 

@@ -4,9 +4,7 @@ Most of the processes that it starts are stand-ins for experiment.py.
 """
 
 import contextlib
-import dataclasses
 import fcntl
-import importlib.util
 import json
 import os
 import pty
@@ -14,7 +12,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import termios
 import time
@@ -22,11 +19,9 @@ import time
 import pytest
 from cluster import FRONTEND
 from deadlines import within
-from processes import ROOT, Process, free_port, run
+from processes import Process, free_port, run
 from supervising import until
 
-from launcher.plan.request import Request, read_workers
-from launcher.plan.settings import LauncherConfig
 from launcher.supervise.json_files import read_json
 from launcher.supervise.procfs import is_alive, start_time
 
@@ -42,26 +37,23 @@ def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(clust
         check=True,
     )
     frontend = cluster.start(cluster.rows(), "--env", "MORE=a 'b", "--seed=7", TOLD="by the user")
-    frontend.until(r"impala: started 3 processes in .* s; results: .*\n.*Ctrl-C saves")
+    frontend.until("impala: started 3 processes in ")
     told = {name: cluster.told(name) for name in ("learners", "actor-0", "actor-1")}
     for each in told.values():
         assert each["flags"]["logdir"] == str(cluster.logdir)
         assert each["flags"]["seed"] == "7"
         assert each["environment"]["TOLD"] == "by the user"
         assert each["environment"]["MORE"] == "a 'b"
-    windows = cluster.tmux("list-windows", "-t", "impala", "-F", "#{window_name} #{pane_dead}")
-    assert windows.splitlines() == ["learners 0", "actor-0 0", "actor-1 0"]
-    frontend.until(r"\nup\n")
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(20) == 130
-    printed = frontend.printed()
-    assert "saving and stopping the run; press Ctrl-C again to end it without saving" in printed
-    assert "got SIGUSR1" in printed, "the learners' log is printed by the frontend"
 
     def windows():
         format = "#{window_name} #{pane_dead}"
         return cluster.tmux("list-windows", "-t", "impala", "-F", format).splitlines()
 
+    assert windows() == ["learners 0", "actor-0 0", "actor-1 0"]
+    frontend.until(r"\nup\n")
+    frontend.process.send_signal(signal.SIGINT)
+    assert frontend.wait(20) == 130
+    assert "got SIGUSR1" in frontend.printed(), "the learners' log is printed by the frontend"
     # The windows of ended processes are kept.
     until(lambda: windows() == ["learners 1", "actor-0 1", "actor-1 1"])
     assert "got SIGTERM" in cluster.tmux("capture-pane", "-p", "-t", "impala:actor-1")
@@ -69,29 +61,14 @@ def test_a_run_has_a_window_for_each_process_and_ctrl_c_saves_and_stops_it(clust
     assert cluster.tmux("has-session", "-t", "old") == ""
 
 
-def test_a_state_folder_that_cannot_be_written_is_reported_before_anything_else(cluster):
-    (cluster.folder / "file").touch()
-    state, rows = cluster.folder / "file" / "state", cluster.rows()
-    code, printed = cluster.run(rows, XDG_STATE_HOME=str(state))
-    assert (code, printed) == (
-        2,
-        f"error: {state}/impala_mm/runs cannot be written (Not a directory), but runs are "
-        f"recorded in it: set XDG_STATE_HOME=FOLDER to record them in another folder\n",
-    )
-    assert not (cluster.folder / "runs").exists()
-    assert cluster.run(rows, "--dry_run", XDG_STATE_HOME=str(state))[0] == 0
-
-
 def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
     rows = cluster.rows()
     frontend = cluster.start(rows)
     processes = [cluster.process(name) for name in ("learners", "actor-0", "actor-1")]
-    code, printed = cluster.run(rows, "--skip_check", "--tmux_sess=impala")
-    assert (code, printed.count("\n")) == (2, 1)
-    assert (
-        "error: a run named impala is running: --status --tmux_sess=impala shows it, --stop "
-        "--tmux_sess=impala ends it; another --tmux_sess, or none, starts another run" in printed
-    )
+    for again in ("--tmux_sess=impala", f"--logdir={cluster.logdir}"):
+        code, printed = cluster.ask(rows, "--skip_check", again)
+        assert (code, printed.count("\n")) == (2, 1)
+        assert "--stop --tmux_sess=impala ends it" in printed
 
     os.kill(processes[1][0], signal.SIGKILL)
     known = until(lambda: (found := cluster.status("actor-0"))["restarts"] and found, 5)
@@ -113,15 +90,12 @@ def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
 
     follower = Process(*FRONTEND, "--logs=actor-1", **cluster.environment)
     follower.until(r"told .*\nup\n")
-    code, printed = cluster.run("--logs=actor-7")
-    assert (code, printed) == (
-        2,
-        "error: --logs=actor-7: no such process; choose one of learners, actor-0, actor-1\n",
-    )
+    code, printed = cluster.ask("--logs=actor-7")
+    assert code == 2
+    assert "--logs=actor-7: no such process; choose one of learners, actor-0, actor-1" in printed
 
     code, printed = cluster.run("--stop")
     assert code == 0
-    assert "impala: saving and stopping the learners, then all other processes" in printed
     follower.until(r"got SIGTERM")
     assert follower.wait(10) == 0
     assert frontend.wait(10) == 0, "the frontend exits when another stops the run"
@@ -129,53 +103,7 @@ def test_a_run_is_shown_followed_and_stopped_from_another_terminal(cluster):
     assert not any(map(is_alive, processes))
     assert not cluster.state.exists(), "the run's token is removed, too"
     for flag in ("--stop", "--status", "--logs=learners"):
-        assert cluster.run(flag) == (2, "error: there is no run named impala\n")
-
-
-@pytest.mark.slow
-def test_two_frontends_at_the_same_moment_start_two_runs_with_two_names(cluster):
-    runs = {}
-    for number in (1, 2):
-        folder = cluster.folder / f"run{number}"
-        rows = cluster.rows(actors=1)
-        path = (cluster.folder / "workers.csv").rename(cluster.folder / f"{number}.csv")
-        assert rows.endswith("workers.csv")
-        runs[folder] = Process(
-            *(*FRONTEND, f"--workers_csv_path={path}", "--skip_check", f"--logdir={folder}"),
-            **cluster.environment,
-        )
-    named = {}
-    for folder, frontend in runs.items():
-        frontend.until("Ctrl-C saves", 20)
-        named[re.search(r"^(.*): started 2 processes", frontend.printed(), re.MULTILINE)[1]] = (
-            folder
-        )
-    assert sorted(named) == ["impala", "impala-2"]
-    assert "is running: this run is named" in runs[named["impala-2"]].printed() or (
-        "is starting or changing impala right now: this run is named impala-2"
-        in runs[named["impala-2"]].printed()
-    )
-    assert "`tmux attach -t impala-2` shows" in runs[named["impala-2"]].printed()
-    code, printed = cluster.run("--status")
-    assert code == 2
-    assert f"\n  impala-2  running, {named['impala-2']}\n" in printed
-    assert f"results: {named['impala-2']}" in cluster.run("--status", "--tmux_sess=impala-2")[1]
-    runs[named["impala"]].process.send_signal(signal.SIGINT)
-    assert runs[named["impala"]].wait(20) == 130
-    assert f"results: {named['impala-2']}" in cluster.run("--status")[1], "the only running one"
-    # The ended run keeps its windows, and its name is its own again once it is resumed.
-    flags = ("--skip_check", "--detach", f"--workers_csv_path={cluster.folder}/1.csv")
-    code, printed = cluster.run(*flags, f"--logdir={cluster.folder}/third")
-    assert code == 0, printed
-    assert "note: the run impala has ended, and its record and windows are kept until" in printed
-    assert "\nimpala-3: started 2 processes" in printed
-    assert "--tmux_sess=impala-3 --stop` saves" in printed
-    if shutil.which("tmux"):
-        windows = cluster.tmux("list-windows", "-t", "=impala", "-F", "#{window_name} #{pane_dead}")
-        assert windows.splitlines() == ["learners 1", "actor-0 1"]
-    code, printed = cluster.run(*flags, f"--logdir={named['impala']}")
-    assert code == 0, printed
-    assert printed.startswith("impala: started 2 processes")
+        assert cluster.ask(flag) == (2, "error: there is no run named impala\n")
 
 
 def test_actors_start_once_the_learners_have_reported_the_ports_that_they_chose(cluster):
@@ -184,11 +112,9 @@ def test_actors_start_once_the_learners_have_reported_the_ports_that_they_chose(
     frontend = cluster.start(rows, TOLD="late")
     cluster.process("evaluator")
     assert [p["name"] for p in cluster.status()["processes"]] == ["learners", "evaluator"]
-    code, printed = cluster.run(rows, "--apply")
-    assert (code, printed) == (
-        2,
-        "error: another frontend is starting or changing impala right now\n",
-    )
+    code, printed = cluster.ask(rows, "--apply")
+    assert code == 2
+    assert "another frontend is starting or changing impala" in printed
     (cluster.logdir / "go").touch()
     frontend.until("impala: started 4 processes in ")
     told = {name: cluster.told(name) for name in ("learners", "actor-0", "actor-1")}
@@ -199,9 +125,6 @@ def test_actors_start_once_the_learners_have_reported_the_ports_that_they_chose(
     assert record["flags"]["learner_hosts"] == "localhost:8001"
     names = [p["name"] for p in cluster.status()["processes"]]
     assert names == ["learners", "actor-0", "actor-1", "evaluator"]
-    code, printed = cluster.run(rows, "--dry_run")
-    assert "# port 0: the learner takes a free port, which actors get instead" in printed
-    assert "--learner_hosts=localhost:0" in printed
 
 
 @pytest.mark.slow
@@ -210,21 +133,17 @@ def test_the_wait_for_the_learners_ports_ends_with_the_run_and_outlives_its_fron
     rows = cluster.csv(learner, actor)
 
     def reporting():
-        code, printed = cluster.run("--status", "--json")  # code 2 until the new run is recorded
+        code, printed = cluster.ask("--status", "--json")  # code 2 until the new run is recorded
         return code == 0 and '"last": "reporting"' in printed
 
     frontend = cluster.start(rows, TOLD="late")
-    frontend.until(
-        r"the actors wait for the learners to report the ports that they have chosen", 20
-    )
+    frontend.until("the actors wait for the learners", 20)
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.wait(20) == 130
-    assert "saving and stopping the run" in frontend.printed()
     assert not (cluster.logdir / "actor-0.log").exists()
 
     frontend = cluster.start(rows, "--detach", TOLD="refuse")
     assert frontend.wait(20) == 1, "the frontend does not detach from a run that failed"
-    assert "learners on localhost failed: it exited with code 1" in frontend.printed()
     assert "error: the learner cannot listen" in frontend.printed()
 
     frontend = cluster.start(rows, TOLD="late")
@@ -237,60 +156,36 @@ def test_the_wait_for_the_learners_ports_ends_with_the_run_and_outlives_its_fron
     frontend = cluster.start(rows, TOLD="late")
     until(reporting, 20)
     frontend.kill()
-    code, printed = cluster.run(rows, "--apply")
+    code, printed = cluster.ask(rows, "--apply")
     assert code == 2
-    assert "error: the learners of impala have not reported their ports yet" in printed
+    assert "the learners of impala have not reported their ports yet" in printed
     (cluster.logdir / "go").touch()
     until(lambda: cluster.status("learners")["last"] == "up", 20)
     follower = Process(*FRONTEND, "--attach", **cluster.environment)
-    follower.until("note: the actors were not started, as the run's frontend ended before: --apply")
+    follower.until("the actors were not started")
     assert "impala: 1 actor added, 0 removed" in cluster.run(rows, "--apply")[1]
     assert cluster.told("actor-0")["flags"]["learner_hosts"] == "localhost:8001"
 
 
-@pytest.mark.slow
-def test_a_second_run_in_a_folder_that_a_run_writes_to_touches_nothing(cluster):
-    frontend = cluster.start(cluster.rows(actors=1))
-    cluster.process("actor-0")
-    written = cluster.logdir / "learners.log"
-    until(lambda: written.exists() and written.stat().st_size)
-    log = written.read_bytes()
-    for name in ([], ["--tmux_sess=another"]):
-        second = cluster.start(cluster.rows(), *name)
-        assert second.wait(20) == 2
-        assert second.printed().splitlines()[-1] == (
-            f"error: --logdir={cluster.logdir}: the run impala (--stop --tmux_sess=impala ends it) "
-            f"is writing to it; choose another folder"
-        )
-    assert written.read_bytes() == log
-    assert [path.parent.name for path in cluster.state.parent.glob("*/run.json")] == ["impala"]
-    assert frontend.process.poll() is None
-
-
 def test_the_error_of_each_process_is_printed_by_the_frontend(cluster):
-    frontend = cluster.start(cluster.rows(actors=1), "--max_restarts=1", TOLD="fail")
+    flags = ("--max_restarts=1", "--mirror_logdir")
+    frontend = cluster.start(cluster.rows(actors=1), *flags, TOLD="fail")
+    frontend.until("--mirror_logdir: nothing to mirror, as the learners write to this machine")
     frontend.until(
         r"actor-0 on localhost failed: it exited with code 1\n"
-        r"    Traceback \(most recent call last\):\n(    .*\n)+"
-        r"    ValueError: an actor that fails\n"
+        r"    Traceback .*\n(    .*\n)+    ValueError: an actor that fails\n"
         r"  it will be restarted in 0\.5 s; log: .*actor-0\.log\n",
         10,
     )
-    frontend.until(
-        r"actor-0 on localhost failed 2 times: .*\n(    .*\n)+  it crashed 2 times and will "
-        r"not be restarted; log: ",
-        10,
-    )
+    frontend.until(r"actor-0 on localhost failed 2 times: .*\n(    .*\n)+  it crashed 2 times", 10)
 
 
 @pytest.mark.slow
 def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(cluster):
     frontend = cluster.start(cluster.rows(), "--max_restarts=0", TOLD="fail")
     assert frontend.wait(30) == 1
-    printed = frontend.printed()
-    assert printed.count("it crashed once and will not be restarted") == 2
-    assert "error: the run ends, since no actor is left; start it again with the same " in printed
-    assert "got SIGUSR1" in printed, "the learners save"
+    assert "error: the run ends, since no actor is left" in frontend.printed()
+    assert "got SIGUSR1" in frontend.printed(), "the learners save"
 
 
 def test_learners_whose_supervisor_was_killed_are_restarted_with_restart_learners(cluster):
@@ -303,10 +198,7 @@ def test_learners_whose_supervisor_was_killed_are_restarted_with_restart_learner
     before = [cluster.process(name) for name in names]
     frontend.until("Ctrl-C saves")
     kill_supervisor()
-    frontend.until(
-        "the learners on this machine are not running any more: restarting the learners on "
-        "localhost from the last checkpoint",
-    )
+    frontend.until("restarting the learners on localhost from the last checkpoint")
     frontend.until("this machine: restarted actor-0, actor-1", 20)
     until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"running"}, 20)
     after = [cluster.process(name) for name in names]
@@ -319,13 +211,11 @@ def test_learners_whose_supervisor_was_killed_are_restarted_with_restart_learner
     frontend.until("Ctrl-C saves")
     kill_supervisor()
     assert frontend.wait(30) == 1
-    assert "error: the learners' supervisor was killed or crashed, so the run ended" in (
-        frontend.printed()
-    )
+    assert "error: the learners' supervisor was killed" in frontend.printed()
 
 
 def test_a_run_keeps_running_after_its_frontend_was_killed_even_while_starting(cluster):
-    rows = cluster.rows(actors=20)
+    rows = cluster.rows(actors=8)
     frontend = cluster.start(rows)
     until((cluster.state / "learners" / "state.json").exists)
     frontend.kill()
@@ -340,9 +230,7 @@ def test_a_run_keeps_running_after_its_frontend_was_killed_even_while_starting(c
     learner = cluster.process("learners")
     frontend.process.send_signal(signal.SIGHUP)  # as when its terminal is closed
     assert frontend.wait(5) == 0
-    assert "the run keeps running: `python run_experiment_mm_raw.py --status` shows it" in (
-        frontend.printed()
-    )
+    assert "the run keeps running" in frontend.printed()
     assert is_alive(learner)
 
 
@@ -399,9 +287,12 @@ def test_a_frontend_detaches_from_a_run_without_a_controller_if_it_is_asked_to(c
     assert code == 0, printed
     assert "controller" not in printed
     assert cluster.status()["controller"] is None
-    code, printed = cluster.run("--attach", "--controller=10.0.0.5")
+    code, printed = cluster.ask("--attach", "--controller=10.0.0.5")
     assert code == 2
-    assert printed.startswith("error: --controller=10.0.0.5: it must be here or none: if this mach")
+    assert "--controller=10.0.0.5: it must be here or none" in printed
+    code, printed = cluster.ask("--fetch")
+    assert code == 0
+    assert printed.startswith("nothing to download")
 
 
 @pytest.mark.slow
@@ -430,7 +321,7 @@ def test_two_stops_at_once_and_the_following_frontend_all_succeed(cluster):
     os.kill(supervisor, signal.SIGSTOP)
     stops = [Process(*FRONTEND, "--stop", **cluster.environment) for _ in range(2)]
     for each in stops:
-        each.until("impala: saving and stopping the learners, then all other processes")
+        each.until("impala: saving and stopping the learners")
     with contextlib.suppress(ProcessLookupError):  # on a busy machine a stop has lost patience
         os.kill(supervisor, signal.SIGCONT)
     assert [each.wait(20) for each in (*stops, frontend)] == [0, 0, 0]
@@ -471,32 +362,15 @@ def test_a_tmux_session_that_no_run_created_is_left_alone(cluster):
     environment = os.environ | cluster.environment
     subprocess.run(["tmux", "new-session", "-d", "-s", "impala"], env=environment, check=True)
     flags = (cluster.rows(), "--skip_check", f"--logdir={cluster.logdir}", "--detach")
-    code, printed = cluster.run(*flags, "--tmux_sess=impala")
+    code, printed = cluster.ask(*flags, "--tmux_sess=impala")
     assert code == 2
-    assert (
-        "error: tmux has a session named impala that no run made: choose another name with"
-        in printed
-    )
+    assert "tmux has a session named impala that no run made" in printed
     code, printed = cluster.run(*flags)
     assert code == 0
-    said = "note: tmux has a session named impala that no run made: this run is named impala-2\n"
-    assert printed.startswith(f"{said}impala-2: started 3 processes in ")
+    assert "this run is named impala-2\nimpala-2: started 3 processes in " in printed
     windows = cluster.tmux("list-windows", "-t", "=impala", "-F", "#{window_name}")
     assert windows.count("\n") == 1
     assert "learners" not in windows
-
-
-def test_without_horovod_the_example_csv_is_one_learner_with_all_actors(monkeypatch, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    asked = Request(LauncherConfig())
-    assert [worker.job for worker in read_workers(asked)] == ["learner", "actor", "actor"]
-    assert "Horovod is not installed (`make horovod` builds it): one learner trains" in (
-        capsys.readouterr().out
-    )
-    named = dataclasses.replace(asked, given=["workers_csv_path"])
-    assert [worker.job for worker in read_workers(named)].count("learner") == 2, (
-        "a CSV that the user names is not changed"
-    )
 
 
 def test_stop_reports_and_removes_a_run_that_a_reboot_ended(cluster):
@@ -518,9 +392,9 @@ def test_stop_reports_and_removes_a_run_that_a_reboot_ended(cluster):
     )
     try:
         (cluster.state / "run.json").write_text(json.dumps(record | {"started_from": "desk1"}))
-        code, printed = cluster.run("--stop")
+        code, printed = cluster.ask("--stop")
         assert code == 2, printed
-        assert "error: impala was started on desk1, where it may be running: --stop it" in printed
+        assert "impala was started on desk1" in printed
         (cluster.state / "run.json").write_text(json.dumps(record))
         assert cluster.status()["state"] == "stale"
         code, printed = cluster.run("--stop")
@@ -539,7 +413,7 @@ def test_without_tmux_processes_run_in_the_background(cluster, tmp_path):
     for tool in ("sh", "bash"):
         (beside / tool).symlink_to(shutil.which(tool))
     frontend = cluster.start(cluster.rows(actors=1), PATH=str(beside))
-    frontend.until("tmux is not installed on this machine, .*: processes run in the background")
+    frontend.until("tmux is not installed on this machine")
     actor = cluster.process("actor-0")
     frontend.process.send_signal(signal.SIGINT)
     assert frontend.wait(20) == 130
@@ -556,7 +430,7 @@ def test_apply_adds_and_removes_actors_so_that_they_match_the_csv(cluster):
     cluster.csv(learner, f"actor,localhost,,{cluster.program},1,", wide, wide, columns=columns)
     code, printed = cluster.run(rows, "--apply", "--seed=9")
     assert code == 0, printed
-    assert "note: --seed remains its default: --apply does not change flags" in printed
+    assert "note: --seed remains its default" in printed
     assert "impala: 2 actors added, 1 removed" in printed
     told = cluster.told("actor-3")["flags"]
     assert told["learner_hosts"] == "localhost:8001", "the port that the learner has reported"
@@ -574,165 +448,8 @@ def test_apply_adds_and_removes_actors_so_that_they_match_the_csv(cluster):
     cluster.process("actor-4")  # the number of a removed actor is not used again
     cluster.csv(learner, f"learner,localhost,{free_port()},{cluster.program},,", columns=columns)
     code, printed = cluster.run(rows, "--apply")
-    assert "note: --apply does not change learners; --stop the run and restart it" in printed
+    assert "note: --apply does not change learners" in printed
     assert "impala: 0 actors added, 4 removed" in printed
-    assert cluster.run("--apply") == (
-        *(2, "error: --apply needs the changed CSV: add --workers_csv_path=PATH\n"),
-    )
-
-
-def test_a_dry_run_prints_every_command_also_of_other_hosts(cluster):
-    rows = cluster.csv(
-        "learner,gpu.example,8001,,",
-        "actor,far.example,,,hunter2",
-        columns="job,ip,tf_port,python,ssh_password",
-    )
-    (cluster.folder / "workers.csv").chmod(0o600)
-    secrets = ("--env", "API_KEY=hunter2", "--env", "DB=postgres://u:hunter2@h")
-    code, printed = cluster.run(rows, "--dry_run", *secrets, "--level_name=catch")
-    assert code == 0
-    assert "# learners on gpu.example, in " in printed
-    assert "# actor-0 on far.example, in " in printed
-    assert "hunter2" not in printed
-    assert "--level_name=catch" in printed
-    code, printed = cluster.run(rows, "--skip_check")
+    code, printed = cluster.ask("--apply")
     assert code == 2
-    assert "error: cannot reach the learners' host: gpu.example" in printed
-    assert not (cluster.folder / "runs").exists()
-    assert not cluster.state.exists()
-
-
-def test_a_learner_that_other_hosts_cannot_reach_is_refused(cluster):
-    rows = cluster.csv("learner,localhost,8001,", "actor,far.example,,")
-    code, printed = cluster.run(rows, "--dry_run")
-    assert code == 2
-    assert "error: row 2: hosts of other rows cannot reach a learner at localhost" in printed
-
-
-@pytest.mark.parametrize(
-    ("flag", "said"),
-    [
-        (
-            "--num_actors=3",
-            "--num_actors is not for the frontend: the CSV has a row for each actor",
-        ),
-        ("--mode=test", "--mode=test is one process: give it to `python experiment.py`"),
-        ("--level_name=a\nb", "--level_name contains a line break, which no process can get"),
-        ("--tmux_sess=a b", "--tmux_sess: 'a b' is not a valid name: use letters, digits, - and _"),
-        ("--apply", "there is no run named impala"),
-        ("--apply --dry_run", "--dry_run and --apply are two commands: give one of them"),
-        ("--env=SECRET hunter2", "--env=...: write NAME=value"),
-    ],
-)
-def test_flags_that_are_not_for_the_frontend_are_refused_in_one_line(cluster, flag, said):
-    flags = flag.split() if flag.startswith("--apply") else [flag]
-    code, printed = cluster.run(cluster.rows(), *flags)
-    assert code == 2
-    assert printed.startswith(f"error: {said}")
-    assert "hunter2" not in printed
-    assert len(printed.splitlines()) == 1
-
-
-def test_checks_before_a_start_print_how_to_fix_each_failure(cluster):
-    """`--check` prints all results, a start prints only failures and starts no process.
-
-    A module of --import adds its own checks to ours.
-    """
-    shutil.copy(ROOT / "sandbox" / "own_check.py", cluster.folder)
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        port = holder.getsockname()[1]
-        rows = cluster.csv(
-            f"learner,localhost,{port},,0",
-            "actor,localhost,,/no/python,",
-            columns="job,ip,tf_port,python,cuda_visible_devices",
-        )
-        code, printed = cluster.run(rows, "--check", "--level_name=Pongg-v9", "--import=own_check")
-        assert code == 1
-        assert re.search(r"FAILED +games +.*/data/games.*\s+-> mount it: sudo mount", printed)
-        assert re.search(r"FAILED +flags +.*Pongg-v9", printed)
-        assert re.search(
-            rf"FAILED +ports +row 2: localhost:{port}: .* in use \(held by pro", printed
-        )
-        assert re.search(r"FAILED +versions +/no/python: ", printed)
-        assert re.search(r"passed +disk +[\d,]+ GiB free", printed)
-        assert "-> stop the process that uses it, or set another tf_port in the CSV" in printed
-        if not shutil.which("nvidia-smi"):
-            assert re.search(r"FAILED +GPUs +the CSV names GPU 0, but nvidia-smi is not", printed)
-        code, printed = cluster.run(rows, "--level_name=catch")
-    assert code == 1
-    assert (
-        "no process was started: fix the failed checks, or start anyway with --skip_check"
-        in printed
-    )
-    assert "passed  disk" not in printed
-    assert not cluster.state.exists()
-    assert not (cluster.folder / "runs").exists()
-
-
-@pytest.mark.slow
-def test_the_environment_is_among_the_checks_and_found_by_a_relative_pythonpath(cluster):
-    """The processes run in another folder than the frontend, to which PYTHONPATH is relative."""
-    elsewhere = cluster.folder / "elsewhere"
-    elsewhere.mkdir()
-    (cluster.folder / "helpers").symlink_to(ROOT / "tests" / "helpers")
-    rows = cluster.csv(
-        f"learner,localhost,{free_port()},{elsewhere}", columns="job,ip,tf_port,workdir"
-    )
-
-    def check(bug, *flags):
-        name = f"--level_name=faulty_levels:{bug}-v0"
-        return cluster.run(rows, "--check", name, *flags, PYTHONPATH="helpers")
-
-    code, printed = check("ResetRaises")
-    assert code == 1
-    assert re.search(r"FAILED +flags +Traceback \(most recent call last\):", printed)
-    assert "in reset" in printed
-    assert "error: faulty_levels:ResetRaises-v0: reset raised KeyError: 'door'" in printed
-    assert "-> correct the code at the last line named" in printed
-    code, printed = check("OutOfBounds")
-    assert code == 0
-    assert re.search(r"note +flags +faulty_levels:OutOfBounds-v0: step 1 returned obs", printed)
-    code, printed = check("Hangs")
-    assert code == 0, "the check takes two seconds at most"
-    assert "did not return" not in printed
-    code, printed = check("ResetRaises", "--check_env_secs=0")
-    assert code == 0
-
-
-def test_checks_run_after_the_set_up_commands_in_the_folder_of_the_processes(cluster):
-    elsewhere = cluster.folder / "elsewhere"
-    elsewhere.mkdir()
-    learner = f"learner,localhost,{free_port()},{elsewhere}"
-    rows = cluster.csv(learner, columns="job,ip,tf_port,workdir")
-    setup = f'--setup=pwd > "{cluster.folder}/seen"; exit 3'
-    code, printed = cluster.run(rows, "--check", setup, "--level_name=catch")
-    assert code == 1
-    assert re.search(r"FAILED +flags", printed)
-    assert (cluster.folder / "seen").read_text() == f"{elsewhere}\n"
-
-
-def test_actors_that_cannot_fill_rounds_are_found_before_a_start(cluster):
-    rows = cluster.csv(
-        *(f"learner,localhost,{free_port()},", f"learner,localhost,{free_port()},"),
-        "actor,localhost,,5",
-        columns="job,ip,tf_port,num_envs",
-    )
-    code, printed = cluster.run(rows, "--check", "--algorithm=ppo", "--level_name=catch")
-    assert code == 1
-    printed = " ".join(printed.split())  # the table breaks lines
-    assert "passed flags" in printed
-    assert "FAILED rounds row 4 (localhost), column num_envs: the algorithm trains on" in printed
-    assert "which actors with --num_envs=5 cannot fill exactly: use --num_envs=1, 2, 4, " in printed
-    assert "each of 2 learners trains on rounds of its own actors, and there is only 1" in printed
-    assert "-> give the CSV at least 2 actors, by more rows or the column count" in printed
-
-
-def test_nothing_is_mirrored_or_fetched_if_the_learners_write_to_this_machine(cluster):
-    frontend = cluster.start(cluster.rows(actors=1), "--mirror_logdir")
-    frontend.until("--mirror_logdir: nothing to mirror, as the learners write to this machine")
-    code, printed = cluster.run("--fetch")
-    assert code == 0
-    nothing = "nothing to download: all files of impala are on this machine"
-    assert printed == f"{nothing}; results: {cluster.logdir}\n"
+    assert "--apply needs the changed CSV" in printed

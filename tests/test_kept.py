@@ -1,7 +1,6 @@
 """Runs survive crashes, odd folder names and changed numbers of learners."""
 
 import re
-import signal
 import socket
 import sys
 import time
@@ -19,7 +18,7 @@ def test_a_run_goes_on_with_other_numbers_of_learners(tmp_path):
     folder = tmp_path / "a run with spaces"
     frames = 0
     for learners, batch in ((1, 8), (2, 4), (1, 8)):
-        frames += 20_000
+        frames += 8000
         code, printed = run(
             *catch_command(folder, f"--num_learners={learners}", f"--batch_size={batch}"),
             *("--num_actors=2", f"--total_environment_frames={frames}"),
@@ -27,10 +26,10 @@ def test_a_run_goes_on_with_other_numbers_of_learners(tmp_path):
         assert code == 0, printed
         rows = read_rows(folder)
         assert rows[-1]["frames"] >= frames
-        begin = 0.0008 * (1 - (frames - 20_000) / frames)  # it decreases over the complete run
+        begin = 0.0008 * (1 - (frames - 8000) / frames)  # it decreases over the complete run
         assert rows[-1]["learning_rate"] < begin
-        if frames > 20_000:
-            assert re.search(r"resumed at [24]\d,\d{3} frames", printed)
+        if frames > 8000:
+            assert re.search(r"resumed at (8|9|16|17),\d{3} frames", printed)
             assert re.search(
                 rf"the run continues on {learners} learners? instead of {3 - learners}:", printed
             )
@@ -38,7 +37,7 @@ def test_a_run_goes_on_with_other_numbers_of_learners(tmp_path):
             assert "(was 8)" in printed or "(was 4)" in printed
     began = [start["frames"] for start in read_rows(folder, "starts.jsonl")]
     assert began[0] == 0
-    assert 20_000 <= began[1] < 40_000 <= began[2] < rows[-1]["frames"]
+    assert 8000 <= began[1] < 16_000 <= began[2] < rows[-1]["frames"]
 
 
 @pytest.mark.slow
@@ -46,21 +45,9 @@ def test_what_cannot_go_on_says_why_and_a_damaged_checkpoint_is_passed_over(tmp_
     folder, limit = tmp_path / "run", "--total_environment_frames=20000"
     for frames in ("--total_environment_frames=10000", limit):  # each ends with a checkpoint
         assert run(*catch_command(folder, frames))[0] == 0
-    for flags, said in (
-        (["--agent_name=MLPLSTMAgent"], "--agent_name is MLPLSTMAgent here and MLPAgent in"),
-        (["--mode=train_from"], "--mode=train_from and --checkpoint=FOLDER belong together"),
-        (["--profile=9:3"], "--profile=9:3: it must be two numbers of updates, such as 100:120"),
-    ):
-        code, printed = run(*catch_command(folder, *flags))
-        assert (code, "Traceback" in printed) == (2, False), printed
-        assert said in printed
-    other = catch_command(tmp_path / "new", "--mode=train_from", f"--checkpoint={tmp_path}")
-    code, printed = run(*other)
-    assert (code, f"error: --checkpoint: {tmp_path} is not the folder of a run" in printed) == (
-        2,
-        True,
-    ), printed
-
+    code, printed = run(*catch_command(folder, "--agent_name=MLPLSTMAgent"))
+    assert (code, "Traceback" in printed) == (2, False), printed
+    assert "--agent_name is MLPLSTMAgent here and MLPAgent in" in printed
     newest = sorted((folder / "checkpoints").glob("[0-9]*"))[-1]
     data = next(newest.glob("variables.data*"))
     data.write_bytes(data.read_bytes()[:-1])
@@ -87,8 +74,7 @@ def test_a_run_that_is_killed_lags_by_two_save_intervals_at_most(tmp_path):
     second = Process(*command)
     resumed = int(second.until(r"resumed at [0-9,]+ frames, update (\d+)")[1])
     second.until(r"[1-9][0-9,]* frames \|")
-    second.process.send_signal(signal.SIGINT)
-    assert second.wait(20) == 130
+    second.interrupt(20)
     rate = (rows[-1]["updates"] - rows[0]["updates"]) / (rows[-1]["seconds"] - rows[0]["seconds"])
     assert rows[-1]["updates"] - resumed <= 2 * 2 * rate
     saved = sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1]
@@ -101,12 +87,12 @@ def _listens(port):
 
 
 @pytest.mark.slow
-def test_fifty_kills_while_200_mb_are_saved_lose_no_checkpoint(tmp_path):
+def test_twenty_kills_while_200_mb_are_saved_lose_no_checkpoint(tmp_path):
     code, printed = run(
-        *(sys.executable, ROOT / "tests" / "helpers" / "killed_saving.py", tmp_path, 50, 200),
-        limit=900,
+        *(sys.executable, ROOT / "tests" / "helpers" / "killed_saving.py", tmp_path, 20, 200),
+        limit=600,
         PYTHONPATH=str(ROOT),
     )
     assert code == 0, printed[-3000:]
-    within = re.search(r"50 kills, (\d+) of them during a save", printed)
-    assert int(within[1]) > 20, "most of the time it saves"
+    within = re.search(r"20 kills, (\d+) of them during a save", printed)
+    assert int(within[1]) > 8, "most of the time it saves"

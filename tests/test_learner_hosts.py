@@ -48,12 +48,6 @@ def _until_up(far, but=()):
     return until(found, 30)
 
 
-def _stop(far, frontend):
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(60) == 130, frontend.printed()
-    assert far.left() == {}, frontend.printed()
-
-
 @pytest.mark.parametrize(
     "passphrase", [b"", b"1 passphrase of 26 letters"], ids=["a file", "an agent"]
 )
@@ -93,7 +87,7 @@ def test_no_key_of_the_operator_is_on_a_host_of_the_run(far, passphrase):
     if passphrase:
         agent.process.terminate()
         agent.process.wait()
-    _stop(far, frontend)
+    far.stop(frontend)
 
 
 def _environment(pid):
@@ -102,25 +96,20 @@ def _environment(pid):
     return ""
 
 
-def test_a_variable_of_the_frontends_shell_reaches_both_hosts_and_no_command_line(far):
+def test_a_variable_of_the_frontends_shell_and_the_hosts_names_reach_all_hosts(far):
+    """The variable is on no command line; a host's name is the one that it has in the CSV."""
     frontend = _start(far, "--env=WORD", WORD="between us")
-    for pid in [*_until_up(far), *until(lambda: far.lan.actor1.pids("--job_name=actor"))]:
-        assert "\0WORD=between us\0" in f"\0{_environment(pid)}"
+    _until_up(far)
+    until(lambda: far.lan.actor1.pids("--job_name=actor"))
+    for name in (*LEARNERS, "actor1"):
+        host = far.lan.hosts[name]
+        for pid in _stand_ins(host) or host.pids("--job_name=actor"):
+            variables = _environment(pid).split("\0")
+            assert "WORD=between us" in variables
+            assert f"IMPALA_MM_HOST={host.address}" in variables
     for host in far.lan.hosts.values():
         assert not host.pids("between us")
-    _stop(far, frontend)
-
-
-def test_processes_know_the_name_that_their_host_has_in_the_csv(far):
-    frontend = _start(far)
-    _until_up(far)
-    for name in LEARNERS:
-        address = far.lan.hosts[name].address
-        for pid in _stand_ins(far.lan.hosts[name]):
-            assert f"\0IMPALA_MM_HOST={address}\0" in f"\0{_environment(pid)}"
-    for pid in until(lambda: far.lan.actor1.pids("--job_name=actor")):
-        assert f"\0IMPALA_MM_HOST={far.lan.actor1.address}\0" in f"\0{_environment(pid)}"
-    _stop(far, frontend)
+    far.stop(frontend)
 
 
 def test_learners_restart_on_both_hosts_while_no_frontend_is_attached(far):
@@ -143,11 +132,7 @@ def test_learners_restart_on_both_hosts_while_no_frontend_is_attached(far):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        ("learner2", "/bin/prted "),
-        ("learner2", "supervise.mpi_host "),
-        ("learner1", "supervise.mpi_agent "),
-    ],
+    [("learner2", "/bin/prted "), ("learner1", "supervise.mpi_agent ")],
 )
 def test_an_mpirun_that_lost_its_daemon_has_failed(far, name, words):
     """It exits with code 0 if its agent was killed, with 255 if it saw the agent fail first."""
@@ -175,7 +160,7 @@ def test_learners_wait_for_a_host_until_a_frontend_has_started_its_process_again
     frontend = far.start_following("--restart_learners", "--lost_secs=600")
     _until_up(far, before)
     assert far.status("learners")["restarts"] == 1, "waiting is no crash"
-    _stop(far, frontend)
+    far.stop(frontend)
 
 
 def test_a_killed_supervisor_is_started_again_by_the_frontend_that_follows(far):
@@ -186,7 +171,7 @@ def test_a_killed_supervisor_is_started_again_by_the_frontend_that_follows(far):
     frontend.until("10.77.1.12: restarted learners-1, whose supervisor was killed", 30)
     _until_up(far, before)
     assert far.status("learners-1")["state"] == "running"
-    _stop(far, frontend)
+    far.stop(frontend)
 
 
 def test_nothing_is_left_when_learners_end_while_no_frontend_is_attached(far):
@@ -208,4 +193,4 @@ def test_this_machine_may_have_the_second_learner(far):
     rows = far.csv(far.row("learner", "learner1"), f"learner,{laptop.address},,,,,{MPI_PYTHON},")
     frontend = far.start(rows)
     until(lambda: _stand_ins(laptop) and _stand_ins(far.lan.learner1), 30)
-    _stop(far, frontend)
+    far.stop(frontend)

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from processes import ROOT, free_port, run
+from processes import EXPERIMENT, ROOT, free_port, run
 from rows import read_rows
 
 pytestmark = pytest.mark.slow
@@ -12,8 +12,7 @@ pytestmark = pytest.mark.slow
 def _train(logdir, *flags):
     """Run to the end, and return the rows."""
     code, printed = run(
-        sys.executable,
-        ROOT / "experiment.py",
+        *EXPERIMENT,
         f"--learner_hosts=localhost:{free_port()}",
         f"--logdir={logdir}",
         *flags,
@@ -23,17 +22,10 @@ def _train(logdir, *flags):
     return read_rows(logdir)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_cartpole_is_solved_in_under_a_minute_of_training(tmp_path, seed):
-    rows = _train(tmp_path, "--level_name=CartPole-v1", f"--seed={seed}", "--max_seconds=60")
+def test_cartpole_is_solved_in_under_a_minute_of_training(tmp_path):
+    rows = _train(tmp_path, "--level_name=CartPole-v1", "--max_seconds=60")
     assert rows[-1]["episode_return"] >= 475
     assert rows[-1]["seconds"] < 60
-
-
-def test_cartpole_in_200000_frames_ends_above_100(tmp_path):
-    rows = _train(tmp_path, "--level_name=CartPole-v1", "--total_environment_frames=200000")
-    assert rows[-1]["episode_return"] > 100
-    assert 200_000 <= rows[-1]["frames"] < 210_000
 
 
 def test_pong_gets_going_in_as_many_frames_and_seconds_as_recorded():
@@ -42,9 +34,8 @@ def test_pong_gets_going_in_as_many_frames_and_seconds_as_recorded():
     assert code == 0, printed
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_memory_task_needs_the_lstm(tmp_path, seed):
-    flags = ["--level_name=memory", f"--seed={seed}", "--total_environment_frames=600000"]
+def test_a_memory_task_needs_the_lstm(tmp_path):
+    flags = ["--level_name=memory", "--total_environment_frames=600000"]
     solved = ["--agent_name=MLPLSTMAgent", "--stop_at_return=0.96"]
     rows = _train(tmp_path / "lstm", *flags, *solved)
     assert rows[-1]["episode_return"] > 0.95
@@ -54,9 +45,7 @@ def test_a_memory_task_needs_the_lstm(tmp_path, seed):
     assert rows[-1]["episode_return"] < 0.65
 
 
-@pytest.mark.parametrize(("game", "goal"), [("harvest", 13), ("tictactoe", 0.7)])
-def test_a_game_of_other_actions_is_learnt_in_as_many_frames_as_recorded(game, goal):
-    """Harvest has MultiDiscrete actions, and tic-tac-toe has a mask."""
-    words = [game, f"--until={goal}", f"--learner_hosts=localhost:{free_port()}"]
+def test_tictactoe_with_its_mask_is_learnt_in_as_many_frames_as_recorded():
+    words = ["tictactoe", "--until=0.7", f"--learner_hosts=localhost:{free_port()}"]
     code, printed = run(sys.executable, ROOT / "sandbox" / "results", "verify", *words, limit=600)
     assert code == 0, printed

@@ -2,7 +2,6 @@
 
 import ipaddress
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from processes import EXPERIMENT, Process, free_port, needs_horovod
 from launcher.supervise.json_files import read_json
 from launcher.supervise.procfs import descendants
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_horovod]
 _LISTENS, _UDP = "0A", "07"  # the state of a socket in /proc/net
 
 
@@ -42,27 +41,26 @@ def _address(written):
     return getattr(found, "ipv4_mapped", None) or found
 
 
-def _check(bound, learners):
-    assert len([each for each in bound if not each[0].startswith("prte")]) == learners
-    assert bool([each for each in bound if each[0].startswith("prte")]) == (learners > 1)
+def _check(pids):
+    bound = _bound(pids)
+    of_mpirun = [each for each in bound if each[0].startswith("prte")]
+    assert of_mpirun
+    assert len(bound) - len(of_mpirun) == 2, "the learners'"
     assert [each for each in bound if not each[1].is_loopback] == []
 
 
-@pytest.mark.parametrize("learners", [1, pytest.param(2, marks=needs_horovod)])
-def test_of_experiment_py(tmp_path, learners):
-    hosts = ",".join(f"127.0.0.1:{free_port()}" for _ in range(learners))
+def test_of_experiment_py(tmp_path):
+    hosts = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
     run = Process(
-        *(*EXPERIMENT, "--level_name=catch", f"--num_learners={learners}", f"--logdir={tmp_path}"),
+        *(*EXPERIMENT, "--level_name=catch", "--num_learners=2", f"--logdir={tmp_path}"),
         *("--num_actors=2", f"--learner_hosts={hosts}", "--stop_at_return=2"),
     )
     run.until(r"[1-9][\d,]* frames \|", 120)
     assert "listens on all network interfaces" not in run.printed()
-    _check(_bound([run.process.pid, *descendants(run.process.pid)]), learners)
-    run.process.send_signal(signal.SIGINT)
-    assert run.wait(60) == 130
+    _check([run.process.pid, *descendants(run.process.pid)])
+    run.interrupt()
 
 
-@needs_horovod
 def test_of_a_frontend(cluster):
     python = sys.executable
     rows = [f"learner,localhost,,{python}"] * 2 + [f"actor,localhost,,{python}"] * 2
@@ -72,6 +70,5 @@ def test_of_a_frontend(cluster):
     supervisors = [state["supervisor"][0] for state in states]
     assert len(supervisors) == 3
     pids = [pid for each in supervisors for pid in (each, *descendants(each))]
-    _check(_bound([frontend.process.pid, *pids]), 2)
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(60) == 130
+    _check([frontend.process.pid, *pids])
+    frontend.interrupt()

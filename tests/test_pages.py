@@ -239,16 +239,18 @@ def test_two_learners_and_the_frontend(type_page, page, headings, runs):
     assert user.rows(runs[1])[-1]["frames"] >= 5_000
 
 
-PPO = {"own_algorithm.py": "my_ppo.py", "own_algorithm_settings.py": "my_ppo_settings.py"}
-
-
-def _deploy_and_train(lan, files, learners, actors, *flags):
-    """Train what is in the user's ~/research by the frontend with --deploy; return its output."""
+@needs_horovod
+@pytest.mark.slow
+def test_two_learners_on_two_hosts_train_an_algorithm_that_deploy_takes_there(lan):
+    (command,) = [text for _, text in blocks(ALGORITHM, "sh") if "impala-mm-cluster" in text]
+    assert "--algorithm=my_ppo" in command, "the page's command is this one, without --deploy"
     far = FarCluster(lan, python=sys.executable)
     folder = lan.laptop.path("/root/research")
     folder.mkdir()
-    for name, copied in files.items():
-        (folder / copied).write_text(_code(name))
+    (folder / "my_ppo.py").write_text(_code("own_algorithm.py"))
+    (folder / "my_ppo_settings.py").write_text(_code("own_algorithm_settings.py"))
+    learners, actors = ["learner1", "learner2"], ["actor1", "actor2", "actor3"]
+    flags = ("--algorithm=my_ppo", "--check_sync_every=5", "--total_environment_frames=20000")
     ran = lan.laptop.run(
         *("sh", "-c", 'cd /root/research && exec "$@"', "sh"),
         *far.frontend(far.of(learners, actors), "--deploy", *flags, "--logdir=/root/run"),
@@ -257,37 +259,11 @@ def _deploy_and_train(lan, files, learners, actors, *flags):
     )
     printed = ran.stdout + ran.stderr
     assert ran.returncode == 0, printed
-    names = ", ".join(sorted(files.values()))
-    assert f"your modules are copied into the project's folder: {names}" in printed
+    assert "copied into the project's folder: my_ppo.py, my_ppo_settings.py" in printed
     for name in (*learners, *actors):
-        for copied in files.values():
+        for copied in ("my_ppo.py", "my_ppo_settings.py"):
             assert (lan.hosts[name].home / "impala_mm" / copied).exists()
     assert far.left() == {}
-    return printed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("page", "files", "flags"),
-    [
-        (ALGORITHM, PPO, ("--algorithm=my_ppo", "--level_name=CartPole-v1")),
-        (ENVIRONMENT, {"own_spaces.py": "panel.py"}, ("--level_name=panel:Panel-v0",)),
-    ],
-)
-def test_deploy_takes_the_modules_to_other_hosts(lan, page, files, flags):
-    (command,) = [text for _, text in blocks(page, "sh") if "impala-mm-cluster" in text]
-    assert flags[0] in command, "the page's command is this one, without --deploy"
-    to = (["learner1"], ["actor1", "actor3"])
-    printed = _deploy_and_train(lan, files, *to, *flags, "--total_environment_frames=5000")
-    assert "reached 5,000 frames" in printed
-
-
-@needs_horovod
-@pytest.mark.slow
-def test_two_learners_on_two_hosts_train_an_algorithm_that_deploy_takes_there(lan):
-    learners, actors = ["learner1", "learner2"], ["actor1", "actor2", "actor3"]
-    flags = ("--algorithm=my_ppo", "--check_sync_every=5", "--total_environment_frames=20000")
-    printed = _deploy_and_train(lan, PPO, learners, actors, *flags)
     assert "weights on 2 learners" in printed
     assert "reached 20,000 frames" in printed
     last = read_rows(lan.laptop.path("/root/run"))[-1]

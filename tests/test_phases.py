@@ -1,43 +1,24 @@
 """Students that learn from recorded games first, in real runs, which are killed in each phase."""
 
-import os
 import re
-import signal
-import time
 
 import pytest
-from deadlines import Deadline
 from processes import EXPERIMENT, Process, catch_command, free_port, needs_horovod, run
 from recorded_catch import record_catch
-from rows import read_rows
+from rows import read_rows, until_row
 from scripted import catcher
-
-from launcher.supervise.procfs import descendants
+from supervising import until
 
 CATCHER = "--teacher=tests.helpers.scripted:catcher"
 QDAGGER = ("--teacher_method=qdagger", "--teacher_episodes=16")
 
 
-def _kill(process):
-    for pid in [process.process.pid, *descendants(process.process.pid)]:
-        os.kill(pid, signal.SIGKILL)
-    process.process.wait()
-
-
-def _wait_for_row(logdir, is_right, seconds=120):
-    deadline = Deadline(seconds)
-    while not [row for row in read_rows(logdir) if is_right(row)]:
-        assert not deadline.is_over(), read_rows(logdir)[-1:]
-        time.sleep(0.2)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
-def test_a_student_clones_recorded_games_before_it_plays(tmp_path, algorithm):
+def test_a_student_clones_recorded_games_before_it_plays(tmp_path):
     record_catch(tmp_path / "games", 60, 9, catcher)
     logdir = tmp_path / "run"
     flags = (f"--teacher_data={tmp_path / 'games'}", "--offline_updates=300", "--stop_at_return=9")
-    length = ("--total_environment_frames=3000", f"--algorithm={algorithm}", "--batch_size=8")
+    length = ("--total_environment_frames=3000", "--algorithm=ppo", "--batch_size=8")
     code, printed = run(*catch_command(logdir, *flags, *length), limit=200)
     assert code == 0, printed
     assert "offline: 300 updates from 1,797 recorded steps (" in printed
@@ -85,7 +66,7 @@ STUDENTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", STUDENTS)
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
 def test_a_student_of_values_learns_recorded_games_before_it_plays_and_keeps_them(
     tmp_path, algorithm
 ):
@@ -98,9 +79,9 @@ def test_a_student_of_values_learns_recorded_games_before_it_plays_and_keeps_the
     process = Process(*command)
     process.until("offline: 400 updates from 1,797 recorded steps", 120)
     process.until(r"online: 2[45](\.\d)?% of each update is from 1,797 recorded steps", 20)
-    _wait_for_row(logdir, lambda row: row["frames"] > 2000, 300)
+    until_row(logdir, lambda row: row["frames"] > 2000, 300)
     _wait_for_save(logdir, 401)
-    _kill(process)
+    process.kill_all()
     rows = read_rows(logdir)
     offline = [row for row in rows if not row["frames"] and "recorded_share" in row]
     assert {row["recorded_share"] for row in offline} == {1.0}
@@ -108,36 +89,34 @@ def test_a_student_of_values_learns_recorded_games_before_it_plays_and_keeps_the
     assert returns[0] > 0, "a random policy has -0.6"
     process = Process(*command)
     process.until(r"online: 2[45](\.\d)?% of each update", 120)
-    _wait_for_row(logdir, lambda row: row["updates"] > rows[-1]["updates"] + 5)
-    process.process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, process.printed()
+    until_row(logdir, lambda row: row["updates"] > rows[-1]["updates"] + 5)
+    process.interrupt()
     assert "offline:" not in process.printed()
     assert read_rows(logdir)[-1]["recorded_share"] == pytest.approx(0.25, abs=0.03)
 
 
-def _run_preset(logdir, preset, *flags):
-    """Return what a short run of a preset printed, and its rows."""
-    end = ("--total_environment_frames=4000", "--stop_at_return=inf", f"--logdir={logdir}")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("preset", "flags", "said", "least"),
+    [
+        # At random the mean return is about 20; few games of a policy that can play end so soon.
+        ("dqfd", ("--teacher_steps=4000", "--offline_updates=600"), "offline: 600 updates", 40),
+        ("reload", (), "training starts with the weights of ", 300),
+    ],
+)
+def test_a_preset_that_begins_with_what_others_have_learnt_plays_well_soon(
+    tmp_path, preset, flags, said, least
+):
+    end = ("--total_environment_frames=4000", "--stop_at_return=inf", f"--logdir={tmp_path}")
     address = f"--learner_hosts=127.0.0.1:{free_port()}"
     code, printed = run(*EXPERIMENT, f"--preset={preset}", address, *flags, *end, limit=300)
     assert code == 0, printed
-    return printed, read_rows(logdir)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", ["dqfd", "cql"])
-def test_a_preset_of_recorded_actions_learns_them_before_it_plays(tmp_path, preset):
-    printed, rows = _run_preset(tmp_path, preset, "--teacher_steps=4000", "--offline_updates=600")
-    assert "offline: 600 updates from " in printed
-    returns = [row["episode_return"] for row in rows if "episode_return" in row]
-    assert max(returns) > 40, "at random it is about 20"
-
-
-@pytest.mark.slow
-def test_the_preset_of_reloading_goes_on_with_a_policy_that_can_play(tmp_path):
-    printed, rows = _run_preset(tmp_path, "reload")
-    assert "training starts with the weights of " in printed
-    assert all(row.get("episode_return", 500) > 300 for row in rows), "few games end so soon"
+    assert said in printed
+    returns = [row["episode_return"] for row in read_rows(tmp_path) if "episode_return" in row]
+    if preset == "reload":
+        assert min(returns, default=500) > least
+    else:
+        assert max(returns) > least
 
 
 @pytest.mark.slow
@@ -160,12 +139,11 @@ def test_data_that_does_not_fit_is_refused_in_a_sentence(tmp_path):
     record_catch(tmp_path / "games", 2, 9)
     flags = (f"--teacher_data={tmp_path / 'games'}", "--offline_updates=3")
     other = catch_command(tmp_path / "run", *flags, "--level_name=CartPole-v1")
-    for command in ((*other, "--job_name=learner"), (*other, "--validate")):
-        code, printed = run(*command)
-        assert code == 2, printed
-        (error,) = re.findall(r"error: (.*)", printed)
-        assert error.startswith(f"--teacher_data: {tmp_path / 'games'} was recorded on catch with")
-        assert "Traceback" not in printed
+    code, printed = run(*other, "--job_name=learner")
+    assert code == 2, printed
+    (error,) = re.findall(r"error: (.*)", printed)
+    assert error.startswith(f"--teacher_data: {tmp_path / 'games'} was recorded on catch with")
+    assert "Traceback" not in printed
 
 
 @pytest.mark.slow
@@ -178,7 +156,7 @@ def test_a_run_that_is_killed_goes_on_in_each_phase(tmp_path):
         process = Process(*command)
         process.until(pattern, 120)
         also()
-        _kill(process)
+        process.kill_all()
         return process.printed()
 
     printed = start_and_kill("plays 16 games")
@@ -187,10 +165,7 @@ def test_a_run_that_is_killed_goes_on_in_each_phase(tmp_path):
     folder = tmp_path / "teacher_data" / "learner-0"
 
     def wait_for_file():
-        deadline = Deadline(60)
-        while not list(folder.glob("*.unrolls")):
-            assert not deadline.is_over()
-            time.sleep(0.1)
+        until(lambda: list(folder.glob("*.unrolls")), 60)
 
     printed = start_and_kill("collect: the teacher plays 6,000 steps", wait_for_file)
     assert "plays 16 games" in printed, "it was killed before it had played them"
@@ -207,7 +182,7 @@ def test_a_run_that_is_killed_goes_on_in_each_phase(tmp_path):
     assert "collect:" not in printed
 
     def wait_for_play():
-        _wait_for_row(tmp_path, lambda row: row["frames"] > 1000, 300)
+        until_row(tmp_path, lambda row: row["frames"] > 1000, 300)
         _wait_for_save(tmp_path, 1001)
 
     start_and_kill("offline: ", wait_for_play)
@@ -217,9 +192,8 @@ def test_a_run_that_is_killed_goes_on_in_each_phase(tmp_path):
     process = Process(*command)
     process.until("resumed at", 120)
     before = read_rows(tmp_path)[-1]["updates"]
-    _wait_for_row(tmp_path, lambda row: row["updates"] > before)
-    process.process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, process.printed()
+    until_row(tmp_path, lambda row: row["updates"] > before)
+    process.interrupt()
     assert "offline:" not in process.printed()
     assert "plays 16 games" not in process.printed()
     assert not [row for row in read_rows(tmp_path)[1:] if "teacher_return" in row]
@@ -227,19 +201,13 @@ def test_a_run_that_is_killed_goes_on_in_each_phase(tmp_path):
 
 def _wait_for_save(logdir, updates=1):
     """Wait until a checkpoint of at least that many updates is complete."""
-    deadline = Deadline(60)
-    while not [
-        path
-        for path in (logdir / "checkpoints").glob("0*")
-        if int(path.name) >= updates and (path / "about.json").exists()
-    ]:
-        assert not deadline.is_over()
-        time.sleep(0.2)
+    saved = (logdir / "checkpoints").glob
+    until(lambda: [path for path in saved("0*/about.json") if int(path.parent.name) >= updates], 60)
 
 
 @pytest.mark.slow
 @needs_horovod
-@pytest.mark.parametrize("algorithm", ["impala", "ppo", *STUDENTS])
+@pytest.mark.parametrize("algorithm", ["impala", "r2d2", "sac"])
 def test_two_learners_to_whom_recorded_games_are_dealt_out_hold_the_same_bits(tmp_path, algorithm):
     """The digests of all variables are compared after each update."""
     record_catch(tmp_path / "games", 30, 9, catcher)
@@ -261,17 +229,20 @@ def test_two_learners_to_whom_recorded_games_are_dealt_out_hold_the_same_bits(tm
 
 @pytest.mark.slow
 @needs_horovod
-@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
-def test_two_learners_learn_from_their_own_games_and_hold_the_same_variables(tmp_path, algorithm):
+def test_two_learners_learn_from_their_own_games_and_hold_the_same_variables_and_cost(tmp_path):
     two = ("--num_learners=2", "--num_actors=2", "--batch_size=8", "--check_sync_every=5")
     length = ("--total_environment_frames=8000", "--unroll_length=32", "--stop_at_return=9")
     phases = ("--teacher_steps=1000", "--offline_updates=60")
-    flags = (f"--algorithm={algorithm}", CATCHER, *QDAGGER, *two, *length, *phases)
+    flags = ("--algorithm=ppo", CATCHER, *QDAGGER, *two, *length, *phases)
     code, printed = run(*catch_command(tmp_path, *flags), limit=300)
     assert code == 0, printed
     assert printed.count("collect: the teacher plays 500 steps") == 1, "rank 0 says so"
+    assert printed.count("plays 16 games") == 1, "rank 0 measures, and the others learn it"
     assert len(list((tmp_path / "teacher_data").iterdir())) == 2
     rows = read_rows(tmp_path)
     assert rows[-1]["sync_checks"] > 0
     assert rows[-1]["sync_repairs"] == 0
     assert rows[-1]["frames"] >= 8000
+    scored = [row for row in rows if {"student_score", "teacher_cost"} <= row.keys()]
+    assert scored
+    assert all(0 <= row["teacher_cost"] <= 1 for row in scored)

@@ -1,7 +1,5 @@
 """Targets of entropy and divergences, a reference policy, AWR and V-MPO in real runs."""
 
-import signal
-
 import pytest
 from processes import EXPERIMENT, Process, free_port, needs_horovod, run
 from rows import read_rows
@@ -30,8 +28,7 @@ def test_impala_holds_its_entropy_and_resumes_with_the_cost_that_held_it(tmp_pat
     address = f"--learner_hosts=127.0.0.1:{free_port()}"
     first = Process(*EXPERIMENT, address, f"--logdir={tmp_path}", *flags)
     first.until(r"checkpoint at update \d\d\d", 300)
-    first.process.send_signal(signal.SIGINT)
-    assert first.wait(60) == 130
+    first.interrupt()
     before = [row["entropy_cost"] for row in read_rows(tmp_path) if "entropy_cost" in row]
     frames = ("--total_environment_frames=300000", "--stop_at_return=1e9")
     rows = _train(tmp_path, *flags, *frames)
@@ -53,27 +50,20 @@ def test_a_policy_stays_near_its_reference(tmp_path):
     assert rows[-1]["episode_return"] > 0.4, "random actions return -0.6"
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--algorithm=awr",),
-        ("--algorithm=vmpo",),
-        ("--algorithm=awr", "--temperature=inf", "--positive_advantages"),
-    ],
-)
-def test_it_learns_cartpole(tmp_path, flags):
-    goal = ("--stop_at_return=200", "--max_seconds=300", "--total_environment_frames=1e6")
-    rows = _train(tmp_path, "--level_name=CartPole-v1", *SHORT, *flags, *goal)
+GOAL = ("--stop_at_return=200", "--max_seconds=300", "--total_environment_frames=1e6")
+
+
+def test_awr_learns_cartpole(tmp_path):
+    rows = _train(tmp_path, "--level_name=CartPole-v1", *SHORT, "--algorithm=awr", *GOAL)
     assert rows[-1]["episode_return"] >= 200
 
 
 @needs_horovod
-@pytest.mark.parametrize("algorithm", ["awr", "vmpo"])
-def test_two_learners_hold_the_same_variables_and_multipliers(tmp_path, algorithm):
-    two = ("--num_learners=2", "--batch_size=8", "--check_sync_every=10", *SHORT)
-    more = ("--target_entropy=0.5", "--total_environment_frames=30000")
-    flags = (f"--algorithm={algorithm}", "--level_name=CartPole-v1", *two, *more)
-    rows = _train(tmp_path, *flags)
+def test_vmpo_learns_cartpole_on_two_learners_with_the_same_variables_and_multipliers(tmp_path):
+    two = ("--num_learners=2", "--batch_size=8", "--check_sync_every=10", "--target_entropy=0.5")
+    flags = ("--algorithm=vmpo", "--level_name=CartPole-v1", *SHORT, *two)
+    rows = _train(tmp_path, *flags, *GOAL)
+    assert rows[-1]["episode_return"] >= 200
     assert rows[-1]["sync_checks"] > 0
     assert rows[-1]["sync_repairs"] == 0
     assert rows[-1]["entropy_cost"] != pytest.approx(0.01, rel=0.01)

@@ -1,26 +1,19 @@
-"""Students in real runs: metrics, kill -9 and resume, a teacher that is gone, two learners."""
+"""Students in real runs: metrics, kill -9 and resume, and a teacher that is gone."""
 
-import os
 import re
 import shutil
-import signal
-import time
 
 import pytest
-from deadlines import Deadline
-from dopamine_runs import unpack
-from processes import EXPERIMENT, ROOT, Process, catch_command, needs_horovod, run
-from rows import read_rows
-from saved_run import save
-
-from launcher.supervise.procfs import descendants
+from dopamine_stacks import unpack
+from processes import ROOT, Process, catch_command, run
+from rows import read_rows, until_row
 
 CATCHER = "--teacher=tests.helpers.scripted:catcher"
 QDAGGER = ("--teacher_method=qdagger", "--teacher_episodes=16")
 
 
 def test_a_student_measures_its_divergence_and_the_cost_that_falls(tmp_path):
-    end = ("--total_environment_frames=8000", "--teacher_frames=4000", "--stop_at_return=9")
+    end = ("--total_environment_frames=4000", "--teacher_frames=2000", "--stop_at_return=9")
     code, printed = run(*catch_command(tmp_path, CATCHER, *end, "--num_actors=1", QDAGGER[1]))
     assert code == 0, printed
     said = "note: without effect: --teacher_episodes=16 (with --teacher_method=kickstarting)"
@@ -53,41 +46,14 @@ def test_a_student_of_values_takes_the_teachers_best_actions_and_needs_it_no_mor
     assert "resumed at" in printed
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (
-            [CATCHER, "--algorithm=dqn", "--distill=value"],
-            "the teacher is a policy, which has none",
-        ),
-        (["--teacher=tests.helpers.scripted:broken"], "it raises ValueError: no idea"),
-        # The learner refuses these in the same way; test_load and test_teaching have the sentences.
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
-                (["--teacher=cartpole"], "catch has 3 actions and observations float32 [10, 5], "),
-                (
-                    [CATCHER, "--teacher_return=-5", "--random_return=-1", QDAGGER[0]],
-                    "which is not above",
-                ),
-            )
-        ),
-    ],
-)
-def test_what_cannot_teach_ends_the_run_in_a_sentence(tmp_path, flags, said):
-    code, printed = run(*catch_command(tmp_path, "--job_name=learner", *flags))
+def test_what_cannot_teach_ends_the_run_in_a_sentence(tmp_path):
+    flags = ("--job_name=learner", "--teacher=tests.helpers.scripted:broken")
+    code, printed = run(*catch_command(tmp_path, *flags))
     assert code == 2, printed
     (error,) = re.findall(r"error: (.*)", printed)
     assert error.startswith("--teacher=")
-    assert said in error
+    assert "it raises ValueError: no idea" in error
     assert "Traceback" not in printed
-
-
-def _wait_for_row(logdir, is_right, seconds=120):
-    deadline = Deadline(seconds)
-    while not [row for row in read_rows(logdir) if is_right(row)]:
-        assert not deadline.is_over(), read_rows(logdir)[-1:]
-        time.sleep(0.2)
 
 
 @pytest.mark.slow
@@ -100,11 +66,9 @@ def test_a_student_that_is_killed_goes_on_with_its_scores_and_cost_and_needs_no_
     flags = (*common, "--save_checkpoint_secs=1", "--stop_at_return=1e9", "--learning_rate=0.0001")
     command = catch_command(folder, *flags, "--total_environment_frames=1e9")
     first = Process(*command)
-    _wait_for_row(folder, lambda row: row.get("teacher_cost", 1) < 0.99)
+    until_row(folder, lambda row: row.get("teacher_cost", 1) < 0.99)
     first.until(r"checkpoint at update", 60)
-    for pid in [first.process.pid, *descendants(first.process.pid)]:
-        os.kill(pid, signal.SIGKILL)
-    first.process.wait()
+    first.kill_all()
     first_row = read_rows(folder)[0]
     assert first_row["frames"] == 0
     assert first_row["teacher_return"] == pytest.approx(500, abs=20)
@@ -113,7 +77,7 @@ def test_a_student_that_is_killed_goes_on_with_its_scores_and_cost_and_needs_no_
 
     second = Process(*command)
     second.until(r"resumed at ", 60)
-    _wait_for_row(folder, lambda row: row["updates"] > before[-1]["updates"])
+    until_row(folder, lambda row: row["updates"] > before[-1]["updates"])
     rows = read_rows(folder)[len(before) :]
     assert "plays 16 games" not in second.printed()
     assert not [row for row in rows if "teacher_return" in row]
@@ -121,55 +85,24 @@ def test_a_student_that_is_killed_goes_on_with_its_scores_and_cost_and_needs_no_
     costs = [row["teacher_cost"] for row in before if "teacher_cost" in row]
     now = next(row["teacher_cost"] for row in rows if "teacher_cost" in row)
     assert costs[-1] - 0.1 < now < 0.999, "a new run begins with 1"
-    second.process.send_signal(signal.SIGINT)
-    assert second.wait(60) == 130, second.printed()
+    second.interrupt()
 
     frames = read_rows(folder)[-1]["frames"]
     over = (*flags, f"--teacher_frames={frames + 1000:.0f}")
-    end = f"--total_environment_frames={frames + 5000:.0f}"
-    code, printed = run(*catch_command(folder, *over, end))
-    assert code == 0, printed
-    shutil.rmtree(teacher)
-    end = f"--total_environment_frames={frames + 9000:.0f}"
-    code, printed = run(*catch_command(folder, *over, end))
-    assert code == 0, printed
+    for more in (5000, 9000):
+        end = f"--total_environment_frames={frames + more:.0f}"
+        code, printed = run(*catch_command(folder, *over, end))
+        assert code == 0, printed
+        shutil.rmtree(teacher, ignore_errors=True)
     assert "has fallen to 0: no learner reads it again" in printed
-    code, printed = run(*EXPERIMENT, f"--logdir={folder}", "--mode=test", "--test_num_episodes=2")
-    assert code == 0, printed
-
-
-def test_a_teacher_for_a_run_that_had_none_is_refused_with_the_remedy(tmp_path):
-    save(tmp_path, level_name="catch")
-    code, printed = run(*catch_command(tmp_path, "--job_name=learner", CATCHER))
-    assert code == 2, printed
-    assert f"the run in {tmp_path} had no teacher: leave it out, or start another run" in printed
-
-
-@pytest.mark.slow
-@needs_horovod
-@pytest.mark.parametrize("algorithm", ["impala", "ppo", "dqn"])
-def test_two_learners_hold_the_same_variables_and_cost(tmp_path, algorithm):
-    two = ("--num_learners=2", "--num_actors=2", "--batch_size=8", "--check_sync_every=5")
-    length = ("--total_environment_frames=40000", "--unroll_length=32", "--stop_at_return=1e9")
-    flags = (f"--algorithm={algorithm}", CATCHER, *QDAGGER, *two, *length)
-    code, printed = run(*catch_command(tmp_path, *flags), limit=300)
-    assert code == 0, printed
-    rows = read_rows(tmp_path)
-    assert rows[-1]["sync_checks"] > 0
-    assert rows[-1]["sync_repairs"] == 0
-    assert printed.count("plays 16 games") == 1, "rank 0 measures, and the others learn it"
-    scored = [row for row in rows if {"student_score", "teacher_cost"} <= row.keys()]
-    assert scored
-    for row in scored:
-        assert 0 <= row["teacher_cost"] <= (3 if algorithm == "dqn" else 1)  # as published
 
 
 @pytest.mark.slow
 def test_a_student_whose_teacher_acted_at_first_plays_alone_in_the_end(tmp_path):
     """In one run its mean return was 93 while it was guided, and 204 after 150,000 frames."""
     flags = ("--preset=jsrl", "--level_name=CartPole-v1", "--stop_at_return=1e9")
-    length = "--total_environment_frames=250000"  # a row may have 60,000 of them
-    code, printed = run(*catch_command(tmp_path, *flags, length), limit=900)
+    length = ("--teacher_frames=80000", "--total_environment_frames=180000")
+    code, printed = run(*catch_command(tmp_path, *flags, *length), limit=900)
     assert code == 0, printed
     shares = [row["guidance"] for row in read_rows(tmp_path) if "guidance" in row]
     assert shares == sorted(shares, reverse=True)

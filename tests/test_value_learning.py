@@ -9,110 +9,27 @@ from processes import EXPERIMENT, free_port, needs_horovod, run
 from rows import read_rows
 
 pytestmark = pytest.mark.slow
-CARTPOLE = ("--algorithm=dqn", "--level_name=CartPole-v1", "--mlp_sizes=32")
-C51 = ("--value_distribution=categorical", "--v_min=0", "--v_max=100")
+CARTPOLE = ("--algorithm=dqn", "--level_name=CartPole-v1")
+C51 = ("--value_distribution=categorical", "--v_min=0", "--v_max=100", "--noisy")
 IQN = (
     "--value_distribution=quantiles",
     *(f"--num_{which}quantiles=8" for which in ("", "target_", "policy_")),
 )
-PICTURES = ("--algorithm=dqn", "--level_name=tests.helpers.picture_catch:PictureCatch")
+PENDULUM = ("--algorithm=sac", "--level_name=Pendulum-v1")
 RUNS = {
-    "dqn": CARTPOLE,
-    "c51": (*CARTPOLE, *C51, "--duelling", "--noisy", "--n_steps=3"),
-    "iqn": (*CARTPOLE, *IQN, "--duelling", "--noisy"),
-    "drq": (*PICTURES, "--random_shift=2", "--value_shifts=2", "--target_shifts=2"),
+    "c51": (*CARTPOLE, *C51, "--mlp_sizes=32", "--duelling", "--n_steps=3"),
     "r2d2": ("--algorithm=r2d2", "--level_name=memory", "--unroll_length=10", "--burn_in=4"),
-    "sac": ("--algorithm=sac", "--level_name=Pendulum-v1", "--mlp_sizes=32", "--random_steps=200"),
+    "sac": (*PENDULUM, "--mlp_sizes=32", "--random_steps=200"),
 }
+TWO = ("--num_learners=2", "--num_actors=2", "--check_sync_every=5")
 
 
-def _train(logdir, name, *flags, limit=240):
+def _train(logdir, *flags, limit=900):
     address = f"--learner_hosts=127.0.0.1:{free_port()}"
-    given = (*RUNS[name], f"--logdir={logdir}", address)
-    code, printed = run(*EXPERIMENT, "--num_actors=1", *given, *flags, limit=limit)
+    command = (*EXPERIMENT, "--num_actors=1", f"--logdir={logdir}", address, *flags)
+    code, printed = run(*command, limit=limit)
     assert code == 0, printed
     return printed
-
-
-def _last_update(logdir):
-    """Return the last row that measured an update: there may be none before a run's last row."""
-    return [row for row in read_rows(logdir) if "loss/total" in row][-1]
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_is_resumed_tested_and_exported(tmp_path, name):
-    logdir, save = tmp_path / "run", "--replay_save"
-    _train(logdir, name, save, "--total_environment_frames=3000")
-    before = _last_update(logdir)
-    assert np.isfinite(before["loss/total"])
-    assert before["replay_share"] > 0.5
-    printed = _train(logdir, name, save, "--total_environment_frames=6000")
-    assert re.search(r"restored its replay \(", printed), printed
-    after = _last_update(logdir)
-    assert after["updates"] > before["updates"]
-    held = next(key for key in after if key.startswith("replay_unrolls/"))
-    assert after[held] > before[held], "the replay went on where it was"
-    code, printed = run(*EXPERIMENT, f"--logdir={logdir}", "--mode=test", "--test_num_episodes=3")
-    assert code == 0, printed
-    code, printed = run(
-        *EXPERIMENT, f"--logdir={logdir}", "--mode=export", f"--export_dir={tmp_path / 'export'}"
-    )
-    assert code == 0, printed
-    assert ("value" if name == "sac" else "values") in tf.saved_model.load(
-        str(tmp_path / "export")
-    ).signatures["serving_default"].structured_outputs
-
-
-@needs_horovod
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("inference", ["actor", "learner"])
-def test_two_learners_hold_equal_variables(tmp_path, name, inference):
-    _train(
-        tmp_path,
-        name,
-        *("--num_learners=2", "--num_actors=2", f"--inference={inference}"),
-        *("--check_sync_every=5", "--total_environment_frames=6000"),
-    )
-    row = read_rows(tmp_path)[-1]
-    assert row["sync_checks"] > 2
-    assert row["sync_repairs"] == 0
-
-
-def test_dqn_holds_475_for_100_games_of_cartpole(tmp_path):
-    preset = ("--preset=classic-dqn", "--mlp_sizes=256,256", "--stop_at_return=475")
-    printed = _train(tmp_path, "dqn", *preset, limit=900)
-    assert "the mean return reached 475" in printed
-
-
-@pytest.mark.parametrize(
-    ("parts", "goal"), [(C51, 300), (IQN, 150), (("--noisy",), 150)], ids=["c51", "iqn", "noisy"]
-)
-def test_each_part_of_rainbow_learns_cartpole(tmp_path, parts, goal):
-    """A random policy has a mean return of 22, and noise lowers the one that is measured."""
-    preset = ("--preset=classic-dqn", "--mlp_sizes=256,256", f"--stop_at_return={goal}")
-    printed = _train(tmp_path, "dqn", *preset, *parts, limit=900)
-    assert f"the mean return reached {goal}" in printed
-
-
-def test_drq_learns_from_pictures(tmp_path):
-    """A random policy has a mean return of -0.6."""
-    flags = (
-        *("--value_shifts=1", "--target_shifts=1", "--n_steps=3", "--duelling", "--batch_size=16"),
-        *("--epsilon_frames=4000", "--epsilon_end=0.02", "--learning_rate=0.001"),
-        *("--target_share=0.02", "--num_envs=4", "--total_environment_frames=12000"),
-    )
-    _train(tmp_path, "drq", *flags, limit=900)
-    code, printed = run(
-        *EXPERIMENT, f"--logdir={tmp_path}", "--mode=test", "--test_num_episodes=50", limit=120
-    )
-    assert code == 0, printed
-    assert float(re.search(r"return +(-?[\d.]+)", printed)[1]) > 0.8
-
-
-def test_sac_swings_the_pendulum_up_within_10_000_steps(tmp_path):
-    preset = ("--preset=pendulum-sac", "--mlp_sizes=256,256", "--random_steps=1000")
-    _train(tmp_path, "sac", *preset, "--total_environment_frames=10000", limit=900)
-    assert _tested(tmp_path) > -200
 
 
 def _tested(logdir):
@@ -124,28 +41,81 @@ def _tested(logdir):
     return float(re.search(r"return +(-?[\d.]+)", printed)[1])
 
 
-def test_r2d2_remembers_the_sign_of_the_t_maze(tmp_path):
-    flags = ("--preset=tmaze-r2d2", "--level_name=tmaze", "--unroll_length=24", "--burn_in=8")
-    _train(tmp_path, "r2d2", *flags, limit=900)
+def _last_update(logdir):
+    """Return the last row that measured an update: there may be none before a run's last row."""
+    return [row for row in read_rows(logdir) if "loss/total" in row][-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "learners"),
+    [
+        ("c51", ("--inference=learner",)),
+        pytest.param("r2d2", (*TWO, "--inference=learner"), marks=needs_horovod),
+        pytest.param("sac", TWO, marks=needs_horovod),
+    ],
+    ids=["c51", "r2d2 on two learners that infer", "sac on two learners"],
+)
+def test_a_run_is_resumed_tested_and_exported(tmp_path, name, learners):
+    logdir, flags = tmp_path / "run", (*RUNS[name], *learners, "--replay_save")
+    _train(logdir, *flags, "--total_environment_frames=3000")
+    before = _last_update(logdir)
+    assert np.isfinite(before["loss/total"])
+    assert before["replay_share"] > 0.5
+    printed = _train(logdir, *flags, "--total_environment_frames=6000")
+    assert re.search(r"restored its replay \(", printed), printed
+    after = _last_update(logdir)
+    assert after["updates"] > before["updates"]
+    held = next(key for key in after if key.startswith("replay_unrolls/"))
+    assert after[held] > before[held], "the replay went on where it was"
+    if learners[:3] == TWO:
+        assert len(list((logdir / "own").glob("learner-*"))) == 2, "each has its replay"
+        last = read_rows(logdir)[-1]
+        assert last["sync_checks"] > 2
+        assert last["sync_repairs"] == 0
+    _tested(logdir)
+    export = ("--mode=export", f"--export_dir={tmp_path / 'export'}")
+    code, printed = run(*EXPERIMENT, f"--logdir={logdir}", *export)
+    assert code == 0, printed
+    exported = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+    assert ("value" if name == "sac" else "values") in exported.structured_outputs
+
+
+@pytest.mark.parametrize(
+    ("parts", "goal"), [((), 475), (C51, 200), (IQN, 150)], ids=["dqn", "noisy c51", "iqn"]
+)
+def test_dqn_and_the_parts_of_rainbow_learn_cartpole(tmp_path, parts, goal):
+    """A random policy has a mean return of 22, and noise lowers the one that is measured."""
+    preset = ("--preset=classic-dqn", "--mlp_sizes=256,256", f"--stop_at_return={goal}")
+    assert f"the mean return reached {goal}" in _train(tmp_path, *CARTPOLE, *preset, *parts)
+
+
+def test_drq_learns_from_pictures(tmp_path):
+    """A random policy has a mean return of -0.6."""
+    flags = (
+        *("--algorithm=dqn", "--level_name=tests.helpers.games:PictureCatch"),
+        *("--random_shift=2", "--value_shifts=1", "--target_shifts=1"),
+        *("--n_steps=3", "--duelling", "--batch_size=16"),
+        *("--epsilon_frames=4000", "--epsilon_end=0.02", "--learning_rate=0.001"),
+        *("--target_share=0.02", "--num_envs=4", "--total_environment_frames=12000"),
+    )
+    _train(tmp_path, *flags)
     assert _tested(tmp_path) > 0.8
 
 
-@pytest.mark.parametrize("ratio", [4, 0])
-def test_fifteen_bits_are_flipped_to_a_goal_with_hindsight_and_not_without(tmp_path, ratio):
-    flags = ("--preset=bitflip-dqn", "--mlp_sizes=256", f"--her_ratio={ratio}")
-    level = "--level_name=sandbox.bit_flip:BitFlip-v0"
-    printed = _train(tmp_path, "dqn", *flags, level, "--stop_at_return=-8", limit=900)
-    assert ("the mean return reached -8" in printed) == bool(ratio)
-    if not ratio:
-        assert read_rows(tmp_path)[-1]["episode_return"] < -14
+def test_sac_swings_the_pendulum_up_within_10_000_steps(tmp_path):
+    preset = ("--preset=pendulum-sac", "--mlp_sizes=256,256", "--random_steps=1000")
+    _train(tmp_path, *PENDULUM, *preset, "--total_environment_frames=10000")
+    assert _tested(tmp_path) > -200
 
 
-def test_sac_is_refused_for_choices_in_a_sentence(tmp_path):
-    flags = ("--algorithm=sac", "--level_name=CartPole-v1", f"--logdir={tmp_path / 'run'}")
-    code, printed = run(*EXPERIMENT, *flags, f"--learner_hosts=127.0.0.1:{free_port()}")
-    assert code == 2, printed
-    said = (
-        "error: --algorithm=sac: SAC chooses numbers (Box), and CartPole-v1 takes one of 2 actions"
-    )
-    assert said in printed
-    assert "Traceback" not in printed
+def test_r2d2_remembers_the_sign_of_the_t_maze(tmp_path):
+    flags = ("--preset=tmaze-r2d2", "--level_name=tmaze", "--unroll_length=24", "--burn_in=8")
+    _train(tmp_path, "--algorithm=r2d2", *flags)
+    assert _tested(tmp_path) > 0.8
+
+
+def test_fifteen_bits_are_flipped_to_a_goal_with_hindsight(tmp_path):
+    """Without it the mean return stays below -14."""
+    flags = ("--preset=bitflip-dqn", "--mlp_sizes=256", "--stop_at_return=-8")
+    printed = _train(tmp_path, *flags, "--level_name=sandbox.bit_flip:BitFlip-v0")
+    assert "the mean return reached -8" in printed

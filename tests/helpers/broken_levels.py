@@ -1,6 +1,7 @@
 """Levels that break, as users' own environments do: each by its id in this module."""
 
 import os
+import sys
 import threading
 import time
 
@@ -32,16 +33,6 @@ class BreaksInStep(Works):
 class BreaksInReset(Works):
     def reset(self, *, seed=None, options=None):
         raise OSError("no map")
-
-
-class ReturnsThree(Works):
-    def step(self, action):
-        return np.zeros(2, np.float32), 1.0, False
-
-
-class ReturnsNaN(Works):
-    def step(self, action):
-        return np.full(2, np.nan, np.float32), 1.0, False, False, {}
 
 
 class BreaksSometimes(Works):
@@ -91,8 +82,20 @@ class StepHangs(Works):
         return super().step(action)
 
 
+class HugeReward(Works):
+    """A level whose rewards are huge after 200 steps, in the environments of actor 1 alone."""
+
+    taken = 0
+
+    def step(self, action):
+        self.taken += 1
+        seen, reward, *rest = super().step(action)
+        is_bad = self.taken >= 200 and "--task=1" in sys.argv
+        return seen, float(np.finfo(np.float32).max) if is_bad else reward, *rest
+
+
 for _level in (
-    *(Works, BreaksInStep, BreaksInReset, ReturnsThree, ReturnsNaN, BreaksSometimes),
+    *(Works, BreaksInStep, BreaksInReset, BreaksSometimes),
     *(OnlyOne, StartsLate, StepHangs, ClosesFiles),
 ):
     gymnasium.register(f"{_level.__name__}-v0", _level)

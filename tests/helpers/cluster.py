@@ -1,15 +1,20 @@
 """A user of the frontend on this machine; their processes run on this machine, too."""
 
+import contextlib
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
+import pytest
 from processes import ROOT, Process, free_port, run
 from supervising import until
 
+import run_experiment_mm_raw
 from launcher.supervise.json_files import read_json
 
 FRONTEND = (sys.executable, str(ROOT / "run_experiment_mm_raw.py"))
@@ -29,13 +34,16 @@ def write_stand_in(path):
 
 
 class FrontendUser:
-    """A user who runs the frontend with `run`, which returns its exit code and output."""
+    """A user who runs the frontend with `run`, which returns its exit code and output.
+
+    `ask` does so for commands that start no process.
+    """
 
     far = False  # whether the frontend may print lines about its connections first
 
     def status(self, name=""):
         """Return the status as a dictionary, or that of one process if it is named."""
-        code, printed = self.run("--status", "--json")
+        code, printed = self.ask("--status", "--json")
         assert code == 0, printed
         if self.far:
             known, _ = json.JSONDecoder().raw_decode(printed[printed.index("{") :])
@@ -74,6 +82,19 @@ class Cluster(FrontendUser):
     def run(self, *flags, **env):
         """Run the frontend to its end, and return its exit code and output."""
         return run(*FRONTEND, *flags, cwd=self.folder, **self.environment | env)
+
+    def ask(self, *flags, **env):
+        """Run the frontend in this process, which takes a tenth of the time."""
+        written = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+        with (
+            mock.patch.dict(os.environ, self.environment | env),
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(written),
+            contextlib.redirect_stderr(written),
+            pytest.raises(SystemExit) as ended,
+        ):
+            run_experiment_mm_raw.main([FRONTEND[1], *flags])
+        return ended.value.code, written.buffer.getvalue().decode()
 
     def start(self, *flags, **env):
         """Start the frontend, and return the process."""

@@ -1,9 +1,13 @@
-"""Environments with predictable steps, and a function that registers a test's own levels."""
+"""Environments with predictable steps, levels of a test's own, and a link that is always there."""
 
 import itertools
+import threading
 
 import gymnasium
 import numpy as np
+
+from impala_mm.actor.policy_puller import PulledParameters
+from impala_mm.transport.messages import NumberRange
 
 KINDS = ((3, "truncated"), (3, "terminated"), (1, "terminated"))  # lengths and ends of episodes
 
@@ -52,3 +56,32 @@ def level(make_one, **registered):
     name = f"Testing{next(_numbers)}-v0"
     gymnasium.register(name, make_one, **registered)
     return name
+
+
+class StandingLink:
+    """An actor's link whose turns have these policies, (run, version); the actor ends after them.
+
+    `sent` has what was sent in each turn.
+    """
+
+    policy_wait, numbers, failure = 0.0, NumberRange(0, 1, 4), None
+
+    def __init__(self, policies):
+        self._policies, self.sent, self.connected = iter(policies), [], threading.Event()
+        self.connected.set()
+
+    def start(self):
+        """Do nothing: it is connected."""
+
+    def wait_for_turn(self, meanwhile):
+        """Return whether there is another turn."""
+        policy = next(self._policies, None)
+        if policy:
+            self.newest = PulledParameters(*policy, b"")
+            self.sent.append([])
+        return policy is not None
+
+    def send(self, batch, meanwhile):
+        """Take a batch."""
+        self.sent[-1].append(batch)
+        return True

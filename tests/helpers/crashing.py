@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import pathlib
 import time
 
 import gymnasium
@@ -41,20 +40,6 @@ class Exits(_Fine):
 class Hangs(_Fine):
     def _break(self):
         time.sleep(60)
-
-
-class HangsWhenMade(_Fine):
-    """Its constructor hangs in each process but the first one that makes it.
-
-    Each leaves a file of its number in $HANGS_IN.
-    """
-
-    made_in = os.environ.setdefault("HANGS_MADE_IN", str(os.getpid()))
-
-    def __init__(self):
-        if self.made_in != str(os.getpid()):
-            pathlib.Path(os.environ["HANGS_IN"], str(os.getpid())).touch()
-            time.sleep(60)
 
 
 class HangsInC(_Fine):

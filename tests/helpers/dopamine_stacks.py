@@ -1,6 +1,11 @@
-"""Frames and games that the writers of Dopamine's fixtures and the tests both compute."""
+"""Frames and games that the writers of Dopamine's files and the tests compute, and those files."""
+
+import lzma
+from pathlib import Path
 
 import numpy as np
+
+WRITTEN = Path(__file__).parents[1] / "impala_mm" / "teachers" / "dopamine"
 
 
 def stacks(count=3):
@@ -19,3 +24,12 @@ def games(count=6):
         size = 4 + 3 * number
         frames = draw.randint(1, 256, (size, 3, 2)).astype(np.uint8)
         yield frames, draw.randint(0, 3, size), draw.randint(-1, 2, size) * 1.0, number % 3 != 2
+
+
+def unpack(folder, kind):
+    """Write the checkpoint of an agent, "dqn" or "rainbow", to a new folder; return it."""
+    (folder / "checkpoints").mkdir(parents=True)
+    content = lzma.decompress((WRITTEN / f"{kind}.xz").read_bytes())
+    (folder / "checkpoints" / "ckpt.3").write_bytes(content)
+    (folder / "checkpoints" / "sentinel_checkpoint_complete.3").write_text("done")
+    return folder

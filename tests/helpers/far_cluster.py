@@ -75,11 +75,18 @@ class FarCluster(FrontendUser):
         ran = self.lan.laptop.run(*FRONTEND, *flags, check=False, timeout=timeout)
         return ran.returncode, ran.stdout + ran.stderr
 
+    ask = run
+
     def until_all(self, state, seconds=30):
         """Wait until all processes are in this state, and return the seconds it took."""
         begin = time.monotonic()
         until(lambda: {p["state"] for p in self.status()["processes"]} == {state}, seconds)
         return time.monotonic() - begin
+
+    def stop(self, frontend):
+        """Stop a run by Ctrl-C in its frontend, which leaves nothing on any host."""
+        frontend.interrupt(90)
+        assert self.left() == {}, frontend.printed()
 
     def left(self):
         """Return by host the processes that run, except tmux, sshd and the frontend's agent.

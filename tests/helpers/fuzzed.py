@@ -1,17 +1,23 @@
-"""A learner's server in a process of its own, and calls of it with any content."""
+"""A learner's server in a process of its own, and calls of it with any content.
+
+TensorFlow's own client sends only tensors that it can make, so requests are written by hand.
+"""
 
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import raw_calls
 import remotely
 import tensorflow as tf
 import unrolls
+from hostile_message import PREFACE, data_frames, field, headers
 from hypothesis import strategies as st
 from processes import ROOT
 from served import LEVEL
@@ -30,6 +36,57 @@ _json = st.recursive(
 # Neither type nor size need be that of what follows; 2**62 numbers fit in no memory.
 _dimensions = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 4, 17, 18, 19, 2**62]), max_size=4)
 _types = st.sampled_from([0, 1, 2, 3, 4, 7, 9, 10, 14, 19, 20, 21, 23, 101, 107, 2**20])
+
+
+_SECONDS = 20.0
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
+_MOST_BYTES = 60_000  # of a message: more must wait for the receiver
+
+
+class Answer(NamedTuple):
+    """The end of a call."""
+
+    content: bytes  # the message of a successful call; empty if it failed
+    text: str  # the headers of the answer, in which an error's message can be read
+
+
+def _encode(function: str, tensors: list[bytes]) -> bytes:
+    """Return a request of a function: `tensors` are TensorProtos as bytes."""
+    return field(1, function.encode()) + b"".join(field(2, tensor) for tensor in tensors)
+
+
+def _call(address: str, request: bytes, path: bytes = b"/tensorflow.rpc.RpcService/Call") -> Answer:
+    """Send a request over a new connection, and wait for its answer; raise OSError without one."""
+    assert len(request) < _MOST_BYTES
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), _SECONDS) as connection:
+        connection.sendall(PREFACE + headers(path) + data_frames(request))
+        return _read_answer(connection)
+
+
+def _read_answer(connection: socket.socket) -> Answer:
+    content, text, received = b"", b"", b""
+    while True:
+        while len(received) < 9 or len(received) < 9 + _length(received):
+            part = connection.recv(1 << 16)
+            if not part:
+                raise ConnectionError(f"the connection ended without an answer: {text!r}")
+            received += part
+        end = 9 + _length(received)
+        kind, flags, body = received[3], received[4], received[9:end]
+        received = received[end:]
+        if kind == _DATA:
+            content += body
+        elif kind == _HEADERS:
+            text += body
+        elif kind in (_RESET, _GOAWAY):
+            return Answer(b"", f"ended by the server: {body!r}")
+        if kind in (_DATA, _HEADERS) and flags & 1:
+            return Answer(content[5:], text.decode(errors="replace"))
+
+
+def _length(frame: bytes) -> int:
+    return struct.unpack(">I", b"\0" + frame[:3])[0]
 
 
 class Served:
@@ -67,9 +124,9 @@ class Served:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
-    def call(self, function: str, *tensors: bytes) -> raw_calls.Answer:
+    def call(self, function: str, *tensors: bytes) -> Answer:
         """Call a function with TensorProtos as bytes."""
-        return raw_calls.call(self.address, raw_calls.encode(function, [*tensors]))
+        return _call(self.address, _encode(function, [*tensors]))
 
     def hello(self, **changes: object) -> bytes:
         """Return the hello of an actor as JSON."""
@@ -124,7 +181,7 @@ def tensor(value: object) -> bytes:
 TOKEN = tensor(remotely.TOKEN.encode())
 
 
-def read(answer: raw_calls.Answer) -> list[np.ndarray]:
+def read(answer: Answer) -> list[np.ndarray]:
     """Return the arrays in an answer."""
     assert answer.content, answer.text
     found, content = [], answer.content

@@ -1,10 +1,12 @@
-"""A reference of IMPALA in float64: what it learns from a batch of Discrete actions by V-trace."""
+"""A reference of IMPALA in float64, and its loss from a network's outputs without features."""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from impala_mm.algorithms.impala import algorithm as impala
 from impala_mm.algorithms.parts import actor_critic
+from impala_mm.algorithms.parts.advantages import VTrace
 from tests.impala_mm.algorithms.parts.test_vtrace import paper
 
 
@@ -47,3 +49,31 @@ def learnt(algorithm, batch, judged=None):
         config.vtrace_lambda,
     )
     return Learnt(live, log_pi, log_mu, values[:-1], targets, advantages)
+
+
+def impala_loss(
+    *,
+    weight,
+    baseline_cost,
+    entropy_cost,
+    reduction="sum",
+    scale_advantages=False,
+    surrogate=None,
+    lambda_=1.0,
+    clip_rho_threshold=1.0,
+    clip_c_threshold=1.0,
+    **of_batch,
+):
+    """Return the Losses for the arguments of `vtrace_step`, as `Impala.update` computes them."""
+    estimate = VTrace(lambda_, clip_rho_threshold, clip_c_threshold)
+    step = impala.vtrace_step(weight=weight, estimate=estimate, **of_batch)
+    return impala.impala_loss(
+        step,
+        step.policy.entropy(),
+        weight=weight,
+        baseline_cost=baseline_cost,
+        entropy_cost=entropy_cost,
+        reduction=reduction,
+        scale_advantages=scale_advantages,
+        surrogate=surrogate,
+    )

@@ -18,10 +18,12 @@ from launcher.plan.settings import LauncherConfig
 
 PATH = Path(__file__).with_name("flags.json")
 _USUAL = {"choices": (), "least": -math.inf, "most": math.inf, "bare": ""}
+_USUAL |= {"scope": "", "kept_by": "", "with_box": None}
 _RECORDED = (
     *("group", "choices", "least", "most", "infinite", "own", "learner_only", "auto", "bare"),
-    *("parse", "rewrite"),
+    *("parse", "rewrite", "scope", "kept_by", "with_box", "of_games", "remembered"),
 )
+_CONDITIONS = ("needs", "only_with")
 
 
 def current() -> dict[str, dict[str, Any]]:
@@ -53,6 +55,8 @@ def _describe(f: dataclasses.Field) -> dict[str, Any]:
     known = {name: getattr(flags.info(f), name) for name in _RECORDED}
     told = {name: value for name, value in known.items() if value != _USUAL.get(name, False)}
     told |= {name: True for name in ("parse", "rewrite") if told.pop(name, None) is not None}
+    conditions = {name: getattr(flags.info(f), name) for name in _CONDITIONS}
+    told |= {name: condition.words for name, condition in conditions.items() if condition}
     kind = f.type.__name__ if isinstance(f.type, type) else str(f.type)
     return {"default": f.default, "type": kind, **told}
 

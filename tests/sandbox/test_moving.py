@@ -53,11 +53,7 @@ def _commands(program):
     return [shlex.split(rank.partition(program)[2]) for rank in ranks]
 
 
-def _default(name):
-    return OURS[name].default
-
-
-def _is_accepted(argument):
+def _accepts(argument):
     try:
         command_line.parse(["program", argument], "", LauncherConfig, Config)
     except SystemExit:
@@ -76,29 +72,19 @@ def test_each_flag_of_the_predecessor_is_what_the_page_says_it_is():
     kept = re.findall(r"`--(\w+)`", same)
     renamed = ["learner_host", "actor_hosts"]
     assert sorted([*kept, *(name for name, _, _ in rows), *renamed]) == sorted(THEIRS)
+    assert all(f"`--{name}`" in gone for name in renamed)
     for name in kept:
-        assert OURS[name].type(THEIRS[name]) == _default(name), name
+        assert OURS[name].type(THEIRS[name]) == OURS[name].default, name
     for name, before, now in rows:
         assert before.strip("`") == (THEIRS[name] or "not defined"), name
-        if value := re.fullmatch(r"`([^`]+)`", now):
-            assert OURS[name].type(value[1]) == _default(name), name
-        else:
-            assert _default(name) in UNSET, name
-    for name in renamed:
-        assert f"`--{name}`" in gone
-        assert f"(`{THEIRS[name]}`)" in gone
-    assert Config.OLD_NAMES["learner_host"].now == "learner_hosts"
-    assert Config.OLD_NAMES["actor_hosts"].now is None
-
-
-def test_old_values_are_accepted_but_for_those_that_the_page_calls_refused():
+        value = re.fullmatch(r"`([^`]+)`", now)
+        due = [OURS[name].type(value[1])] if value else UNSET
+        assert OURS[name].default in due, name
     refused = re.findall(r"^- `--(\w+)`: .*`([^`]+)` is refused", PAGE, re.MULTILINE)
     assert refused == [("task", "-1"), ("job_name", "ps")]
-    for name, value in refused:
-        assert not _is_accepted(f"--{name}={value}")
-    for name, value in THEIRS.items():
-        if value and (name, value) not in refused:
-            assert _is_accepted(f"--{name}={value}"), name
+    for name, value in [*THEIRS.items(), *refused]:
+        if value:
+            assert _accepts(f"--{name}={value}") == ((name, value) not in refused), name
 
 
 def test_flags_that_are_named_anywhere_on_the_page_exist():
@@ -115,7 +101,7 @@ def test_each_column_exists():
     assert {*rows, *re.findall(r"`(\w+)`", new)} == set(COLUMNS)
 
 
-def test_commands_of_the_frontend_are_accepted():
+def test_commands_are_accepted(capsys):
     commands = _commands("run_experiment_mm_raw.py")
     assert len(commands) == 2
     for command in commands:
@@ -127,34 +113,22 @@ def test_commands_of_the_frontend_are_accepted():
             name, _, value = argument.partition("=")
             if name.removeprefix("--") in {f.name for f in dataclasses.fields(Config)}:
                 assert all(f"{name}={value or 'true'}" in line for line in told), argument
-    notes = _blocks("")[0].strip().splitlines()
-    assert notes == _dry_run(*commands[0])[1].splitlines()[: len(notes)]
-    assert len(notes) == 3
-
-
-def test_commands_of_single_processes_are_accepted(capsys):
-    commands = _commands("experiment.py")
-    assert len(commands) == 4
-    for command in commands:
+    single = _commands("experiment.py")
+    assert len(single) == 4
+    for command in single:
         command_line.parse(["experiment.py", *command], "", Config)
-    assert "note: --learner_host is an old name of --learner_hosts" in capsys.readouterr().err
+    assert "--learner_host is an old name" in capsys.readouterr().err
 
 
 def test_a_csv_of_the_converter_is_read_as_it_is_and_its_passwords_are_never_printed(tmp_path):
     csv = tmp_path / "workers.csv"
     csv.write_text(_blocks("csv")[0])
     csv.chmod(0o600)
-    flag = "--workers_csv_path=workers.csv"
-    code, printed = _dry_run(flag, folder=tmp_path)
+    code, printed = _dry_run("--workers_csv_path=workers.csv", folder=tmp_path)
     assert code == 0, printed
-    assert printed.startswith(_blocks("")[1])
     assert "CUDA_VISIBLE_DEVICES=1" in printed
     assert "--learner_hosts=192.0.2.1:8001,192.0.2.1:8002" in printed
     assert "hush" not in printed
-    csv.chmod(0o644)
-    code, printed = _dry_run(flag, folder=tmp_path)
-    assert code == 2
-    assert "chmod 600" in printed
 
 
 def test_what_stands_in_for_the_converter_makes_a_csv(tmp_path):
@@ -167,14 +141,8 @@ def test_what_stands_in_for_the_converter_makes_a_csv(tmp_path):
     assert printed.count("--job_name=learner") == 2
 
 
-@pytest.mark.parametrize("flag", ["--learner_host=localhost:8001", "--task=0", "--mode=test"])
+@pytest.mark.parametrize("flag", ["--learner_host=localhost:8001", "--task=0"])
 def test_what_the_frontend_refuses(flag):
     code, printed = _dry_run("--workers_csv_path=sandbox/local_workers_example.csv", flag)
     assert code == 2
     assert "error: --" in printed.splitlines()[-1]
-
-
-def test_its_links_lead_somewhere():
-    links = re.findall(r"\]\(([^)#]+)", PAGE)
-    assert len(links) > 5
-    assert all((ROOT / "sandbox" / link).exists() for link in links)

@@ -3,7 +3,6 @@
 import json
 import xml.etree.ElementTree
 
-import pytest
 from processes import ROOT
 
 from sandbox.results import documented, pages
@@ -34,23 +33,12 @@ def test_a_row_has_each_seeds_result_their_mean_and_deviation():
     recorded = {"ppo-breakout": [_run(1, 390.5, level=8.0, frames=8_000_000)]}
     assert pages.published_table(recorded)[-1] == "| Breakout, PPO | 415 ± 28 | 390 | 52 s |"
     assert pages.seeds_table(recorded)[-1] == "| Breakout, PPO | 390 |  | 13k |"
-    recorded = {"ppo-pong": [_run(1, 20.1, level=0.1, frames=8_000_000)]}
-    row = pages.published_table(recorded)[-1]
-    assert row == "| Pong, PPO | 20.4 ± 0.2 after 10M | 20.1 | not in 2M steps |"
 
 
 def test_seconds_and_steps_reach_from_the_first_seed_to_the_last():
     recorded = {"ppo-halfcheetah": [_run(1, 9.0, level=50.0), _run(2, 9.0, level=20.0)]}
     assert pages.published_table(recorded)[-1].endswith("| 29 to 73 s |")
     assert pages.seeds_table(recorded)[-1].endswith("| 29k to 73k |")
-
-
-def test_the_readmes_table_has_ten_rows_at_most_and_that_of_the_curves_all():
-    acrobot = {"ppo-acrobot": [_run(1, -84.25, frames=500_000)]}
-    assert len(pages.published_table(acrobot)) == 2
-    assert pages.seeds_table(acrobot)[-1] == "| Acrobot, PPO | -84.2 |  | 0 |"
-    complete = {name: read_references(name) for name, d in DOCUMENTED_RUNS.items() if d.published}
-    assert len(pages.published_table(complete)) <= 2 + 10
 
 
 def test_the_picture_has_a_panel_for_each_task(tmp_path):
@@ -91,14 +79,11 @@ def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, 
     assert (saved["deterministic_return"], saved["deterministic_games"]) == (-80.0, 2)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, documented in DOCUMENTED_RUNS.items() if documented.published]
-)
-def test_the_pages_show_what_was_recorded(name):
-    recorded = {name: read_references(name)}
-    for page, table in (
-        ("README.md", pages.published_table),
-        ("sandbox/curves.md", pages.seeds_table),
-    ):
-        shown = (ROOT / page).read_text().splitlines()
-        assert [row for row in table(recorded)[2:] if row not in shown] == []
+def test_the_pages_show_what_was_recorded():
+    published = [name for name, documented in DOCUMENTED_RUNS.items() if documented.published]
+    recorded = {name: read_references(name) for name in published}
+    table = pages.published_table(recorded)
+    assert len(table) <= 2 + 10
+    readme, curves = ((ROOT / page).read_text() for page in ("README.md", "sandbox/curves.md"))
+    assert set(table[2:]) <= set(readme.splitlines())
+    assert set(pages.seeds_table(recorded)[2:]) <= set(curves.splitlines())

@@ -2,12 +2,11 @@
 
 import dataclasses
 import json
-import sys
 import xml.etree.ElementTree
 
 import numpy as np
 import pytest
-from processes import ROOT, run
+from processes import ROOT
 
 from impala_mm.config.settings import Config
 from impala_mm.records.run_contents import PANELS
@@ -45,58 +44,32 @@ def row(frames, seconds, value=0.0):
     return {"frames": frames, "seconds": seconds, "episode_return": value}
 
 
-def plot(*words, cwd=ROOT):
-    return run(sys.executable, ROOT / "sandbox" / "results", "plot", *words, cwd=cwd, limit=60)
-
-
 def _words(svg):
     """Return all texts of an SVG."""
     root = xml.etree.ElementTree.parse(svg).getroot()
     return [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_seeds_are_one_line_and_the_legend_says_in_what_the_others_differ(tmp_path):
+def test_seeds_are_one_line_and_each_level_has_a_panel(tmp_path, results):
     folders = [
         recorded(tmp_path / f"run {seed}", "cartpole", seed, level_name="CartPole-v1")
-        for seed in (1, 2, 3)
+        for seed in (1, 2)
     ]
     fast = {"level_name": "CartPole-v1", "learning_rate": 0.01}
     folders.append(recorded(tmp_path / "fast", "cartpole", 1, **fast))
-    code, printed = plot(*folders, "--out=pictures/all.png", cwd=tmp_path)
+    folders.append(recorded(tmp_path / "b", "catch", 1, level_name="catch"))
+    code, printed = results("plot", *folders, f"--out={tmp_path}/new/all", "--only=return,speed")
     assert code == 0, printed
-    assert "learning_rate=0.0008 (3 seeds): run 1, run 2, run 3" in printed
-    assert "learning_rate=0.01: fast" in printed
-    assert (tmp_path / "pictures" / "all.png").read_bytes().startswith(b"\x89PNG")
-    words = _words(tmp_path / "pictures" / "all.svg")
-    assert "learning_rate=0.0008 (3 seeds)" in words
-    assert "environment frames" in words
-    assert "training time with the start (s)" in words
-    assert {"Mean return", "Throughput", "100k", "frames/s"} <= set(words)
+    assert "(2 seeds): run 1, run 2" in printed
+    assert (tmp_path / "new" / "all.png").read_bytes().startswith(b"\x89PNG")
+    words = _words(tmp_path / "new" / "all.svg")
+    assert {"environment frames", "Throughput", "100k", "frames/s"} <= set(words)
+    assert {"Mean return, CartPole-v1", "Mean return, catch"} <= set(words)
+    assert any("learning_rate=0.01" in word for word in words)
     assert "Policy lag" not in words, "no run has it"
 
 
-def test_one_run_is_drawn_into_its_own_folder(tmp_path):
-    folder = recorded(tmp_path / "a run", "pong", 1, level_name="PongNoFrameskip-v4")
-    code, printed = plot(folder, "--only=return")
-    assert code == 0, printed
-    words = _words(folder / "curves.svg")
-    assert {"20.04", "training time with the start (min)", "PongNoFrameskip-v4  (a run)"} <= set(
-        words
-    )
-    assert (folder / "curves.png").exists()
-
-
-def test_each_level_has_a_panel_of_its_own(tmp_path):
-    a = recorded(tmp_path / "a", "cartpole", 1, level_name="CartPole-v1")
-    b = recorded(tmp_path / "b", "catch", 1, level_name="catch")
-    code, printed = plot(a, b, "--only=return", cwd=tmp_path)
-    assert code == 0, printed
-    assert {"Mean return, CartPole-v1", "Mean return, catch"} <= set(
-        _words(tmp_path / "curves.svg")
-    )
-
-
-def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path):
+def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path, results):
     before = [row(0, 0, 1), row(100, 1, 2), row(200, 2, 3), row(300, 3, 4)]
     # The first row after the resume follows one that the kill cut off, on the same line.
     first = '{"frames": 400, "seco' + json.dumps(row(150, 1.5, 5))
@@ -105,9 +78,10 @@ def test_what_was_made_again_after_a_kill_replaces_what_it_undid(tmp_path):
     assert found.columns["frames"].tolist() == [0, 100, 150, 250, 350]
     assert found.columns["episode_return"].tolist() == [1, 2, 5, 6, 7]
     assert (found.superseded_rows, found.resumed_at) == (2, [150.0])
-    code, printed = plot(tmp_path)
+    code, printed = results("plot", tmp_path, "--only=return")
     assert code == 0, printed
-    assert "2 rows were replaced after a resume; the newer values are drawn" in printed
+    assert "2 rows were replaced" in printed
+    assert (tmp_path / "curves.png").exists(), "one run is drawn into its own folder"
 
 
 def test_losses_of_older_rows_are_drawn_per_step(tmp_path):
@@ -121,9 +95,6 @@ def test_losses_of_older_rows_are_drawn_per_step(tmp_path):
     write(tmp_path, rows, batch_size=16, unroll_length=5, loss_reduction="mean")
     found = runs.read_run(tmp_path).columns
     assert found["loss_per_step/total"].tolist() == [160.0, 7.0]
-    code, printed = plot(tmp_path, "--only=loss")
-    assert code == 0, printed
-    assert {"Loss, total", "per step"} <= set(_words(tmp_path / "curves.svg"))
 
 
 def test_a_missing_or_infinite_value_is_no_point(tmp_path):
@@ -170,15 +141,10 @@ def _runs(tmp_path, *many):
 def test_what_does_not_change_the_experiment_makes_no_other_line(tmp_path):
     same = {"seed": 2, "learner_hosts": "localhost:9", "keep_checkpoints": 9, "track": True}
     same |= {"track_tags": "seed-2", "replay_spill": "/fast/b"}
-    groups = runs.group_runs(_runs(tmp_path, ("a", {"seed": 1}), ("b", same)))
-    assert [group.legend for group in groups] == ["CartPole-v1 (2 seeds)"]
-
-
-def test_of_many_differences_those_from_the_defaults_are_named(tmp_path):
     other = {"batch_size": 32, "unroll_length": 40, "learning_rate": 0.01, "level_name": "catch"}
-    groups = runs.group_runs(_runs(tmp_path, ("a", {"seed": 1}), ("b", other)))
-    assert [group.legend for group in groups] == [
-        "CartPole-v1",
+    found = _runs(tmp_path, ("a", {"seed": 1}), ("b", same), ("c", other))
+    assert [group.legend for group in runs.group_runs(found)] == [
+        "CartPole-v1 (2 seeds)",
         "catch, batch_size=32, unroll_length=40, learning_rate=0.01",
     ]
 
@@ -206,50 +172,35 @@ def test_runs_without_settings_go_by_name_or_by_the_pattern_that_is_given(tmp_pa
     assert [g.legend for g in runs.group_runs(found, "^.")] == ["p (2 runs)", "c"]
 
 
-def test_what_cannot_be_drawn_is_said_in_a_sentence(tmp_path):
+def test_what_cannot_be_drawn_is_said_and_left_out_beside_others(tmp_path, results):
     empty, none = tmp_path / "an empty run", tmp_path / "not there"
     write(empty, [])
     good = recorded(tmp_path / "good", "catch", 1)
-    sentences = {
-        (none,): f"error: {none} is not a folder: give a run's folder, its --logdir",
-        (tmp_path,): f"error: {tmp_path} contains no readable metrics.jsonl: give a run's",
-        (empty,): f"error: {empty / 'metrics.jsonl'} has no row yet: a run writes the first",
-        (empty, none): "error: none of these folders contains a run that can be drawn",
-        (
-            good,
-            "--only=returns",
-        ): "error: --only=returns: unknown panel 'returns'; choose from return,",
-        (good, "--only=rate"): "error: none of the runs has learning_rate yet",
-        (good, "--group=("): "error: --group=( is not a regular expression: ",
+    for words, said in {
+        (none,): f"{none} is not a folder",
+        (tmp_path,): f"{tmp_path} contains no readable metrics.jsonl",
+        (empty,): f"{empty / 'metrics.jsonl'} has no row yet",
+        (empty, none): "none of these folders",
+        (good, "--only=returns"): "unknown panel 'returns'",
+        (good, "--only=rate"): "learning_rate",
+        (good, "--group=("): "--group=( is not a regular expression",
         (good, f"--out={good / 'metrics.jsonl' / 'x'}"): "cannot be read or written",
-    }
-    for words, sentence in sentences.items():
-        code, printed = plot(*words)
+    }.items():
+        code, printed = results("plot", *words)
         assert code == 2, printed
-        assert sentence in printed
-        assert "Traceback" not in printed
-
-
-def test_a_run_that_cannot_be_drawn_is_left_out_beside_others(tmp_path):
-    good = recorded(tmp_path / "good", "catch", 1)
-    code, printed = plot(good, tmp_path / "none", f"--out={tmp_path / 'x'}", "--only=return")
+        assert said in printed
+    code, printed = results("plot", good, none, f"--out={tmp_path / 'x'}", "--only=return")
     assert code == 0, printed
-    assert f"left out: {tmp_path / 'none'} is not a folder" in printed
+    assert f"left out: {none} is not a folder" in printed
 
 
-def test_the_recorded_pictures_are_what_their_script_draws_each_time_the_same(
-    tmp_path, monkeypatch
-):
-    page = tmp_path / "curves.md"
-    page.write_text((ROOT / "sandbox" / "curves.md").read_text())
-    readme = tmp_path / "README.md"
-    readme.write_text((ROOT / "README.md").read_text())
-    for path in REFERENCE.glob("catch-*.json"):
-        (tmp_path / path.name).write_text(path.read_text())
-    monkeypatch.setattr(documented, "REFERENCE_FOLDER", tmp_path)
-    monkeypatch.setattr(pages, "REFERENCE_FOLDER", tmp_path)
-    monkeypatch.setattr(pages, "CURVES_PAGE", page)
-    monkeypatch.setattr(pages, "README", readme)
+def test_the_pages_and_pictures_are_what_their_script_writes(tmp_path, monkeypatch):
+    for path in [ROOT / "sandbox" / "curves.md", ROOT / "README.md", *REFERENCE.glob("catch-*")]:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    for module in (documented, pages):
+        monkeypatch.setattr(module, "REFERENCE_FOLDER", tmp_path)
+    monkeypatch.setattr(pages, "CURVES_PAGE", tmp_path / "curves.md")
+    monkeypatch.setattr(pages, "README", tmp_path / "README.md")
     pages.write_pages()
     drawn = (tmp_path / "catch.svg").read_text()
     pages.write_pages()
@@ -282,8 +233,6 @@ def test_all_labels_lie_within_the_figure_and_ticks_differ(tmp_path):
         texts += [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
         for text in filter(lambda text: text.get_visible() and text.get_text(), texts):
             box = text.get_window_extent()
-            assert box.x0 >= 0, text
-            assert box.y0 >= 0, text
-            assert box.x1 <= width, text
-            assert box.y1 <= height, text
+            assert 0 <= box.x0 <= box.x1 <= width, text
+            assert 0 <= box.y0 <= box.y1 <= height, text
     plot_style.pyplot().close(figure)

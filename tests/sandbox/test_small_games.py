@@ -16,7 +16,8 @@ HARVEST, TIC_TAC_TOE = "sandbox.small_games:Harvest-v0", "sandbox.small_games:Ti
 
 
 @pytest.mark.parametrize("name", [HARVEST, TIC_TAC_TOE])
-def test_nothing_is_found_in_them(name):
+def test_nothing_is_found_in_them_and_a_page_names_their_commands(name):
+    assert f"--level_name={name}" in (ROOT / "sandbox" / "curves.md").read_text()
     found = []
     assert check.LevelCheck(name, Options(), lambda *_: None, found.append).run(np.inf)
     assert found == []
@@ -68,9 +69,3 @@ def test_tic_tac_toe_is_won_lost_and_drawn_by_its_rules_and_allows_free_squares_
         rewards.add(reward)
     assert openings == {0, 1}
     assert rewards == {1, 0, -1}
-
-
-def test_the_page_names_their_commands():
-    page = (ROOT / "sandbox" / "curves.md").read_text()
-    for name in (HARVEST, TIC_TAC_TOE):
-        assert f"--level_name={name}" in page

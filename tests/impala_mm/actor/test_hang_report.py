@@ -11,7 +11,7 @@ import pytest
 from supervising import until
 
 from impala_mm.actor.failures import watch_for_hangs
-from impala_mm.environments.faults import Fault, FaultElsewhere
+from impala_mm.environments.faults import Fault
 from impala_mm.environments.make import make_environments
 from impala_mm.runtime.heartbeat import Heartbeat
 from tests.helpers import broken_levels
@@ -44,34 +44,10 @@ def test_the_place_where_an_environment_hangs_is_reported_once(monkeypatch):
     environments.close()
     assert len(reported) == 1
     line = broken_levels.StepHangs.step.__code__.co_firstlineno + 1
-    assert reported[0].text == ("its environments have made no progress for 0.1 s")
     stack = reported[0].traceback
-    assert stack.startswith("Stack (most recent call last):\n  File ")
     assert f'File "{broken_levels.__file__}", line {line}, in step\n    self.wait()' in stack
     assert "gym_vector" not in stack
     assert said[0].startswith(f"{reported[0].text}; ")
-
-
-@pytest.mark.slow
-def test_the_place_where_a_constructor_hangs_in_a_worker_is_reported(monkeypatch, tmp_path):
-    monkeypatch.setenv("HANGS_IN", str(tmp_path))
-    reported, raised = [], []
-
-    def make():
-        try:
-            make_environments("tests.helpers.crashing:HangsWhenMade", 2, 1, workers=2)
-        except FaultElsewhere as error:
-            raised.append(error.fault.text)
-
-    making = threading.Thread(target=make)
-    making.start()
-    until(lambda: len(list(tmp_path.iterdir())) == 2)
-    watch_for_hangs(Heartbeat(), reported.append, lambda line: None, seconds=0.2)
-    until(lambda: reported)
-    assert re.search(r'crashing.py", line \d+ in __init__$', reported[0].traceback)
-    os.kill(int(re.search(r"worker process (\d+) does", reported[0].text)[1]), signal.SIGKILL)
-    making.join()
-    assert "was killed by SIGKILL" in raised[0]
 
 
 @pytest.mark.slow

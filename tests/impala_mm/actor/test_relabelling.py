@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from counting import StandingLink
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.actor.actor import UnrollPlayer, run
 from impala_mm.actor.learner_link import UnrollBatch, label
-from impala_mm.actor.policy_puller import PolicyVersion, PulledParameters
+from impala_mm.actor.policy_puller import PolicyVersion
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Features
 from impala_mm.algorithms.features.hindsight import Hindsight, Relabeller
@@ -26,7 +27,6 @@ from impala_mm.environments.faults import FaultElsewhere
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel
 from impala_mm.runtime.heartbeat import Heartbeat
-from impala_mm.transport.messages import NumberRange
 
 GOAL = tf.TensorSpec([1], tf.float32)
 OBSERVATION = {"observation": GOAL, "achieved_goal": GOAL, "desired_goal": GOAL}
@@ -142,72 +142,38 @@ def test_what_waits_of_an_environment_with_a_fault_is_dropped():
     judge = Judge(True)
     relabeller = Relabeller(unroll, hindsight, judge, 3, [0])
     _, contents = _stream("." * 20, 2, UnrollCodec(unroll), unroll)
-    assert relabeller.add([0, 1, 2], [contents[0]] * 3) == []
-    assert relabeller.add([0, 2], [contents[1]] * 2) == []
-    sent = relabeller.add([0, 1, 2], [contents[2]] * 3)
+    assert relabeller.add([0, 1, 2], [contents[0]] * 3, 7) == []
+    assert relabeller.add([0, 2], [contents[1]] * 2, 8) == []
+    assert len(relabeller.add([0, 1, 2], [contents[2]] * 3, 9)) == 2
     assert judge.asked == [0, 2]
-    assert len(sent) == 2
+    assert relabeller.policies == [7, 7], "those that played what is sent"
 
 
-def test_an_unroll_that_waited_is_labelled_with_the_policy_that_played_it():
-    unroll, hindsight = _spec(2, 1, 4)
-    relabeller = Relabeller(unroll, hindsight, Judge(True), 2, [0])
-    _, contents = _stream("." * 20, 2, UnrollCodec(unroll), unroll)
-    sent = []
-    for version, content in enumerate(contents[:4]):
-        complete = relabeller.add([0, 1], [content] * 2, version)
-        assert len(complete) == len(relabeller.policies)
-        sent.append(relabeller.policies)
-    assert sent == [[], [], [0, 0], [1, 1]]
+BIT_FLIP = "sandbox.bit_flip:BitFlip-v0"
 
 
-class _Publishes:
-    """A link whose policy is another one after each round: of run 1, and later of run 2."""
-
-    policy_wait, numbers, failure = 0.0, NumberRange(0, 1, 4), None
-
-    def __init__(self, policies):
-        self._policies, self.rounds = iter(policies), []
-        self.connected = threading.Event()
-        self.connected.set()
-
-    def start(self):
-        """Do nothing: it is connected."""
-
-    def wait_for_turn(self, meanwhile):
-        policy = next(self._policies, None)
-        if policy:
-            self.newest = PulledParameters(*policy, b"")
-            self.rounds.append([])
-        return policy is not None
-
-    def send(self, batch, meanwhile):
-        self.rounds[-1].append(batch)
-        return True
+def _student(algorithm, **own):
+    own |= {"her_ratio": 3, "her_window": 6, "mlp_sizes": "8", "unroll_length": 4}
+    config = Config.of_algorithm(algorithm)(algorithm=algorithm, level_name=BIT_FLIP, **own)
+    return registry.make_algorithm(config, level_spec(BIT_FLIP), Role.ACTOR)
 
 
 def test_unrolls_that_waited_are_sent_under_the_run_and_version_that_played_them():
-    level = "sandbox.bit_flip:BitFlip-v0"
-    config = Config.of_algorithm("dqn")(
-        algorithm="dqn", level_name=level, unroll_length=4, her_ratio=3, her_window=6,
-        mlp_sizes="8",
-    )  # fmt: skip
-    made = registry.make_algorithm(config, level_spec(level), Role.ACTOR)
-    groups = [(make_environments(level, 4, seed=0), 4)]
-    link = _Publishes([(1, version) for version in range(10)] + [(2, 0), (2, 1), (2, 2)])
+    groups = [(make_environments(BIT_FLIP, 4, seed=0), 4)]
+    link = StandingLink([(1, version) for version in range(10)] + [(2, 0), (2, 1), (2, 2)])
     layout = ParameterLayout([], [], "float32")
-    run(made, groups, layout, link, print, threading.Event(), Heartbeat())
+    run(_student("dqn"), groups, layout, link, print, threading.Event(), Heartbeat())
     late = 0
-    for number, batches in enumerate(link.rounds[:10]):
+    for number, batches in enumerate(link.sent[:10]):
         (batch,) = batches
         assert batch.run == 1
         assert batch.version in range(number - 2, number + 1)
         late += batch.version < number
     assert late > 5
-    foreign, own = link.rounds[10]
+    foreign, own = link.sent[10]
     assert foreign.run == 1
     assert (own.run, own.version) == (2, 0)
-    assert sum(len(batch.contents) for batches in link.rounds for batch in batches) >= 4 * 10
+    assert sum(len(batch.contents) for batches in link.sent for batch in batches) >= 4 * 10
 
 
 def test_a_batch_is_labelled_with_its_oldest_policy_and_another_runs_unrolls_are_sent_apart():
@@ -251,14 +217,12 @@ def test_an_environment_that_cannot_judge_is_a_bad_level_only_before_the_first_s
     assert "returned inf" in fault.text
     judge.error = None
     assert len(relabeller.add([0, 1], [contents[2]] * 2)) == 1, "what waited was dropped"
-    assert len(relabeller.add([0, 1], [contents[3]] * 2)) == 2
     assert relabeller.failed == 0
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_environment_that_cannot_judge_is_broken_until_it_is_rebuilt(workers):
-    name = "sandbox.bit_flip:BitFlip-v0"
-    environments = make_environments(name, 2, seed=0, workers=workers)
+    environments = make_environments(BIT_FLIP, 2, seed=0, workers=workers)
     environments.reset()
     wrong = np.zeros([1, 3], np.float32)
     goal = environments.reset().observation["desired_goal"][:1]
@@ -278,17 +242,11 @@ def test_an_environment_that_cannot_judge_is_broken_until_it_is_rebuilt(workers)
     environments.close()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+@pytest.mark.parametrize(("algorithm", "workers"), [("dqn", 2), ("sac", 0)])
 def test_players_judge_steps_by_their_environments(algorithm, workers):
-    level = "sandbox.bit_flip:BitFlip-v0"
     own = {"discrete_sac": True} if algorithm == "sac" else {}
-    config = Config.of_algorithm(algorithm)(
-        algorithm=algorithm, level_name=level, unroll_length=4, her_ratio=3, her_window=6,
-        mlp_sizes="8", **own,
-    )  # fmt: skip
-    made = registry.make_algorithm(config, level_spec(level), Role.ACTOR)
-    environments = make_environments(level, 3, seed=0, workers=workers)
+    made = _student(algorithm, **own)
+    environments = make_environments(BIT_FLIP, 3, seed=0, workers=workers)
     player = UnrollPlayer(made, [(environments, 3)])
     sent, rounds = [], 12
     for _ in range(rounds):

@@ -4,38 +4,16 @@ import dataclasses
 import os
 from typing import NamedTuple
 
-import numpy as np
 import pytest
+import tensorflow as tf
 
 from impala_mm.config import auto, flags
 from impala_mm.config.command_line import parse
 from impala_mm.config.settings import Config
 
-
-class Shape(list):
-    """A stand-in for tf.TensorShape with what `auto` needs."""
-
-    def num_elements(self):
-        product = 1
-        for size in self:
-            product *= size
-        return product
-
-    @property
-    def rank(self):
-        return len(self)
-
-
-class Observation(NamedTuple):
-    """A stand-in for tf.TensorSpec."""
-
-    shape: Shape
-    dtype: np.dtype
-
-
-PICTURE = Observation(Shape([84, 84, 1]), np.dtype("uint8"))
-NUMBERS = Observation(Shape([4]), np.dtype("float32"))
-MEMORY = Observation(Shape([128]), np.dtype("uint8"))  # of an emulator
+PICTURE = tf.TensorSpec([84, 84, 1], tf.uint8)
+NUMBERS = tf.TensorSpec([4], tf.float32)
+MEMORY = tf.TensorSpec([128], tf.uint8)  # of an emulator
 
 
 def _config(*flags):
@@ -48,11 +26,8 @@ def test_numbers_may_be_auto_and_are_what_is_given_else():
     assert (auto.num_envs(config, PICTURE), auto.num_envs(config, NUMBERS)) == (32, 16)
     for given, found in (
         (["--batch_size=16"], 8),
-        (["--batch_size=6"], 3),
         (["--batch_size=14", "--num_actors=1"], 14),
-        (["--batch_size=40", "--num_actors=1"], 10),
         (["--batch_size=7", "--num_actors=3"], 1),
-        (["--batch_size=2", "--num_actors=3"], 1),
         (["--batch_size=8", "--num_learners=2"], 8),
     ):
         rounds = _config("--algorithm=ppo", "--num_envs=auto", *given)
@@ -70,9 +45,7 @@ def test_groups_take_turns_where_cores_are_left_and_images_are_read():
     few, all_of_them = f"--num_actors={cores - 1}", f"--num_actors={cores}"
     assert auto.group_sizes(_config(few), 33, PICTURE, True, False) == [17, 16]
     assert auto.group_sizes(_config(few), 1, PICTURE, True, False) == [1]
-    assert auto.group_sizes(_config(few), 33, PICTURE, False, False) == [
-        33
-    ]  # how many it is one of?
+    assert auto.group_sizes(_config(few), 33, PICTURE, False, False) == [33]
     assert auto.group_sizes(_config(few), 33, NUMBERS, True, False) == [33]
     assert auto.group_sizes(_config(all_of_them), 33, PICTURE, True, False) == [33]
     three = _config(all_of_them, "--env_groups=3")
@@ -90,13 +63,10 @@ def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
     ("flags", "threads"),
     [
         ([], (1, 1, 1)),
-        (["--algorithm=a2c"], (1, 1, 1)),
         (["--algorithm=ppo"], (1, 2, 1)),
         (["--algorithm=ppo", "--epochs=1", "--minibatches=8"], (1, 1, 1)),
         (["--algorithm=ppo", "--compile_updates=false"], (1, 1, 1)),
-        (["--algorithm=sac", "--mlp_sizes=64,64"], (1, 2, 1)),
         (["--algorithm=sac", "--mlp_sizes=64,64", "--compile_updates=false"], (1, 1, 1)),
-        (["--algorithm=sac", "--minibatch_steps=32"], (1, 2, 1)),
         (["--algorithm=sac", "--mlp_sizes=512"], (1, 2, 1)),
     ],
 )
@@ -109,11 +79,9 @@ def test_compiled_updates_have_a_second_thread_that_answers_actors(flags, thread
     [
         ([], (1, 2, 2), (1, 2, 1)),
         (["--compile_updates=false"], (1, 2, 2), (1, 1, 1)),
-        (["--agent_name=MLPAgent"], (1, 2, 2), (1, 2, 1)),
         (["--agent_name=MLPLSTMAgent"], (2, 2, 2), (1, 2, 1)),
         (["--layer_norm"], (2, 2, 2), (1, 2, 1)),
         (["--xla"], (2, 2, 2), (1, 2, 1)),
-        (["--mlp_sizes=16,512,64", "--layer_norm"], (2, 2, 2), (1, 2, 1)),
         (["--mlp_sizes=16,512", "--layer_norm"], (1, 2, 1), (1, 2, 1)),
     ],
 )
@@ -138,21 +106,16 @@ def test_one_thread_is_for_small_observations_on_a_cpu_by_an_algorithm_of_ours()
 
 
 @pytest.mark.parametrize(
-    ("flag", "said"),
+    "flag",
     [
-        ("--num_envs=many", "--num_envs=many: needs a whole number or auto"),
-        ("--num_envs=0", "--num_envs=0: it must be at least 1"),
-        ("--num_actors=-2", "--num_actors=-2: it must be at least 0"),
-        ("--batch_size=auto", "--batch_size=auto: needs a whole number"),
-        ("--inference=here", "--inference=here: it must be actor, learner or auto"),
+        *("--num_envs=many", "--num_envs=0", "--num_actors=-2", "--batch_size=auto"),
+        *("--inference=here", "--separate_networks=perhaps", "--xla=auto"),
     ],
 )
-def test_what_is_no_number_is_refused_in_words(flag, said, capsys):
+def test_another_value_is_refused_by_the_flags_name(flag, capsys):
     with pytest.raises(SystemExit):
         _config(flag)
-    printed = capsys.readouterr().err
-    assert said.split(": ", 1)[1] in printed
-    assert said.split("=")[0].lstrip("-") in printed
+    assert flag.split("=")[0].lstrip("-") in capsys.readouterr().err
 
 
 def test_a_place_is_chosen_by_the_gpu_and_by_what_there_is_to_infer():
@@ -181,7 +144,7 @@ class Environment(NamedTuple):
 
     emulator: str = ""
     actions: Actions = Actions(False)
-    observation: Observation = NUMBERS
+    observation: tf.TensorSpec = NUMBERS
 
 
 GAME, ROBOT = Environment("ale-py 0.11", observation=PICTURE), Environment(actions=Actions(True))
@@ -206,20 +169,6 @@ FOR_CHOICES = {
 
 
 @pytest.mark.parametrize(
-    ("asked", "environment", "chosen"),
-    [
-        ("auto", GAME, "abs_one"),
-        ("auto", ROBOT, "none"),
-        ("abs_one", ROBOT, "abs_one"),
-        ("none", GAME, "none"),
-    ],
-)
-def test_rewards_are_clipped_for_atari_only_unless_the_user_says_so(asked, environment, chosen):
-    config = auto.for_task(_config(f"--reward_clipping={asked}"), environment)
-    assert config.reward_clipping == chosen
-
-
-@pytest.mark.parametrize(
     ("environment", "chosen"),
     [
         (Environment(), FOR_CHOICES | NO_GAME),
@@ -238,11 +187,9 @@ def test_impalas_defaults_follow_the_environment(environment, chosen):
     [
         (["--replay=queue:0.5,uniform:0.5:100"], GAME, True),
         (["--replay=uniform:1:100", "--replay_ratio=1"], GAME, False),
-        (["--teacher=runs/old"], GAME, True),
         (["--teacher_data=runs/old/recorded", "--offline_updates=9"], GAME, False),
         (["--nosubtract_mean_image"], GAME, False),
         (["--algorithm=ppo", "--level_name=PongNoFrameskip-v4"], GAME, True),
-        (["--algorithm=vmpo"], GAME, True),
         (["--algorithm=dqn"], GAME, False),
         (["--algorithm=dqn", "--subtract_mean_image=auto"], GAME, True),
         ([], GAME._replace(observation=MEMORY), False),
@@ -272,6 +219,7 @@ def test_flags_that_are_given_stay_and_algorithms_without_auto_keep_their_defaul
     found = auto.task_flags(auto.for_task(_config(*given), ROBOT))
     changed = {"normalize_observations": False, "entropy_cost": 0.02, "box_policy": "tanh"}
     assert found == FOR_BOX | changed | NO_GAME
+    assert auto.for_task(_config("--reward_clipping=none"), GAME).reward_clipping == "none"
     ppo = _config("--algorithm=ppo", "--separate_networks=auto", "--level_name=Pendulum-v1")
     found = auto.task_flags(auto.for_task(ppo, Environment()))
     as_before = {name: getattr(ppo, name) for name in FOR_BOX} | {"separate_networks": True}
@@ -296,10 +244,8 @@ def test_a_run_keeps_what_it_has_recorded_and_the_former_defaults_of_what_it_has
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], auto.AUTO),
         (["--separate_networks"], True),
         (["--noseparate_networks"], False),
-        (["--separate_networks=false"], False),
         (["--separate_networks", "--separate_networks=auto"], auto.AUTO),
     ],
 )
@@ -308,11 +254,3 @@ def test_a_truth_value_may_be_auto(arguments, expected):
     assert config.separate_networks is expected
     again = _config(*flags.arguments(config, ["separate_networks"]))  # as processes are started
     assert again.separate_networks is expected
-
-
-def test_another_truth_value_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        _config("--separate_networks=perhaps")
-    assert "--separate_networks=perhaps" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        _config("--xla=auto")

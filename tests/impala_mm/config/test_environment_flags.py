@@ -35,14 +35,14 @@ def test_a_flagfile_holds_json_without_quotes_of_a_shell(tmp_path):
 @pytest.mark.parametrize(
     ("argument", "sentence"),
     [
-        ("--env_kwargs={a: 1}", "it is not JSON: Expecting property name .* at character 2; it mu"),
-        ("--env_kwargs=[1]", r"it is not an object, but \[1\]; it must be a JSON object such as"),
+        ("--env_kwargs={a: 1}", "it is not JSON: .* at character 2"),
+        ("--env_kwargs=[1]", r"it is not an object, but \[1\]"),
         ('--env_kwargs={"a": NaN}', "NaN is no number of JSON"),
         ('--env_kwargs={"a": 1, "a": 2}', "it has 'a' twice"),
         ("--env_kwargs={} 2", "it is not JSON: '2' follows the object"),
-        ("--env_wrappers=Scale", "'Scale' is not a wrapper: write my_package:MyWrapper, with its"),
+        ("--env_wrappers=Scale", "'Scale' is not a wrapper"),
         ("--env_wrappers=a:B,", "a wrapper is missing after the last comma"),
-        ("--env_wrappers=a:B{1}", "the arguments of a:B: it is not JSON: Expecting property name"),
+        ("--env_wrappers=a:B{1}", "the arguments of a:B: it is not JSON"),
         ("--env_wrappers=a:B{} c:D", "a comma is missing before 'c:D'"),
     ],
 )

@@ -2,39 +2,28 @@
 
 import os
 import shutil
-import subprocess
 import sys
 
 import pytest
-from processes import ROOT
+from processes import ROOT, run
 
-import impala_mm
 from impala_mm import errors
 from impala_mm.config import flags, user_modules
 
-PROGRAMS = ("experiment.py", "run_experiment_mm_raw.py")
 
-
-def _run(*command, cwd, **env):
-    ran = subprocess.run(
-        [sys.executable, *map(str, command)], cwd=cwd, env=os.environ | env,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
-    return ran.returncode, ran.stdout
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("file", ["launcher.py", "nets/__init__.py"])
+@pytest.mark.parametrize(
+    ("program", "file"),
+    [("experiment.py", "launcher.py"), ("run_experiment_mm_raw.py", "nets/__init__.py")],
+)
 def test_a_foreign_package_in_the_current_folder_ends_the_programs(program, file, tmp_path):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("raise SystemExit('imported')")
     name = file.partition("/")[0]
-    code, printed = _run(ROOT / program, "--level_name=catch", "--validate", cwd=tmp_path)
-    assert (code, printed) == (
-        2,
-        f"error: {tmp_path / name} hides impala_mm's own package {name.removesuffix('.py')}, in "
-        f"{ROOT}: rename it, or start in another folder\n",
-    )
+    flags = ("--level_name=catch", "--validate")
+    code, printed = run(sys.executable, ROOT / program, *flags, cwd=tmp_path)
+    assert code == 2
+    assert printed.startswith(f"error: {tmp_path / name} hides impala_mm's own package ")
+    assert printed.count("\n") == 1
 
 
 FROM_PYTHON = """
@@ -53,13 +42,11 @@ def test_from_python_it_is_an_error_that_names_the_folder_to_leave_out(tmp_path)
     foreign.mkdir(parents=True)
     (foreign / "__init__.py").touch()
     paths = os.pathsep.join([str(foreign.parent), str(ROOT)])
-    code, printed = _run("-c", FROM_PYTHON, cwd=tmp_path, PYTHONPATH=paths)
+    code, printed = run(sys.executable, "-c", FROM_PYTHON, cwd=tmp_path, PYTHONPATH=paths)
     assert code == 0, printed
-    assert printed.splitlines() == [
-        f"{call} {foreign} hides impala_mm's own package nets, in {ROOT}: rename it, or remove "
-        f"{foreign.parent} from PYTHONPATH and sys.path"
-        for call in ("train", "load_policy", "evaluate", "launch")
-    ]
+    for call in ("train", "load_policy", "evaluate", "launch"):
+        assert f"{call} {foreign} hides impala_mm's own package nets" in printed
+    assert printed.count(f"remove {foreign.parent} from PYTHONPATH") == 4
     assert not (tmp_path / "runs").exists()
 
 
@@ -70,7 +57,7 @@ def test_a_module_that_was_imported_before_is_noticed(tmp_path):
         "impala_mm.train('catch')"
     )
     paths = os.pathsep.join([str(tmp_path), str(ROOT)])
-    code, printed = _run("-c", code, tmp_path, cwd="/", PYTHONPATH=paths)
+    _, printed = run(sys.executable, "-c", code, tmp_path, cwd="/", PYTHONPATH=paths)
     assert f"ForeignPackage: {tmp_path}/launcher.py hides" in printed.splitlines()[-1]
 
 
@@ -81,12 +68,9 @@ def test_a_package_that_overwrote_ours_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(user_modules, "_ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "nets", raising=False)
-    with flags.refusals_raised(), pytest.raises(errors.ForeignPackage) as error:
+    overwritten = pytest.raises(errors.ForeignPackage, match=f"{tmp_path}/nets was overwritten")
+    with flags.refusals_raised(), overwritten:
         user_modules.refuse_foreign()
-    assert str(error.value) == (
-        f"{tmp_path}/nets was overwritten by another package that has the name of impala_mm's own "
-        f"package nets: uninstall that one, then install impala_mm again"
-    )
 
 
 def test_a_folder_of_data_is_no_package_where_ours_is_found(tmp_path, monkeypatch):
@@ -94,4 +78,3 @@ def test_a_folder_of_data_is_no_package_where_ours_is_found(tmp_path, monkeypatc
     (tmp_path / "nets" / "weights.npz").touch()
     monkeypatch.chdir(tmp_path)
     user_modules.refuse_foreign()
-    assert issubclass(errors.ForeignPackage, impala_mm.errors.ImpalaError)

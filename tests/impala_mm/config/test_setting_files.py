@@ -1,16 +1,13 @@
 """Presets and files of settings: which value counts, where it is from, what is refused."""
 
-import contextlib
 import dataclasses
 import json
 import tomllib
 import types
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from impala_mm.config import command_line, setting_files
+from impala_mm.config import command_line, flag_values, setting_files
 from impala_mm.config.settings import Config
 from launcher.plan.settings import LauncherConfig
 
@@ -66,18 +63,10 @@ def test_a_preset_and_a_mode_in_a_flagfile_count_with_all_their_values(tmp_path)
     assert (config.teacher_method, config.offline_updates) == ("qdagger", 10_000)
 
 
-@pytest.mark.parametrize(
-    ("quick", "arguments", "updates"),
-    [("true", (), 200), ("false", (), 10_000), ("true", ("--noquick",), 10_000)],
-)
-def test_a_quick_run_may_be_asked_for_in_a_file(file, quick, arguments, updates):
-    of_file = file(f'mode = "reincarnate"\nquick = {quick}\nteacher = "cartpole"\n')
-    assert _parse(of_file, *arguments)[0].offline_updates == updates
-
-
-def test_another_name_of_a_flag_is_known_in_files_too(file):
-    config, _ = _parse(file('mode = "test"\npolicy = "cartpole"\n'))
-    assert config.checkpoint == "cartpole"
+def test_a_quick_run_may_be_asked_for_in_a_file(file):
+    of_file = file('mode = "reincarnate"\nquick = true\nteacher = "cartpole"\n')
+    assert _parse(of_file)[0].offline_updates == 200
+    assert _parse(of_file, "--noquick")[0].offline_updates == 10_000
 
 
 def test_one_text_for_a_flag_that_may_be_repeated_is_one_value(file):
@@ -98,38 +87,32 @@ def test_started_processes_have_the_same_settings_without_the_file(file):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_is_readable_and_its_values_are_those_of_the_run(preset):
+def test_the_values_of_a_preset_are_those_of_the_run_and_have_an_effect(preset, capsys):
     config, _ = _parse(f"--preset={preset}")
-    text = (setting_files._PRESETS / f"{preset}.toml").read_text()
-    assert text.startswith("# ")
-    for name, value in tomllib.loads(text).items():
-        if name != "suits":
-            assert setting_files.to_text(getattr(config, name)) == setting_files.to_text(
-                type(getattr(config, name))(value) if not isinstance(value, list) else value
-            )
-    # Agents by their own names; presets of students are named after the method.
-    published = {"dqn": "dqn", "rainbow": "dqn", "drq": "dqn", "cql": "dqn", "dqfd": "dqn"}
-    method = getattr(config, "teacher_method", "")
-    named = published.get(preset, preset.rpartition("-")[2]) == config.algorithm
-    reloads = preset == "reload" and config.mode == "train_from"
-    guides = preset == "jsrl" and config.guides
-    assert named or (preset == method and config.teacher) or reloads or guides
+    table = tomllib.loads((setting_files._PRESETS / f"{preset}.toml").read_text())
+    for name in table.keys() - {"suits"}:
+        found = getattr(config, name)
+        value = table[name] if isinstance(table[name], list) else type(found)(table[name])
+        assert setting_files.to_text(found) == setting_files.to_text(value)
+    # Agents have their own names, presets of students that of the method.
+    is_student = getattr(config, "teacher", "") or config.mode == "train_from"
+    algorithm = "dqn" if preset in {"rainbow", "drq"} else preset.rpartition("-")[2]
+    assert is_student or algorithm == config.algorithm
+    flag_values.check_effects(config)
+    assert "without effect" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("preset", ["", *PRESETS])
+@pytest.mark.parametrize("preset", ["", "mujoco-sac", "qdagger", "atari-r2d2", "bitflip-dqn"])
 def test_what_show_config_prints_is_a_file_with_the_same_settings(preset, file, capsys):
-    shown = [f"--preset={preset}"] if preset else []
+    given = [f"--preset={preset}"] if preset else []
+    given += ["--seed=7", '--test_levels=a"b,c\\d']
     with pytest.raises(SystemExit) as end:
-        _parse(*shown, "--seed=7", '--test_levels=a"b,c\\d', "--show_config")
+        _parse(*given, "--show_config")
     assert end.value.code == 0
     printed = capsys.readouterr().out
-    assert any(
-        line.startswith("seed = 7 ") and line.endswith("# command line")
-        for line in printed.splitlines()
-    )
-    config, _ = _parse(*shown, "--seed=7", '--test_levels=a"b,c\\d')
-    again, _ = _parse(file(printed))
-    assert _values(again) == _values(config)
+    (of_seed,) = [line for line in printed.splitlines() if line.startswith("seed = 7 ")]
+    assert of_seed.endswith("# command line")
+    assert _values(_parse(file(printed))[0]) == _values(_parse(*given)[0])
 
 
 def _values(config):
@@ -138,17 +121,10 @@ def _values(config):
 
 
 def test_a_recorded_run_sets_what_does_not_belong_to_a_process(file):
-    config, _ = _parse(
-        "--algorithm=ppo",
-        "--batch_size=48",
-        "--logdir=/a",
-        "--num_learners=2",
-        "--mode=train_from",
-        "--checkpoint=/c",
-        "--keep_checkpoints=9",
-    )
-    settings = dataclasses.asdict(config) | {"origins": {"command line": ["batch_size"]}}
-    of_file = file(json.dumps(settings), "settings.json")
+    given = "--algorithm=ppo --batch_size=48 --logdir=/a --num_learners=2 --keep_checkpoints=9"
+    config, _ = _parse(*given.split(), "--mode=train_from", "--checkpoint=/c")
+    recorded = dataclasses.asdict(config) | {"origins": {"command line": ["batch_size"]}}
+    of_file = file(json.dumps(recorded), "settings.json")
     again, _ = _parse(of_file)
     assert (again.algorithm, again.batch_size, again.num_learners) == ("ppo", 48, 1)
     assert (again.logdir, again.mode, again.checkpoint, again.keep_checkpoints) == (
@@ -162,14 +138,13 @@ def test_a_recorded_run_sets_what_does_not_belong_to_a_process(file):
 def test_what_a_recorded_runs_user_gave_and_no_file_sets_is_named_once(file, capsys):
     given = ("--logdir=/a", "--num_learners=2", "--replay_save", "--keep_checkpoints=3")
     config, _ = _parse(*given, "--preset=tmaze-r2d2", "--actor_device=gpu")
-    settings = dataclasses.asdict(config) | {"origins": json.loads(config.origins)}
-    of_file = file(json.dumps(settings), "settings.json")
+    recorded = dataclasses.asdict(config) | {"origins": json.loads(config.origins)}
+    of_file = file(json.dumps(recorded), "settings.json")
     capsys.readouterr()
     _parse(of_file, "--actor_device=cpu")
-    assert capsys.readouterr().err == (
-        f"note: {of_file} leaves out what belongs to a process or machine; repeat it if it shall "
-        f"hold here: --num_learners=2 --num_envs=8 --replay_save=true\n"
-    )
+    said = capsys.readouterr().err
+    assert said.startswith(f"note: {of_file} ")
+    assert said.endswith(": --num_learners=2 --num_envs=8 --replay_save=true\n")
     _parse(of_file, "--num_envs=4", "--num_learners=3", "--replay_save=false", "--actor_device=gpu")
     assert not capsys.readouterr().err
     _parse(of_file, configs=(LauncherConfig, Config))
@@ -177,24 +152,22 @@ def test_what_a_recorded_runs_user_gave_and_no_file_sets_is_named_once(file, cap
     assert "--replay_save=true" in said
     assert "--num_learners" not in said, "the frontend refuses it"
     for odd in ("x", ["num_envs"], {"command line": 3, "y": [["num_envs"]]}):
-        _parse(file(json.dumps(settings | {"origins": odd}), "settings.json"))
+        _parse(file(json.dumps(recorded | {"origins": odd}), "settings.json"))
         assert not capsys.readouterr().err
 
 
 REFUSED = {
-    "batchsize = 3": "{file}: there is no flag --batchsize; did you mean --batch_size?",
+    "batchsize = 3": "{file}: there is no flag --batchsize",
     "batch_size = 0": "{file}: --batch_size=0: it must be at least 1",
     'batch_size = "many"': "{file}: batch_size = 'many': ",
     "clip = 0.1": "{file}: there is no flag --clip of --algorithm=impala; --algorithm=ppo has it",
-    "batch_size = [1, 2]": "{file}: batch_size = [1, 2]: ",
-    "seed = [[1]]": "{file}: seed = [[1]]: a flag takes a number, a text, ",
-    "batch_size": "--config={file} is no TOML, which has lines `name = value`",
+    "seed = [[1]]": "{file}: seed = [[1]]: ",
+    "batch_size": "--config={file} is no TOML",
     'config = "b"': "--config={file}: write --config on the command line, not in a file",
-    'optimizer = "adams"': "{file}: --optimizer=adams: it must be adam or rmsprop (did you mean",
-    'preset = "mujoco"': "{file}: --preset=mujoco: it must be atari-impala, ",
+    'optimizer = "adams"': "{file}: --optimizer=adams: ",
+    'preset = "mujoco"': "{file}: --preset=mujoco: ",
     '{"batch_size": 1,}': "--config={file} is no JSON",
-    '{"batch_size": 1, "new_flag": 2}': "{file}: there is no flag --new_flag here: another "
-    "version of this program recorded it, or another algorithm",
+    '{"batch_size": 1, "new_flag": 2}': "{file}: there is no flag --new_flag here",
 }
 
 
@@ -208,10 +181,10 @@ def test_a_wrong_file_is_refused_by_its_name(text, file, capsys):
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, capsys):
     said = _refused(capsys, f"--config={tmp_path / 'absent'}")
-    assert said == f"error: --config={tmp_path / 'absent'}: No such file or directory"
+    assert f"--config={tmp_path / 'absent'}: No such file" in said
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     said = _refused(capsys, f"--config={tmp_path / 'bytes'}")
-    assert said == f"error: --config={tmp_path / 'bytes'} is no text in UTF-8"
+    assert f"--config={tmp_path / 'bytes'} is no text in UTF-8" in said
 
 
 def test_a_preset_for_another_algorithm_is_refused_with_the_algorithm_that_has_the_flag(capsys):
@@ -226,51 +199,13 @@ def _environment(level, emulator=False, has_box=False):
 
 
 def test_a_preset_for_another_kind_of_environment_is_refused():
-    cart, pong, robot = (
-        _environment("CartPole-v1"),
-        _environment("Pong", emulator=True),
-        _environment("Hopper-v4", has_box=True),
-    )
+    pong, robot = _environment("Pong", emulator=True), _environment("Hopper-v4", has_box=True)
+    cart = _environment("CartPole-v1")
     why = setting_files.why_unsuited
     assert why("atari-ppo", pong) == why("mujoco-ppo", robot) == why("", cart) == ""
     assert why("classic-ppo", cart) == ""
-    assert why("atari-ppo", cart) == (
-        "--preset=atari-ppo is for Atari games, and CartPole-v1 is none"
-    )
-    assert why("mujoco-ppo", cart) == (
-        "--preset=mujoco-ppo is for actions that are numbers (Box), and those of CartPole-v1 are "
-        "none"
-    )
-
-
-VALUES = st.one_of(
-    st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(),
-    st.lists(st.integers(), max_size=3), st.dictionaries(st.text(), st.integers(), max_size=2),
-    st.lists(st.lists(st.integers(), min_size=1), min_size=1),
-)  # fmt: skip
-
-
-@given(st.sampled_from([f.name for f in dataclasses.fields(Config)]), VALUES)
-def test_any_value_in_a_file_is_taken_or_refused_in_a_sentence(name, value):
-    """Nothing that a file holds ends in a traceback."""
-    if name in {"config", "algorithm", "show_config", "origins"}:
-        return
-    read = {name: setting_files.Sourced(value, "here")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setting_files, "read", lambda preset, config, scopes: read)
-        patch.setattr(command_line, "refuse", _refuse)
-        with contextlib.suppress(_Refused):
-            config, _ = _parse()
-            assert json.loads(config.origins) == {"here": [name]}
-
-
-class _Refused(Exception):
-    pass
-
-
-def _refuse(sentence):
-    assert sentence.startswith(("here: ", "--")), sentence
-    raise _Refused(sentence)
+    for preset in ("atari-ppo", "mujoco-ppo"):
+        assert f"--preset={preset} is for " in why(preset, cart)
 
 
 def test_old_names_of_flags_hold_in_a_file_as_on_the_command_line(file, capsys):
@@ -279,9 +214,11 @@ def test_old_names_of_flags_hold_in_a_file_as_on_the_command_line(file, capsys):
     assert config.learner_hosts == "a:1"
     assert "learner_hosts" in given_names
     said = capsys.readouterr().err
-    assert "note: --learner_host is an old name of --learner_hosts\n" in said
-    assert "note: --actor_hosts is an old flag without effect" in said
+    assert "--learner_host is an old name of --learner_hosts\n" in said
+    assert "--actor_hosts is an old flag without effect" in said
     assert _parse(given_file, "--learner_hosts=c:1")[0].learner_hosts == "c:1"
+    of_alias = file('mode = "test"\npolicy = "cartpole"\n')
+    assert _parse(of_alias)[0].checkpoint == "cartpole"
 
 
 def test_reincarnating_has_settings_of_its_own_which_others_replace(file, capsys):
@@ -319,13 +256,7 @@ def test_reincarnating_adds_no_offline_updates_where_nothing_is_learnt_in_them()
         assert _parse(*asked, "--preset=jsrl")[0].offline_updates == 0
         assert _parse(*asked, "--teacher=cartpole", "--teacher_cost=0")[0].offline_updates == 0
         assert _parse(*asked, "--preset=reload")[0].offline_updates == 0
-        for preset in (
-            "jsrl --teacher_cost=2 --teacher_method=constant",
-            "kickstarting",
-            "qdagger",
-            "dqfd",
-            "cql",
-        ):
+        for preset in ("kickstarting", "dqfd", "jsrl --teacher_cost=2 --teacher_method=constant"):
             config, _ = _parse(*asked, *f"--preset={preset}".split())
             assert config.offline_updates > 0, preset
     with pytest.raises(SystemExit):

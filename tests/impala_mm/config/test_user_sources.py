@@ -72,7 +72,7 @@ def test_levels_of_packages_installed_into_a_folder_of_their_own_are_not_copied(
 
 def test_a_folder_of_very_many_files_is_no_package_of_code(here, monkeypatch):
     monkeypatch.setattr(user_sources, "_MAX_FILES", 2)
-    with pytest.raises(user_sources.TooManyFiles, match="box holds more than 2 files: move the"):
+    with pytest.raises(user_sources.TooManyFiles, match="box holds more than 2 files"):
         user_sources.of_run(Config(algorithm="box.inner.ppo"))
 
 
@@ -105,26 +105,19 @@ def test_a_run_keeps_the_imported_modules_beside_those_that_its_flags_name(here,
     assert user_sources.imported(Config(level_name="box:A-v0")) == {}
 
 
-def test_a_copy_of_the_source_has_a_bounded_number_of_files(here, monkeypatch):
-    monkeypatch.setattr(run_folder, "MAX_FILES", 2)
+def test_a_run_keeps_the_source_of_each_start_once_and_says_what_is_too_large(here, monkeypatch):
+    kept = here / "run" / "source"
     files = user_sources.of_run(Config(algorithm="box.inner.ppo"))
-    files |= {"unrelated.py": here / "unrelated.py"}
-    copy, said = run_folder.keep(files, here / "run" / "source")
-    assert len([p for p in (here / "run" / "source" / copy).rglob("*") if p.is_file()]) == 2
-    assert "without box/weights.bin and 1 more: a copy has at most 2 files" in said
-
-
-def test_a_run_keeps_the_source_of_each_start_once_and_says_what_is_too_large(here):
-    files = user_sources.of_run(Config(algorithm="box.inner.ppo"))
-    copy, said = run_folder.keep(files, here / "run" / "source")
-    kept = here / "run" / "source" / copy
-    assert {str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file()} == {
-        "box/__init__.py",
-        "box/inner/ppo.py",
-    }
-    assert "(2 files, 0.00 MB), without box/weights.bin: a copy has at most" in said
-    assert run_folder.keep(files, here / "run" / "source")[0] == copy
+    copy, said = run_folder.keep(files, kept)
+    found = {str(p.relative_to(kept / copy)) for p in kept.rglob("*") if p.is_file()}
+    assert found == {"box/__init__.py", "box/inner/ppo.py"}
+    assert "without box/weights.bin" in said
+    assert run_folder.keep(files, kept)[0] == copy
     (here / "box" / "__init__.py").write_text("changed = 1")
-    other, _ = run_folder.keep(files, here / "run" / "source")
-    assert {path.name for path in (here / "run" / "source").iterdir()} == {copy, other}
+    other, _ = run_folder.keep(files, kept)
+    assert {path.name for path in kept.iterdir()} == {copy, other}
     assert run_folder.keep({}, here / "run" / "none") == ("", "")
+    monkeypatch.setattr(run_folder, "MAX_FILES", 2)
+    bounded, said = run_folder.keep(files | {"u.py": here / "unrelated.py"}, here / "bounded")
+    assert len([p for p in (here / "bounded" / bounded).rglob("*") if p.is_file()]) == 2
+    assert "without box/weights.bin and 1 more" in said

@@ -11,6 +11,14 @@ from impala_mm.learner.watching import FirstUnroll
 WHY = "no environment has completed a step"
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """Return the time, which a test changes."""
+    now = [100.0]
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
+    return now
+
+
 class Wait:
     """A wait for the first unroll of this many actors."""
 
@@ -18,66 +26,48 @@ class Wait:
         self.said = []
         learner = SimpleNamespace(offline_left=0, algorithm=Algorithm())
         self._status = SimpleNamespace(learner=learner, has_received=False, say=self.said.append)
-        self._set(0)
+        self.set(0)
         self.wait = FirstUnroll(self._status)
         self.wait._expected = expected
 
-    def _set(self, connected, gave_up=(), mistakes=()):
+    def set(self, connected, gave_up=(), mistakes=()):
         self._status.num_actors = lambda: connected
         self._status.gave_up, self._status.mistakes = lambda: gave_up, lambda: mistakes
 
-    def describe(self, connected, gave_up):
-        self._set(connected, range(gave_up))
-        return self.wait.describe()
-
-    def why_none_comes(self, connected, gave_up, mistakes):
-        self._set(connected, gave_up, mistakes)
+    def why_none_comes(self, *counts):
+        self.set(*counts)
         return self.wait.why_none_comes()
 
 
 @pytest.mark.parametrize(
     ("expected", "connected", "gave_up", "line"),
-    [
-        (2, 0, 0, "0 of 2 actors connected"),
-        (3, 2, 1, "2 of 3 actors connected, 1 gave up"),
-        (None, 1, 0, "1 actors connected"),
-    ],
+    [(3, 2, 1, "2 of 3 actors connected, 1 gave up"), (None, 1, 0, "1 actors connected")],
 )
 def test_the_line_says_what_the_run_waits_for_and_for_how_long(
-    monkeypatch, expected, connected, gave_up, line
+    clock, expected, connected, gave_up, line
 ):
-    clock = [100.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
     wait = Wait(expected)
     clock[0] += 25.3
-    assert wait.describe(connected, gave_up) == f"no unroll yet: {line} (25 s)"
+    wait.set(connected, range(gave_up))
+    assert wait.wait.describe() == f"no unroll yet: {line} (25 s)"
 
 
-def test_a_run_whose_actors_all_gave_up_ends():
+def test_a_run_whose_actors_all_gave_up_ends_and_waits_five_minutes_for_unknown_ones(clock):
     wait = Wait(2)
     assert wait.why_none_comes(0, {}, {}) == ""
     assert wait.why_none_comes(0, {0: WHY}, {}) == "", "the other one is starting"
-    assert wait.why_none_comes(1, {0: WHY}, {}) == ""
-    why = f"all 2 actors gave up (actor 0: {WHY}), so no unroll can come"
-    assert wait.why_none_comes(0, {1: "?", 0: WHY}, {}) == why
-
-
-def test_where_others_may_be_started_it_waits_five_minutes_for_them(monkeypatch):
-    clock = [100.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
+    assert wait.why_none_comes(1, {0: WHY, 1: "?"}, {}) == ""
+    assert f"all 2 actors gave up (actor 0: {WHY})" in wait.why_none_comes(0, {1: "?", 0: WHY}, {})
     wait = Wait(None)
     assert wait.why_none_comes(0, {0: WHY}, {}) == ""
     clock[0] += 299
     assert wait.why_none_comes(0, {0: WHY}, {}) == ""
     clock[0] += 2
     assert wait.why_none_comes(1, {0: WHY}, {}) == "", "another one has joined, or the same again"
-    why = f"the only actor gave up (actor 0: {WHY}), so no unroll can come"
-    assert wait.why_none_comes(0, {0: WHY}, {}) == why
+    assert f"the only actor gave up (actor 0: {WHY})" in wait.why_none_comes(0, {0: WHY}, {})
 
 
-def test_a_run_whose_actors_all_send_invalid_unrolls_ends_after_some_seconds(monkeypatch):
-    clock = [100.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
+def test_a_run_whose_actors_all_send_invalid_unrolls_ends_after_some_seconds(clock):
     wait, wrong = Wait(3), {1: "its action contains 7, and there are 2 choices"}
     assert wait.why_none_comes(2, {}, wrong) == "", "valid ones may follow"
     clock[0] += 60
@@ -88,20 +78,15 @@ def test_a_run_whose_actors_all_send_invalid_unrolls_ends_after_some_seconds(mon
     assert wrong[1] in ended
 
 
-def test_one_actor_with_invalid_unrolls_does_not_end_a_run_whose_others_start_for_minutes(
-    monkeypatch,
-):
-    clock = [100.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
+def test_one_actor_with_invalid_unrolls_does_not_end_a_run_whose_others_start_for_minutes(clock):
     wait = Wait(None)
     wait.why_none_comes(1, {}, {0: "x"})
     clock[0] += 20
     assert wait.why_none_comes(2, {}, {0: "x"}) == "", "the other one may send a valid one"
     assert wait.why_none_comes(1, {}, {}) == "", "only the other one is left"
-    clock[0] += 20
-    assert wait.why_none_comes(1, {}, {1: "y"}) == "", "its first one has just come"
-    clock[0] += 20
-    assert wait.why_none_comes(1, {}, {1: "y"}) == "", "the next one may take as long as the first"
+    for why in ("its first one has just come", "the next one may take as long as the first"):
+        clock[0] += 20
+        assert wait.why_none_comes(1, {}, {1: "y"}) == "", why
     clock[0] += 20
     assert "actor 1" in wait.why_none_comes(1, {}, {1: "y"})
     assert wait.why_none_comes(2, {}, {1: "y"}) == ""
@@ -109,12 +94,9 @@ def test_one_actor_with_invalid_unrolls_does_not_end_a_run_whose_others_start_fo
     assert wait.why_none_comes(2, {}, {1: "y"})
 
 
-def test_the_lines_of_a_long_wait_become_rarer(monkeypatch):
-    clock = [100.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
+def test_the_lines_of_a_long_wait_become_rarer(clock):
     wait = Wait(2)
-    for second in range(300):
-        clock[0] = 100.0 + second
+    for clock[0] in range(100, 400):
         wait.wait.say_due_line()
     printed = [int(line.split("(")[1].split()[0]) for line in wait.said]
     assert printed == [5, 10, 20, 40, 80, 140, 200, 260]

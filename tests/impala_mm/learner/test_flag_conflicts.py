@@ -1,5 +1,7 @@
 """Flags that fit neither each other nor the algorithm are refused; `test_validate` has more."""
 
+import contextlib
+
 import pytest
 
 from impala_mm.algorithms.interface import Algorithm
@@ -19,35 +21,22 @@ class InRounds(Algorithm):
     rounds = True
 
 
-class OfItsOwn(Algorithm):
-    def source(self, fresh):
-        return fresh
-
-
 @pytest.mark.parametrize(
-    ("algorithm", "said"),
+    ("config", "algorithm", "said"),
     [
-        (InRounds(), "learns only from unrolls of its newest policy"),
-        (OfItsOwn(), "has a source of its own"),
-        (Algorithm(), "records no features, which this replay compares"),
+        (_config("queue:0.5,elite:0.5:100"), InRounds(), "unrolls of its newest policy"),
+        (_config("uniform:1:100", normalize_rewards=True), Algorithm(), "--normalize_rewards"),
+        (_config("uniform:1:100", subtract_mean_image=True), Algorithm(), "--subtract_mean_image"),
+        (_config("uniform:1:100"), Algorithm(), ""),
+        (_config(normalize_rewards=True), Algorithm(), ""),
     ],
 )
-def test_algorithms_that_cannot_use_it_are_refused(algorithm, said, capsys):
-    with pytest.raises(SystemExit):
-        _refuse(_config("queue:0.5,elite:0.5:100"), algorithm)
+def test_a_replay_that_an_algorithm_or_its_statistics_cannot_use_is_refused(
+    config, algorithm, said, capsys
+):
+    with pytest.raises(SystemExit) if said else contextlib.nullcontext():
+        _refuse(config, algorithm)
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("flag", ["normalize_rewards", "subtract_mean_image"])
-def test_a_mix_without_new_unrolls_cannot_normalise(capsys, flag):
-    config = _config("uniform:1:100", **{flag: True})
-    with pytest.raises(SystemExit):
-        _refuse(config, Algorithm())
-    error = capsys.readouterr().err
-    assert f"--{flag} would learn nothing, since new unrolls alone are counted" in error
-    assert error.endswith(f"or start a new run with --{flag}=false\n")
-    _refuse(_config(**{flag: True}), Algorithm())
-    _refuse(_config("uniform:1:100"), Algorithm())
 
 
 def test_an_actor_lacks_the_flags_that_are_for_learners_only():
@@ -57,12 +46,32 @@ def test_an_actor_lacks_the_flags_that_are_for_learners_only():
         flag_conflicts.refuse_before_loading(Config(job_name="learner", **flags), 1)
 
 
-@pytest.mark.parametrize("actors", [0, 1, 3])
-def test_where_learners_infer_each_needs_an_actor_unless_actors_join_later(actors, capsys):
-    config = Config(inference="learner", num_learners=3, num_actors=actors)
-    if actors == 1:
-        with pytest.raises(SystemExit):
-            flag_conflicts.refuse_before_loading(config, 3)
-        assert "error: --inference=learner: 1 actors cannot feed 3 learn" in capsys.readouterr().err
-    else:
+def test_where_learners_infer_each_needs_an_actor_unless_actors_join_later(capsys):
+    for actors in (0, 3):
+        config = Config(inference="learner", num_learners=3, num_actors=actors)
         flag_conflicts.refuse_before_loading(config, 3)
+    with pytest.raises(SystemExit):
+        flag_conflicts.refuse_before_loading(Config(inference="learner", num_actors=2), 3)
+    assert "--inference=learner: 2 actors cannot feed 3 learners" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("of_frontend", "flags", "fits"),
+    [
+        ("1", {"deterministic_run": True}, True),
+        ("0", {"deterministic_run": True}, True),  # they join later
+        ("3", {"deterministic_run": True, "num_actors": 1}, False),
+        ("", {"deterministic_run": True, "num_actors": 3}, False),
+        ("", {"algorithm": "ppo", "num_learners": 4, "num_actors": 4}, True),
+        ("", {"algorithm": "ppo", "num_learners": 4, "num_actors": 0}, True),
+        ("", {"num_learners": 4, "num_actors": 3}, True),
+    ],
+)
+def test_the_frontends_number_of_actors_counts_before_that_of_a_local_run(
+    monkeypatch, of_frontend, flags, fits
+):
+    if of_frontend:
+        monkeypatch.setenv("IMPALA_MM_ACTORS", of_frontend)
+    config = Config.of_algorithm(flags.get("algorithm", "impala"))(level_name="catch", **flags)
+    with contextlib.nullcontext() if fits else pytest.raises(SystemExit):
+        flag_conflicts.refuse_before_loading(config, config.num_learners)

@@ -36,20 +36,15 @@ def _learner(config, algorithm, published, folder):
         inference_metrics=dict,
         actors=SimpleNamespace(take_reports=list),
     )
-    source = BatchSource()
     layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")
     limits, profiler = RunLimits(config, None), UpdateProfiler("", folder, print)
-    return Learner(
-        config,
-        algorithm,
-        Two(),
-        source,
-        server,
-        layout,
-        limits,
-        action_repeats=1,
-        profiler=profiler,
-    )
+    given = config, algorithm, Two(), BatchSource(), server, layout, limits
+    return Learner(*given, action_repeats=1, profiler=profiler)
+
+
+ONES = tf.ones([2])
+BATCH = Batch(Entry(*[ONES] * len(Entry._fields)), (), *[ONES] * 3, ONES > 0)
+AGREED = AgreedStep(BATCH, 2, 2, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("repairs", [False, True])
@@ -103,20 +98,12 @@ class Stepping(Algorithm):
 def test_an_update_of_which_a_step_is_not_finite_is_neither_published_nor_saved(tmp_path):
     published = []
     learner = _learner(Config(), Stepping(bad_step=4), published, tmp_path)
-    ones = tf.ones([2])
-    batch = Batch(Entry(*[ones] * len(Entry._fields)), (), *[ones] * 3, ones > 0)
-    agreed = AgreedStep(batch, 2, 2, 0.0, 0.0)
-    learner._step(agreed, batch)
+    learner._step(AGREED, BATCH)
     with between_updates(learner) as may_save:
         assert may_save
     assert learner.meter.take_reading().sums["grad_norm"] == 1
-    with pytest.raises(
-        GradientNotFinite,
-        match=r"^update 2 is not finite \(grad_norm = inf\); its steps from there on were not "
-        r"applied, and it was not saved: lower --learning_rate or --gradients_clipping, or bound "
-        r"the rewards: --max_abs_reward, --reward_clipping$",
-    ):
-        learner._step(agreed, batch)
+    with pytest.raises(GradientNotFinite, match=r"^update 2 .*grad_norm = inf.*--learning_rate"):
+        learner._step(AGREED, BATCH)
     with between_updates(learner) as may_save:
         assert not may_save
     assert learner.updates == len(published) == 1
@@ -125,13 +112,10 @@ def test_an_update_of_which_a_step_is_not_finite_is_neither_published_nor_saved(
 @pytest.mark.parametrize("measured", [-60.0, 60.0])
 def test_a_clock_that_is_set_during_an_update_changes_no_share_of_time(measured, tmp_path):
     learner = _learner(Config(), Stepping(bad_step=0), [], tmp_path)
-    values = learner._layout.values()
-    result = StepResult({}, measured, tf.ones([2]), values)
+    result = StepResult({}, measured, ONES, learner._layout.values())
     learner._train_step = lambda *of_batch: result
-    ones = tf.ones([2])
-    batch = Batch(Entry(*[ones] * len(Entry._fields)), (), *[ones] * 3, ones > 0)
     for _ in range(2):  # the time of the first update is left out
-        learner._step(AgreedStep(batch, 2, 2, 0.0, 0.0), batch)
+        learner._step(AGREED, BATCH)
     times = learner.meter.take_reading().times
     assert 0 <= times["train"] < 30
     assert 0 <= times["exchange"] < 30
@@ -153,23 +137,15 @@ def test_a_learner_alone_saves_its_own_state_while_no_batch_comes(tmp_path, monk
 @pytest.mark.parametrize(
     ("message", "short"),
     [
-        ("two\nlines", "lines"),
-        ("", ""),
         (
             "Graph execution error:\n\nDetected at node MatMul defined at (last call last):\n"
-            '  File "a.py", line 1, in <module>\n\nMatrix size-incompatible: In[0]: [1,2]\n'
-            "\t [[{{node MatMul}}]] [Op:__inference_update_1]",
-            "Matrix size-incompatible: In[0]: [1,2]",
+            '  File "a.py", line 1, in <module>\n\nMatrix size-incompatible: In[0]\n'
+            "\t [[{{node MatMul}}]]\nHint: If you want to see a list",
+            "Matrix size-incompatible: In[0]",
         ),
         (
-            "failed to allocate memory\n\t [[{{node conv}}]]\nHint: If you want to see a list of "
-            "allocated tensors when OOM happens, add report_tensor_allocations_upon_oom.\n",
-            "failed to allocate memory",
-        ),
-        (
-            "Graph execution error:\n\n2 root error(s) found.\n  (0) INTERNAL:  the cable is cut\n"
-            "\t [[{{node a}}]]\n  (1) INTERNAL:  so is the other\n0 successful operations.\n"
-            "0 derived errors ignored. [Op:__inference_update_1]",
+            "2 root error(s) found.\n  (0) INTERNAL:  the cable is cut\n\t [[{{node a}}]]\n"
+            "  (1) INTERNAL:  so is the other\n0 successful operations.",
             "(0) INTERNAL:  the cable is cut",
         ),
     ],
@@ -181,9 +157,7 @@ def test_an_error_of_many_lines_is_said_in_the_one_that_counts(message, short):
 def test_a_batchs_composition_is_counted_by_hand():
     """Two new unrolls, two replayed ones (one of an update that is still to come), and others."""
     composition = Composition()
-    batch = Batch(
-        unrolls=(),
-        start=(),
+    batch = BATCH._replace(
         version=np.array([9, 7, 3, 12, 5, 0]),
         weight=np.array([1, 1, 1, 0.5, 0, 1]),  # the fifth is padding
         key=np.array([0, 1, 2, 3, 4, RECORDED]),
@@ -207,7 +181,6 @@ def test_a_batchs_composition_is_counted_by_hand():
         ({}, 195.0, (50e6, 195.0)),
         ({"stop_at_return": 100.0}, 195.0, (50e6, 100.0)),
         ({"total_environment_frames": 1e6}, 195.0, (1e6, math.inf)),
-        ({"total_environment_frames": 1e6, "stop_at_return": 100.0}, 195.0, (1e6, 100.0)),
     ],
 )
 def test_a_levels_threshold_ends_a_run_that_has_no_limit_of_its_own(flags, threshold, limits):

@@ -65,7 +65,6 @@ def _begin(run, tools=None, group=None, left=10, updates=0, **settings):
 def test_the_teacher_plays_what_is_missing_and_no_more(tmp_path):
     source, said, tools = _begin(tmp_path)
     assert tools.collected == [300]
-    assert any("collect: the teacher plays 300 steps" in line for line in said)
     assert "offline: 10 updates from " in said[-1]
     batch = source.next(30.0)
     assert batch.unrolls.reward.shape == (6, 4)
@@ -104,19 +103,8 @@ def test_games_that_are_given_are_read_and_nothing_is_collected(tmp_path):
     assert source.next(30.0) is not None
 
 
-@pytest.mark.parametrize(
-    ("part", "number", "said"),
-    [
-        ("action", 7, "its action contains 7, and there are 3 choices"),
-        ("action", -1, "its action contains -1"),
-        ("reward", np.nan, "its reward contains NaN"),
-        ("observation", np.inf, "its observation contains NaN or infinity"),
-    ],
-)
-@pytest.mark.parametrize("which", [0, 2])
-def test_games_that_would_spoil_an_update_are_refused_by_their_file(
-    tmp_path, part, number, said, which
-):
+@pytest.mark.parametrize(("part", "number", "which"), [("action", 7, 2), ("reward", np.nan, 0)])
+def test_games_that_would_spoil_an_update_are_refused_by_their_file(tmp_path, part, number, which):
     record_catch(tmp_path / "given", 4, 8, num_envs=1)
 
     def spoil(unroll, entries):
@@ -130,7 +118,7 @@ def test_games_that_would_spoil_an_update_are_refused_by_their_file(
         for _ in range(20):  # an unroll within a game is read when it is drawn
             source.next(0.5)
 
-    with pytest.raises(UserMistake, match=f"given/0000000000.unrolls .*{said}"):
+    with pytest.raises(UserMistake, match=f"given/0000000000.unrolls .*its {part} contains"):
         learn()
 
 
@@ -157,23 +145,14 @@ def test_two_learners_learn_from_different_unrolls(tmp_path, data):
 
 
 def test_data_that_does_not_fit_ends_all_learners_in_a_sentence(tmp_path):
-    with pytest.raises(phases.UnfitTeacher, match=r"--teacher_data: .* does not exist: give the"):
-        _begin(tmp_path, teacher_data=str(tmp_path / "nothing"))
-
     def start(of):
         folder = tmp_path / ("nothing" if of.rank else "data")
         return _begin(tmp_path, None, of, teacher_data=str(folder))
 
     record_catch(tmp_path / "data", 2, 5)
-    found = in_threads.together(2, start)
-    assert [type(each) for each in found] == [phases.UnfitTeacher] * 2
-
-
-def test_updates_from_recorded_games_need_some():
-    with pytest.raises(ValueError, match="--offline_updates=9 needs recorded games: give --teach"):
-        ImpalaSettings(offline_updates=9)
-    ImpalaSettings(offline_updates=9, teacher_data="x")
-    ImpalaSettings(offline_updates=9, teacher="x")
+    for found in in_threads.together(2, start):
+        assert isinstance(found, phases.UnfitTeacher)
+        assert re.match("--teacher_data: .* does not exist", str(found))
 
 
 def test_an_algorithm_without_the_method_is_refused():
@@ -183,16 +162,9 @@ def test_an_algorithm_without_the_method_is_refused():
         def offline_update(self, batch, context, exchange):
             pass
 
-    why = phases.why_unsuitable(config, Algorithm())
-    assert why.startswith("--offline_updates=9: --algorithm=impala has no method offline_update")
+    assert "no method offline_update" in phases.why_unsuitable(config, Algorithm())
     assert not phases.why_unsuitable(config, Offline())
     assert not phases.why_unsuitable(ImpalaSettings(), Algorithm())
-
-
-def test_games_that_cannot_be_written_are_said(tmp_path):
-    (tmp_path / "teacher_data").write_text("a file")
-    with pytest.raises(phases.UnfitTeacher, match="cannot be written"):
-        _begin(tmp_path)
 
 
 def _columns(source):
@@ -201,10 +173,8 @@ def _columns(source):
     return (np.asarray(batch.key) == -1).tolist()
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])
-def test_recorded_games_stay_in_the_batches_of_students_of_values(tmp_path, algorithm):
-    flags = {"algorithm": algorithm, "teacher_data_share": 0.4, "teacher_cost": 0.0}
-    flags |= {"burn_in": 2} if algorithm == "r2d2" else {}
+def test_recorded_games_stay_in_the_batches_of_students_of_values(tmp_path):
+    flags = {"algorithm": "r2d2", "teacher_data_share": 0.4, "teacher_cost": 0.0, "burn_in": 2}
     source, said, _ = _begin(tmp_path, left=2, **flags)
     assert "online: 42.9% of each update is from " in said[-1]
     (batch,) = [source.next(30.0) for _ in range(2)][1:]
@@ -233,41 +203,15 @@ def test_each_start_draws_other_recorded_columns(tmp_path):
     assert drawn(11) != first
 
 
-def test_a_share_that_whole_columns_do_not_make_is_refused_with_the_nearest(tmp_path):
-    flags = {"algorithm": "dqn", "teacher_cost": 0.0}
-    said = r"--teacher_data_share=0.01: .* that whole columns make is 0.2: give that, or a larger "
-    with pytest.raises(phases.UnfitTeacher, match=said):
-        _begin(tmp_path, left=0, teacher_data_share=0.01, **flags)
-    _, told, _ = _begin(tmp_path, left=0, teacher_data_share=0.2, **flags)
-    assert "online: 20.0% of each update is from " in told[-1]
-    flags = {"algorithm": "sac", "discrete_sac": True, "minibatch_steps": 16}
-    _, told, _ = _begin(tmp_path, left=0, teacher_data_share=0.3, random_steps=0, **flags)
-    assert f"online: {7 / 23:.1%} of each update is from " in told[-1]
-
-
-def test_a_replay_of_recorded_games_that_does_not_fit_in_memory_ends_all_learners(
-    tmp_path, monkeypatch
-):
+def test_a_replay_of_recorded_games_that_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
     record_catch(tmp_path / "data", 4, 5)
-    monkeypatch.setattr(machine, "memory_bytes", lambda: 1_000)
     flags = {"algorithm": "sac", "discrete_sac": True, "teacher_data": str(tmp_path / "data")}
-    monkeypatch.setattr(steps, "refuse_too_large", lambda *given: None)
-
-    def start(of):
-        return _begin(tmp_path, None, of, teacher="", **flags)
-
-    found = in_threads.together(2, start)
-    for each in found:
-        assert isinstance(each, phases.UnfitTeacher)
-        assert re.match(
-            r"recorded games: memory for \d+ unrolls of .* give fewer of them", str(each)
-        )
-
-
-def test_a_user_may_stop_while_recorded_games_are_read(tmp_path):
-    record_catch(tmp_path / "data", 4, 5)
     with pytest.raises(phases.Stopped):
-        _begin(tmp_path, _Tools(stops_after=0), teacher="", teacher_data=str(tmp_path / "data"))
+        _begin(tmp_path, _Tools(stops_after=0), teacher="", **flags)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 1_000)
+    monkeypatch.setattr(steps, "refuse_too_large", lambda *given: None)
+    with pytest.raises(phases.UnfitTeacher, match=r"recorded games: memory for \d+ unrolls"):
+        _begin(tmp_path, teacher="", **flags)
 
 
 def test_sac_draws_steps_of_recorded_games_for_each_of_its_minibatches(tmp_path):
@@ -286,12 +230,18 @@ def test_sac_draws_steps_of_recorded_games_for_each_of_its_minibatches(tmp_path)
 @pytest.mark.parametrize(
     ("algorithm", "flags", "said"),
     [
-        ("impala", {"teacher_data_share": 0.5}, "--algorithm=impala must know how likely the poli"),
-        ("dqn", {"teacher_data_share": 0.5}, "--teacher_data_share=0.5 needs recorded games: give"),
+        ("impala", {"teacher_data_share": 0.5}, "--algorithm=impala must know how likely"),
+        ("impala", {"offline_updates": 9}, "--offline_updates=9 needs recorded games"),
+        ("dqn", {"teacher_data_share": 0.5}, "--teacher_data_share=0.5 needs recorded games"),
         (
             "sac",
             {"teacher_data": "x", "offline_updates": 3, "her_ratio": 4},
-            "--her_ratio=4: recorded games have no goals that were reached later",
+            "--her_ratio=4: recorded games have no goals",
+        ),
+        (
+            "impala",
+            {"offline_updates": 3, "teacher_data": "x", "teacher_cost": 0.0},
+            "a policy learns nothing from recorded games",
         ),
     ],
 )
@@ -300,8 +250,7 @@ def test_what_recorded_games_cannot_do_is_refused(algorithm, flags, said):
         Config.of_algorithm(algorithm)(algorithm=algorithm, **flags)
 
 
-def test_only_a_policy_without_targets_of_its_own_learns_nothing_without_a_teachers_cost():
-    flags = {"offline_updates": 3, "teacher_data": "x", "teacher_cost": 0.0}
-    with pytest.raises(ValueError, match="a policy learns nothing from recorded games"):
-        ImpalaSettings(**flags)
-    Config.of_algorithm("dqn")(**flags)
+def test_a_policy_with_a_teacher_and_a_student_of_values_learn_from_recorded_games():
+    ImpalaSettings(offline_updates=9, teacher="x")
+    ImpalaSettings(offline_updates=9, teacher_data="x")
+    Config.of_algorithm("dqn")(offline_updates=3, teacher_data="x", teacher_cost=0.0)

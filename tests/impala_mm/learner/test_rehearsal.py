@@ -24,13 +24,7 @@ def test_one_learner_learns_without_mpi():
 
 @pytest.mark.slow
 @needs_horovod
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        pytest.param(MPIRUN, id="mpirun"),
-        pytest.param(("horovodrun", "--gloo", "-np", 2), id="gloo"),
-    ],
-)
+@pytest.mark.parametrize("launcher", [MPIRUN, ("horovodrun", "--gloo", "-np", 2)])
 def test_two_learners_hold_equal_variables(launcher):
     code, printed = run(*launcher, *REHEARSE)
     assert code == 0, printed

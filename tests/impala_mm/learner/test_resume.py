@@ -50,14 +50,10 @@ def _about(**more):
     ("changes", "said"),
     [
         ({"--agent_name": "MLPLSTMAgent"}, "--agent_name is MLPLSTMAgent here and MLPAgent in r"),
-        (
-            {"actions": 4},
-            "actions are 4 here and 3 in runs/x: give the same "
-            "(or --config=runs/x/settings.json in place of these flags), or another --logdir",
-        ),
+        ({"actions": 4}, "actions are 4 here and 3 in runs/x"),
         (
             {"--level_name": "memory", "--optimizer": "rmsprop"},
-            "--level_name is memory here and catch, --optimizer is rmsprop here and adam in runs/x",
+            "--level_name is memory here and catch, --optimizer is rmsprop here and adam",
         ),
     ],
 )
@@ -87,7 +83,7 @@ def test_a_preset_that_is_not_named_again_is_no_change():
 def test_the_same_goes_on_and_weights_go_into_another_level_but_into_no_other_network():
     resume.check_resumable(_about(), dict(MADE_OF), "runs/x")
     resume.check_weights(_about(), MADE_OF | {"--level_name": "x", "--optimizer": "y"}, "runs/x")
-    with pytest.raises(Mismatch, match=r"--checkpoint=runs/x: observations are f .* do not fit"):
+    with pytest.raises(Mismatch, match=r"--checkpoint=runs/x: observations are f "):
         resume.check_weights(_about(), MADE_OF | {"observations": "f"}, "runs/x")
 
 
@@ -96,27 +92,35 @@ def test_the_same_goes_on_and_weights_go_into_another_level_but_into_no_other_ne
 )
 def test_a_run_that_did_not_record_normalisation_normalised_nothing(flag):
     resume.check_resumable(_about(), MADE_OF | {flag: False}, "runs/x")
-    with pytest.raises(Mismatch, match=f"{flag} is true here and false in runs"):
-        resume.check_resumable(_about(), MADE_OF | {flag: True}, "runs/x")
-    with pytest.raises(Mismatch, match=f"{flag} is true here and false there"):
-        resume.check_weights(_about(), MADE_OF | {flag: True}, "runs/x")
+    for check in (resume.check_resumable, resume.check_weights):
+        with pytest.raises(Mismatch, match=f"{flag} is true here and false"):
+            check(_about(), MADE_OF | {flag: True}, "runs/x")
 
 
 def test_the_unit_of_values_stays_and_only_popart_needs_other_weights():
-    plain = MADE_OF | {"--value_normalization": "none"}
-    with pytest.raises(
-        Mismatch, match=r"value_normalization is none here and error in runs/x.*from"
-    ):
-        resume.check_resumable(_about(), plain, "runs/x")
+    plain, popart = (MADE_OF | {"--value_normalization": unit} for unit in ("none", "popart"))
     resume.check_weights(_about(), plain, "runs/x")
-    popart = MADE_OF | {"--value_normalization": "popart"}
-    with pytest.raises(Mismatch, match="popart here and error in runs/x: give the same"):
-        resume.check_resumable(_about(), popart, "runs/x")
-    with pytest.raises(Mismatch, match="--value_normalization is popart here and error there"):
-        resume.check_weights(_about(), popart, "runs/x")
+    for check, made_of in (
+        (resume.check_resumable, plain),
+        (resume.check_resumable, popart),
+        (resume.check_weights, popart),
+    ):
+        with pytest.raises(Mismatch, match=r"value_normalization is \w+ here and error"):
+            check(_about(), made_of, "runs/x")
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "r2d2"])
+Q_NETWORK = {
+    **{"algorithm": "dqn", "level_name": "memory", "value_distribution": "categorical"},
+    **{"duelling": True},
+}
+
+
+@pytest.fixture(scope="module")
+def of_dqn(tmp_path_factory):
+    """Return (the description of a run's checkpoint, what a run with its flags is made of)."""
+    return _kept(tmp_path_factory.mktemp("dqn"), **Q_NETWORK), _made_of(**Q_NETWORK)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -124,32 +128,29 @@ def test_the_unit_of_values_stays_and_only_popart_needs_other_weights():
         {"v_max": 20.0},
         {"num_atoms": 11},
         {"value_distribution": "quantiles", "huber_delta": 1.0},
-        {"duelling": "other"},
+        {"duelling": False},
         {"duelling_units": 8},
         {"noisy": True},
     ],
 )
-def test_what_a_q_networks_outputs_mean_stays(tmp_path, algorithm, changes):
-    kind = {"algorithm": algorithm, "level_name": "memory", "value_rescaling": 0.0}
-    kind |= {"value_distribution": "categorical", "duelling": True}
-    about = _kept(tmp_path, **kind)
+def test_what_a_q_networks_outputs_mean_stays(of_dqn, changes):
+    about, same = of_dqn
     flag, value = next(iter(changes.items()))
-    if value == "other":
-        value = not about.settings[flag]
-        changes = {flag: value}
-    ours = _made_of(**kind | changes)
-    said = f"--{flag} is {format_value(value)} here and {format_value(about.settings[flag])}"
-    with pytest.raises(Mismatch, match=re.escape(f"{said} in runs/x: give the same (or --config")):
-        resume.check_resumable(about, ours, "runs/x")
-    with pytest.raises(Mismatch, match=re.escape(f"{said} there, so its weights do not fit")):
-        resume.check_weights(about, ours, "runs/x")
-    resume.check_resumable(about, _made_of(**kind), "runs/x")
+    ours = _made_of(**Q_NETWORK | changes)
     # Earlier versions recorded these flags among all others only.
     kept = {name: v for name, v in about.made_of.items() if name != f"--{flag}"}
     earlier = about._replace(made_of=kept)
-    with pytest.raises(Mismatch, match=re.escape(said)):
-        resume.check_resumable(earlier, ours, "runs/x")
-    resume.check_resumable(earlier, _made_of(**kind), "runs/x")
+    said = f"--{flag} is {format_value(value)} here and {format_value(about.settings[flag])}"
+    for check, known in (
+        (resume.check_resumable, about),
+        (resume.check_resumable, earlier),
+        (resume.check_weights, about),
+    ):
+        with pytest.raises(Mismatch, match=re.escape(said)):
+            check(known, ours, "runs/x")
+        check(known, same, "runs/x")
+    older = about._replace(made_of=MADE_OF, settings={})
+    resume.check_resumable(older, MADE_OF | {f"--{flag}": value}, "runs/x")
 
 
 def test_another_rescaling_of_values_is_refused_and_other_flags_of_q_learning_may_change(tmp_path):
@@ -176,19 +177,13 @@ def test_choices_go_on_standing_for_the_same_numbers(tmp_path):
             resume.check_resumable(known, other, "runs/x")
 
 
-def test_a_flag_that_a_checkpoint_does_not_know_is_not_compared(tmp_path):
-    about = _kept(tmp_path, algorithm="dqn", level_name="memory")
-    older = about._replace(made_of=MADE_OF, settings={})
-    ours = MADE_OF | {"--duelling": True}
-    resume.check_resumable(older, ours, "runs/x")
-
-
-def test_flags_that_changed_are_said_and_those_of_a_process_alone_are_not():
-    config = Config(learning_rate=0.1, num_actors=7, logdir="elsewhere")
-    assert resume.resume_messages(_about(), config, learners=1) == [
-        "resumed at 6,400 frames, update 20",
-        "changed since: --learning_rate=0.1 (was 0.0008)",
-    ]
+def test_flags_that_changed_are_said_and_those_of_a_process_alone_or_newer_ones_are_not():
+    config, about = Config(learning_rate=0.1, num_actors=7, logdir="elsewhere"), _about()
+    first, changed = resume.resume_messages(about, config, learners=1)
+    assert first == "resumed at 6,400 frames, update 20"
+    assert changed.endswith(": --learning_rate=0.1 (was 0.0008)")
+    del about.settings["learning_rate"]
+    assert resume.resume_messages(about, config, learners=1) == [first]
 
 
 def test_auto_keeps_to_the_flags_of_the_run_that_is_resumed_or_whose_weights_are_taken(tmp_path):
@@ -211,15 +206,9 @@ def test_auto_keeps_to_the_flags_of_the_run_that_is_resumed_or_whose_weights_are
     assert kept(new, mode="train_from", checkpoint=str(tmp_path / "nowhere")) is None
 
 
-def test_a_flag_that_did_not_exist_then_has_not_changed():
-    about = _about()
-    del about.settings["learning_rate"]
-    assert len(resume.resume_messages(about, Config(learning_rate=0.1), learners=1)) == 1
-
-
 def test_another_number_of_learners_is_said_with_what_becomes_of_the_batch():
     two = resume.resume_messages(_about(), Config(batch_size=8), learners=2)[1]
-    assert "the run continues on 2 learners instead of 1: frames and schedules continue" in two
+    assert "2 learners instead of 1" in two
     assert "16 unrolls instead of 8 (--batch_size=4 keeps it)" in two
     same = resume.resume_messages(_about(), Config(batch_size=4), learners=2)[1]
     assert same.endswith("8 unrolls instead of 8")
@@ -230,8 +219,7 @@ def test_another_number_of_learners_is_said_with_what_becomes_of_the_batch():
 
 def test_fewer_learners_leave_own_states_unused_unless_replay_deals_them_out():
     about = _about()._replace(learners=3, own_states=("a", "b", "c"))
-    unused = "the own states of learners 1 and 2 (source and local variables) will not be used"
-    assert unused in resume.resume_messages(about, Config(), learners=1)
+    assert "the own states of learners 1 and 2" in resume.resume_messages(about, Config(), 1)[-1]
     replaying = Config(replay="queue:0.5,uniform:0.5", replay_save=True)
     lines = resume.resume_messages(about, replaying, learners=1)
     assert not any("not be used" in line for line in lines)
@@ -240,32 +228,19 @@ def test_fewer_learners_leave_own_states_unused_unless_replay_deals_them_out():
 @pytest.mark.parametrize(
     ("flags", "about", "said"),
     [
-        (
-            {"total_environment_frames": 6400},
-            {},
-            "it has reached its 6,400 frames; a higher --",
-        ),
+        ({"total_environment_frames": 6400}, {}, "total_environment_frames"),
         ({"total_environment_frames": 6401}, {}, ""),
-        (
-            {"stop_at_return": 0.5},
-            {"episode_return": 0.5},
-            "it has reached its mean return of 0.5 (0.",
-        ),
+        ({"stop_at_return": 0.5}, {"episode_return": 0.5}, "stop_at_return"),
         ({"stop_at_return": 0.5}, {"episode_return": 0.4}, ""),
         ({"stop_at_return": 0.5}, {}, ""),
-        (
-            {"max_seconds": 9},
-            {"seconds": 9.5},
-            "it has reached its 9 seconds; a higher --max_seconds",
-        ),
+        ({"max_seconds": 9}, {"seconds": 9.5}, "max_seconds"),
         ({"max_seconds": 9}, {"seconds": 8.5}, ""),
     ],
 )
 def test_a_finished_run_names_the_flag_to_raise(flags, about, said):
     limits = RunLimits(Config(**flags), None)
     found = resume.why_finished(_about(**about), limits)
-    assert found.startswith(said)
-    assert bool(found) == bool(said)
+    assert f"a higher --{said}" in found if said else not found
 
 
 def test_weights_that_are_not_finite_are_named_at_the_start_and_so_is_their_checkpoint(
@@ -282,6 +257,5 @@ def test_weights_that_are_not_finite_are_named_at_the_start_and_so_is_their_chec
     checkpoints = Checkpoints(tmp_path, algorithm.variables, keep=3)
     checkpoints.snapshot()
     checkpoints.save(CheckpointInfo(1, {}, {}, {}, updates=7))
-    with pytest.raises(VariablesNotFinite, match=r"remove .*checkpoints/0000000007") as caught:
+    with pytest.raises(VariablesNotFinite, match=r"remove .*checkpoints/0000000007"):
         resuming.train("impala", tmp_path, 1, [])
-    assert "network/core/recall/w" in str(caught.value)

@@ -30,7 +30,7 @@ def _to_the_end(kind, folder, contents):
     ("kind", "least"),
     [
         ("impala", 20),
-        ("r2d2", 30),
+        pytest.param("r2d2", 30, marks=pytest.mark.slow),
         ("sac", 40),
         pytest.param("dqn", 20, marks=pytest.mark.slow),
     ],

@@ -61,6 +61,12 @@ class Run:
         learner.updates += 1
         learner.meter.add({"loss/total": 1.0}, FRAMES // 4)
 
+    def make(self, updates, wait, seconds):
+        """Let the learner wait and make an update, several times."""
+        for _ in range(updates):
+            self.wait(wait)
+            self.update(seconds)
+
     def write(self):
         """Write a row."""
         self.status.seconds = self.now
@@ -74,20 +80,13 @@ class Run:
             self.write()
 
 
-def _after_first(run):
-    """Return the rows after the one that counts the first update."""
-    return [row for row in run.rows if row["updates"] > 1]
-
-
-@pytest.mark.parametrize(("wait", "update"), [(0.6, 2.6), (1.0, 4.0), (2.0, 9.0), (0.2, 0.8)])
+@pytest.mark.parametrize(("wait", "update"), [(0.6, 2.6), (2.0, 9.0), (0.2, 0.8)])
 def test_the_rate_of_long_updates_is_right_in_each_row_and_its_verdict_holds(
     monkeypatch, wait, update
 ):
     run = Run(monkeypatch)
-    for _ in range(16):
-        run.wait(wait)
-        run.update(update)
-    rows = _after_first(run)
+    run.make(16, wait, update)
+    rows = [row for row in run.rows if row["updates"] > 1]  # after that of the first update
     assert len(rows) > 5
     for row in rows:
         assert row["frames_per_second"] == pytest.approx(FRAMES / (wait + update))
@@ -109,15 +108,6 @@ def test_rows_between_updates_are_no_evidence_of_a_stable_rate(monkeypatch):
     assert not any("ETA" in line for line in run.lines)
 
 
-def test_short_updates_are_counted_up_to_the_last_one(monkeypatch):
-    run = Run(monkeypatch)
-    for _ in range(30):
-        run.wait(0.2)
-        run.update(0.2)
-    for row in _after_first(run):
-        assert row["frames_per_second"] == pytest.approx(FRAMES / 0.4)
-
-
 def test_the_first_update_counts_since_the_start_and_is_said_to_be_compiled(monkeypatch):
     run = Run(monkeypatch)
     run.wait(3.0)
@@ -129,20 +119,17 @@ def test_the_first_update_counts_since_the_start_and_is_said_to_be_compiled(monk
         assert row["frames_per_second"] == 0
     assert run.rows[-1]["frames_per_second"] == pytest.approx(FRAMES / 10.4)
     assert run.rows[-1]["verdict"] == "bottleneck: not known yet"
+    assert run.writer.write(ended="reached 9 frames")["verdict"] == "ended: reached 9 frames"
 
 
 def test_a_run_whose_actors_stop_is_at_a_standstill_after_three_updates_time(monkeypatch):
     run = Run(monkeypatch)
-    for _ in range(5):
-        run.wait(0.6)
-        run.update(2.4)
+    run.make(5, 0.6, 2.4)
     run.wait(8.0)
     assert run.rows[-1]["frames_per_second"] == pytest.approx(FRAMES / 3)
     run.wait(4.0)
     assert run.rows[-1]["frames_per_second"] == run.rows[-1]["updates_per_second"] == 0
-    assert run.rows[-1]["verdict"] == (
-        "bottleneck: actors (no unrolls arrive); check the actors' logs or add actors"
-    )
+    assert run.rows[-1]["verdict"].startswith("bottleneck: actors (no unrolls arrive)")
     run.update(2.4)
     run.write()
     rate = run.rows[-1]["frames_per_second"]
@@ -157,9 +144,7 @@ def test_a_run_whose_actors_stop_is_at_a_standstill_after_three_updates_time(mon
 
 def test_an_update_that_hangs_is_not_said_to_be_the_first_or_to_lack_unrolls(monkeypatch):
     run = Run(monkeypatch)
-    for _ in range(5):
-        run.wait(0.6)
-        run.update(2.4)
+    run.make(5, 0.6, 2.4)
     run.wait(2.6)
     run.update(30.0)
     standing = [row["verdict"] for row in run.rows if not row["frames_per_second"]][3:]
@@ -169,9 +154,7 @@ def test_an_update_that_hangs_is_not_said_to_be_the_first_or_to_lack_unrolls(mon
 
 def test_a_deterministic_run_takes_turns_between_updates_too(monkeypatch):
     run = Run(monkeypatch, deterministic=True)
-    for _ in range(8):
-        run.wait(1.0)
-        run.update(4.0)
+    run.make(8, 1.0, 4.0)
     verdicts = [row["verdict"] for row in run.rows if row["updates"] > 2]
     assert len(verdicts) > 8
     assert all("--deterministic_run (the actor plays" in verdict for verdict in verdicts)
@@ -184,7 +167,6 @@ def test_a_training_that_diverges_is_named_once_and_again_when_it_is_far_worse()
     assert not watch.describe({"verdict": "actors"}, 3.0), "a row without an update"
     (said,) = watch.describe(learning | {"loss_per_step/baseline": 3e19}, 0.4)
     assert "loss_per_step/baseline = 3.0e+19" in said
-    assert "--learning_rate" in said
     (said,) = watch.describe(learning | {"loss_per_step/baseline": 1e20}, 6e10)
     assert "weights = 6.0e+10" in said
     assert not watch.describe(learning, 6e12)
@@ -203,10 +185,3 @@ def test_a_policy_without_entropy_for_long_is_named_once(key):
     assert "entropy has been 0" in said
     for entropy in (*[0.0] * 9, 0.7, *[0.0] * 20):
         assert not watch.describe({key: entropy}, 1.0)
-
-
-def test_the_last_row_says_why_the_training_has_ended(monkeypatch):
-    run = Run(monkeypatch)
-    run.wait(1.0)
-    run.update(1.0)
-    assert run.writer.write(ended="reached 9 frames")["verdict"] == "ended: reached 9 frames"

@@ -19,7 +19,6 @@ SMALL = "--mlp_sizes=64,64"
         (["--algorithm=sac"], 2, 1, (1, 2), "two CPU cores, since products of matrices are large"),
         (["--algorithm=sac"], 2, 2, (1, 1), "one CPU core, since observations are small"),
         # Compiled: the second thread of the others answers actors.
-        (["--algorithm=sac"], 1, 1, (1, 2), "one CPU core, since observations are small"),
         (["--algorithm=sac", SMALL], 2, 1, (1, 2), "one CPU core, since observations are small"),
         (["--algorithm=sac", "--layer_norm"], 2, 1, (2, 2), "two CPU cores, since products"),
         (["--algorithm=sac", "--layer_norm"], 1, 1, (1, 2), "one CPU core, since"),

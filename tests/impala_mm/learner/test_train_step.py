@@ -29,7 +29,7 @@ from impala_mm.learner.train_step import (
 )
 from impala_mm.records.metrics import Meter, MetricsAggregator
 
-ALONE = group.SingleLearner()
+ALONE, BATCH = group.SingleLearner(), Batch(*[tf.ones([3])] * 6)
 
 
 class Counting(Algorithm):
@@ -48,22 +48,13 @@ class Counting(Algorithm):
 def test_numbers_go_in_and_metrics_come_out_by_name_and_what_is_read_is_of_after_the_update():
     algorithm = Counting()
     update = TrainStep(algorithm, ALONE, Config(), lambda: [algorithm.variable.read_value()])
-    batch = Batch(*[tf.ones([3])] * 6)
-    for frames, after in ((2.0, 3.0), (5.0, 8.0)):
-        outcome = update(batch, frames, 50e6, -21.5)
+    outcomes = [update(BATCH, frames, 50e6, -21.5) for frames in (2.0, 5.0)]
+    for outcome, frames, after in zip(outcomes, (2.0, 5.0), (3.0, 8.0), strict=True):
         expected = {"frames": frames, "total": 50e6, "episode_return": -21.5, "whole": 7.0}
         assert outcome.metrics == expected
         assert outcome.reduce_seconds == 0.0
-        assert [float(value) for value in outcome.acting_values] == [after]
+        assert [float(value) for value in outcome.acting_values] == [after], "it stays"
         np.testing.assert_array_equal(outcome.priorities, np.ones(3))
-
-
-def test_what_was_read_stays_when_the_next_update_changes_the_variables():
-    algorithm = Counting()
-    update = TrainStep(algorithm, ALONE, Config(), lambda: [algorithm.variable.read_value()])
-    batch = Batch(*[tf.ones([3])] * 6)
-    first, second = (update(batch, 2.0, 1.0, 0.0).acting_values[0] for _ in range(2))
-    assert (float(first), float(second)) == (3.0, 5.0)
 
 
 def _own_memory():
@@ -75,15 +66,15 @@ def _own_memory():
 def _memory_during_updates():
     """Return the bytes of this process after 2,000 updates, 4,000, 6,000 and 8,000."""
     update = TrainStep(Counting(), ALONE, Config(), list)
-    batch = Batch(*[tf.ones([3])] * 6)
     sizes = []
     for start in range(0, 8000, 2000):
         for number in range(start, start + 2000):
-            update(batch, 1.0, 1.0, 0.0, number)
+            update(BATCH, 1.0, 1.0, 0.0, number)
         sizes.append(_own_memory())
     return sizes
 
 
+@pytest.mark.slow
 def test_updates_leave_nothing_in_memory():
     """TensorFlow keeps 0.7 kB for each Python number that becomes a tensor."""
     # A process of its own: what other tests leave, such as threads, takes memory now and then.
@@ -111,9 +102,8 @@ class Skipping(Algorithm):
 
 def test_norms_are_added_and_an_update_that_measured_nothing_counts_in_no_average():
     update, meter = TrainStep(Skipping(), ALONE, Config(gradients_clipping=1.0), list), Meter()
-    batch = Batch(*[tf.ones([3])] * 6)
     for frames in (0.0, 2.0, 0.0):
-        metrics = update(batch, frames, 1.0, 0.0).metrics
+        metrics = update(BATCH, frames, 1.0, 0.0).metrics
         assert metrics.keys() == {"loss/total", "grad_norm", "clipped_share"}
         assert all(math.isnan(value) == (frames == 0) for value in metrics.values())
         meter.add(metrics | {"policy_lag": 2.0}, steps=3)
@@ -140,10 +130,10 @@ class Overflowing(Skipping):
 
 
 def test_an_update_that_fails_does_not_name_what_it_would_not_have_measured_anyway():
-    update, batch = TrainStep(Overflowing(), ALONE, Config(), list), Batch(*[tf.ones([3])] * 6)
-    update(batch, 2.0, 1.0, 0.0)
+    update = TrainStep(Overflowing(), ALONE, Config(), list)
+    update(BATCH, 2.0, 1.0, 0.0)
     with pytest.raises(GradientNotFinite, match=r"loss/failing = nan.*grad_norm = nan") as caught:
-        update(batch, 2.0, 2.0, 0.0)
+        update(BATCH, 2.0, 2.0, 0.0)
     assert "loss/never" not in str(caught.value)
 
 
@@ -177,12 +167,7 @@ class Given(Skipping):
     [
         ((math.inf, 2.0), [(1.0, 2.0)] * 2, " on learner 1 (grad_norm = inf)"),
         ((1.0, 2.0), [(1.0, 2.0), (math.nan, 2.0)], " on learner 2 (grad_norm = nan)"),
-        (
-            (math.inf, 2.0),
-            [(math.inf, math.inf), (1.0, 2.0)],
-            " on learners 0 and 1 (loss = inf, g",
-        ),
-        ((math.nan, math.inf), [(math.nan, 2.0)] * 2, " on learner 1 (loss = inf, grad_norm = nan"),
+        ((math.inf, 2.0), [(math.inf, math.inf), (1.0, 2.0)], " on learners 0 and 1 (loss = inf"),
         ((math.inf, math.inf), [(math.inf, math.inf)] * 2, " (loss = inf, grad_norm = inf)"),
         ((1e30, 2.0), [(1.0, 2.0)] * 2, " on learner 1 (grad_norm = inf)"),
     ],
@@ -190,11 +175,9 @@ class Given(Skipping):
 def test_the_learners_where_an_update_that_fails_is_not_finite_are_named(own, others, said):
     algorithm = Given()
     update = TrainStep(algorithm, Three(others), Config(), list)
-    batch = Batch(*[tf.ones([3])] * 6)
     with pytest.raises(GradientNotFinite) as caught:
-        update(batch._replace(unrolls=tf.constant(own)), 2.0, 1.0, 0.0)
+        update(BATCH._replace(unrolls=tf.constant(own)), 2.0, 1.0, 0.0)
     assert str(caught.value).startswith(f"update 1 is not finite{said}")
-    assert "or bound the rewards: --max_abs_reward, --reward_clipping" in str(caught.value)
     assert float(algorithm._weight) == 3.0
 
 
@@ -211,16 +194,16 @@ class Exploding(Algorithm):
         return {}, batch.weight
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float64])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 def test_variables_that_an_update_made_infinite_are_named_at_once(dtype):
-    algorithm, batch = Exploding(dtype), Batch(*[tf.ones([3])] * 6)
+    algorithm = Exploding(dtype)
     checked = [algorithm.good, algorithm.bad, algorithm.count]
     update = TrainStep(algorithm, ALONE, Config(), list, checked=checked)
-    assert update(batch, 1.0, 1.0, 0.0).weight_size == pytest.approx(math.sqrt(8 / 5))
-    assert update(batch, 1e15, 1.0, 0.0).weight_size == pytest.approx(1e15 / math.sqrt(5), rel=0.01)
+    assert update(BATCH, 1.0, 1.0, 0.0).weight_size == pytest.approx(math.sqrt(8 / 5))
+    assert update(BATCH, 1e15, 1.0, 0.0).weight_size == pytest.approx(1e15 / math.sqrt(5), rel=0.01)
     for frames in (math.inf, math.nan, 3e38):
         with pytest.raises(VariablesNotFinite, match=r"update 8 made .* 1e19: bad; they are not"):
-            update(batch, frames, 1.0, 0.0, 7)
+            update(BATCH, frames, 1.0, 0.0, 7)
 
 
 def test_a_gradient_that_fails_by_a_variable_names_it():
@@ -228,13 +211,12 @@ def test_a_gradient_that_fails_by_a_variable_names_it():
     update = TrainStep(algorithm, ALONE, Config(), list, checked=[algorithm._weight])
     algorithm._weight.assign(math.nan)
     with pytest.raises(GradientNotFinite, match="variable Variable = nan"):
-        update(Batch(*[tf.ones([3])] * 6)._replace(unrolls=tf.ones([2])), 2.0, 1.0, 0.0)
+        update(BATCH._replace(unrolls=tf.ones([2])), 2.0, 1.0, 0.0)
 
 
 def test_an_algorithm_that_leaves_nothing_to_compile_is_refused_under_xla():
-    batch = Batch(*[tf.ones([3])] * 6)
-    with pytest.raises(NothingCompiled, match="which --algorithm=mine does not call: leave --xla"):
-        TrainStep(Counting(), ALONE, Config(xla=True, algorithm="mine"), list)(batch, 1.0, 1.0, 0.0)
+    with pytest.raises(NothingCompiled, match="--algorithm=mine"):
+        TrainStep(Counting(), ALONE, Config(xla=True, algorithm="mine"), list)(BATCH, 1.0, 1.0, 0.0)
 
 
 def _played(config):
@@ -260,20 +242,15 @@ def _two_updates(config, batch, weights):
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({"agent_name": "MLPAgent"}, id="IMPALA"),
-        pytest.param(
-            {"algorithm": "tests.helpers.dqn_like"},
-            id="two optimizer steps",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param({"agent_name": "MLPLSTMAgent"}, id="LSTM", marks=pytest.mark.slow),
+        {"agent_name": "MLPAgent"},
+        # Two optimizer steps.
+        pytest.param({"algorithm": "tests.helpers.dqn_like"}, marks=pytest.mark.slow),
+        # XLA rounds bfloat16 at other places.
         pytest.param(
             {
-                "level_name": "PongNoFrameskip-v4",
-                "agent_name": "ShallowConvAgent",
-                "precision": "float32",  # XLA rounds bfloat16 at other places
+                **{"level_name": "PongNoFrameskip-v4", "agent_name": "ShallowConvLSTMAgent"},
+                **{"precision": "float32"},
             },
-            id="stacked frames",
             marks=pytest.mark.slow,
         ),
     ],
@@ -309,19 +286,10 @@ def _train(text, folder, updates):
 
 def test_the_updates_asked_for_are_traced_by_number(tmp_path):
     said, traces = _train("2:4", tmp_path, updates=6)
-    assert len(said) == 1
     assert f"traced updates 2 to 3: {tmp_path}/plugins/profile" in said[0]
+    (trace,) = traces
+    assert b"MatMul" in trace.read_bytes()
+    assert _train("", tmp_path / "none", updates=3) == ([], [])
+    said, traces = _train("1:100", tmp_path / "ended", updates=3)
+    assert "traced updates 1 to 2" in said[0], "it keeps what there is"
     assert len(traces) == 1
-    content = traces[0].read_bytes()
-    assert b"update" in content
-    assert b"MatMul" in content
-
-
-def test_a_run_that_ends_before_the_trace_does_keeps_what_there_is(tmp_path):
-    said, traces = _train("1:100", tmp_path, updates=3)
-    assert "traced updates 1 to 2" in said[0]
-    assert len(traces) == 1
-
-
-def test_unset_there_is_none(tmp_path):
-    assert _train("", tmp_path, updates=3) == ([], [])

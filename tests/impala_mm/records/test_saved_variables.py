@@ -32,10 +32,13 @@ def _saved(folder, variables):
     return checkpoints.save(ABOUT)
 
 
+def _values(variables):
+    return {variable_names.of(v): v.numpy() for v in [*variables.trained, *variables.carried]}
+
+
 def test_another_order_of_variables_of_equal_shapes_swaps_nothing(tmp_path):
     theirs, ours = _variables(), _variables()
-    path = _saved(tmp_path, theirs)
-    expected = {variable_names.of(v): v.numpy() for v in [*theirs.trained, *theirs.carried]}
+    path, expected = _saved(tmp_path, theirs), _values(theirs)
     draws = random.Random(1)
     trained, carried = (draws.sample(group, len(group)) for group in (ours.trained, ours.carried))
     assert [v.shape for v in carried] != [v.shape for v in ours.carried]
@@ -45,7 +48,7 @@ def test_another_order_of_variables_of_equal_shapes_swaps_nothing(tmp_path):
         assert (variable.numpy() == expected[variable_names.of(variable)]).all()
 
 
-@pytest.mark.parametrize("name", ["impala-teacher", "impala-impact", "sac", "dqn", "vmpo"])
+@pytest.mark.parametrize("name", ["impala-teacher", "sac", "dqn"])
 def test_numbered_variables_are_read_by_a_recorded_order_not_that_of_todays_groups(
     name, monkeypatch
 ):
@@ -77,15 +80,12 @@ def _owner(key):
 
 def test_a_former_name_is_read_as_that_of_today_and_so_are_its_slots(tmp_path, monkeypatch):
     theirs = _variables()
-    path = _saved(tmp_path, theirs)
-    expected = {variable_names.of(v): v.numpy() for v in [*theirs.trained, *theirs.carried]}
+    path, expected = _saved(tmp_path, theirs), _values(theirs)
     for variable in [*theirs.trained, *theirs.carried]:
         former = variable._path_in_algorithm
         variable._path_in_algorithm = former.replace("policy_head", "actor/head")
         variable.assign(tf.zeros_like(variable))
-    with pytest.raises(
-        Mismatch, match=r"actor/head/b has shape \[2\], but .* lacks it, and has po"
-    ):
+    with pytest.raises(Mismatch, match=r"actor/head/b .* lacks it, and has policy_head"):
         saved_variables.load(path, saved_variables.named(theirs))
     monkeypatch.setitem(saved_variables._RENAMED, "policy_head", "actor/head")
     saved_variables.load(path, saved_variables.named(theirs))

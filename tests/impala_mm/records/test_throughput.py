@@ -23,6 +23,7 @@ def test_there_is_none_before_several_rows_agree():
 def test_a_run_without_an_end_has_none():
     assert _etas([10.0] * 8, total=math.inf) == [None] * 8
     assert _etas([10.0] * 8, total=math.inf, max_seconds=100)[-1] == 84
+    assert _etas([0.0] * 9, max_seconds=100.0) == [None] * 9, "it makes no frames"
 
 
 def test_a_rate_that_varies_from_row_to_row_is_stable_where_its_mean_is():
@@ -40,10 +41,6 @@ def test_after_a_change_of_the_rate_there_is_none_until_it_is_stable_again():
     assert etas[5] == (1e4 - 120) / 10
     assert etas[6:9] == [None] * 3
     assert etas[-1] == (1e4 - 120 - 1600) / 100
-
-
-def test_a_run_that_makes_no_frames_has_none():
-    assert _etas([0.0] * 9, max_seconds=100.0) == [None] * 9
 
 
 def test_the_limit_that_comes_first_counts():

@@ -35,10 +35,6 @@ class MyTracker:
 class Half:
     def log(self, row):
         pass
-
-class Failing(MyTracker):
-    def log(self, row):
-        raise OSError("its server is away")
 """
 
 
@@ -53,8 +49,8 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "value"),
     [
-        ([], ""), (["--track"], "wandb"), (["--notrack"], ""), (["--track=true"], "wandb"),
-        (["--track=mine.MyTracker"], "mine.MyTracker"), (["--track", "--seed=3"], "wandb"),
+        (["--track", "--seed=3"], "wandb"), (["--notrack"], ""), (["--track=true"], "wandb"),
+        (["--track=mine.MyTracker"], "mine.MyTracker"),
     ],
 )  # fmt: skip
 def test_the_flag_may_be_given_without_a_value(given, value):
@@ -69,8 +65,13 @@ def test_a_tracker_that_a_module_of_ones_own_registers_is_named_like_ours(here, 
     mine = importlib.import_module("mine")
     registry.register("mine", mine.MyTracker)
     assert isinstance(tracking.make_tracker("mine"), mine.MyTracker)
-    with flags.refusals_raised(), pytest.raises(BadSettings, match="write wandb or mine, or"):
-        tracking.make_tracker("other")
+    with flags.refusals_raised():
+        with pytest.raises(BadSettings, match="--track=other: write wandb or mine"):
+            tracking.make_tracker("other")
+        with pytest.raises(BadSettings, match="mine has no class Absent"):
+            tracking.make_tracker("mine.Absent")
+        with pytest.raises(BadSettings, match="no method begin or add_file or finish"):
+            tracking.make_tracker("mine.Half")
 
 
 @pytest.mark.slow
@@ -88,28 +89,8 @@ def test_a_tracker_of_ones_own_gets_rows_tags_and_files(here):
     assert told["files"] == [["settings", "settings.json"]]
 
 
-@pytest.mark.slow
-def test_a_tracker_that_fails_ends_nothing(here):
-    flags = ("--level_name=catch", "--max_seconds=4", "--num_actors=1", "--logdir=run")
-    code, printed = run(*EXPERIMENT, *flags, "--track=mine.Failing", cwd=here)
-    assert code == 0, printed
-    assert printed.count("mine.Failing failed (its server is away); training continues") == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("mine.Absent", "--track=mine.Absent: mine has no class Absent"),
-        ("mine.Half", "--track=mine.Half: it has no method begin or add_file or finish"),
-        (
-            "absent.Tracker",
-            "--track=absent.Tracker: write wandb, or a class of yours as my_package.",
-        ),
-        ("wandbx", "--track=wandbx: write wandb, or a class of yours as my_package.MyTracker: "),
-    ],
-)
-def test_what_is_no_tracker_is_refused_before_anything_starts(here, name, said):
-    code, printed = run(*EXPERIMENT, f"--track={name}", "--logdir=run", cwd=here)
+def test_what_is_no_tracker_is_refused_before_anything_starts(here):
+    code, printed = run(*EXPERIMENT, "--track=absent.Tracker", "--logdir=run", cwd=here)
     assert code == 2
-    assert printed.startswith(f"error: {said}")
+    assert printed.startswith("error: --track=absent.Tracker: ")
     assert not (here / "run").exists()

@@ -88,9 +88,8 @@ def test_a_distance_is_kept_until_it_is_too_old():
 
 
 def _elite(versions, strategy="1", candidates=3.0):
-    learner = Learner()
     options = {"strategy": strategy, "max_age": 10, "lambda": candidates}
-    return _replay(versions, learner, **options), learner
+    return _replay(versions, learner := Learner(), **options), learner
 
 
 def test_elite_prefers_unrolls_of_which_the_policy_still_thinks_alike():
@@ -110,17 +109,8 @@ def test_the_share_of_candidates_falls_with_the_runs_frames_and_not_with_calls()
     replay.draw(10, 0.5)
     assert len(learner.computed) == 20
     assert replay.draw(10, 1.0).measured == {}, "in the end it draws at random"
-
-
-def test_fewer_unrolls_than_are_drawn_are_drawn_again():
-    replay, _ = _elite([5, 7], strategy="2")
-    assert len(replay.draw(6, 0.0).slots) == 6
-
-
-def test_attentive_prefers_unrolls_that_resemble_the_newest_state():
-    replay = _replay([9, 1, 8, 2, 7, 3], Learner(), "attentive")
-    draw = replay.draw(2, 0.0)  # all six are candidates; the newest is 3
-    assert sorted(replay.store[slot].version for slot in draw.slots) == [2, 3]
+    few, _ = _elite([5, 7], strategy="2")
+    assert len(few.draw(6, 0.0).slots) == 6, "they are drawn again"
 
 
 class Varying(Learner):
@@ -132,13 +122,9 @@ class Varying(Learner):
         return np.array([self.STEPS[u.key] for u in unrolls], np.float32)[..., None]
 
 
-def test_the_distance_of_a_policy_is_the_mean_over_an_unrolls_steps():
-    replay = _replay([0, 0, 0], Varying())
-    assert replay.distances(np.arange(3)).tolist() == [3, 4, 6]
-
-
-def test_attentive_compares_every_step_with_the_last_one_of_the_newest_unroll():
+def test_elite_compares_steps_and_attentive_each_one_with_the_last_of_the_newest_unroll():
     """It is 7, from which the steps differ by 7, 7, 2; by 3, 3, 3; and by 2, 1, 0."""
+    assert _replay([0, 0, 0], Varying()).distances(np.arange(3)).tolist() == [3, 4, 6]
     replay = _replay([0, 0, 0], Varying(), "attentive")
     draw = replay.draw(1, 0.0)
     assert replay.store[draw.slots[0]].key == 2
@@ -153,15 +139,10 @@ def test_a_full_elite_replay_makes_room_by_the_rule_that_the_mix_names(insertion
     assert [unroll.version for unroll in replay.store.in_order()] == left
 
 
-A, B = np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 1.0]])
-
-
-def test_l1_and_l2():
-    np.testing.assert_allclose(elite.DISTANCES["l1"](A, B), [7, 2])
-    np.testing.assert_allclose(elite.DISTANCES["l2"](A, B), [5, np.sqrt(2)])
-
-
-def test_the_cosine_is_a_distance_and_not_a_similarity():
+def test_l1_l2_and_the_cosine_which_is_a_distance_and_not_a_similarity():
+    a, b = np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 1.0]])
+    np.testing.assert_allclose(elite.DISTANCES["l1"](a, b), [7, 2])
+    np.testing.assert_allclose(elite.DISTANCES["l2"](a, b), [5, np.sqrt(2)])
     x = np.array([1.0, 0.0])
     others = np.array([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]])
     np.testing.assert_allclose(cosine(np.broadcast_to(x, others.shape), others), [0, 1, 2, 1])

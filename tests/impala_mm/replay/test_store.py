@@ -90,5 +90,5 @@ def test_unrolls_are_packed_without_loss():
     assert unpack(pack(content), len(content)) == content
     noise = np.random.default_rng(0).bytes(100)
     assert unpack(pack(noise), 100) == noise
-    with pytest.raises(ValueError, match="a stored unroll of 100 bytes is none of 6000 bytes"):
+    with pytest.raises(ValueError, match="100 bytes is none of 6000 bytes"):
         unpack(noise, 6000)

@@ -27,23 +27,16 @@ def test_what_just_fits_is_accepted(monkeypatch, capsys):
     machine.refuse_too_many_unrolls("--batch_size=10", 10, 100)
     with pytest.raises(SystemExit):
         machine.refuse_too_many_unrolls("--batch_size=11", 11, 100)
-    assert "error: --batch_size=11: memory for 11 unrolls of 100 bytes" in capsys.readouterr().err
+    assert "--batch_size=11: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("shown", "number"), [(None, 4), ("", 0), ("-1", 0), ("1,3", 2)])
-def test_gpus_that_cuda_hides_do_not_count(monkeypatch, shown, number):
-    class Drivers:
-        def __init__(self, path):
-            assert path == "/proc/driver/nvidia"
-
-        def glob(self, pattern):
-            return range(4)
-
-    monkeypatch.setattr(machine, "Path", Drivers)
+def test_gpus_that_cuda_hides_do_not_count(monkeypatch):
+    monkeypatch.setattr(machine.Path, "glob", lambda path, pattern: range(4))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if shown is not None:
+    assert machine.visible_gpus() == 4
+    for shown, number in (("", 0), ("-1", 0), ("1,3", 2)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert machine.visible_gpus() == number
+        assert machine.visible_gpus() == number
 
 
 def _stat(folder, *lines):
@@ -65,18 +58,6 @@ def test_without_the_kernels_figures_the_number_is_not_known(tmp_path):
     assert cores.idle() is None
     _stat(tmp_path, *(f"cpu{core} 5 5 5 5 5 5 5 5" for core in os.sched_getaffinity(0)))
     assert cores.idle() is None, "it would be all of the time since the host was started"
-
-
-def test_a_core_that_works_is_not_idle():
-    own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(own)})
-    try:
-        cores, until = IdleCores(), time.monotonic() + 0.5
-        while time.monotonic() < until:
-            pass
-        assert cores.idle() == pytest.approx(0, abs=0.2)
-    finally:
-        os.sched_setaffinity(0, own)
 
 
 def test_the_cores_and_memory_of_this_process_and_of_descendants(monkeypatch):
@@ -106,22 +87,18 @@ def test_the_cores_and_memory_of_this_process_and_of_descendants(monkeypatch):
     assert use.newest().memory < both.memory - 290
 
 
-def test_it_is_measured_every_few_seconds_only(monkeypatch):
+def test_between_measurements_and_without_a_file_to_open_the_last_one_remains(monkeypatch):
     use = ProcessUse()
     first = use.newest()
     assert first.memory > 0
-    monkeypatch.setattr(use, "_measure", None)
-    assert use.newest() == first
-
-
-def test_without_a_file_to_open_the_last_measurement_remains(monkeypatch):
-    monkeypatch.setattr(machine, "_SECONDS", 0.0)
-    use = ProcessUse()
-    first = use.newest()
 
     def refuses(path, pattern):
         raise OSError(24, "Too many open files")
 
+    with monkeypatch.context() as measuring:
+        measuring.setattr(use, "_measure", None)
+        assert use.newest() == first
+    monkeypatch.setattr(machine, "_SECONDS", 0.0)
     monkeypatch.setattr(machine.Path, "glob", refuses)
     assert use.newest() == first
 
@@ -151,11 +128,11 @@ def test_each_gpu_is_described(driver):
     assert (second.number, second.used) == ("1", "[N/A]")
 
 
-@pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'", "exec sleep 9", ""])
-def test_a_driver_that_fails_shows_no_gpu(driver, monkeypatch, script):
+def test_a_driver_that_fails_shows_no_gpu(driver, monkeypatch):
     monkeypatch.setattr(machine, "_SMI_TIMEOUT", 0.2)
-    driver(script)
-    assert machine.measure_gpus() == []
+    for script in ("exit 9", "echo 'No devices were found'", "exec sleep 9"):
+        driver(script)
+        assert machine.measure_gpus() == [], script
 
 
 def test_a_watch_has_the_newest_measurement(driver, monkeypatch):

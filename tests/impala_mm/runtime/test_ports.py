@@ -6,9 +6,10 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from processes import ROOT, free_port
+from processes import free_port
 
 from impala_mm.config.settings import Config
 from impala_mm.jobs import learner, local_run
@@ -16,38 +17,20 @@ from impala_mm.runtime import ports
 from impala_mm.runtime.ports import HeldAddress
 
 
-@pytest.mark.parametrize("address", ["localhost", "localhost:", ":80", "a:b", "a:-1", "a:65536"])
-def test_an_address_without_host_or_port_is_refused(address):
-    with pytest.raises(ValueError, match="is not host:port"):
-        ports.split_address(address)
-
-
-def test_a_free_port_is_not_one_that_another_learner_is_given(monkeypatch):
-    monkeypatch.setattr(ports, "FIRST_PORT", free_port())  # other tests take and release the usual
-    first = ports.HeldAddress("localhost:0")
-    second = ports.HeldAddress("localhost:0", reserved=[first.port + 1])
-    try:
-        assert first.port >= ports.FIRST_PORT
-        assert first.port + 1 < second.port
-    finally:
-        first.release()
-        second.release()
+def test_an_address_without_host_or_port_is_refused():
+    for address in ("localhost", "localhost:", ":80", "a:b", "a:-1", "a:65536"):
+        with pytest.raises(ValueError, match=f"'{address}'"):
+            ports.split_address(address)
 
 
 @pytest.mark.parametrize(
     ("address", "found", "said"),
     [
-        (
-            "myhost:8001",
-            ["127.0.1.1"],
-            "myhost is 127.0.1.1 on this machine, which no other host reaches",
-        ),
+        ("myhost:8001", ["127.0.1.1"], "myhost is 127.0.1.1 on this machine"),
         ("myhost:8001", ["::1"], "--bind_address=0.0.0.0:8001"),
-        ("myhost:8001", ["10.0.0.7"], ""),
         ("myhost:8001", ["127.0.1.1", "10.0.0.7"], ""),
         ("localhost:8001", ["127.0.0.1", "::1"], ""),
         ("127.0.0.1:8001", ["127.0.0.1"], ""),
-        ("0.0.0.0:8001", ["0.0.0.0"], ""),
     ],
 )
 def test_a_name_that_other_hosts_cannot_reach_is_warned_of(monkeypatch, address, found, said):
@@ -108,25 +91,20 @@ def test_where_the_kernel_has_no_ipv6_localhost_is_the_other_address(monkeypatch
 
 
 def test_a_port_is_held_for_one_although_many_ask_in_the_same_instant():
-    address, held, refused = f"127.0.0.1:{free_port()}", [], []
-    together = threading.Barrier(20)
+    address, together = f"127.0.0.1:{free_port()}", threading.Barrier(20)
 
-    def ask():
+    def ask(_):
         together.wait()
         try:
-            held.append(HeldAddress(address))
+            return HeldAddress(address)
         except OSError as error:
-            refused.append(str(error))
+            return str(error)
 
-    threads = [threading.Thread(target=ask) for _ in range(20)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert len(held) == 1
-    assert len(refused) == 19
-    assert all("held by process" in each for each in refused)
-    held[0].release()
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(ask, range(20)))
+    (held,) = [each for each in answers if isinstance(each, HeldAddress)]
+    assert sum("held by process" in str(each) for each in answers) == 19
+    held.release()
 
 
 def test_port_0_takes_the_first_free_port(monkeypatch):
@@ -137,6 +115,8 @@ def test_port_0_takes_the_first_free_port(monkeypatch):
     found = [each.port for each in held]
     assert found == sorted(set(found)), "each has its own"
     assert found[0] == first
+    held.append(HeldAddress("localhost:0", reserved=[found[-1] + 1]))
+    assert held[-1].port > found[-1] + 1, "another learner is given that one"
     for each in held:
         each.release()
 
@@ -150,19 +130,13 @@ def test_another_machines_address_is_no_reason_to_try_the_next_port(host):
 def test_the_holder_of_a_port_is_another_process_by_its_number_and_command():
     program = "import socket as s; l = s.create_server(('127.0.0.1', 0)); "
     program += "print(l.getsockname()[1], flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=-1, stdout=-1, text=True, cwd=ROOT
-    ) as other:
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as other:
         address = f"127.0.0.1:{other.stdout.readline().strip()}"
-        with pytest.raises(OSError, match="the learner cannot listen: ") as refused:
+        held = rf"{address}: .* \(held by process {other.pid}: {sys.executable}.*--learner_hosts="
+        with pytest.raises(OSError, match=held):
             learner.hold(address, "learner_hosts")
         other.communicate("")
-    said = str(refused.value)
-    assert (
-        f"{address}: Address already in use (held by process {other.pid}: {sys.executable}" in said
-    )
-    assert "end that process, or choose another address, such as --learner_hosts=127.0.0.1:" in said
-    assert said.endswith(", also for its actors")
 
 
 @pytest.mark.parametrize(

@@ -34,20 +34,10 @@ print(len(re.findall("<heap nr=", open(path).read())))
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another libc has no such arenas")
 @pytest.mark.parametrize(
-    ("before", "one"),
-    [
-        ("lifecycle.use_one_malloc_arena()", True),
-        ("lifecycle.limit_threads_and_memory()", True),
-        ("", False),
-    ],
+    ("before", "one"), [("lifecycle.limit_threads_and_memory()", True), ("", False)]
 )
 def test_threads_share_one_arena_if_it_is_asked_for(before, one, tmp_path):
     code = _ARENAS.format(before=before)
-    ran = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "arenas")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={name: value for name, value in os.environ.items() if name not in _SET},
-    )
-    assert (int(ran.stdout) == 1) is one
+    command = [sys.executable, "-c", code, str(tmp_path / "arenas")]
+    env = {name: value for name, value in os.environ.items() if name not in _SET}
+    assert (int(subprocess.check_output(command, env=env)) == 1) is one

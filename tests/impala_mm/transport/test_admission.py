@@ -1,7 +1,5 @@
 """Limits for connections without credentials, and what a front says of those that it refuses."""
 
-import pytest
-
 from impala_mm.transport import front
 from impala_mm.transport.front import Admission
 
@@ -39,7 +37,9 @@ class Door:
 def test_an_address_may_fail_only_so_often_while_others_are_served():
     door = Door()
     assert door.fail("10.0.0.1", 1000) == front.BURST
-    assert door.fail("10.0.0.2", 10) == 10
+    assert door.serve("10.0.0.2")
+    assert door.fail("10.0.0.2", 1000) == front.BURST, "one that is known may not, either"
+    assert door.fail("10.0.0.3", 10) == 10
     door.now = 2.0
     assert door.fail("10.0.0.1", 1000) == 2 * front.PER_SECOND
     door.now = 1000.0
@@ -54,11 +54,7 @@ def test_handshakes_that_succeed_do_not_count_however_many_they_are():
     assert door.serve("10.0.0.2")
     door.admission.close(served[0])
     assert door.serve("10.0.0.1")
-
-
-def test_hosts_of_one_network_of_ipv6_have_connections_of_their_own():
-    door = Door()
-    for host in range(front.PER_PEER + 1):
+    for host in range(front.PER_PEER + 1):  # of one network of IPv6, each with its own connections
         assert door.serve(f"2001:db8::{host + 1:x}")
 
 
@@ -92,21 +88,13 @@ def test_strangers_cannot_keep_an_address_away_that_was_served_lately():
     assert not door.admission.begin(actor).is_known
 
 
-def test_a_known_address_may_fail_only_so_often_too():
-    door = Door()
-    door.serve("10.0.0.1")
-    assert door.fail("10.0.0.1", 1000) == front.BURST
-
-
 def test_connections_are_limited_in_all():
     door = Door(most=2)
     for peer in ("10.0.0.1", "10.0.0.2"):
         assert door.serve(peer)
     assert not door.serve("10.0.0.3")
-    assert door.report(0) == [
-        "1 connection refused from 10.0.0.3 (there are 2 connections, as many as this process may "
-        "open)"
-    ]
+    (line,) = door.report(0)
+    assert "refused from 10.0.0.3 (there are 2 connections" in line
 
 
 def test_a_connection_that_does_not_reach_the_learner_is_reported():
@@ -157,15 +145,9 @@ def test_no_number_of_addresses_takes_more_memory_than_some_thousands():
     assert not door.admission._refused
 
 
-@pytest.mark.parametrize(
-    ("peer", "name"),
-    [
-        ("2001:db8::1", "2001:db8::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("::ffff:10.0.0.1", "10.0.0.1"),
-    ],
-)
-def test_one_host_may_have_many_addresses_of_ipv6(peer, name):
+def test_one_host_may_have_many_addresses_of_ipv6():
     door = Door()
-    door.fail(peer, 1)
-    assert door.report(1) == [f"1 connection refused from {name} (garbage)"]
+    for peer in ("2001:db8::1", "2001:db8::2", "fe80::1%eth0", "::ffff:10.0.0.1"):
+        door.fail(peer, 1)
+    said = [line.partition(" from ")[2].split()[0] for line in door.report(1)]
+    assert sorted(said) == ["10.0.0.1", "2001:db8::/64", "fe80::/64"]

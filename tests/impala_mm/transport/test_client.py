@@ -39,9 +39,8 @@ def caller():
 
 
 def test_calls_bring_answers_in_any_order(caller):
-    calls = [
-        caller.start("twice", [tf.constant(i, tf.int64)], [tf.int64, tf.string]) for i in range(9)
-    ]
+    result = [tf.int64, tf.string]
+    calls = [caller.start("twice", [tf.constant(i, tf.int64)], result) for i in range(9)]
     for i in reversed(range(9)):
         assert calls[i].wait() == (0, "")
         number, text = calls[i].answer()

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 from deadlines import load
-from fronted import ME, SECRET, Learner, slowest_call
+from fronted import Learner, slowest_call
 from hostile_message import send_hostile
 from processes import ROOT, free_port
 from supervising import until
 
 from impala_mm.runtime.ports import HeldAddress, split_address
 from impala_mm.transport import front
-from impala_mm.transport.client import Client, Unreachable
-from impala_mm.transport.server import Server
+from impala_mm.transport.client import Unreachable
 
 
 @pytest.fixture
@@ -49,12 +48,7 @@ def test_idle_connections_before_its_start_do_not_keep_a_learner_from_starting()
         for _ in range(front.BURST + 20):
             idle.enter_context(socket.create_connection(split_address(held.address)))
         with Learner(held) as learner:
-            assert any(
-                line.startswith(
-                    f"warning: this learner got no answer from itself at {held.address}"
-                )
-                for line in learner.said
-            )
+            assert any(f"no answer from itself at {held.address}" in line for line in learner.said)
             assert learner.join(from_outside=False).hello({"probe": True})["nonce"]
             until(lambda: _can_join(learner), 2 * front.HANDSHAKE_SECONDS)
 
@@ -92,20 +86,6 @@ def test_a_front_without_files_to_open_waits_and_serves_again(learner):
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         assert learner.join().hello({"probe": True})["nonce"]
     assert sum("can open no more files" in line for line in learner.said) == 1
-
-
-@pytest.mark.slow
-def test_that_message_holds_up_a_learner_without_a_front():
-    """The test above is worth something."""
-    address = f"127.0.0.1:{free_port()}"
-    plain = Server(address, HeldAddress(address), SECRET, ME, 1, lambda _: None)
-    client = Client(address, SECRET, 60)
-    slowest_call(client)
-    senders = [send_hostile(address) for _ in range(3)]
-    assert slowest_call(client) > 3
-    for each in senders:
-        each.close()
-    plain.close()
 
 
 def test_garbage_half_handshakes_and_idle_connections_are_closed_and_counted(learner):
@@ -153,11 +133,8 @@ def test_a_flood_of_strangers_costs_little_and_actors_calls_go_on(learner):
     client, pid = learner.join(), learner.front.process.pid
     slowest_call(client)
     program = ROOT / "tests" / "helpers" / "flood.py"
-    flood = subprocess.Popen(
-        [sys.executable, str(program), learner.address, "1000", "12"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, str(program), learner.address, "1000", "12"]
+    flood = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     time.sleep(2)
     memory, used, since = _resident(pid), _cpu_seconds(pid), time.monotonic()
     slowest = 0.0

@@ -38,10 +38,7 @@ def test_a_front_that_is_killed_starts_again_and_actors_reconnect(learner):
     until(lambda: _answers(client), 20)
     assert learner.join().nonce == client.nonce
     assert learner.front.process.pid != first.pid
-    assert (
-        "the process that other hosts connect to has ended (exit code -9); starting it again, and "
-        "actors reconnect" in learner.said
-    )
+    assert any("has ended (exit code -9); starting it again" in line for line in learner.said)
 
 
 def _answers(client):
@@ -52,15 +49,32 @@ def _answers(client):
 _OWNER = """
 import sys, time
 from pathlib import Path
+from impala_mm.runtime import run_token
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.tls import Credentials
 from impala_mm.transport.listening import FrontProcess
-text = sys.stdin.readline().replace("|", "\\n")
-held = HeldAddress(sys.argv[1])
-front = FrontProcess(held.take_sockets(), Path("/none"), Credentials.parse(text), print)
+held, said = HeldAddress(sys.argv[1]), []
+credentials = Credentials.parse(run_token.make())
+print("listens at", held.sockets[0].fileno(), flush=True)
+front = FrontProcess(held.take_sockets(), Path("/none"), credentials, said.append)
+print(front.serves.wait(60), said, flush=True)
 print(front.process.pid, flush=True)
 time.sleep(60)
 """
+
+
+def test_a_learner_without_standard_input_has_a_front_which_ends_with_it_even_if_it_is_killed():
+    address = f"127.0.0.1:{free_port()}"
+    command = ["sh", "-c", 'exec "$0" "$@" <&-', sys.executable, "-c", _OWNER, address]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert owner.stdout.readline() == "listens at 0\n"
+    assert owner.stdout.readline() == "True []\n"
+    pid = int(owner.stdout.readline())
+    assert Path(f"/proc/{pid}").exists()
+    owner.kill()
+    owner.wait()
+    until(lambda: not Path(f"/proc/{pid}").exists(), 5)
+    HeldAddress(address).release()
 
 
 def test_files_of_the_folder_where_a_learner_starts_are_not_run(tmp_path, monkeypatch):
@@ -102,9 +116,8 @@ def test_an_actor_that_gave_up_while_the_front_started_is_no_stranger_to_tls(lon
 
     *_, said = lone(give_up)
     until(lambda: said, 5)
-    assert said == [
-        "1 connection refused from 127.0.0.1 (it closed the connection during the handshake)"
-    ]
+    (line,) = said
+    assert "it closed the connection during the handshake" in line
 
 
 def test_a_learners_socket_that_is_gone_is_reported(lone):
@@ -116,10 +129,8 @@ def test_a_learners_socket_that_is_gone_is_reported(lone):
     ):
         assert not secure.recv(1)
     until(lambda: said, 5)
-    assert said == [
-        "1 connection refused from 127.0.0.1 (the learner's own socket cannot be reached: No such "
-        "file or directory)"
-    ]
+    (line,) = said
+    assert "the learner's own socket cannot be reached: No such file" in line
 
 
 def test_a_front_serves_no_more_connections_than_its_learner_can_open(lone):
@@ -131,65 +142,3 @@ def test_a_front_serves_no_more_connections_than_its_learner_can_open(lone):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     soft, _ = resource.prlimit(front.process.pid, resource.RLIMIT_NOFILE)
     assert soft == 2 * (1024 - 500) + 2 * HANDSHAKES + 100
-
-
-def test_few_files_are_shared_by_connections_and_handshakes():
-    program = (
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500));"
-        "from impala_mm.transport import front; print(*front._raise_limit(4000))"
-    )
-    printed = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True)
-    assert printed == "100 100\n"
-
-
-def test_a_learner_without_standard_input_has_a_front():
-    address = f"127.0.0.1:{free_port()}"
-    owner = subprocess.Popen(
-        ["sh", "-c", 'exec "$0" "$@" <&-', sys.executable, "-c", _WITHOUT_INPUT, address],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert owner.stdout.readline() == "listens at 0\n"
-    assert owner.stdout.readline() == "True []\n"
-    owner.kill()
-    owner.wait()
-
-
-_WITHOUT_INPUT = """
-import sys, time
-from pathlib import Path
-from impala_mm.runtime import run_token
-from impala_mm.runtime.ports import HeldAddress
-from impala_mm.transport.tls import Credentials
-from impala_mm.transport.listening import FrontProcess
-held, said = HeldAddress(sys.argv[1]), []
-print("listens at", held.sockets[0].fileno(), flush=True)
-front = FrontProcess(
-    held.take_sockets(), Path("/none"), Credentials.parse(run_token.make()), said.append
-)
-print(front.serves.wait(60), said, flush=True)
-time.sleep(60)
-"""
-
-
-def test_a_front_ends_with_its_learner_even_if_that_is_killed():
-    address = f"127.0.0.1:{free_port()}"
-    owner = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, address],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    pid = int(_ask(owner))
-    owner.kill()
-    owner.wait()
-    until(lambda: not Path(f"/proc/{pid}").exists(), 5)
-    HeldAddress(address).release()
-
-
-def _ask(owner):
-    owner.stdin.write(TOKEN.replace("\n", "|") + "\n")
-    owner.stdin.flush()
-    return owner.stdout.readline()

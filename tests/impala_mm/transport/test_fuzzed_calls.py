@@ -4,10 +4,8 @@ After each the learner answers other calls. None ends it, holds it up or lets it
 """
 
 import fuzzed
-import numpy as np
 import pytest
 from deadlines import within
-from fuzzed import tensor
 from hypothesis import HealthCheck, given, settings
 
 # Examples of one learner, which hypothesis does not shrink for minutes.
@@ -17,7 +15,6 @@ _OPTIONS = {
     "database": None,
     "suppress_health_check": list(HealthCheck),
 }
-_NO_EPISODES = tensor(np.zeros([0, 3], np.float32))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """The choice of the learner that an actor feeds next."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +23,8 @@ def _place(mine, *others):
 def test_a_full_learner_sends_an_actor_to_the_one_that_waits_longest():
     half = STARVES._replace(wait_share=0.5)
     assert _place(FULL, half, STARVES, half) == 2
+    assert _place(FULL._replace(actors=1), STARVES._replace(actors=0)) == 1, "even the last actor"
+    assert _place(FULL) is None
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,6 @@ def test_else_it_stays(mine, other):
     assert _place(mine, other) is None
 
 
-def test_even_the_last_actor_goes_where_there_is_none():
-    assert _place(FULL._replace(actors=1), STARVES._replace(actors=0)) == 1
-
-
-def test_one_learner_keeps_its_actors():
-    assert _place(FULL) is None
-
-
 share = st.floats(0, 1)
 loads = st.builds(LearnerLoad, share, share, st.integers(0, 9), st.booleans())
 
@@ -66,45 +58,18 @@ def test_nobody_is_sent_to_where_they_are_or_to_who_waits_less(everybody, data):
         assert everybody[place].wait_share > everybody[rank].wait_share
 
 
-@pytest.fixture
-def full(monkeypatch):
-    """Return the three actors of a learner beside one that starves, and a list of their counts."""
-    actors, counts = ConnectedActors(), []
+def test_an_actor_moves_by_the_number_of_active_ones():
+    actors = ConnectedActors()
     for actor in range(3):
         actors.join(actor, {}, movable=True)
+    actors.loads = [FULL, STARVES]
+    assert actors.redirect(1, 1.0) is None, "actors have just joined"
     actors.changed_at -= 2 * SETTLE_SECONDS
-    actors.loads = [FULL, STARVES._replace(actors=0)]
-    count = actors.load
-    monkeypatch.setattr(actors, "load", lambda *rest: counts.append(rest) or count(*rest))
-    return actors, counts
-
-
-@pytest.mark.parametrize("why", ["room", "sent one", "starves, too", "no need", "unrolls there"])
-def test_active_actors_are_not_counted_while_none_may_move(full, why):
-    """Each message with unrolls asks, and a learner may have thousands of actors."""
-    actors, counts = full
-    mine, other = actors.loads
-    if why == "sent one":
-        actors.changed_at = time.monotonic()
-    if why == "starves, too":
-        mine = mine._replace(wait_share=0.2)
-    if why == "no need":
-        other = other._replace(wait_share=0.05)
-    if why == "unrolls there":
-        other = other._replace(queue_fill=0.8)
-    actors.loads = [mine, other]
-    assert actors.redirect(1, 0.5 if why == "room" else 1.0) is None
-    assert not counts
-
-
-def test_an_actor_moves_by_the_number_of_active_ones(full):
-    actors, counts = full
+    assert actors.redirect(1, 0.5) is None, "there is room"
     for actor in (0, 2):
         actors.heard[actor] -= 2 * SETTLE_SECONDS  # they are silent
-    actors.loads[1] = STARVES
     assert actors.redirect(1, 1.0) is None, "it would leave the learner without an active one"
     assert actors.redirect(1, 1.0, playing=(0, 2)) == 1
-    assert len(counts) == 2
     assert actors.heard.keys() == {0, 2}
 
 

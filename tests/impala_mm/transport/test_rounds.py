@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from deadlines import within
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.transport import rounds as module
@@ -50,7 +50,8 @@ def test_an_actor_plays_on_by_the_same_version_while_columns_are_free(rounds):
     assert (rounds.padded, rounds.dropped, rounds.said) == (0, 0, [])
 
 
-def test_the_progress_of_a_round_is_known_while_actors_play_it(rounds, quick):
+@pytest.mark.usefixtures("quick")
+def test_the_progress_of_a_round_is_known_while_actors_play_it(rounds):
     assert rounds.progress == (0, 0), "nobody plays it yet"
     rounds.claim(0, 3)
     assert rounds.progress == (0, 4)
@@ -145,10 +146,8 @@ def test_unrolls_of_another_version_are_dropped_and_counted(rounds):
     assert rounds.take(0, 0, [b"old"] * 2) == []
     assert rounds.take(1, 1, [b"never claimed"]) == [b"never claimed"]
     assert rounds.dropped == 2
-    assert rounds.said[1:] == [
-        "dropped 2 unrolls of actor 0: they came after their round had ended; the metric "
-        "unrolls_dropped counts these from now on"
-    ]
+    (line,) = rounds.said[1:]
+    assert "dropped 2 unrolls of actor 0: they came after their round had ended" in line
 
 
 def test_unrolls_beyond_the_columns_are_dropped_and_broken_environments_leave_columns(rounds):
@@ -170,10 +169,8 @@ def test_a_round_does_not_wait_for_an_actor_that_has_gone(rounds):
         assert rounds.close(5.0) == 2
     assert time.monotonic() - began > 0.2
     assert rounds.padded == 2
-    assert rounds.said == [
-        "a round of 4 unrolls is padded with 2 of weight 0: actor 1 sent none in time; the metric "
-        "unrolls_padded counts these from now on"
-    ]
+    (line,) = rounds.said
+    assert "padded with 2 of weight 0: actor 1 sent none in time" in line
     _open(rounds, 1)
     for _ in range(2):
         assert rounds.claim(0, 2) == 1, "the columns of the other actor are free again"
@@ -213,16 +210,10 @@ def test_a_slow_actor_is_waited_for_once_it_is_measured(rounds):
 
 def test_environments_that_cannot_fill_a_round_are_refused_with_the_numbers_that_fit():
     assert why_unfit(32, 8) == ""
-    assert why_unfit(4, 16) == (
-        "the algorithm trains on rounds of --batch_size=4 unrolls, one for each environment, which "
-        "actors with --num_envs=16 cannot fill exactly: use --num_envs=1, 2 or 4, or "
-        "--batch_size=16"
-    )
+    assert why_unfit(4, 16).endswith("use --num_envs=1, 2 or 4, or --batch_size=16")
     assert "or --batch_size=36" in why_unfit(32, 12)
     assert why_too_few(4, 4) == why_too_few(4, 0) == why_too_few(1, 1) == ""
-    assert why_too_few(4, 3).endswith(
-        "and there are only 3 actors, so that all would wait for ever"
-    )
+    assert "there are only 3 actors" in why_too_few(4, 3)
 
 
 def _overlapping():
@@ -270,19 +261,6 @@ def test_with_overlap_unrolls_of_a_policy_before_the_rounds_own_are_dropped():
     assert rounds.claim(0, 4) == 1
     assert rounds.take(1, 0, [b"too old"]) == []
     assert rounds.dropped == 1
-
-
-def test_with_overlap_learners_that_ask_ahead_are_never_two_rounds_ahead():
-    """Lockstep asks for the next batch while the update on this one runs."""
-    rounds = _overlapping()
-    rounds.begin_update()
-    rounds.take(0, 0, [b""] * 4)
-    assert rounds.close(0.0) == 4
-    rounds.begin_update()
-    assert rounds.close(0.0) is None
-    assert rounds.claim(0, 4) is None
-    rounds.publish(1)
-    assert rounds.claim(0, 4) == 1
 
 
 def test_with_overlap_an_actor_does_not_wait_for_slower_ones_but_for_the_last_update():
@@ -391,6 +369,7 @@ def test_with_overlap_a_round_without_its_actor_ends_and_the_next_one_keeps_what
     assert rounds.take(1, 0, [b"late"] * 2) == []
 
 
+@settings(max_examples=60)
 @given(
     seconds=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     decoding=st.integers(0, 3),
@@ -451,7 +430,8 @@ def test_with_overlap_every_batch_is_full_and_its_lag_at_most_one_however_fast_a
     assert (rounds.padded, rounds.dropped) == (0, 0)
 
 
-def test_the_round_of_a_lone_actor_lasts_until_it_asks_for_the_next_one(quick):
+@pytest.mark.usefixtures("quick")
+def test_the_round_of_a_lone_actor_lasts_until_it_asks_for_the_next_one():
     """By then, all that it reports with the round has arrived."""
     rounds = Rounds(4, alone=True)
     _open(rounds, 0)

@@ -20,12 +20,10 @@ def test_a_hello_of_right_types_is_returned_as_it_is():
 @pytest.mark.parametrize(
     ("request_", "mistake"),
     [
-        (b"", "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
-        (b"\xff", "is not JSON"),
+        *((request, "is not JSON") for request in (b"", b"[" * 100_000, b"\xff")),
         (b"[]", "is no JSON object"),
         (b"{}", "has no number of the actor"),
-        (b'{"probe": true, "failure": {}}', "has the failure {}, which must be an object with"),
+        (b'{"probe": true, "failure": {}}', "has the failure {}"),
     ],
 )
 def test_what_is_no_hello_is_described(request_, mistake):
@@ -34,25 +32,23 @@ def test_what_is_no_hello_is_described(request_, mistake):
     assert found.startswith(f"its hello {mistake}")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("actor", value) for value in (-1, 2**31, True, 1.5, "1", None, [])),
-        *(("incarnation", value) for value in (-1, 2**62, "x")),
-        *(("groups", value) for value in ([0], [-1], [1.5], "ab", 3, [True], [10**9])),
-        *(("level", value) for value in (None, 3, ["L"])),
-        *(("learners", value) for value in (None, [1], "h:1")),
-        *(
-            ("numbered", value)
-            for value in (3, {}, {"run": "r", "first": -1}, {"run": 1, "first": 1})
-        ),
-        *(("own_flags", value) for value in (3, [[1, 2]], [["--a"]], ["ab"])),
-        ("start", [1]),
-    ],
-)
-def test_a_field_of_another_type_or_size_is_named(name, value):
-    _, mistake = parse_hello(json.dumps(_HELLO | {name: value}).encode())
-    assert mistake.startswith(f"its hello has the {name} {value!r}, which must be "), mistake
+_WRONG = {
+    "actor": (-1, 2**31, True, 1.5, "1", None, []),
+    "incarnation": (-1, 2**62, "x"),
+    "groups": ([0], [-1], [1.5], "ab", 3, [True], [10**9]),
+    "level": (None, 3, ["L"]),
+    "learners": (None, [1], "h:1"),
+    "numbered": (3, {}, {"run": "r", "first": -1}, {"run": 1, "first": 1}),
+    "own_flags": (3, [[1, 2]], [["--a"]], ["ab"]),
+    "start": ([1],),
+}
+
+
+@pytest.mark.parametrize("name", _WRONG)
+def test_a_field_of_another_type_or_size_is_named(name):
+    for value in _WRONG[name]:
+        _, mistake = parse_hello(json.dumps(_HELLO | {name: value}).encode())
+        assert mistake.startswith(f"its hello has the {name} {value!r}, which must be ")
 
 
 def test_a_value_that_controls_a_terminal_is_escaped_and_cut():
@@ -64,7 +60,6 @@ def test_a_value_that_controls_a_terminal_is_escaped_and_cut():
 @pytest.mark.parametrize(
     ("infers", "changes", "mistake"),
     [
-        (False, {}, ""),
         (False, {"environments": 5}, ""),
         (False, {"chunks": -1}, ""),
         (False, {"chunks": -2}, "its number of chunks is -2"),

@@ -1,4 +1,4 @@
-"""The checks between machines, with stand-ins for hosts; `tests/test_hosts.py` has real ones."""
+"""The checks between machines, with stand-ins for hosts."""
 
 import collections
 from types import SimpleNamespace

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -56,9 +55,8 @@ def test_a_taken_name_gets_the_next_free_number():
     assert reserve() == ("impala", [])
     record("impala", "/a", "running")
     name, said = reserve()
-    assert (name, said) == (
-        *("impala-2", ["note: a run named impala is running: this run is named impala-2"]),
-    )
+    assert name == "impala-2"
+    assert "a run named impala is running" in said[0]
     record("impala-2", "/b", "ended")
     assert reserve(logdir="/c")[0] == "impala-3"
     assert reserve("mine") == ("mine", [])
@@ -67,13 +65,9 @@ def test_a_taken_name_gets_the_next_free_number():
 def test_an_ended_run_keeps_its_name_until_it_is_resumed_or_stopped(tmp_path):
     record("impala", tmp_path, "stopped")
     name, said = reserve(logdir=tmp_path / "other")
-    assert (name, said) == (
-        "impala-2",
-        [
-            "note: the run impala has ended, and its record and windows are kept until --stop "
-            "--tmux_sess=impala removes them: this run is named impala-2"
-        ],
-    )
+    assert name == "impala-2"
+    assert "the run impala has ended" in said[0]
+    assert "--stop --tmux_sess=impala removes them" in said[0]
     (tmp_path / "link").symlink_to(tmp_path)
     record("impala-7", tmp_path / "seven", "failed")
     assert reserve(logdir=tmp_path / "link") == ("impala", []), "the same run continues"
@@ -84,43 +78,23 @@ def test_an_ended_run_keeps_its_name_until_it_is_resumed_or_stopped(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        (
-            "running",
-            "a run named mine is running: --status --tmux_sess=mine shows it, --stop "
-            "--tmux_sess=mine ends it; another --tmux_sess, or none, starts another run",
-        ),
-        (
-            "ended",
-            "the run mine has ended, and its record and windows are kept until --stop "
-            "--tmux_sess=mine removes them: its results are in /a, and the same --logdir resumes "
-            "it; without --tmux_sess, this run gets a name of its own",
-        ),
-    ],
+    ("state", "why"), [("running", "a run named mine is running"), ("ended", "the run mine has")]
 )
-def test_a_name_that_was_asked_for_is_refused_if_it_is_taken(state, message):
+def test_a_name_that_was_asked_for_is_refused_if_it_is_taken(state, why):
     record("mine", "/a", state)
-    with pytest.raises(RunInUse, match=f"^{re.escape(message)}$"):
+    with pytest.raises(RunInUse, match=f"^{why}.*--stop --tmux_sess=mine"):
         reserve("mine", is_requested=True, logdir="/b")
 
 
 def test_two_frontends_at_once_get_two_names_but_not_one_folder(tmp_path):
+    starting = "another frontend is starting or changing impala"
     with names.reserve("impala", False, str(tmp_path), print):
-        assert reserve(logdir=tmp_path / "other") == (
-            "impala-2",
-            [
-                "note: another frontend is starting or changing impala right now: this run is "
-                "named impala-2"
-            ],
-        )
-        with pytest.raises(RunInUse, match="another frontend is starting or changing impala"):
+        name, said = reserve(logdir=tmp_path / "other")
+        assert name == "impala-2"
+        assert starting in said[0]
+        with pytest.raises(RunInUse, match=starting):
             reserve(is_requested=True)
-        message = (
-            f"--logdir={tmp_path}: another frontend, which is starting the run impala in it, is "
-            f"writing to it; choose another folder"
-        )
-        with pytest.raises(RunInUse, match=f"^{re.escape(message)}$"):
+        with pytest.raises(RunInUse, match=f"^--logdir={tmp_path}: another frontend"):
             reserve(logdir=tmp_path)
         # The learners' host asks, too, and may share this user's home.
         assert describe_writer(str(tmp_path), starting="impala") == ""
@@ -130,14 +104,13 @@ def test_two_frontends_at_once_get_two_names_but_not_one_folder(tmp_path):
 
 def test_a_folder_that_a_run_or_a_process_writes_to_is_refused(tmp_path):
     record("first", tmp_path, "running")
-    message = f"--logdir={tmp_path}: the run first (--stop --tmux_sess=first ends it) is writing"
-    with pytest.raises(RunInUse, match=f"^{re.escape(message)}"):
+    with pytest.raises(RunInUse, match=f"^--logdir={tmp_path}: the run first .* is writing"):
         reserve("second", is_requested=True, logdir=tmp_path)
     record("first", tmp_path, "ended")
     assert describe_writer(str(tmp_path)) == ""
     lock = file_lock.acquire(tmp_path / "lock")
     os.write(lock, b"4711")  # as a learner does that was started by hand
-    with pytest.raises(RunInUse, match="process 4711 is writing to it; choose another folder"):
+    with pytest.raises(RunInUse, match="process 4711 is writing"):
         reserve("second", is_requested=True, logdir=tmp_path)
     os.close(lock)
     assert reserve("second", is_requested=True, logdir=tmp_path)[0] == "second"
@@ -152,14 +125,16 @@ def test_a_command_without_a_name_is_about_the_only_run_or_the_only_running_one(
     assert names.find("first", True).name == "first"
     record("third", "/c", "running")
     (Run("third").folder / "run.json").write_text("{}")
-    message = (
-        "there are several runs: name one by --tmux_sess=NAME (--stop also removes one that has "
-        "ended):\n  first   ended, /a\n  fourth  running, /d\n  second  running, /b\n  third   its "
-        "record cannot be read"
-    )
     record("fourth", "/d", "running")
-    with pytest.raises(RunInUse, match=f"^{re.escape(message)}$"):
+    with pytest.raises(RunInUse, match="--tmux_sess=NAME") as error:
         names.find("impala", False)
+    runs = [line.split() for line in str(error.value).splitlines()[1:]]
+    assert runs[:3] == [
+        ["first", "ended,", "/a"],
+        ["fourth", "running,", "/d"],
+        ["second", "running,", "/b"],
+    ]
+    assert runs[3][0] == "third"
 
 
 @needs_tmux
@@ -168,9 +143,8 @@ def test_a_session_of_an_earlier_run_without_a_record_is_not_replaced():
     mark = (";", "set-option", "-t", "=impala:", "@impala_mm", "1")
     subprocess.run(["tmux", *session, *mark], check=True)
     try:
-        said = "tmux has a session named impala of a run without a record"
-        assert reserve() == ("impala-2", [f"note: {said}: this run is named impala-2"])
-        with pytest.raises(TmuxError, match=f"{said}: `tmux kill-session -t impala` closes it"):
+        assert reserve()[0] == "impala-2"
+        with pytest.raises(TmuxError, match="a run without a record: `tmux kill-session -t impala"):
             reserve(is_requested=True)
     finally:
         subprocess.run(["tmux", "kill-server"], check=True)

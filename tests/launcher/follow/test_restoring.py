@@ -1,7 +1,4 @@
-"""How many hosts are restored after an outage of the frontend's network, with stand-ins for them.
-
-`tests/test_hosts.py` has real ones.
-"""
+"""How many hosts are restored after an outage of the frontend's network: stand-ins for hosts."""
 
 import collections
 import dataclasses

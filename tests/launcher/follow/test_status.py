@@ -28,6 +28,7 @@ from launcher.supervise.run_registry import (
 )
 
 ME = [os.getpid(), start_time(os.getpid())]
+GONE = [ME[0], ME[1] + 1]  # another process had this pid
 
 
 @pytest.fixture
@@ -87,78 +88,66 @@ def test_what_processes_print_cannot_control_the_terminal(run, tmp_path):
 def test_messages_of_the_frontend_cannot_control_the_terminal(capsys):
     say("gpu1: could not start Python on the host: \x1b]0;title\x07\nsecond line")
     show_findings([Finding(False, "it prints \x1b[2J", "remedy", "ssh", "gpu\x07")])
-    assert [line.rstrip() for line in capsys.readouterr().out.split("\n")[:4]] == [
-        r"gpu1: could not start Python on the host: \x1b]0;title\x07",
-        "second line",
-        r"FAILED  ssh  gpu\x07: it prints \x1b[2J",
-        "             -> remedy",
-    ]
+    printed = capsys.readouterr().out
+    assert r"on the host: \x1b]0;title\x07" in printed
+    assert r"FAILED  ssh  gpu\x07: it prints \x1b[2J" in printed
+    assert not {"\x1b", "\x07"} & set(printed)
 
 
 def test_the_headline_shows_the_last_row_of_this_start(run, tmp_path):
     _write(run, tmp_path / "a", LEARNERS)
     rows = tmp_path / "a" / "metrics.jsonl"
     row = {"frames": 1_234_567.0, "frames_per_second": 8765.4, "policy_lag": 2.55}
-    more = {"episode_return": 20.5, "verdict": "the actors bind", "loss/total": 3.0}
-    rows.write_text(json.dumps({"frames": 1.0}) + "\n" + json.dumps(row | more) + "\n")
+    row |= {"episode_return": 20.5, "verdict": "the actors bind"}
+    rows.write_text('{"frames": 1.0}\n' + json.dumps(row | {"loss/total": 3.0}) + "\n")
     known = status.snapshot(run)
-    assert {n: known[n] for n in (*row, "episode_return", "verdict")} == row | {
-        **{"episode_return": 20.5, "verdict": "the actors bind"},
-    }
+    assert {name: known[name] for name in row} == row
     assert "loss/total" not in known
     table = _table(run)
-    assert (
-        "night-1: running | started 60 s ago | 1,234,567 frames | 8,765/s | return 20.50 | lag 2.5"
-        in table
-    )
+    assert "| 1,234,567 frames | 8,765/s | return 20.50 | lag 2.5" in table
     assert "the actors bind" in table
     with rows.open("a") as file:
         file.write('{"frames": 2')  # an incomplete row
     assert status.snapshot(run)["frames"] == 1_234_567.0
-    rows.write_text("")
-    assert "frames" not in status.snapshot(run), "no row is written yet"
     rows.write_text(json.dumps(row) + "\n")
     os.utime(rows, (0, 0))
     assert "frames" not in status.snapshot(run), "the row is of an earlier start"
 
 
-def test_each_process_is_a_row_and_failing_ones_come_first_if_not_all_fit(run, tmp_path):
-    more = {"cpu": 93, "memory": 2048, "frames_per_second": 1500.4, "last": "[actor 3] joined"}
+def test_failing_processes_come_first_if_not_all_fit(run, tmp_path):
     actors = [
         {"name": f"actor-{i}", "state": "running", "since": time.time() - 200} for i in range(9)
     ]
-    actors[3] |= more
+    actors[3] |= {
+        "cpu": 93,
+        "memory": 2048,
+        "frames_per_second": 1500.4,
+        "last": "[actor 3] joined",
+    }
     actors[7] |= {"state": "waits", "restarts": 4, "last": "it will be restarted in 4 s"}
-    learners = LEARNERS | {"last": "a long line " * 40, "since": time.time() - 50}
-    _write(run, tmp_path, learners, *actors)
+    _write(run, tmp_path, LEARNERS | {"last": "a long line " * 40}, *actors)
     table = _table(run)
     cells = [" ".join(line.split()) for line in table.splitlines()]
     assert "actor-3 localhost running 3 min 1,500 93% 2,048 MiB 0 [actor 3] joined" in cells
-    assert any(cell.startswith("learners localhost running 50 s") for cell in cells), (
-        "the last line is cut first"
-    )
-    assert all(len(line) <= 150 for line in table.splitlines())
     few = _table(run, rows=3)
-    assert " ".join(few.splitlines()[3].split()).startswith(
-        "actor-7 localhost waiting to restart 4 "
-    )
+    assert few.splitlines()[3].startswith("actor-7")
     assert "actor-8" not in few
     assert "and 7 more" in few
 
 
 def test_a_process_without_its_supervisor_is_lost_and_a_new_one_is_starting(run, tmp_path):
-    gone = {"name": "actor-0", "state": "running", "supervisor": [ME[0], ME[1] + 1]}
-    ended = {"name": "actor-1", "state": "stopped", "supervisor": [ME[0], ME[1] + 1], "code": 0}
-    _write(run, tmp_path, LEARNERS, gone, ended, {"name": "actor-2"}, since=5.0)
-    assert [p["state"] for p in status.snapshot(run)["processes"]] == [
-        *("running", "lost", "stopped", "starting"),
-    ]
+    gone = {"name": "actor-0", "state": "running", "supervisor": GONE}
+    ended = {"name": "actor-1", "state": "stopped", "supervisor": GONE, "code": 0}
+    new = {"name": "actor-2"}
+    _write(run, tmp_path, LEARNERS, gone, ended, new, since=5.0)
+    found = [process["state"] for process in status.snapshot(run)["processes"]]
+    assert found == ["running", "lost", "stopped", "starting"]
     assert run.is_running()
-    _write_again = Run("other")
-    _write(_write_again, tmp_path, gone | {"name": "learners"}, {"name": "actor-2"}, since=100.0)
-    assert [p["state"] for p in status.snapshot(_write_again)["processes"]] == ["lost", "lost"]
-    assert not _write_again.is_running()
-    assert status.snapshot(_write_again)["state"] == "lost"
+    other = Run("other")
+    _write(other, tmp_path, gone | {"name": "learners"}, new, since=100.0)
+    assert [process["state"] for process in status.snapshot(other)["processes"]] == ["lost", "lost"]
+    assert not other.is_running()
+    assert status.snapshot(other)["state"] == "lost"
 
 
 @pytest.mark.parametrize(
@@ -178,23 +167,19 @@ def test_a_run_has_the_state_of_its_learners_until_all_have_ended(
     assert status.snapshot(run)["state"] == whole
 
 
-def test_a_run_from_before_a_reboot_is_stale_and_its_name_is_free(run, tmp_path):
+def test_a_run_from_before_a_reboot_is_stale_unless_it_is_another_machines(run, tmp_path):
     _write(run, tmp_path, LEARNERS, booted="another")
     assert status.snapshot(run)["state"] == "stale"
     assert not run.is_running()
-    run.create_state()
-    assert run.record is None
-
-
-def test_a_run_of_another_machine_that_shares_the_home_is_not_taken_for_one_before_a_reboot(
-    run, tmp_path
-):
-    _write(run, tmp_path, LEARNERS, booted="another")
-    run.write_record(dataclasses.replace(run.record, started_from="desk1"))
+    record = run.record
+    run.write_record(dataclasses.replace(record, started_from="desk1"))
     assert status.snapshot(run)["state"] == "elsewhere"
     assert "started on another machine" in _table(run)
-    run.write_record(dataclasses.replace(run.record, boot=boot_id()))
+    run.write_record(dataclasses.replace(record, started_from="desk1", boot=boot_id()))
     assert status.snapshot(run)["state"] == "running", "this machine got another name"
+    run.write_record(record)
+    run.create_state()
+    assert run.record is None, "the name is free"
 
 
 def test_a_run_is_forgotten_although_its_controller_writes_its_state_meanwhile(
@@ -217,16 +202,10 @@ def test_a_run_is_forgotten_although_its_controller_writes_its_state_meanwhile(
 
 def test_a_running_run_keeps_its_name_and_one_frontend_changes_it_at_a_time(run, tmp_path):
     _write(run, tmp_path, LEARNERS)
-    with pytest.raises(
-        RunInUse, match="night-1 is running: --status --tmux_sess=night-1 shows it, --stop"
-    ):
+    with pytest.raises(RunInUse, match="night-1 is running"):
         run.create_state()
     assert run_names() == ["night-1"]
-    with (
-        run.locked(),
-        pytest.raises(RunInUse, match="another frontend is starting or changing night-1 right now"),
-        Run("night-1").locked(),
-    ):
+    with run.locked(), pytest.raises(RunInUse, match="another frontend"), Run("night-1").locked():
         pass
     with run.locked():
         pass
@@ -248,16 +227,14 @@ def test_gpus_are_shown_if_the_driver_lists_some(run, tmp_path, monkeypatch):
     assert "GPU 1 (NVIDIA H100): 0% busy" in table
 
 
-@pytest.mark.parametrize("content", ['{"name": "night-1", "pids": [1]}', "{", ""])
+@pytest.mark.parametrize("content", ['{"name": "night-1", "pids": [1]}', ""])
 def test_an_unreadable_record_is_reported_and_its_name_is_not_free(run, tmp_path, content):
     _write(run, tmp_path, LEARNERS)
     (run.folder / "run.json").write_text(content)
     for ask in (lambda: status.snapshot(run), run.create_state):
-        with pytest.raises(
-            UnreadableRecord, match=f"{run.folder}/run.json cannot be read, or was written by anoth"
-        ):
+        with pytest.raises(UnreadableRecord, match=f"{run.folder}/run.json cannot be read"):
             ask()
-    ended = LEARNERS | {"supervisor": [ME[0], ME[1] + 1]}
+    ended = LEARNERS | {"supervisor": GONE}
     (run.folder / "learners" / "state.json").write_text(json.dumps(ended))
     run.create_state()
     assert run.record is None, "no process of it is running, so its name is free"
@@ -306,7 +283,7 @@ def test_only_the_processes_of_a_lost_supervisor_are_killed(run, tmp_path, sleep
     """A process that has got the pid of a recorded one is not killed."""
     mine, other, bystander = sleeping(), sleeping(), sleeping()
     grandchild = sleeping(IMPALA_MM_HEARTBEAT=f"{run.folder}/actor-0/beat")
-    gone = {"state": "running", "supervisor": [ME[0], ME[1] + 1]}
+    gone = {"state": "running", "supervisor": GONE}
     left = {"name": "actor-0", "process": [mine.pid, start_time(mine.pid)]} | gone
     reused = {"name": "actor-1", "process": [other.pid, start_time(other.pid) - 1]} | gone
     _write(run, tmp_path, LEARNERS | gone, left, reused)
@@ -342,7 +319,7 @@ def test_the_state_of_a_run_is_private_to_its_owner(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "a.b", "a:b", "x" * 65])
 def test_names_that_folders_and_tmux_could_not_have_are_refused(name):
-    with pytest.raises(InvalidRunName, match="is not a valid name: use letters, digits, - and _"):
+    with pytest.raises(InvalidRunName, match="is not a valid name"):
         Run(name)
 
 
@@ -367,34 +344,28 @@ def _full_run(run, tmp_path):
     _write(run, tmp_path / "läufe", LEARNERS | {"last": "long " * 60}, actor, waits)
 
 
-@pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 110, 200])
-def test_a_narrow_table_leaves_columns_out_and_shortens_no_name_and_no_state(run, tmp_path, width):
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (30, "process state"),
+        (60, "process state uptime frames/s restarts"),
+        (80, "process host state uptime frames/s CPU restarts"),
+        (200, "process host state uptime frames/s CPU memory restarts last log line"),
+    ],
+)
+def test_a_narrow_table_leaves_columns_out_and_shortens_no_name_and_no_state(
+    run, tmp_path, width, columns
+):
     _full_run(run, tmp_path)
     table = _table(run, width=width).splitlines()
     assert all(len(line) <= width for line in table)
     rows = [" ".join(line.split()) for line in table]
-    if width == 20:
-        assert any(row.startswith("actor-1") and "waiting" in row for row in rows)
-        return
+    assert columns in rows
     assert any(row.startswith("learners") and "running" in row for row in rows)
     assert any(row.startswith("actor-1") and "waiting to restart" in row for row in rows)
-    head = next(row for row in rows if row.startswith("process"))
-    assert (
-        head
-        == {
-            30: "process state",
-            40: "process state frames/s",
-            60: "process state uptime frames/s restarts",
-            80: "process host state uptime frames/s CPU restarts",
-            110: "process host state uptime frames/s CPU memory restarts last log line",
-            200: "process host state uptime frames/s CPU memory restarts last log line",
-        }[width]
-    )
-    if width >= 40:
-        assert any("1,500" in row for row in rows)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_the_status_is_printed_in_any_encoding(run, tmp_path, monkeypatch, encoding):
     monkeypatch.setenv("COLUMNS", "300")  # however long tmp_path is
     _full_run(run, tmp_path)
@@ -408,7 +379,6 @@ def test_the_status_is_printed_in_any_encoding(run, tmp_path, monkeypatch, encod
     text = written.getvalue().decode(encoding)
     name, line = {
         "ascii": (r"l\xe4ufe", r"[actor 0] j?ined ?  ??\x07"),
-        "latin-1": ("läufe", r"[actor 0] jöined ?  ??\x07"),
         "utf-8": ("läufe", r"[actor 0] jöined …  日本\x07"),
     }[encoding]
     assert f"results: {tmp_path}/{name}\n" in text
@@ -434,7 +404,7 @@ def test_the_verdict_of_an_unreachable_learners_host_is_not_its_last_one(run, tm
     away = LEARNERS | {"host": "10.1.1.1", "supervisor": ME, "state": "away"}
     (run.folder / "learners" / "state.json").write_text(json.dumps(away))
     table = _table(run)
-    assert "the learners' host 10.1.1.1 is unreachable from this machine; the figures" in table
+    assert "the learners' host 10.1.1.1 is unreachable" in table
     assert "keep pace" not in table
 
 

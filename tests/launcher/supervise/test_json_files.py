@@ -7,7 +7,6 @@ from typing import NamedTuple
 import pytest
 
 from launcher.supervise.json_files import ParsedFile, from_json, write_json
-from launcher.supervise.run_registry import Record, Run, boot_id
 
 
 @pytest.fixture
@@ -56,20 +55,6 @@ def test_damaged_content_is_parsed_again(read):
     assert read() == {"number": 1}
 
 
-def test_a_state_that_was_replaced_is_read_again(tmp_path):
-    run = Run("impala", tmp_path)
-    (run.folder / "actor-0").mkdir(parents=True)
-    process = {"name": "actor-0", "job": "actor", "host": "h", "log": "/l"}
-    rest = (time.time(), boot_id(), str(tmp_path), "", [process], {}, [], 1)
-    run.write_record(Record("impala", "id", *rest))
-    path = run.folder / "actor-0" / "state.json"
-    write_json(path, process | {"state": "ended", "code": 0})
-    _age(path)
-    assert run.states()["actor-0"].state == "ended"
-    write_json(path, process | {"state": "failed", "code": 1})
-    assert run.states()["actor-0"].code == 1
-
-
 class _Inner(NamedTuple):
     lines: tuple[str, ...] = ()
     code: int = 1
@@ -87,10 +72,14 @@ class _Form(NamedTuple):
     ("content", "expected"),
     [
         ({"name": "a"}, _Form("a")),
-        ({"name": "a", "of_a_newer_version": 3}, _Form("a")),
-        ({"name": "a", "process": [1, 2], "share": 1}, _Form("a", (1, 2), share=1)),
-        ({"name": "a", "inner": {"lines": ["x"]}}, _Form("a", inner=_Inner(("x",)))),
-        ({"name": "a", "more": {"x": [1]}}, _Form("a", more={"x": [1]})),
+        (
+            {"name": "a", "process": [1, 2], "share": 1, "of_a_newer_version": 3},
+            _Form("a", (1, 2), share=1),
+        ),
+        (
+            {"name": "a", "inner": {"lines": ["x"]}, "more": {"x": [1]}},
+            _Form("a", inner=_Inner(("x",)), more={"x": [1]}),
+        ),
         ({}, None),
         ({"name": None}, None),
         ({"name": "a", "process": [1]}, None),

@@ -155,7 +155,9 @@ def test_nothing_is_removed_where_processes_cannot_be_seen(tmp_path, shared, mon
 
 
 _SHARES = """
-import pathlib, sys, time
+import pathlib, sys, time, types
+# The cache needs no client, which loads TensorFlow.
+sys.modules["impala_mm.transport.client"] = types.SimpleNamespace(Client=None)
 from impala_mm.actor.policy_puller import HostParameterCache
 cache = HostParameterCache(sys.argv[1], *map(pathlib.Path, sys.argv[2:]))
 cache.store(1, b"parameters")
@@ -164,60 +166,57 @@ time.sleep(60)
 """
 
 
-def test_parameters_of_killed_actors_go_and_those_of_a_living_one_and_of_others_stay(shared):
-    def share(run):
-        command = [sys.executable, "-c", _SHARES, run, shared]
-        actor = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
-        assert actor.stdout.readline().startswith(b"shares ")
-        return actor
+@pytest.fixture
+def share(shared):
+    """Start actors of a run that share parameters; they end with the test."""
+    actors = []
 
+    def start(run, before=""):
+        command = [sys.executable, "-c", before + _SHARES, run, shared]
+        actors.append(subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT))
+        assert actors[-1].stdout.readline().startswith(b"shares ")
+        return actors[-1]
+
+    yield start
+    for actor in actors:
+        actor.kill()
+        actor.wait()
+        actor.stdout.close()
+
+
+def test_parameters_of_killed_actors_go_and_those_of_a_living_one_and_of_others_stay(shared, share):
     killed = [share("one"), share("one")]
     [left] = shared.iterdir()
-    living = share("another")
+    share("another")
     kept = {path for path in shared.iterdir() if path != left}
     kept |= {_make(shared / f"impala_mm-{UID + 1}-0123" / "members").parent}
-    try:
-        for number, actor in enumerate(killed):
-            remove_shared_parameters(shared)
-            assert (left / "vector").exists(), f"{2 - number} of them are alive"
-            actor.kill()
-            actor.wait()
+    for number, actor in enumerate(killed):
         remove_shared_parameters(shared)
-        assert {*shared.iterdir()} == kept
-    finally:
-        living.kill()
-        for actor in (*killed, living):
-            actor.wait()
-            actor.stdout.close()
+        assert (left / "vector").exists(), f"{2 - number} of them are alive"
+        actor.kill()
+        actor.wait()
+    remove_shared_parameters(shared)
+    assert {*shared.iterdir()} == kept
 
 
 def test_a_run_that_is_killed_leaves_nothing_of_what_its_actors_shared(
-    shared, tmp_path, monkeypatch
+    shared, share, tmp_path, monkeypatch
 ):
     """The lock of an actor with much memory is free only some time after it was sent SIGKILL."""
     monkeypatch.setattr(
         run_registry, "remove_shared_parameters", lambda: remove_shared_parameters(shared)
     )
-    large = f"memory = b'1' * {300 << 20}\n{_SHARES}"
-    command = [sys.executable, "-c", large, "one", shared]
-    actor = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
-    try:
-        assert actor.stdout.readline().startswith(b"shares ")
-        run = run_registry.Run("impala", tmp_path)
-        entry = {"name": "actor-0", "job": "actor", "host": "here", "place": "", "log": "/l"}
-        boot = run_registry.boot_id()
-        rest = (0.0, boot, str(tmp_path), "", [entry], {}, [], 1)
-        (run.folder / "actor-0").mkdir(parents=True)
-        run.write_record(run_registry.Record("impala", "id", *rest))
-        process = [actor.pid, procfs.start_time(actor.pid)]
-        state = {"state": "running", "process": process, "supervisor": None}
-        write_json(run.folder / "actor-0" / "state.json", entry | state)
-        assert run.kill() == 1
-        assert not [*shared.iterdir()]
-    finally:
-        actor.kill()
-        actor.wait()
-        actor.stdout.close()
+    actor = share("one", before=f"memory = b'1' * {300 << 20}\n")
+    run = run_registry.Run("impala", tmp_path)
+    entry = {"name": "actor-0", "job": "actor", "host": "here", "place": "", "log": "/l"}
+    rest = (0.0, run_registry.boot_id(), str(tmp_path), "", [entry], {}, [], 1)
+    (run.folder / "actor-0").mkdir(parents=True)
+    run.write_record(run_registry.Record("impala", "id", *rest))
+    process = [actor.pid, procfs.start_time(actor.pid)]
+    state = {"state": "running", "process": process, "supervisor": None}
+    write_json(run.folder / "actor-0" / "state.json", entry | state)
+    assert run.kill() == 1
+    assert not [*shared.iterdir()]
 
 
 def test_when_actors_were_killed_their_supervisor_removes_what_they_shared(tmp_path):

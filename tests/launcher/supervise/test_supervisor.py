@@ -41,22 +41,17 @@ def supervise(tmp_path):
         each.end()
 
 
-def test_what_it_prints_is_logged_and_its_end_is_the_runs(supervise):
-    told = supervise([*PYTHON, "import sys; print('out'); print('err', file=sys.stderr)"])
+def test_what_it_prints_is_logged_and_its_end_is_the_runs(supervise, tmp_path):
+    told = supervise(
+        ["sh", "-c", 'echo "$A|$HOME|$PWD"; echo err >&2'],
+        environment={"A": "b c", "PATH": os.environ["PATH"]},
+    )
     assert told.wait() == 0
     assert (told.state["state"], told.state["code"], told.state["failure"]) == ("ended", 0, None)
     log = told.log.read_text()
-    assert "out\nerr\n" in log
+    assert f"b c||{tmp_path}\nerr\n" in log
     assert log.endswith("-- learners: ended, exit code 0 --\n")
     assert not (told.folder / "task.json").exists(), "it held an environment"
-
-
-def test_the_environment_and_the_folder_are_those_of_the_task(supervise, tmp_path):
-    told = supervise(
-        ["sh", "-c", 'echo "$A|$HOME|$PWD"'], environment={"A": "b c", "PATH": os.environ["PATH"]}
-    )
-    told.wait()
-    assert f"b c||{tmp_path}\n" in told.log.read_text()
 
 
 def test_a_clock_that_is_set_meanwhile_does_not_change_how_long_a_process_has_run(supervise):
@@ -86,16 +81,6 @@ def test_one_that_dies_starts_again_later_and_later_and_then_no_more(supervise):
     assert "it will be restarted in 1 s" in log
 
 
-def test_kill_9_is_seen_and_mended_within_seconds(supervise):
-    told = supervise(STAYS, name="actor-0", restarts=3, leader="learners")
-    first = told.until("running")["process"]
-    os.kill(first[0], signal.SIGKILL)
-    until(lambda: told.state.get("restarts") == 1, 5)
-    state = told.until("running", 5)
-    assert state["process"] != first
-    assert state["failure"]["why"] == "it was killed by SIGKILL"
-
-
 GIVES_UP = 'echo \'{"frames": 0, "gave_up": "no environment works"}\' > actor-0/beat; exit 1'
 
 
@@ -104,9 +89,9 @@ def test_one_that_gives_up_is_not_started_again(supervise):
     told = supervise(["sh", "-c", error + GIVES_UP], name="actor-0", restarts=5, leader="learners")
     assert told.wait() == 1
     failure = told.state["failure"]
-    assert failure["next"] == "it will not be restarted, since no environment works"
+    assert (told.state["state"], told.state["restarts"]) == ("failed", 0)
+    assert failure["next"].endswith("since no environment works")
     assert failure["lines"] == ["[actor 0] error: none works", "  File a.py", "    bug()"]
-    assert told.state["state"] == "failed"
 
 
 def test_one_that_worked_before_it_gave_up_is_started_again(supervise):
@@ -116,7 +101,7 @@ def test_one_that_worked_before_it_gave_up_is_started_again(supervise):
         **{"name": "actor-0", "restarts": 2, "leader": "learners"},
     )
     assert told.wait() == 1
-    assert told.state["failure"]["next"] == "it crashed 3 times and will not be restarted"
+    assert told.state["restarts"] == 2
 
 
 def test_a_start_is_told_the_crash_of_the_last_one_that_had_not_worked(supervise):
@@ -129,17 +114,6 @@ def test_a_start_is_told_the_crash_of_the_last_one_that_had_not_worked(supervise
     assert told.wait() == 1
     lines = [line for line in told.log.read_text().splitlines() if line.startswith("told")]
     assert lines == ["told .", "told crash 0.", "told ."], "the second one had worked"
-
-
-def test_one_that_refuses_its_flags_is_not_started_again(supervise):
-    told = supervise(
-        ["sh", "-c", "echo error: there is no flag --x; exit 2"], restarts=5, leader="learners"
-    )
-    assert told.wait() == 2
-    failure = told.state["failure"]
-    assert failure["lines"] == ["error: there is no flag --x"]
-    assert failure["next"] == "it will not be restarted, since a restart would not help"
-    assert told.state["restarts"] == 0
 
 
 _FAILS_ONCE = """
@@ -164,7 +138,6 @@ def test_a_machine_without_memory_for_a_process_is_asked_again(supervise):
     assert told.wait() == 0
     assert told.state["restarts"] == 1
     assert "error: true: Cannot allocate memory" in told.log.read_text()
-    assert "it exited with code 1; it will be restarted in 0.5 s" in told.log.read_text()
 
 
 def test_a_program_that_is_not_there_is_named(supervise):
@@ -174,35 +147,19 @@ def test_a_program_that_is_not_there_is_named(supervise):
     assert line.endswith("error: /no/such program: No such file or directory")
 
 
-@pytest.mark.slow
-def test_one_whose_heart_stops_is_killed_and_started_again(supervise):
-    beats = (
-        "import os, time\n"
-        "path = os.path.join(os.getcwd(), 'actor-0', 'beat')\n"
-        "for i in range(20):\n"
-        "    open(path, 'w').write('{\"frames\": %d}' % (100 * i)); time.sleep(0.25)\n"
-        "print('hangs now'); time.sleep(60)"
-    )
-    told = supervise(
-        [*PYTHON, beats], name="actor-0", leader="learners", stall_secs=2.0, restarts=1
-    )
-    until(lambda: (told.state.get("frames_per_second") or 0) > 100)
-    state = until(lambda: told.state if told.state.get("restarts") else None, 20)
-    assert state["failure"]["why"] == "it was killed: no heartbeat for 2 s"
-    assert "hangs now" in state["failure"]["lines"]
-
-
-def test_of_several_hearts_the_one_that_stops_is_named(supervise):
+def test_of_several_hearts_the_one_that_stops_is_named_and_all_start_again(supervise):
     beats = (
         "import os, time\n"
         "for i in range(40):\n"
-        "    for rank in [0, 1] if i < 4 else [0]:\n"
-        "        open(os.path.join('learners', f'beat-{rank}'), 'w').write('{}')\n"
+        "    for rank in [0, 1] if i < 20 else [0]:\n"
+        "        with open(os.path.join('learners', f'beat-{rank}'), 'w') as file:\n"
+        "            file.write('{\"frames\": %d}' % (100 * i))\n"
         "    time.sleep(0.25)"
     )
-    told = supervise([*PYTHON, beats], stall_secs=2.0)
-    assert told.wait() == 137
-    assert told.state["failure"]["why"] == ("learner 1 was killed: no heartbeat for 2 s")
+    told = supervise([*PYTHON, beats], stall_secs=2.0, restarts=1)
+    until(lambda: (told.state.get("frames_per_second") or 0) > 100)
+    state = until(lambda: told.state if told.state.get("restarts") else None, 20)
+    assert state["failure"]["why"] == "learner 1 was killed: no heartbeat for 2 s"
 
 
 def test_before_its_first_beat_it_has_five_times_as_long(supervise):
@@ -243,9 +200,7 @@ def test_one_that_obeys_nothing_is_killed_when_its_patience_is_over(supervise, t
     (tmp_path / "stop").write_text("save")
     assert told.wait() == 137
     assert told.state["state"] == "failed"
-    assert told.state["failure"]["why"] == (
-        "it was asked to save, but was killed by SIGKILL; the last checkpoint is intact"
-    )
+    assert "was asked to save, but was killed by SIGKILL" in told.state["failure"]["why"]
 
 
 def test_an_order_while_it_waits_to_start_again_is_obeyed(supervise, tmp_path):
@@ -334,7 +289,7 @@ def test_one_whose_state_folder_is_gone_saves_and_ends(supervise):
 def test_one_that_prints_without_end_is_still_heard_and_obeys(supervise, tmp_path, text):
     told = supervise([*PYTHON, f"import os\nwhile True: os.write(1, ({text}).encode())"])
     first = told.until("running")["time"]
-    until(lambda: told.state["time"] > first + 3)
+    until(lambda: told.state["time"] > first + 1)
     (tmp_path / "stop").write_text("save")
     with within(3):
         told.wait()
@@ -410,9 +365,7 @@ def test_the_last_words_are_the_first_traceback_without_what_others_say_after_it
         *("ValueError: no", "----", "prterun noticed that process rank 1 exited"),
     ]
     assert error_lines(lines) == lines[1:5]
-    assert error_lines(["a", "[learner 1] error: port taken", "b"]) == [
-        "[learner 1] error: port taken"
-    ]
+    assert error_lines(["a", "[learner 1] error: taken", "b"]) == ["[learner 1] error: taken"]
     assert error_lines([*"abcdefgh"]) == [*"defgh"]
     assert error_lines([]) == []
 
@@ -433,10 +386,6 @@ def test_an_mpirun_that_reaches_other_hosts_succeeds_only_if_learner_0_reports_i
     learners = supervise(command, has_other_hosts=True)
     assert learners.wait() == (state == "failed")
     assert learners.state["state"] == state
-    if state == "failed":
-        why = "mpirun exited with code 0, but learner 0 did not report its end"
-        assert learners.state["failure"]["why"] == why
-        assert f"{why}; the run ends" in learners.log.read_text()
 
 
 # Reports its address, then prints its flags and ends with the code in the file `code`, if it is

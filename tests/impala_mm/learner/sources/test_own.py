@@ -17,7 +17,6 @@ from impala_mm.data import batches
 from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.environments.make import level_spec
 from impala_mm.learner.sources.own import BadSource, OwnSource
-from tests.helpers.replaying import UniformReplay
 
 UNROLL = UnrollSpec(4, 1, entry_spec(level_spec("catch"), extras=()), ())
 
@@ -60,22 +59,10 @@ def test_arrays_become_tensors_that_the_source_may_overwrite_afterwards():
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        (
-            [_batch(2), _batch(3)],
-            r"batch.unrolls.action int32 \[5, 3\] instead of int32 \[5, 2\]: .*"
-            r"every batch needs as many columns",
-        ),
-        (
-            [_batch()._replace(weight=np.ones(2))],
-            r"batch.weight float64 \[2\] instead of float32 \[2\]",
-        ),
-        (
-            [_batch()._replace(version=np.zeros(3, np.int64))],
-            r"batch.version int64 \[3\] instead of int64 \[2\]",
-        ),
-        ([tuple(_batch())], r"returned no Batch of tensors or arrays .*: it is a tuple"),
-        ([_batch()[:3]], r"returned no Batch of tensors or arrays like those of the actors' queue"),
-        ([_batch()._replace(key=None)], r"returned no Batch of tensors or arrays"),
+        ([_batch(2), _batch(3)], r"batch.unrolls.action int32 \[5, 3\] instead of int32 \[5, 2\]"),
+        ([_batch()._replace(weight=np.ones(2))], r"batch.weight float64 \[2\]"),
+        ([tuple(_batch())], "returned no Batch .*: it is a tuple"),
+        ([_batch()._replace(key=None)], "returned no Batch"),
     ],
 )
 def test_batches_that_an_update_cannot_use_are_refused_by_name(returned, said):
@@ -94,15 +81,15 @@ def test_a_source_without_its_methods_is_refused_when_it_is_made():
         def save(self, folder):
             pass
 
-    with pytest.raises(BadSource, match=r"returns NoneType, with no method next"):
+    with pytest.raises(BadSource, match="no method next"):
         _own(None)
-    with pytest.raises(BadSource, match=r"a Saving, has a method save but no restore"):
+    with pytest.raises(BadSource, match="a method save but no restore"):
         _own(Saving())
 
 
-def test_priorities_arrive_before_the_next_batch_is_asked_for_in_the_same_thread():
+def test_priorities_and_questions_reach_a_source_in_the_thread_that_asks_it_for_batches():
     """With several learners, one thread asks for batches and another one has the priorities."""
-    threads = set()
+    threads, said = set(), []
 
     class Source(Returning):
         def next(self, timeout):
@@ -113,36 +100,30 @@ def test_priorities_arrive_before_the_next_batch_is_asked_for_in_the_same_thread
             threads.add(threading.get_ident())
             super().feedback(keys, priorities)
 
-    source = Source(_batch(), _batch())
-    own = _own(source)
-    own.next(0.1)
-    elsewhere = threading.Thread(target=own.feedback, args=["keys", "priorities"])
-    elsewhere.start()
-    elsewhere.join()
-    assert not source.heard
-    own.next(0.1)
-    assert source.heard == ["keys"]
-    assert threads == {threading.get_ident()}
-
-
-def test_what_a_source_says_of_itself_is_asked_in_its_turn():
-    class Source(Returning):
         def metrics(self):
-            assert threading.get_ident() == asker
+            threads.add(threading.get_ident())
             return {"left": float(len(self.returned))}
 
         def filling(self):
-            assert threading.get_ident() == asker
+            threads.add(threading.get_ident())
             return len(self.returned), 5
 
-    own, asker = _own(Source(_batch(), _batch())), threading.get_ident()
+    def ask_elsewhere():
+        own.feedback("keys", "priorities")
+        said.extend((own.filling(), own.metrics()))
+
+    source = Source(_batch(), _batch())
+    own = _own(source)
     assert (own.filling(), own.metrics()) == ((0, 0), {})
     own.next(0.1)
-    said = []
-    elsewhere = threading.Thread(target=lambda: said.extend((own.filling(), own.metrics())))
+    elsewhere = threading.Thread(target=ask_elsewhere)
     elsewhere.start()
     elsewhere.join()
     assert said == [(1, 5), {"left": 1.0}]
+    assert not source.heard
+    own.next(0.1)
+    assert source.heard == ["keys"], "before the next batch"
+    assert threads == {threading.get_ident()}
 
 
 def test_saving_gets_its_turn_while_another_thread_asks_again_and_again(tmp_path):
@@ -173,19 +154,6 @@ def test_saving_gets_its_turn_while_another_thread_asks_again_and_again(tmp_path
     ended.set()
     asking.join()
     assert calls[calls.index("save") - 1] == "out", "no other call was running"
-
-
-def test_a_replay_mixes_and_counts_each_unroll_once():
-    fresh = Returning(*(_batch(first_key=2 * i) for i in range(50)))
-    own = OwnSource(lambda fresh: UniformReplay(fresh, UNROLL, 2), fresh, UNROLL, "/CPU:0")
-    played = []
-    for _ in range(50):
-        batch = own.next(0.1)
-        assert batch.played.tolist() == [True, True, False, False]
-        played += batch.key.numpy()[batch.played].tolist()
-        # Each column holds the unroll of its key.
-        assert batch.unrolls.reward.numpy()[0].tolist() == batch.key.numpy().tolist()
-    assert played == list(range(100))
 
 
 @pytest.mark.parametrize("make", [np.array, tf.constant], ids=["arrays", "tensors"])

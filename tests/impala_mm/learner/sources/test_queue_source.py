@@ -6,21 +6,14 @@ import sys
 import time
 from pathlib import Path
 
-import in_process
 import numpy as np
 import pytest
 import tensorflow as tf
 from processes import ROOT
 from supervising import until
+from unrolls import CODEC, LENGTH, unroll
 
-from impala_mm.data.trajectory import Entry, Unroll, UnrollCodec, UnrollSpec
 from impala_mm.learner.sources.batch_source import QueueSource
-
-SCALARS = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
-SPEC = UnrollSpec(
-    2, 1, Entry(*SCALARS, tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.bool), ()), ()
-)
-CODEC = UnrollCodec(SPEC)
 
 
 def _source(capacity=10, batch_size=2):
@@ -28,19 +21,12 @@ def _source(capacity=10, batch_size=2):
     return queue, QueueSource(queue, CODEC, batch_size)
 
 
-def _unroll(number):
-    entries = tf.nest.map_structure(
-        lambda s: np.full([3, *s.shape], number, s.dtype.as_numpy_dtype), SPEC.step
-    )
-    return in_process.encoded(CODEC, Unroll(entries, ()))
-
-
 def test_batches_hold_the_queues_unrolls_in_their_order_each_once():
     queue, source = _source()
-    queue.enqueue_many([[_unroll(i) for i in range(6)], list(range(6))])
+    queue.enqueue_many([[unroll(i) for i in range(6)], list(range(6))])
     batches = [source.next(timeout=60) for _ in range(3)]
     for i, batch in enumerate(batches):
-        assert batch.unrolls.reward.shape == (3, 2)
+        assert batch.unrolls.reward.shape == (LENGTH + 1, 2)
         np.testing.assert_array_equal(batch.unrolls.reward[0], [2 * i, 2 * i + 1])
         np.testing.assert_array_equal(batch.version, [2 * i, 2 * i + 1])
         np.testing.assert_array_equal(batch.key, [2 * i, 2 * i + 1])
@@ -48,19 +34,15 @@ def test_batches_hold_the_queues_unrolls_in_their_order_each_once():
     assert source.next(timeout=0.1) is None
 
 
-def test_an_unroll_that_cannot_be_read_ends_the_learner_and_not_only_a_thread():
-    queue, source = _source(batch_size=1)
-    queue.enqueue([b"cut short", 0])
-
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        until(lambda: source.next(timeout=0.1))
-
-
-def test_a_closed_queue_ends_it_quietly():
+def test_an_unroll_that_cannot_be_read_ends_the_learner_and_a_closed_queue_does_not():
     queue, source = _source()
     queue.close(cancel_pending_enqueues=True)
     time.sleep(0.3)
     assert source.next(timeout=0.1) is None
+    queue, source = _source(batch_size=1)
+    queue.enqueue([b"cut short", 0])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        until(lambda: source.next(timeout=0.1))
 
 
 STAGING = """
@@ -74,7 +56,7 @@ from impala_mm.runtime import devices
 
 devices.training_device = lambda: "/CPU:1"
 queue, source = test_queue_source._source()
-queue.enqueue_many([[test_queue_source._unroll(i) for i in range(2)], [0, 1]])
+queue.enqueue_many([[test_queue_source.unroll(i) for i in range(2)], [0, 1]])
 batch = source.next(timeout=60)
 for name, tensor in [*batch.unrolls._asdict().items(), *batch._asdict().items()]:
     if tf.is_tensor(tensor):

@@ -18,7 +18,6 @@ from impala_mm.learner.sources.recorded import (
     all_unrolls,
     entries_before,
 )
-from impala_mm.replay import data_set
 from impala_mm.replay.recorded_games import RecordedGames
 
 LENGTH, COLUMNS = 6, 3
@@ -103,51 +102,6 @@ def test_an_unroll_begins_with_the_frames_before_it(tmp_path):
         np.testing.assert_array_equal(batch.start.frames[column], found[tuple(key)])
 
 
-def _stacks(frames, first, before):
-    """Return the frames that a network sees at each entry [N, ...], which stacks three of them."""
-    window, found = [*before], []
-    for frame, reset in zip(frames, first, strict=True):
-        window = [np.zeros_like(frame)] * 2 if reset else window[-2:]
-        window = [*window, frame]
-        found.append(np.concatenate(window, -1).tobytes())
-    return found
-
-
-def _steps(entries, stacks):
-    """Return each step as what the network sees before it, and the entry after it."""
-    after = zip(stacks[:-1], entries.action[1:], entries.observation[1:], strict=True)
-    each = [(seen, int(action), frame.tobytes()) for seen, action, frame in after]
-    return [step for step, reset in zip(each, entries.first[1:], strict=True) if not reset]
-
-
-def test_no_step_behind_a_damaged_file_has_frames_that_never_were(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_set, "_FILE_BYTES", 0)  # each unroll in a file of its own
-    about = record_catch(tmp_path, 8, 4, num_envs=1)
-    config = Config.of_algorithm("dqn")(level_name="catch", unroll_length=4, n_steps=2)
-    student = registry.make_algorithm(config, level_spec("catch")._replace(frame_stack=3))
-    said = []
-
-    def read():
-        """Return the steps of the unrolls that the student learns from."""
-        games, steps = RecordedGames([tmp_path], about, student.unroll, said.append, 2), []
-        held = all_unrolls(games, student, (0, 1))
-        for i in range(len(games)):
-            entries = tf.nest.map_structure(lambda x, i=i: x[:, i], held.unrolls)
-            before = np.split(held.start.frames[i], 2, -1)
-            stacks = _stacks(entries.observation, entries.first, before)
-            steps.append(_steps(entries, stacks))
-        return [step for each in steps for step in each]
-
-    truth = set(read())
-    assert not said
-    path = sorted(tmp_path.glob("*.unrolls"))[3]
-    path.write_bytes(path.read_bytes()[:-3])
-    left = set(read())
-    assert 0.5 * len(truth) < len(left) < len(truth)
-    assert left <= truth
-    assert any("steps are left out, up to the next game" in line for line in said)
-
-
 def test_learners_with_the_same_seed_share_a_pass(recorded):
     both = [_take(recorded, 4, share=(rank, 2))[0] for rank in range(2)]
     own = [_columns(batches)[:count] for batches, count in zip(both, (11, 10), strict=True)]
@@ -223,4 +177,3 @@ def test_recorded_columns_are_beside_those_of_the_actors_and_have_no_priorities(
     assert batch.unrolls.first.device.endswith("CPU:0")
     source.feedback(batch.key, tf.range(6.0))
     np.testing.assert_array_equal(online.priorities[0], [4, 5, 6])
-    assert source.next(0.0) is None, "actors have sent nothing"

