@@ -88,8 +88,7 @@ class RunFinder:
         found = []
         for logdir, name in names.items():
             is_elsewhere = logdir not in inside and not logdir.is_relative_to(folder)
-            run = runs.get(logdir)
-            found.append(FoundRun(key_of(logdir), name, logdir, run, is_elsewhere))
+            found.append(FoundRun(key_of(logdir), name, logdir, runs.get(logdir), is_elsewhere))
         return sorted(found, key=lambda each: -_modified(each.logdir))
 
     def _folders(self) -> list[Path]:
