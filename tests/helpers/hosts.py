@@ -21,16 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from host import (
-    NAMESPACES,
-    PROGRAMS,
-    Host,
-    Machine,
-    make_disk,
-    network,
-    router,
-    write_init,
-)
+from host import NAMESPACES, PROGRAMS, Host, Machine, make_disk, network, router, write_init
 
 MACHINES = (
     Machine("laptop", {"wlan0": "10.77.1.2"}, port=0),

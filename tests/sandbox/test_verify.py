@@ -107,10 +107,7 @@ def test_other_files_that_begin_with_a_runs_name_are_no_recorded_curves(tmp_path
     monkeypatch.setattr(documented, "REFERENCE_FOLDER", tmp_path)
     for name in ("pong-1", "pong-12", "pong-students", "ppo-pong-1"):
         (tmp_path / f"{name}.json").write_text(f'{{"name": "{name}"}}')
-    assert [each["name"] for each in documented.read_references("pong")] == [
-        "pong-1",
-        "pong-12",
-    ]
+    assert [each["name"] for each in documented.read_references("pong")] == ["pong-1", "pong-12"]
 
 
 def test_seconds_of_a_fetched_run_are_compared_by_its_own_machine(tmp_path, results):
