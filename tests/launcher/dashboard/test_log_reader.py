@@ -26,6 +26,9 @@ def test_the_end_is_read_and_then_what_is_appended(log):
     assert _texts(part)[-1] == "line 19999"
     assert _texts(part)[0].startswith("line ")
     assert 60_000 < part["end"] - part["begin"] <= 65_536
+    content = log.read_bytes()
+    for line in part["lines"][::500]:
+        assert content[line["at"] :].startswith(line["text"].encode() + b"\n")
     with log.open("a") as file:
         file.write("next\nhalf")
     part = log_reader.read_part(log, after=part["end"])
@@ -42,6 +45,8 @@ def test_earlier_parts_join_without_a_gap(log):
         part = log_reader.read_part(log, before=part["begin"])
         found = _texts(part) + found
     assert found == [f"line {i}" for i in range(20_000)]
+    assert log_reader.read_part(log, before=-1)["lines"] == []
+    assert log_reader.read_part(log, after=-1) == log_reader.read_part(log, after=0)
 
 
 def test_a_line_that_is_longer_than_a_part_is_passed_both_ways(tmp_path):
@@ -65,17 +70,6 @@ def test_a_line_that_is_longer_than_a_part_is_passed_both_ways(tmp_path):
     assert log_reader.read_part(log, after=part["begin"])["end"] > part["begin"]
 
 
-def test_places_before_the_beginning_are_the_beginning(log):
-    assert log_reader.read_part(log, before=-1)["lines"] == []
-    assert log_reader.read_part(log, after=-1) == log_reader.read_part(log, after=0)
-
-
-def test_each_line_says_where_it_is(log):
-    content = log.read_bytes()
-    for line in log_reader.read_part(log)["lines"][::500]:
-        assert content[line["at"] :].startswith(line["text"].encode() + b"\n")
-
-
 def test_a_log_that_was_begun_anew_has_another_inode(log):
     before = log_reader.read_part(log)
     log.rename(log.with_suffix(".1"))
@@ -88,9 +82,8 @@ def test_a_log_that_was_begun_anew_has_another_inode(log):
 def test_a_search_finds_the_last_lines_in_any_case_across_blocks(log, monkeypatch):
     monkeypatch.setattr(log_reader, "_BLOCK_BYTES", 1000)
     found = log_reader.search(log, "LINE 199")
-    assert _texts(found) == [
-        f"line {i}" for i in [*range(199, 200), *range(1990, 2000), *range(19900, 20000)]
-    ]
+    numbers = [199, *range(1990, 2000), *range(19900, 20000)]
+    assert _texts(found) == [f"line {i}" for i in numbers]
     content = log.read_bytes()
     assert all(content[line["at"] :].startswith(line["text"].encode()) for line in found["lines"])
     assert len(log_reader.search(log, "line")["lines"]) == 200
@@ -114,14 +107,8 @@ def _process(name, log):
 
 def test_only_logs_of_the_run_are_found(tmp_path):
     folder, outside = tmp_path / "run", tmp_path / "elsewhere"
-    for path in (
-        folder / "learner.log",
-        folder / "actor-0.log",
-        outside / "actor-1.log",
-        outside / "daemon.log",
-        tmp_path / "secret.log",
-    ):
-        path.parent.mkdir(exist_ok=True)
+    for name in ("run/learner", "run/actor-0", "elsewhere/actor-1", "elsewhere/daemon", "secret"):
+        (path := tmp_path / f"{name}.log").parent.mkdir(exist_ok=True)
         path.touch()
     processes = [
         _process("actor-0", outside / "actor-1.log"),

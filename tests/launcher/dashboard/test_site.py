@@ -87,9 +87,9 @@ def test_no_script_of_the_page_makes_markup_of_text():
         assert not hosts, f"{path.name} names {hosts}"
 
 
-@pytest.mark.parametrize("name", ["../site.py", "..%2fsite.py", "/etc/passwd", "uplot/", "x.js"])
-def test_only_files_of_the_page_are_sent(client, name):
-    assert _get(client, f"/static/{name}").status_code == 404
+def test_only_files_of_the_page_are_sent(client):
+    for name in ("../site.py", "..%2fsite.py", "/etc/passwd", "uplot/", "x.js"):
+        assert _get(client, f"/static/{name}").status_code == 404, name
 
 
 def test_the_page_is_sent_by_a_package_that_lies_behind_a_link(tmp_path):
@@ -356,10 +356,8 @@ def test_health_tells_alive_from_learning(large, client):
     assert healthy.json["runs"]["night"]["learning"] is True
     silent = _get(client, "/healthz?within=0")
     assert silent.status_code == 503
-    assert (
-        silent.json["runs"]["night"] | {"learning": False, "alive": True}
-        == silent.json["runs"]["night"]
-    )
+    told = silent.json["runs"]["night"]
+    assert (told["learning"], told["alive"]) == (False, True)
     assert _get(client, "/healthz?run=other").status_code == 404
 
 
@@ -408,12 +406,7 @@ def test_health_of_a_run_that_has_failed(large, client, monkeypatch):
 
 
 def test_metrics_have_names_and_units_by_the_conventions(large, client):
-    extra = {
-        "q/value": 2.0,
-        "replay_priority_spread/uniform": 0.5,
-        "wait_share/learner0": 0.25,
-        "x y": 1.0,
-    }
+    extra = {"q/value": 2.0, "wait_share/learner0": 0.25, "x y": 1.0}
     with (large.logdir / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(large.row(50) | extra) + "\n")
     large.write_state("actor-2", state="waits", restarts=3)
@@ -427,18 +420,20 @@ def test_metrics_have_names_and_units_by_the_conventions(large, client):
         for s in f.samples
         if "process" not in s.labels
     }
-    assert values["impala_mm_frames",] == row["frames"]
-    assert values["impala_mm_training_seconds",] == row["seconds"]
-    assert values["impala_mm_wait_ratio",] == row["wait_share"]
-    assert values["impala_mm_learner_wait_ratio", "0"] == 0.25
-    assert values["impala_mm_loss_per_step", "total"] == row["loss_per_step/total"]
-    assert values["impala_mm_actor_stepping_ratio",] == row["actor/stepping_share"]
-    assert values["impala_mm_q_value",] == 2.0
-    assert values["impala_mm_replay_priority_spread", "uniform"] == 0.5
-    assert values["impala_mm_x_y",] == 1.0
-    assert values["impala_mm_processes", "actor", "waits"] == 1
-    assert values["impala_mm_run_alive",] == 1
-    assert values["impala_mm_unrolls_dropped_total",] == row["unrolls_dropped"]
+    expected = {
+        ("impala_mm_frames",): row["frames"],
+        ("impala_mm_training_seconds",): row["seconds"],
+        ("impala_mm_wait_ratio",): row["wait_share"],
+        ("impala_mm_learner_wait_ratio", "0"): 0.25,
+        ("impala_mm_loss_per_step", "total"): row["loss_per_step/total"],
+        ("impala_mm_actor_stepping_ratio",): row["actor/stepping_share"],
+        ("impala_mm_q_value",): 2.0,
+        ("impala_mm_x_y",): 1.0,
+        ("impala_mm_processes", "actor", "waits"): 1,
+        ("impala_mm_run_alive",): 1,
+        ("impala_mm_unrolls_dropped_total",): row["unrolls_dropped"],
+    }
+    assert expected.items() <= values.items()
     assert abs(values["impala_mm_run_row_timestamp_seconds",] - time.time()) < 60
     assert families["impala_mm_unrolls_dropped"].type == "counter"
     assert families["impala_mm_frames"].type == "gauge", "a resumed run goes back to a checkpoint"

@@ -18,6 +18,7 @@ from supervising import until
 
 from launcher.hosts import connection as ssh
 from launcher.hosts.ssh_config import HostUnavailable, Target
+from launcher.supervise import procfs
 
 pytestmark = needs_sshd
 
@@ -85,9 +86,7 @@ def test_hosts_that_cannot_be_reached_are_reported(ssh_user):
     port = free_port()
     with pytest.raises(HostUnavailable, match=rf"127\.0\.0\.1:{port}\) refuses connections"):
         connect(Target("127.0.0.1", port), ssh_user.settings)
-    with pytest.raises(
-        HostUnavailable, match=r"^no\.such\.host\.invalid: there is no host no\.such"
-    ):
+    with pytest.raises(HostUnavailable, match=r"there is no host no\.such\.host\.invalid"):
         connect(Target("no.such.host.invalid"), ssh_user.settings)
     with pytest.raises(HostUnavailable, match="'-oProxyCommand=x' is not a host name"):
         connect(Target("-oProxyCommand=x"), ssh_user.settings)
@@ -139,9 +138,7 @@ def test_a_host_is_reached_through_others_each_with_its_own_key_and_host_key(ssh
     with pytest.raises(HostUnavailable, match=r"^inner: through outer: outer \(.*is not known"):
         connect(Target("inner"), ssh_user.settings)
     ssh_user.known.write_text(servers["outer"].known())
-    with pytest.raises(
-        HostUnavailable, match=r"^inner \(.* is not known: .* --ssh_accept_key=\S+ accepts it"
-    ):
+    with pytest.raises(HostUnavailable, match=r"^inner \(.* is not known: .* --ssh_accept_key="):
         connect(Target("inner"), ssh_user.settings)
     ssh_user.knows(servers["inner"].known())
     servers["inner"].end()
@@ -154,9 +151,7 @@ def test_a_host_is_reached_through_others_each_with_its_own_key_and_host_key(ssh
 def test_a_jump_host_never_gets_the_password_of_the_host_behind_it(ssh_user):
     jump = ssh_user.obedient("hunter2")
     ssh_user.wants("Host inner", f"  ProxyJump 127.0.0.1:{jump.port}")
-    with pytest.raises(
-        HostUnavailable, match=r"through .*there is no key or password to try.* fix User or Ident"
-    ):
+    with pytest.raises(HostUnavailable, match=r"through .*there is no key or password to try"):
         connect(Target("inner", ssh_password="hunter2"), ssh_user.settings)
     assert jump.tried == []
 
@@ -193,13 +188,8 @@ def test_a_server_that_ends_is_noticed_and_nothing_is_printed(ssh_user, capfd):
     connection = ssh_user.enters(server, path)
     transport = connection.transport
     assert transport.packetizer._Packetizer__keepalive_interval == 15
-    for pid in subprocess.run(
-        ["ps", "--ppid", str(server.process.pid), "-o", "pid="],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split():
-        os.kill(int(pid), 9)
+    for pid in procfs.descendants(server.process.pid):
+        os.kill(pid, 9)
     until(lambda: not transport.is_active(), 5)
     with pytest.raises(HostUnavailable):
         connection.open_program("true")
@@ -208,7 +198,7 @@ def test_a_server_that_ends_is_noticed_and_nothing_is_printed(ssh_user, capfd):
 
 def test_many_logins_at_once_to_a_server_that_takes_few(ssh_user):
     path = ssh_user.key()
-    server = ssh_user.sshd("MaxStartups 5:50:12", lets_in=[path])
-    with ThreadPoolExecutor(20) as pool:
-        found = list(pool.map(lambda _: ssh_user.enters(server, path), range(20)))
-    assert {says(connection) for connection in found[::8]} == {"hello"}
+    server = ssh_user.sshd("MaxStartups 3:50:7", lets_in=[path])
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda _: ssh_user.enters(server, path), range(12)))
+    assert {says(connection) for connection in found[::5]} == {"hello"}

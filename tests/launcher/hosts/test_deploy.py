@@ -34,15 +34,17 @@ def project(lan):
 
 def test_a_host_gets_the_project_once_and_later_only_what_changed(project, lan):
     project.csv(LEARNER, ACTOR1, ACTOR2, ACTOR3)
+    project.write("old/module.py", "")
     failed, printed = project.deploy()
     assert failed == {}, printed
     assert "code and environment: 4 of 4 hosts ready" in printed
     folders = [
         host.home / "impala_mm" for host in (lan.learner1, lan.actor1, lan.actor2, lan.actor3)
     ]
-    names = under(project.folder).keys()
     ours = {
-        n for n in names if not n.startswith((".git/", ".venv/", "runs/")) and n != "workers.csv"
+        name
+        for name in under(project.folder)
+        if not name.startswith((".git/", ".venv/", "runs/")) and name != "workers.csv"
     }
     assert {"experiment.py", "bin/program", "launcher/hosts/deploy.py", ".gitignore"} < ours
     told = [(folder / ".venv" / "told").read_text() for folder in folders]
@@ -55,104 +57,81 @@ def test_a_host_gets_the_project_once_and_later_only_what_changed(project, lan):
         assert not os.access(folder / "experiment.py", os.X_OK)
     assert folders[2].stat().st_uid == 7000, "they are the user's whose host it is"
 
-    own = folders[0] / "launcher" / "mine.py"
-    own.write_text("the user's own\n")
+    own = {"launcher/mine.py": "the user's own\n", "runs/checkpoint": "theirs\n"}
     (folders[0] / "runs").mkdir()
-    (folders[0] / "runs" / "checkpoint").write_text("theirs\n")
-    before = lan.learner1.bytes_received()
-    assert " 0 files sent" in project.deploy()[1]
-    assert lan.learner1.bytes_received() - before < 150_000
-
-    project.write("experiment.py", "two\n")
-    project.write("new/module.py", "")
-    (project.folder / "bin" / "program").chmod(0o644)
-    config = project.folder / "impala_mm" / "config"
-    (config / "flags.py").rename(config / "banners.py")
-    (project.folder / "launcher" / "flags_only.py").write_text("")
-    importers = [
-        (path, text)
-        for path in (project.folder / "launcher").rglob("*.py")
-        if "config.flags" in (text := path.read_text()) or "config import flags" in text
-    ]
-    for path, text in importers:
-        renamed = text.replace("config.flags", "config.banners")
-        path.write_text(renamed.replace("config import flags", "config import banners as flags"))
-    compiled = folders[0] / "impala_mm" / "config" / "__pycache__" / "flags.cpython-311.pyc"
+    for name, content in own.items():
+        (folders[0] / name).write_text(content)
+    compiled = folders[0] / "old" / "__pycache__" / "module.cpython-311.pyc"
     compiled.parent.mkdir()
     compiled.touch()
+    project.write("experiment.py", "two\n")
+    project.write("new/module.py", "")
+    project.write("old/other.py", "")
+    (project.folder / "old" / "module.py").unlink()
+    (project.folder / "bin" / "program").chmod(0o644)
     failed, printed = project.deploy()
     assert failed == {}
-    assert f" {4 * (5 + len(importers))} files sent" in printed
+    assert f" {4 * 4} files sent" in printed
     for folder in folders:
         there = under(folder)
         assert there["experiment.py"] == "two\n"
-        assert "new/module.py" in there
-        assert "impala_mm/config/flags.py" not in there
+        assert {"new/module.py", "old/other.py"} < there.keys()
+        assert "old/module.py" not in there
         assert not os.access(folder / "bin" / "program", os.X_OK)
     assert not compiled.parent.exists()
-    assert own.read_text() == "the user's own\n"
-    assert (folders[0] / "runs" / "checkpoint").exists()
+    for name, content in own.items():
+        assert (folders[0] / name).read_text() == content
 
+    before = lan.learner1.bytes_received()
     (project.folder / "new" / "module.py").unlink()  # and nothing else
-    assert " 0 files sent" in project.deploy()[1]
+    (folders[3] / "experiment.py").write_text("mended here\n")
+    failed, printed = project.deploy()
+    assert " 0 files sent" in printed
+    assert "changed since (experiment.py)" in failed.pop("actor3")
+    assert (folders[3] / "experiment.py").read_text() == "mended here\n"
+    assert failed == {}
+    assert lan.learner1.bytes_received() - before < 150_000
     assert not (folders[1] / "new").exists()
 
 
 def test_a_host_gets_the_users_modules_and_loses_those_that_a_run_does_not_need(project, lan):
-    project.csv(ACTOR1)
-    for name in ("my/ppo.py", "other.py"):
-        lan.laptop.path(f"/root/own/{name}").parent.mkdir(parents=True, exist_ok=True)
-        lan.laptop.path(f"/root/own/{name}").write_text(f"{name}\n")
-    sources = {"my/ppo.py": "/root/own/my/ppo.py", "other.py": "/root/own/other.py"}
+    """Each workdir does; rows with a Python of their own get no set-up."""
+    project.csv(ON_ACTOR1.format("/root/a b"), ON_ACTOR1.format("two") + "/usr/bin/python3")
+    sources = {name: f"/root/own/{name}" for name in ("my/ppo.py", "other.py")}
+    for name, source in sources.items():
+        lan.laptop.path(source).parent.mkdir(parents=True, exist_ok=True)
+        lan.laptop.path(source).write_text(f"{name}\n")
     failed, printed = project.deploy(sources=sources)
     assert failed == {}, printed
     assert "your modules are copied into the project's folder: my, other.py" in printed
-    folder = lan.actor1.home / "impala_mm"
-    assert (folder / "my" / "ppo.py").read_text() == "my/ppo.py\n"
-    assert (folder / "other.py").read_text() == "other.py\n"
-    assert project.deploy(sources={"my/ppo.py": sources["my/ppo.py"]})[0] == {}
-    assert (folder / "my" / "ppo.py").exists()
-    assert not (folder / "other.py").exists()
-    taken = "/root/own/other.py cannot be copied to hosts as launcher/mine.py"
-    with pytest.raises(AssertionError, match=f"{taken}, which the project has"):
-        project.deploy(sources={"launcher/mine.py": sources["other.py"]})
-
-
-def test_every_workdir_of_a_host_gets_it_and_rows_with_their_own_python_no_set_up(project, lan):
-    project.csv(ON_ACTOR1.format("/root/a b"), ON_ACTOR1.format("two") + "/usr/bin/python3")
-    failed, printed = project.deploy()
-    assert failed == {}, printed
-    assert (lan.actor1.path("/root/a b/.venv/told")).exists()
-    assert (lan.actor1.path("/root/two/experiment.py")).exists()
-    assert not (lan.actor1.path("/root/two/.venv")).exists()
+    folders = [lan.actor1.path(name) for name in ("/root/a b", "/root/two")]
+    assert [(folder / ".venv" / "told").exists() for folder in folders] == [True, False]
+    for folder in folders:
+        assert (folder / "experiment.py").exists()
+        for name in sources:
+            assert (folder / name).read_text() == f"{name}\n"
+    other = sources.pop("other.py")
+    assert project.deploy(sources=sources)[0] == {}
+    for folder in folders:
+        assert (folder / "my" / "ppo.py").exists()
+        assert not (folder / "other.py").exists()
+    with pytest.raises(AssertionError, match=f"{other} cannot be copied to hosts as launcher/mine"):
+        project.deploy(sources={"launcher/mine.py": other})
 
 
 def test_foreign_files_are_left_alone_and_the_reason_is_reported(project, lan):
-    own, git = lan.actor1.path("/root/own"), lan.actor1.path("/root/git")
+    own, git = lan.actor1.path("/root/own"), lan.actor3.path("/root/git")
     own.mkdir()
     (own / "experiment.py").write_text("of somebody\n")
     (git / ".git").mkdir(parents=True)
-    project.csv(ON_ACTOR1.format("own"))
+    rows = ("actor,actor3,,,,/root/git,", "actor,10.77.1.12,,,,/root,")
+    project.csv(ON_ACTOR1.format("own"), *rows)
     failed, _ = project.deploy()
-    assert re.fullmatch(
-        r"/root/own has files that were not deployed, or were changed since "
-        r"\(experiment\.py\): move them away, or name another workdir in the CSV",
-        failed["10.77.1.21"],
-    )
+    assert failed["10.77.1.21"].startswith("/root/own has files that were not deployed")
+    assert "(experiment.py)" in failed["10.77.1.21"]
+    assert "is a git clone" in failed["actor3"]
+    assert "is not a folder for one project" in failed["10.77.1.12"]
     assert under(own) == {"experiment.py": "of somebody\n"}
-    project.csv(ON_ACTOR1.format("/root/git"))
-    assert (
-        "is a git clone, which --deploy leaves alone: run `git pull` in it"
-        in (project.deploy()[0]["10.77.1.21"])
-    )
-    project.csv(ON_ACTOR1.format("/root"))
-    assert "is not a folder for one project" in project.deploy()[0]["10.77.1.21"]
-
-    project.csv(ACTOR1)
-    project.deploy()
-    (lan.actor1.home / "impala_mm" / "experiment.py").write_text("mended here\n")
-    assert "not deployed, or were changed since (experiment.py)" in project.deploy()[1]
-    assert (lan.actor1.home / "impala_mm" / "experiment.py").read_text() == "mended here\n"
 
 
 def test_hosts_with_one_home_are_set_up_one_after_the_other_for_all_of_their_roles(tmp_path):
@@ -186,9 +165,8 @@ def test_a_clone_that_the_host_shares_with_us_is_not_deployed_over_itself(tmp_pa
         project.folder.rename(tmp_path / "clone")
         lan.laptop.path("/root/clone").symlink_to(tmp_path / "clone")
         project.csv(ON_ACTOR1.format(tmp_path / "clone"))
-        assert project.deploy()[0]["10.77.1.21"] == (
-            f"{tmp_path}/clone is the clone that this frontend runs from: it needs no --deploy"
-        )
+        failed, _ = project.deploy()
+        assert f"{tmp_path}/clone is the clone that this front" in failed["10.77.1.21"]
         assert not (tmp_path / "clone" / ".deployed.json").exists()
 
 
@@ -246,11 +224,7 @@ def test_a_full_disk_is_reported_and_does_not_affect_the_others(project, lan):
     lan.actor1.run("mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", "/root/small")
     project.csv(ON_ACTOR1.format("small"), ACTOR3)
     failed, printed = project.deploy()
-    assert re.fullmatch(
-        r"/root/small/\S+: No space left on device; free space on that host, or name a workdir on "
-        r"a larger disk in the CSV",
-        failed.pop("10.77.1.21"),
-    )
+    assert re.match(r"/root/small/\S+: No space left on device; ", failed.pop("10.77.1.21"))
     assert failed == {}
     assert "code and environment: 1 of 2 hosts ready" in printed
     there = lan.actor1.run("ls", "-A", "/root/small").stdout.split()
@@ -282,11 +256,9 @@ def test_set_ups_run_at_the_same_time_and_each_failure_says_what_to_do(project, 
     assert running.wait(60) == 0
     printed = running.printed()
     failed = json.loads(re.search("^failed (.*)$", printed, re.MULTILINE)[1])
-    why = (
-        "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER copies the "
-        "packages to the host, and `make wheelhouse` makes that folder here"
-    )
-    assert failed == {"10.77.1.21": why}
+    assert failed.keys() == {"10.77.1.21"}
+    why = "installing uv failed; the end of .setup.log: ERROR: none; --wheelhouse=FOLDER copies"
+    assert failed["10.77.1.21"].startswith(why)
     assert f"10.77.1.21 FAILED: {why}" in printed
     assert "10.77.1.11: WARNING: Horovod is not installed because: no C++" in printed
     assert "10.77.1.11: begins\n" in printed
@@ -326,12 +298,8 @@ def test_a_host_without_a_suitable_python_is_reported():
     said = "[set-up] begins\n[set-up] this is Python 3.9, and TensorFlow needs 3.11: `apt-get"
     assert failure_reason(said) == "this is Python 3.9, and TensorFlow needs 3.11: `apt-get"
     full = "[set-up] too little disk: /x has 1.0 GB free and set-up needs 3 GB"
-    assert failure_reason(full).endswith(
-        "3 GB; free space on that host, or name a workdir on a larger disk in the CSV"
-    )
-    assert failure_reason("bash: line 1: module: command not found\n") == (
-        "bash: line 1: module: command not found"
-    )
+    assert failure_reason(full).startswith("too little disk: /x has 1.0 GB free")
+    assert failure_reason("module: command not found\n") == "module: command not found"
     assert failure_reason("") == "its set-up printed nothing"
 
 
@@ -363,17 +331,9 @@ def test_the_frontend_starts_nothing_where_a_host_is_not_ready(lan):
         "bash", "-c", f"cd /root; {command} --workers_csv_path=workers.csv", check=False
     )
     assert ran.returncode == 2, ran.stdout
-    assert (
-        ran.stderr
-        == "error: no process was started: --deploy did not succeed on all hosts (see above)\n"
-    )
+    assert ran.stderr.startswith("error: no process was started: --deploy did not succeed")
     assert "10.77.1.21 FAILED: /root/impala_mm has files that were not deployed" in ran.stdout
     assert "10.77.1.11 FAILED: /root/impala_mm: " in ran.stdout
-    ran = lan.laptop.run("bash", "-c", f"cd /root; {command} --wheelhouse=no", check=False)
-    assert "error: --wheelhouse=no: there is no such folder" in ran.stderr
-    plain = command.replace(" --deploy", "")
-    ran = lan.laptop.run("bash", "-c", f"cd /root; {plain} --wheelhouse=no", check=False)
-    assert "error: --wheelhouse needs --deploy" in ran.stderr
 
 
 @pytest.mark.slow
@@ -388,8 +348,7 @@ def test_a_host_that_reaches_no_package_index_is_told_of_the_wheelhouse(lan):
     assert ran.returncode == 2
     assert re.search(
         r"10\.77\.1\.21 FAILED: installing uv failed; .*: ERROR: No matching distribution found "
-        r"for uv==.*; --wheelhouse=FOLDER copies the packages to the host, and `make wheelhouse` "
-        r"makes that folder here\n",
+        r"for uv==.*; --wheelhouse=FOLDER ",
         ran.stdout,
     ), ran.stdout
 

@@ -17,6 +17,8 @@ from launcher.hosts.state_mirror import StateMirror
 from launcher.supervise import run_registry
 from launcher.supervise.run_registry import Record, Run, boot_id
 
+ACTOR = {"name": "actor-0", "job": "actor", "host": "there", "place": "there", "log": "/l"}
+
 
 class Hosts:
     """Hosts that record the calls they receive."""
@@ -29,9 +31,19 @@ class Hosts:
 
 
 @pytest.fixture
-def copied(tmp_path):
+def run(tmp_path):
+    """Return a run with an actor on another host."""
+    made = Run("impala", tmp_path)
+    (made.folder / "seen").mkdir(parents=True)
+    rest = (time.time(), boot_id(), str(tmp_path), "", [ACTOR], {}, [], 1)
+    made.write_record(Record("impala", "id", *rest))
+    return made
+
+
+@pytest.fixture
+def copied(run, tmp_path):
     hosts, copy = Hosts(), tmp_path / "learners.log"
-    mirror = StateMirror(Run("impala", tmp_path), hosts, {"there": {"/log": copy}})
+    mirror = StateMirror(run, hosts, {"there": {"/log": copy}})
 
     def tell(offset, data):
         mirror.on_file_data("there", "/log", offset, base64.b64encode(data).decode())
@@ -67,14 +79,12 @@ def test_a_copy_that_was_replaced_is_followed_from_its_end(copied):
     tell(100, b"later")
     tell(105, b"still later")
     until(lambda: hosts.asked)
-    assert hosts.asked[0] == ("there", "follow", {"start": "", "files": {"/log": 13}})
+    assert hosts.asked[0] == ("there", "follow", {"start": "id", "files": {"/log": 13}})
     assert copy.read_bytes() == b"brought whole"
 
 
-def test_closing_a_connection_does_not_report_the_host_as_lost(tmp_path, monkeypatch):
+def test_closing_a_connection_does_not_report_the_host_as_lost(run, tmp_path, monkeypatch):
     """Another frontend that is still connected would take the host for unreachable."""
-    run = Run("impala", tmp_path)
-    (run.folder / "seen").mkdir(parents=True)
     run.record_contact("there")
     config = tmp_path / "config"
     config.touch()
@@ -98,21 +108,16 @@ def test_closing_a_connection_does_not_report_the_host_as_lost(tmp_path, monkeyp
 
 @pytest.mark.parametrize(("why", "over"), [("", []), ("the connection was lost", ["there"])])
 def test_a_host_that_another_frontend_left_is_not_unreachable_for_one_that_stops_the_run(
-    tmp_path, why, over
+    run, why, over
 ):
     """Until the host reports again, the state is the other frontend's: no frontend is connected."""
-    run = Run("impala", tmp_path)
-    (run.folder / "seen").mkdir(parents=True)
-    process = {"name": "actor-0", "job": "actor", "host": "there", "place": "there", "log": "/l"}
-    rest = (time.time(), boot_id(), str(tmp_path), "", [process], {}, [], 1)
-    run.write_record(Record("impala", "id", *rest))
     hosts = types.SimpleNamespace(
         remote_nodes={"there": types.SimpleNamespace(error=why)},
         close=lambda: None,
         for_each=lambda *_: {},
     )
     mirror = StateMirror(run, hosts, {})
-    state = process | {"state": "ending", "supervisor": None}
+    state = ACTOR | {"state": "ending", "supervisor": None}
     mirror.on_states("there", {"actor-0": state})
     ConnectedRun(run, hosts).disconnect()
     speaks = [state | {"state": "ended"}] if not why else []
@@ -125,27 +130,15 @@ def test_a_host_that_another_frontend_left_is_not_unreachable_for_one_that_stops
     assert run.states()["actor-0"].state == ("ended" if not why else "lost")
 
 
-def test_a_host_counts_as_connected_only_once_its_states_are_written(tmp_path, monkeypatch):
-    run = Run("impala", tmp_path)
-    (run.folder / "seen").mkdir(parents=True)
-    seen = []
-    monkeypatch.setattr(
-        run,
-        "record_contact",
-        lambda host_id: seen.append((run.folder / "actor-0" / "state.json").exists()),
-    )
-    state = {"name": "actor-0", "job": "actor", "host": "there", "state": "running"}
-    StateMirror(run, Hosts(), {}).on_states("there", {"actor-0": state})
+def test_a_host_counts_as_connected_only_once_its_states_are_written(run, monkeypatch):
+    seen, path = [], run.folder / "actor-0" / "state.json"
+    monkeypatch.setattr(run, "record_contact", lambda host_id: seen.append(path.exists()))
+    StateMirror(run, Hosts(), {}).on_states("there", {"actor-0": ACTOR | {"state": "running"}})
     assert seen == [True]
 
 
-def test_contacts_of_another_frontend_do_not_count_as_those_of_this_one(tmp_path):
+def test_contacts_of_another_frontend_do_not_count_as_those_of_this_one(run):
     """A host ignores requests, such as a stop, until it knows which start of the run is meant."""
-    run = Run("impala", tmp_path)
-    (run.folder / "seen").mkdir(parents=True)
-    process = {"name": "actor-0", "job": "actor", "host": "there", "place": "there", "log": "/l"}
-    record = Record("impala", "id", time.time(), boot_id(), str(tmp_path), "", [process], {}, [], 1)
-    run.write_record(record)
     run.record_contact("there")  # by another frontend
     reports = []
 
@@ -163,31 +156,25 @@ def test_contacts_of_another_frontend_do_not_count_as_those_of_this_one(tmp_path
 
 
 def test_reports_of_hosts_parse_the_record_once_until_another_frontend_replaces_it(
-    tmp_path, monkeypatch
+    run, monkeypatch
 ):
     """It has a megabyte if the run has thousands of processes."""
     parse, parsed = run_registry._parse_record, []
     monkeypatch.setattr(
         run_registry, "_parse_record", lambda content: parsed.append(1) or parse(content)
     )
-    run = Run("impala", tmp_path)
-    (run.folder / "seen").mkdir(parents=True)
-    process = {"name": "actor-0", "job": "actor", "host": "h", "place": "here", "log": "/l"}
-    rest = (time.time(), boot_id(), str(tmp_path), "", [process], {}, [], 1)
-    record = Record("impala", "id", *rest)
-
-    def replace(record):
-        Run("impala", tmp_path).write_record(record)
-        os.utime(run.folder / "run.json", (1.0, len(parsed)))  # a new file is parsed each time
-
-    mirror, state = StateMirror(run, Hosts(), {}), process | {"state": "running"}
-    replace(record)
-    for _ in range(100):
-        mirror.on_states("here", {"actor-0": state})
+    run = Run(run.name, run.folder.parent)  # as another program does
+    path, state = run.folder / "run.json", ACTOR | {"state": "running"}
+    os.utime(path, (1.0, 1.0))
+    mirror = StateMirror(run, Hosts(), {})
+    for _ in range(9):
+        mirror.on_states("there", {"actor-0": state})
     assert len(parsed) == 1
-    replace(dataclasses.replace(record, processes=[process | {"place": "there"}]))
-    for _ in range(100):
-        mirror.on_states("here", {"actor-0": state | {"state": "ended"}})
-        mirror.on_states("there", {"actor-0": state | {"state": "saving"}})
+    moved = dataclasses.replace(run.record, processes=[ACTOR | {"place": "here"}])
+    Run(run.name, run.folder.parent).write_record(moved)
+    os.utime(path, (1.0, 2.0))  # a new file is parsed each time
+    for _ in range(9):
+        mirror.on_states("there", {"actor-0": state | {"state": "ended"}})
+        mirror.on_states("here", {"actor-0": state | {"state": "saving"}})
     assert len(parsed) == 2
     assert run.states()["actor-0"].state == "saving", "it runs on that host now"
